@@ -1,0 +1,41 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+# Public data sets for the tests and benchmarks that want them; without the folder, those are skipped.
+ifneq ($(wildcard $(CURDIR)/../shared/data),)
+DOVETAIL_DATA ?= $(abspath $(CURDIR)/../shared/data)
+export DOVETAIL_DATA
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
+
+demo: .venv/.installed  ## train on built-in data with and without a partner, in about a minute
+	$(BIN)/dovetail demo
+
+test: .venv/.installed  ## the default test suite, about a minute on two cores
+	$(BIN)/pytest -q
+
+check: .venv/.installed  ## lint, formatting and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: .venv/.installed  ## every benchmark; figures go to benchmarks/results/
+	@set -e; for script in $$(grep -l '^if __name__ == "__main__"' benchmarks/*.py); do \
+		echo "$$script"; \
+		$(BIN)/python -m benchmarks.$$(basename $$script .py); \
+	done
+
+clean:  ## remove the environment, run folders and caches
+	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find dovetail tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Made once, and again when what it should hold has changed.
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

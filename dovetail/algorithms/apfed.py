@@ -1,0 +1,544 @@
+"""APFed: partners help to train, the label owner predicts alone.
+
+Liu, Wang, Wan, Zhang, Chen, Lu, Liu: "Active-Passive Federated Learning for Vertically
+Partitioned Multi-view Data", arXiv:2409.04111v2.
+
+One active party has labels. It turns each sample into a code and sends the code to passive
+parties, who hold other columns of the same samples. Each of them scores the code by a loss of its
+own and sends back how the code should move. After training the active party needs nobody.
+
+    L = L_A + sum_p lambda_p L_p                              Eq. (8)
+    dL/dh = dL_A/dh + sum_p lambda_p dL_p/dh                  Eq. (9)
+
+    Paper       Here               Shape    Lives at
+    x^A         Active.x           (N, ..)  active
+    f_Theta_A   Active.encoder              active
+    g_Theta_T   Active.head                 active
+    h^A         code_BD            (B, D)   active; sent to every passive party
+    x^p         Passive.shared     (N, ..)  passive p
+    Theta_p     Passive.network             passive p: decoder (Eq. 12) or encoder (Eq. 13)
+    h^p         own_BD             (B, D)   passive p
+    dL_p/dh^A   gradient_BD        (B, D)   passive p; sent back to the active party
+    lambda_p    Config.trade_off            active
+    tau         PassiveConfig.temperature   passive p
+
+    Letters: B rows of a minibatch, D code width (flattened), S shared samples.
+
+Departures from the paper:
+    - Eq. (12) leaves the norm open: it is the mean squared error.
+    - Eq. (14) prints lambda for the temperature, which the text below it calls tau.
+    - ``projection`` puts one linear layer before the contrast on each side; None is the paper.
+    - Labels may be missing for some of the active party's rows. L_A then runs over labelled rows
+      and each L_p over rows shared with p, labelled or not: a step draws a labelled batch and a
+      shared batch. Where the two sets are the same rows it draws one batch, as in the paper.
+    - Rows that only the active party has still train L_A; each L_p uses the rows that p shares
+      (pairwise). ``overlap = "common"`` is the paper's set I: L_p only on rows that all share.
+    - A passive party that does not answer as asked is left out of that step, and asked again in
+      the next.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from dovetail.data import Alignment, Classification, Minibatches, PartyData, SharedRows, Task
+from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.models import (
+    EncoderSpec,
+    Head,
+    Model,
+    OptimizerConfig,
+    RandomStream,
+    generator,
+    network_input,
+    output_shape,
+)
+from dovetail.network import Engine, InProcess, Message, check_shape
+
+# --- Hyper-parameters --------------------------------------------------------------------------
+
+
+class Config(OptimizerConfig):
+    """The active party's settings."""
+
+    trade_off: float | Mapping[str, float] = 1.0  # lambda_p, Eq. (8); one for all, or by party
+    epochs: int = Field(default=30, ge=1)
+    batch_size: int = Field(default=64, ge=1)  # N' of Eq. (14)
+    steps_per_epoch: int | None = Field(default=None, ge=1)  # None: one pass over labelled rows
+    projection: int | None = Field(default=None, ge=1)  # width before the contrast; None: none
+    overlap: Literal["pairwise", "common"] = "pairwise"  # whose rows L_p uses; common: the set I
+    timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
+
+    def weight(self, party: str) -> float:
+        """lambda_p.
+
+        Raises:
+            ConfigError: trade-offs by party that leave this one out.
+        """
+        if not isinstance(self.trade_off, Mapping):
+            return self.trade_off
+        if party not in self.trade_off:
+            raise ConfigError(
+                f"trade_off names {sorted(self.trade_off)} but not party {party!r}; add its weight"
+            )
+        return self.trade_off[party]
+
+
+class PassiveConfig(OptimizerConfig):
+    """A passive party's own settings; they never leave it."""
+
+    loss: Literal["contrastive", "reconstruction"] = "contrastive"  # Eq. (16) or Eq. (12)
+    temperature: float = Field(default=1.0, gt=0)  # tau, Eq. (14)
+
+
+# --- What crosses the boundary -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Begin(Message):
+    """Active -> passive: training starts; what codes will look like.
+
+    ``projected_width`` is 0 where codes are not projected. ``seed`` makes the run repeatable.
+    """
+
+    code_shape: tuple[int, ...]
+    projected_width: int
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Ready(Message):
+    """Passive -> active: ready, and whether it wants codes projected (it contrasts) or whole."""
+
+    projected: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Codes(Message):
+    """Active -> passive: h^A of these shared samples (line 4)."""
+
+    samples_B: Tensor  # int64, places in the shared order
+    code_BD: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class CodeGradient(Message):
+    """Passive -> active: dL_p/dh^A, how it wants those codes to move (line 7)."""
+
+    gradient_BD: Tensor
+
+
+# --- What a passive party executes -------------------------------------------------------------
+
+
+def contrastive_loss(code_BD: Tensor, own_BD: Tensor, temperature: float) -> Tensor:
+    """Mean over the batch of Eq. (14), with the cosine similarity of Eq. (15).
+
+    Row i is pulled to the passive party's code of the same sample and pushed from both parties'
+    codes of every other sample. Cost: 2 B^2 D.
+    """
+    code_BD = F.normalize(code_BD, dim=1)
+    own_BD = F.normalize(own_BD, dim=1)
+    across_BB = code_BD @ own_BD.T / temperature
+    within_BB = code_BD @ code_BD.T / temperature
+    itself = torch.eye(len(code_BD), dtype=torch.bool, device=code_BD.device)
+    within_BB = within_BB.masked_fill(itself, -torch.inf)  # 1[j != i]
+    logits = torch.cat([across_BB, within_BB], dim=1)
+    return F.cross_entropy(logits, torch.arange(len(code_BD), device=logits.device))  # Eq. (16)
+
+
+def reconstruction_loss(x_hat: Tensor, x: Tensor) -> Tensor:
+    """Eq. (12) with the mean squared error."""
+    return F.mse_loss(x_hat, x)
+
+
+#: Makes a passive party's network from the shapes of a code and of its own rows.
+NetworkFactory = Callable[[tuple[int, ...], tuple[int, ...]], nn.Module]
+
+
+class Passive:
+    """A party that helps: holds columns, no labels; a black box to the active party.
+
+    Args:
+        shared: its rows by shared sample.
+        config: its own settings.
+        network: its encoder (contrastive) or decoder (reconstruction): a spec, a module of your
+            own, or a function from (code shape, shape of its rows) to a module.
+        device: where it computes.
+    """
+
+    accepts = (Begin, Codes)
+
+    def __init__(
+        self,
+        shared: SharedRows,
+        config: PassiveConfig,
+        network: EncoderSpec | nn.Module | NetworkFactory,
+        *,
+        device: torch.device | None = None,
+    ) -> None:
+        self.name = shared.party
+        self.shared = shared
+        self.config = config
+        self.device = device or torch.device("cpu")
+        self._make = network
+        self.network: nn.Module | None = None
+
+    def handle(self, message: Message) -> Message:
+        match message:
+            case Begin():
+                return self._begin(message)
+            case Codes():
+                return self._gradient(message)
+        raise AssertionError(f"an engine passes on only {self.accepts}")
+
+    def _begin(self, begin: Begin) -> Ready:
+        projected = self.config.loss == "contrastive" and begin.projected_width > 0
+        self._random = RandomStream(begin.seed, self.name, "passive", device=self.device)
+        with self._random:
+            self.network = self._build(begin).to(self.device)
+        self.network.train()
+        self._width = (
+            begin.projected_width if projected else int(torch.Size(begin.code_shape).numel())
+        )
+        self.optimizer = self.config.build(self.network.parameters())
+        return Ready(projected)
+
+    def _build(self, begin: Begin) -> nn.Module:
+        row_shape = tuple(self.shared.x.shape[1:])
+        made = self._make
+        contrastive = self.config.loss == "contrastive"
+        if isinstance(made, nn.Module):
+            network = made
+        elif not hasattr(made, "encoder"):
+            network = made(begin.code_shape, row_shape)
+        elif contrastive:
+            network = made.encoder(row_shape)
+        else:
+            return made.decoder(begin.code_shape, row_shape)
+        if not contrastive:
+            return network
+        width = int(torch.Size(output_shape(network, row_shape, torch.device("cpu"))).numel())
+        if begin.projected_width:
+            return nn.Sequential(network, nn.Flatten(), nn.Linear(width, begin.projected_width))
+        code_width = int(torch.Size(begin.code_shape).numel())
+        if width != code_width:
+            raise ConfigError(
+                f"the contrast compares codes of one width: the active party's is {code_width}, "
+                f"this party's encoder gives {width}; change the encoder's last width, or set "
+                "projection at the active party"
+            )
+        return network
+
+    def _gradient(self, codes: Codes) -> CodeGradient:
+        if self.network is None:
+            raise PartyError(self.name, "was sent codes before training began")
+        check_shape(codes, "code_BD", (len(codes.samples_B), self._width), torch.float32)
+        x = network_input(self.shared[codes.samples_B], self.device)
+        code_BD = codes.code_BD.detach().to(self.device).requires_grad_()  # line 3
+        with self._random:
+            loss = self.loss(code_BD, x)  # line 4, Eq. (7)
+        if not loss.isfinite():
+            if not code_BD.isfinite().all():
+                raise TrainingError("it was sent codes that are not finite")
+            raise TrainingError(
+                f"its {self.config.loss} loss is {loss.item()}; lower its learning_rate "
+                f"({self.config.learning_rate})"
+            )
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # lines 6 and 8: dL_p/dh at the parameters before their update
+        self.optimizer.step()  # Eq. (10)
+        assert code_BD.grad is not None
+        return CodeGradient(code_BD.grad)
+
+    def loss(self, code_BD: Tensor, x: Tensor) -> Tensor:
+        """L_p of a batch, Eq. (7); its L2 term is the optimizer's weight decay."""
+        assert self.network is not None
+        if self.config.loss == "contrastive":
+            own_BD = self.network(x).flatten(1)  # Eq. (13)
+            return contrastive_loss(code_BD, own_BD, self.config.temperature)
+        return reconstruction_loss(self.network(code_BD), x)
+
+
+# --- What the active party executes ------------------------------------------------------------
+
+
+class Active:
+    """The label owner: encoder, head and optimizer; after training, the model.
+
+    Args:
+        data: its rows and labels. Labels may be missing for some rows.
+        alignment: rows by shared sample; None to learn alone.
+        task: what the labels say.
+        config: its settings.
+        seed: of everything random here.
+        encoder: a spec, or a module of your own.
+        head: a spec, or a module of your own, from flattened codes to outputs.
+        device: where it computes.
+
+    Raises:
+        ConfigError: no labelled row.
+    """
+
+    def __init__(
+        self,
+        data: PartyData,
+        alignment: Alignment | None,
+        task: Task,
+        config: Config,
+        *,
+        seed: int,
+        encoder: EncoderSpec | nn.Module,
+        head: Head | nn.Module,
+        device: torch.device | None = None,
+    ) -> None:
+        self.name = data.name
+        self.task = task
+        self.config = config
+        self.seed = seed
+        self.device = device or torch.device("cpu")
+        self.x = data.joined()
+        self.input_shape = tuple(self.x.shape[1:])
+        labelled = data.labelled_rows()
+        if data.labels is None or not len(labelled):
+            raise ConfigError(
+                f"party {self.name!r} has no labelled row; the active party is the one with labels"
+            )
+        self.labels = data.labels.to(self.device)
+        self.alignment = alignment
+        self.encoder_spec = None if isinstance(encoder, nn.Module) else encoder
+        self.head_spec = None if isinstance(head, nn.Module) else head
+        with RandomStream(seed, self.name, "networks", device=self.device):
+            self.encoder = (
+                encoder if isinstance(encoder, nn.Module) else encoder.encoder(self.input_shape)
+            ).to(self.device)
+            self.code_shape = output_shape(self.encoder, self.input_shape, self.device)
+            self.code_width = int(torch.Size(self.code_shape).numel())
+            self.head = (
+                head
+                if isinstance(head, nn.Module)
+                else head.build(self.code_width, task.num_outputs)
+            ).to(self.device)
+        self.projection: nn.Linear | None = None
+        if config.projection:
+            with RandomStream(seed, self.name, "projection"):
+                self.projection = nn.Linear(self.code_width, config.projection).to(self.device)
+        networks = [self.encoder, self.head, *([self.projection] if self.projection else [])]
+        self.optimizer = config.build(p for network in networks for p in network.parameters())
+        # Streams of their own, so that helpers change neither the labelled batches nor their
+        # dropout: with every lambda 0, training is bit for bit that of the active party alone.
+        self.random = RandomStream(seed, self.name, "labelled", device=self.device)
+        self.random_shared = RandomStream(seed, self.name, "shared", device=self.device)
+        self.labelled = Minibatches(
+            labelled, config.batch_size, generator(seed, self.name, "labelled batches")
+        )
+        self.steps_per_epoch = config.steps_per_epoch or self.labelled.steps_per_pass
+        self._labelled_rows = labelled
+
+    def share(self, parties: tuple[str, ...]) -> None:
+        """Fix which rows are shared with whom; called once, when passive parties are ready."""
+        self.sample_of_row: dict[str, Tensor] = {}  # (N,) each, -1 where not shared
+        self.shared: Minibatches | None = None  # None: the labelled batch serves
+        if not parties:
+            return
+        if self.alignment is None:
+            raise ConfigError("passive parties take part, so the active party needs an alignment")
+        own_S = self.alignment.rows[self.name]
+        common = self.alignment.shared(self.name, *parties)
+        for party in parties:
+            samples = (
+                common
+                if self.config.overlap == "common"
+                else self.alignment.shared(self.name, party)
+            )
+            if not len(samples):
+                raise ConfigError(
+                    f"party {party!r} shares no sample with {self.name!r}"
+                    + (" and all others" if self.config.overlap == "common" else "")
+                    + "; check the id columns, or leave the party out"
+                )
+            self.sample_of_row[party] = torch.full((len(self.x),), -1)
+            self.sample_of_row[party][own_S[samples]] = samples
+        held = torch.stack([sample_N >= 0 for sample_N in self.sample_of_row.values()])
+        shared = held.any(dim=0).nonzero().flatten()
+        if not torch.equal(shared, self._labelled_rows):
+            self.shared = Minibatches(
+                shared, self.config.batch_size, generator(self.seed, self.name, "shared batches")
+            )
+
+    def codes_to_send(
+        self, rows_B: Tensor, code_BD: Tensor, wants_projected: Mapping[str, bool]
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """Party -> (samples, their codes with graph), of this step's shared batch.
+
+        The shared batch is the labelled one where both are drawn from the same rows.
+        """
+        if self.shared is not None:
+            rows_B = next(self.shared)
+            with self.random_shared:
+                code_BD = self.encode(rows_B)
+        projected_BD = code_BD
+        if self.projection is not None and any(wants_projected.values()):
+            projected_BD = self.projection(code_BD)
+        sent = {}
+        for party, wants in wants_projected.items():
+            samples_B = self.sample_of_row[party][rows_B]
+            held = samples_B >= 0
+            code = projected_BD if wants else code_BD
+            if held.all():
+                sent[party] = samples_B, code
+            elif held.any():
+                sent[party] = samples_B[held], code[held.to(self.device)]
+        return sent
+
+    def encode(self, rows_B: Tensor) -> Tensor:
+        """(B, D) codes h^A of these rows, Eq. (5), with their graph."""
+        code: Tensor = self.encoder(network_input(self.x[rows_B], self.device))
+        return code.flatten(1)
+
+    def task_loss(self, code_BD: Tensor, rows_B: Tensor) -> Tensor:
+        """L_A, Eq. (6): cross entropy or squared error; its L2 terms are the weight decay."""
+        outputs = self.head(code_BD)
+        target = self.labels[rows_B.to(self.device)]
+        if isinstance(self.task, Classification):
+            return F.cross_entropy(outputs, target)
+        return F.mse_loss(outputs[:, 0], target)
+
+    def model(self) -> Model:
+        """The model as it is now: predicts alone, Eq. (11)."""
+        return Model(
+            party=self.name,
+            task=self.task,
+            encoder=self.encoder,
+            head=self.head,
+            input_shape=self.input_shape,
+            encoder_spec=self.encoder_spec,
+            head_spec=self.head_spec,
+            about={"method": "apfed", "seed": self.seed},
+        )
+
+
+# --- What the driver executes: Algorithm 1 -----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch of training did.
+
+    Attributes:
+        number: 1, 2, ...
+        loss: mean of L_A over the epoch's steps.
+        seconds: wall time of the epoch.
+        num_steps: steps it had.
+        missed: party -> steps it was left out of.
+        reasons: party -> why, the first time in this epoch.
+    """
+
+    number: int
+    loss: float
+    seconds: float
+    num_steps: int
+    missed: Mapping[str, int]
+    reasons: Mapping[str, str]
+
+
+def train(active: Active, network: Engine | None = None) -> Iterator[Epoch]:
+    """Trains epoch by epoch; between them ``active.model()`` is the model so far.
+
+    Args:
+        active: the label owner, which drives.
+        network: reaches the passive parties; None trains alone ("SingleVL" in the paper).
+
+    Raises:
+        PartyError: a passive party cannot begin.
+        TrainingError: L_A is no longer finite.
+    """
+    network = network or InProcess({}, driver=active.name)
+    wants_projected = begin(active, network)
+    for number in range(1, active.config.epochs + 1):
+        started = time.perf_counter()
+        total = 0.0
+        missed: dict[str, int] = {}
+        reasons: dict[str, str] = {}
+        for place in range(1, active.steps_per_epoch + 1):
+            loss, failures = step(active, network, wants_projected)
+            if not math.isfinite(loss):
+                raise TrainingError(
+                    f"party {active.name!r}: its loss is {loss} in epoch {number}, step {place}; "
+                    f"lower its learning_rate ({active.config.learning_rate}) or trade_off"
+                )
+            total += loss
+            for party, failure in failures.items():
+                missed[party] = missed.get(party, 0) + 1
+                reasons.setdefault(party, f"epoch {number}, step {place}: {failure.cause}")
+        seconds = time.perf_counter() - started
+        num_steps = active.steps_per_epoch
+        yield Epoch(number, total / num_steps, seconds, num_steps, missed, reasons)
+
+
+def begin(active: Active, network: Engine) -> dict[str, bool]:
+    """Open the run with every passive party; party -> whether it wants projected codes.
+
+    Raises:
+        PartyError: one cannot begin.
+    """
+    for party in network.parties:
+        active.config.weight(party)  # a missing trade-off is found before any work
+    message = Begin(active.code_shape, active.config.projection or 0, active.seed)
+    ready = network.ask(dict.fromkeys(network.parties, message), Ready).or_raise()
+    active.share(network.parties)
+    return {party: reply.projected for party, reply in ready.items()}
+
+
+def step(
+    active: Active, network: Engine, wants_projected: Mapping[str, bool]
+) -> tuple[float, dict[str, PartyError]]:
+    """One step of Algorithm 1: L_A of its batch, and the parties that were left out."""
+    rows_B = next(active.labelled)
+    with active.random:
+        code_BD = active.encode(rows_B)  # line 3
+    sent = active.codes_to_send(rows_B, code_BD, wants_projected)
+    requests = {party: Codes(samples, code.detach()) for party, (samples, code) in sent.items()}
+    pending = network.send(requests, CodeGradient, timeout_s=active.config.timeout_s)  # line 4
+
+    # While the passive parties work.
+    leaf_BD = code_BD.detach().requires_grad_()
+    with active.random:
+        loss = active.task_loss(leaf_BD, rows_B)  # line 5
+    active.optimizer.zero_grad(set_to_none=True)
+    loss.backward()  # line 7: dL_A/dh, and the head's gradient
+    assert leaf_BD.grad is not None
+
+    replies = pending.replies()  # line 8
+    codes, gradients = [code_BD], [leaf_BD.grad]
+    for party, reply in replies.items():
+        code = sent[party][1]
+        try:
+            gradient = _checked(reply, code)
+        except MessageError as cause:
+            replies.failures[party] = PartyError(party, str(cause))
+            continue
+        weight = active.config.weight(party)
+        codes.append(code)
+        gradients.append(gradient if weight == 1 else weight * gradient)
+    torch.autograd.backward(codes, gradients)  # line 9: autograd sums Eq. (9) where codes meet
+    active.optimizer.step()  # line 10, Eq. (10)
+    return loss.item(), replies.failures
+
+
+def _checked(reply: CodeGradient, code_BD: Tensor) -> Tensor:
+    """The gradient, on the code's device, if it is one: a party that lies is left out."""
+    check_shape(reply, "gradient_BD", tuple(code_BD.shape), code_BD.dtype)
+    # The sum is finite only if all are, and reads memory once.
+    if not reply.gradient_BD.sum().isfinite():
+        raise MessageError(f"{reply.wire_name()}: the gradient is not finite")
+    return reply.gradient_BD.to(code_BD.device)

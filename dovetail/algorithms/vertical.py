@@ -1,0 +1,405 @@
+"""Classic vertical federated learning: trains together, and must predict together.
+
+The ruler of the APFed paper (Liu et al., arXiv:2409.04111v2, Section 2; "TVFL" in its Table 2).
+Every party encodes its own columns, one party with labels holds the task module over all codes.
+
+    h^p = f_Theta_p(x^p)                                       Eq. (2)
+    L = mean_i l(g_Theta_S({h_i^p}), y_i)                      Eq. (3)
+    y' = g_Theta_S({f_Theta_p(x^p)})                           Eq. (4)
+
+    Paper       Here              Shape      Lives at
+    x^p         Member.shared     (N, ..)    party p
+    f_Theta_p   Member.encoder               party p
+    h^p         code_BD           (B, D_p)   party p; sent to the label owner
+    g_Theta_S   Owner.head                   label owner
+    dl/dh^p     gradient_BD       (B, D_p)   label owner; sent back to party p
+
+    Letters: B rows of a minibatch, D_p code width of party p (flattened).
+
+When partners are gone, their codes are replaced (Section 5.1): by zeros (TVFL-0), by the average
+of the label owner's own codes (TVFL-A), or by random values (TVFL-R).
+
+Departures from the paper:
+    - The label owner holds columns too and plays the server, as in the paper's experiments.
+    - Section 5.1 leaves open over what -A averages and what -R draws: the mean runs over the
+      label owner's training rows, and values are standard normal. Where code widths differ, -A
+      repeats the mean's own average.
+    - Only rows with a label that every party has are trained on.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from dovetail.data import (
+    Alignment,
+    Classification,
+    Minibatches,
+    PartyData,
+    SharedRows,
+    Task,
+)
+from dovetail.errors import ConfigError, TrainingError
+from dovetail.models import (
+    EncoderSpec,
+    Head,
+    OptimizerConfig,
+    RandomStream,
+    generator,
+    network_input,
+    output_shape,
+)
+from dovetail.network import Engine, Message, check_shape
+
+# --- Hyper-parameters --------------------------------------------------------------------------
+
+
+class Config(OptimizerConfig):
+    """Settings of the label owner, and in simulation of every party."""
+
+    epochs: int = Field(default=30, ge=1)
+    batch_size: int = Field(default=64, ge=1)
+    steps_per_epoch: int | None = Field(default=None, ge=1)  # None: one pass over the rows
+    timeout_s: float | None = Field(default=None, gt=0)
+
+
+#: What stands in for the code of a partner that is gone.
+Substitute = Literal["zeros", "average", "random"]
+
+
+# --- What crosses the boundary -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Open(Message):
+    """Label owner -> party: training starts."""
+
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Opened(Message):
+    """Party -> label owner: how wide its codes are."""
+
+    code_width: int
+
+
+@dataclass(frozen=True, eq=False)
+class Encode(Message):
+    """Label owner -> party: encode these shared samples; for training, or for inference only."""
+
+    samples_B: Tensor  # int64, places in the shared order
+    training: bool
+    test: bool  # samples of the test table, in its own shared order
+
+
+@dataclass(frozen=True, eq=False)
+class Codes(Message):
+    """Party -> label owner: h^p of the samples asked for."""
+
+    code_BD: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class CodeGradient(Message):
+    """Label owner -> party: dl/dh^p of the codes sent last."""
+
+    gradient_BD: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Updated(Message):
+    """Party -> label owner: its encoder has made its step."""
+
+
+# --- What a party without labels executes ------------------------------------------------------
+
+
+class Member:
+    """A party that encodes its columns, in training and whenever somebody predicts.
+
+    Args:
+        shared: its training rows by shared sample.
+        test: its test rows by shared sample, for inference; None if it has none.
+        config: optimizer settings.
+        encoder: a spec, or a module of your own.
+        device: where it computes.
+    """
+
+    accepts = (Open, Encode, CodeGradient)
+
+    def __init__(
+        self,
+        shared: SharedRows,
+        test: SharedRows | None,
+        config: OptimizerConfig,
+        encoder: EncoderSpec | nn.Module,
+        *,
+        device: torch.device | None = None,
+    ) -> None:
+        self.name = shared.party
+        self.shared = shared
+        self.test = test
+        self.config = config
+        self.device = device or torch.device("cpu")
+        self._make = encoder
+
+    def handle(self, message: Message) -> Message:
+        match message:
+            case Open():
+                return self._open(message)
+            case Encode():
+                return self._encode(message)
+            case CodeGradient():
+                return self._update(message)
+        raise AssertionError(f"an engine passes on only {self.accepts}")
+
+    def _open(self, message: Open) -> Opened:
+        row_shape = tuple(self.shared.x.shape[1:])
+        self._random = RandomStream(message.seed, self.name, "member", device=self.device)
+        with self._random:
+            made = self._make
+            network = made if isinstance(made, nn.Module) else made.encoder(row_shape)
+        self.encoder = network.to(self.device)
+        self.optimizer = self.config.build(self.encoder.parameters())
+        self._code_BD: Tensor | None = None
+        shape = output_shape(self.encoder, row_shape, self.device)
+        return Opened(int(torch.Size(shape).numel()))
+
+    def _encode(self, message: Encode) -> Codes:
+        table = self.test if message.test else self.shared
+        if table is None:
+            raise ConfigError("it has no test table to predict from")
+        x = network_input(table[message.samples_B], self.device)
+        self.encoder.train(message.training)
+        with self._random, torch.set_grad_enabled(message.training):
+            code_BD = self.encoder(x).flatten(1)  # Eq. (2)
+        if message.training:
+            self._code_BD = code_BD
+        return Codes(code_BD.detach())
+
+    def _update(self, message: CodeGradient) -> Updated:
+        if self._code_BD is None:
+            raise TrainingError("it was sent a gradient for codes it did not send")
+        code_BD, self._code_BD = self._code_BD, None
+        check_shape(message, "gradient_BD", tuple(code_BD.shape), torch.float32)
+        self.optimizer.zero_grad(set_to_none=True)
+        code_BD.backward(message.gradient_BD.to(self.device))  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return Updated()
+
+
+# --- What the label owner executes -------------------------------------------------------------
+
+
+class Owner:
+    """The label owner: its own encoder, the head over everybody's codes, and the labels.
+
+    Args:
+        data: its rows and labels.
+        alignment: rows by shared sample.
+        task: what the labels say.
+        config: its settings.
+        seed: of everything random here.
+        encoder, head: specs.
+        device: where it computes.
+    """
+
+    def __init__(
+        self,
+        data: PartyData,
+        alignment: Alignment,
+        task: Task,
+        config: Config,
+        *,
+        seed: int,
+        encoder: EncoderSpec,
+        head: Head,
+        device: torch.device | None = None,
+    ) -> None:
+        if data.labels is None:
+            raise ConfigError(f"party {data.name!r} has no labels; the label owner is who has them")
+        self.name = data.name
+        self.task = task
+        self.config = config
+        self.seed = seed
+        self.device = device or torch.device("cpu")
+        self.x = data.joined()
+        self.labels = data.labels
+        self.rows_S = alignment.rows[self.name]
+        self._head_spec = head
+        with RandomStream(seed, self.name, "networks", device=self.device):
+            self.encoder = encoder.encoder(tuple(self.x.shape[1:])).to(self.device)
+        self._random = RandomStream(seed, self.name, "labelled", device=self.device)
+        labelled = torch.zeros(len(self.x), dtype=torch.bool)
+        labelled[data.labelled_rows()] = True
+        everywhere = alignment.shared(*alignment.rows)
+        self.samples = everywhere[labelled[self.rows_S[everywhere]]]
+        if not len(self.samples):
+            raise ConfigError(
+                f"no row of {self.name!r} has both a label and a match at every party; "
+                "classic vertical learning needs such rows"
+            )
+        self.batches = Minibatches(
+            self.samples, config.batch_size, generator(seed, self.name, "labelled batches")
+        )
+
+    def open(self, code_widths: Mapping[str, int]) -> None:
+        """Build the head over one's own code and those of the parties, in their order."""
+        row_shape = tuple(self.x.shape[1:])
+        own_width = int(torch.Size(output_shape(self.encoder, row_shape, self.device)).numel())
+        self.code_widths = {self.name: own_width, **code_widths}
+        with RandomStream(self.seed, self.name, "head", device=self.device):
+            self.head = self._head_spec.build(
+                sum(self.code_widths.values()), self.task.num_outputs
+            ).to(self.device)
+        self.optimizer = self.config.build([*self.encoder.parameters(), *self.head.parameters()])
+
+    def loss(self, codes_BD: Sequence[Tensor], rows_B: Tensor) -> Tensor:
+        """L of a batch, Eq. (3)."""
+        with self._random:
+            outputs = self.head(torch.cat(list(codes_BD), dim=1))
+        target = self.labels[rows_B].to(self.device)
+        if isinstance(self.task, Classification):
+            return F.cross_entropy(outputs, target)
+        return F.mse_loss(outputs[:, 0], target)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """(B, D) codes of the label owner's own rows."""
+        with self._random:
+            code_BD: Tensor = self.encoder(network_input(x, self.device)).flatten(1)
+        return code_BD
+
+
+# --- What the driver executes ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch did: its number from 1, mean loss, wall time and number of steps."""
+
+    number: int
+    loss: float
+    seconds: float
+    num_steps: int
+
+
+def train(owner: Owner, network: Engine) -> Iterator[Epoch]:
+    """Trains epoch by epoch; afterwards ``predict`` asks the parties, ``predict_alone`` does not.
+
+    Raises:
+        PartyError: a party does not answer; classic vertical learning cannot do without it.
+        TrainingError: the loss is no longer finite.
+    """
+    opened = network.ask(dict.fromkeys(network.parties, Open(owner.seed)), Opened).or_raise()
+    owner.open({party: reply.code_width for party, reply in opened.items()})
+    num_steps = owner.config.steps_per_epoch or owner.batches.steps_per_pass
+    for number in range(1, owner.config.epochs + 1):
+        started = time.perf_counter()
+        total = 0.0
+        for place in range(1, num_steps + 1):
+            loss = step(owner, network)
+            if not math.isfinite(loss):
+                raise TrainingError(
+                    f"party {owner.name!r}: its loss is {loss} in epoch {number}, step {place}; "
+                    f"lower the learning_rate ({owner.config.learning_rate})"
+                )
+            total += loss
+        yield Epoch(number, total / num_steps, time.perf_counter() - started, num_steps)
+
+
+def step(owner: Owner, network: Engine) -> float:
+    """Forward (Eq. 2-3) and back-propagation of one minibatch; its loss."""
+    timeout_s = owner.config.timeout_s
+    samples_B = next(owner.batches)
+    rows_B = owner.rows_S[samples_B]
+    request = Encode(samples_B, training=True, test=False)
+    pending = network.send(dict.fromkeys(network.parties, request), Codes, timeout_s=timeout_s)
+    owner.encoder.train()
+    owner.head.train()
+    own_BD = owner.encode(owner.x[rows_B])
+    replies = pending.replies().or_raise()
+    codes = {party: _code(owner, party, replies[party], len(rows_B)) for party in replies}
+    loss = owner.loss([own_BD, *codes.values()], rows_B)
+    owner.optimizer.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    gradients: dict[str, Message] = {}
+    for party, code_BD in codes.items():
+        assert code_BD.grad is not None
+        gradients[party] = CodeGradient(code_BD.grad)
+    updating = network.send(gradients, Updated, timeout_s=timeout_s)
+    owner.optimizer.step()
+    updating.replies().or_raise()
+    return loss.item()
+
+
+def predict(owner: Owner, network: Engine, x: Tensor, samples_N: Tensor) -> Tensor:
+    """(N, C) outputs with every party present, Eq. (4).
+
+    Args:
+        owner: after training.
+        network: reaches the parties that took part.
+        x: (N, ...) the label owner's rows.
+        samples_N: their places in the shared order of the test tables.
+    """
+    outputs = []
+    for x_B, samples_B in zip(x.split(1024), samples_N.split(1024), strict=True):
+        request = Encode(samples_B, training=False, test=True)
+        replies = network.ask(dict.fromkeys(network.parties, request), Codes).or_raise()
+        codes = [_code(owner, party, replies[party], len(x_B)) for party in replies]
+        outputs.append(_outputs(owner, x_B, codes))
+    return torch.cat(outputs)
+
+
+def predict_alone(owner: Owner, x: Tensor, substitute: Substitute) -> Tensor:
+    """(N, C) outputs with every partner gone and its code replaced (Section 5.1)."""
+    random = generator(owner.seed, owner.name, "substitute")
+    average_D = _average_code(owner) if substitute == "average" else None
+    outputs = []
+    for x_B in x.split(1024):
+        codes = []
+        for party, width in owner.code_widths.items():
+            if party == owner.name:
+                continue
+            if average_D is not None:
+                same = average_D if len(average_D) == width else average_D.mean().expand(width)
+                codes.append(same.expand(len(x_B), width))
+            elif substitute == "random":
+                codes.append(torch.randn(len(x_B), width, generator=random).to(owner.device))
+            else:
+                codes.append(torch.zeros(len(x_B), width, device=owner.device))
+        outputs.append(_outputs(owner, x_B, codes))
+    return torch.cat(outputs)
+
+
+def _code(owner: Owner, party: str, reply: Codes, num_rows: int) -> Tensor:
+    """A party's code as a leaf of the label owner's graph."""
+    check_shape(reply, "code_BD", (num_rows, owner.code_widths[party]), torch.float32)
+    return reply.code_BD.detach().to(owner.device).requires_grad_()
+
+
+def _outputs(owner: Owner, x_B: Tensor, codes: Sequence[Tensor]) -> Tensor:
+    owner.encoder.eval()
+    owner.head.eval()
+    with torch.no_grad():
+        outputs: Tensor = owner.head(torch.cat([owner.encode(x_B), *codes], dim=1))
+    return outputs.cpu()
+
+
+def _average_code(owner: Owner) -> Tensor:
+    """(D,) mean of the label owner's codes over its training rows."""
+    owner.encoder.eval()
+    rows = owner.rows_S[owner.samples]
+    with torch.no_grad():
+        total = sum(owner.encode(owner.x[part]).sum(dim=0) for part in rows.split(1024))
+    assert isinstance(total, Tensor)
+    return total / len(rows)

@@ -1,0 +1,1 @@
+"""What reads a run file and prints, and the only table of names; imports from every room."""

@@ -1,0 +1,361 @@
+"""The run file: its keys, their defaults, and the values that its names stand for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from dovetail import data as dd
+from dovetail.algorithms import apfed
+from dovetail.cli.validation import read_toml, validate
+from dovetail.errors import ConfigError
+from dovetail.evaluation import PassiveSetup, Setup, Stage
+from dovetail.models import (
+    TABLE_3,
+    TABLE_4,
+    Convolutional,
+    EncoderSpec,
+    Head,
+    Perceptron,
+    generator,
+)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ConvolutionalSection(_Section):
+    """A convolutional encoder of one's own."""
+
+    channels: tuple[int, ...]
+    kernels: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: int = 1
+
+
+EncoderName = Literal["table-3", "table-4"]
+EncoderField = EncoderName | tuple[int, ...] | ConvolutionalSection
+
+_ENCODERS: Mapping[EncoderName, EncoderSpec] = {"table-3": TABLE_3, "table-4": TABLE_4}
+
+
+def encoder_spec(field: EncoderField) -> EncoderSpec:
+    """The encoder that a run file names: widths, a table of the paper, or layers."""
+    if isinstance(field, str):
+        return _ENCODERS[field]
+    if isinstance(field, tuple):
+        return Perceptron(field)
+    return Convolutional(field.channels, field.kernels, field.strides, field.padding)
+
+
+class StripsSection(_Section):
+    """Images cut into strips; setting m-i of the paper is views = m, active = i."""
+
+    kind: Literal["strips"]
+    views: int = Field(ge=1)
+    active: int = Field(default=1, ge=1)
+    axis: Literal["height", "width"] = "height"
+
+
+class ColumnsSection(_Section):
+    """A table's columns by party; names take ``*`` and ``[0-3]``."""
+
+    kind: Literal["columns"]
+    parties: dict[str, tuple[str, ...]]
+    active: str
+    overlap: float | dict[str, float] = 1.0  # share of the active's training rows, by party
+
+
+class DataSection(_Section):
+    """Which data, and who holds which part of it."""
+
+    source: str
+    label: str | None = None
+    id: str | None = None
+    task: Literal["classification", "regression"] = "classification"
+    test: float | None = Field(default=None, gt=0, lt=1)  # share of the rows
+    test_source: str | None = None
+    split_column: str | None = None  # rows where it says "test" are the test rows
+    split_seed: int = 0  # of the test share and of ``rows``: the same for every seed
+    rows: int | None = Field(default=None, ge=2)  # train on a fixed subset of so many
+    labels: int | None = Field(default=None, ge=1)  # keep so many labels, drawn by the run's seed
+    categorical: tuple[str, ...] = ()  # numeric columns that are codes
+    max_categories: int = Field(default=100, ge=1)
+    partition: Annotated[StripsSection | ColumnsSection, Field(discriminator="kind")]
+
+
+class ApfedSection(apfed.Config):
+    """The active party: its settings and networks."""
+
+    encoder: EncoderField = (64, 32)
+    head: tuple[int, ...] = (64,)  # hidden widths
+    dropout: float = Field(default=0.5, ge=0, lt=1)  # of the head
+
+
+class PassiveFields(apfed.PassiveConfig):
+    """One passive party: its settings and network."""
+
+    encoder: EncoderField = (64, 32)
+
+
+class EngineSection(_Section):
+    """What carries messages."""
+
+    kind: Literal["inprocess"] = "inprocess"
+
+
+class RunFile(_Section):
+    """A whole run file."""
+
+    method: Stage
+    seed: int | None = None
+    seeds: tuple[int, ...] | None = None
+    rulers: tuple[Stage, ...] = ()
+    evaluate_every: int = Field(default=1, ge=0)  # epochs between test scores; 0: the last only
+    device: str = "cpu"
+    data: DataSection
+    apfed: ApfedSection = ApfedSection()
+    passive: dict[str, Any] = {}
+    engine: EngineSection = EngineSection()
+    recipes: dict[str, dict[str, Any]] = {}
+
+    @model_validator(mode="after")
+    def _one_kind_of_seed(self) -> RunFile:
+        if self.seed is not None and self.seeds is not None:
+            raise ValueError("give seed or seeds, not both")
+        if self.seeds is not None and len(set(self.seeds)) < max(1, len(self.seeds)):
+            raise ValueError(f"seeds must be one or more different numbers, got {self.seeds}")
+        return self
+
+    def all_seeds(self) -> tuple[int, ...]:
+        """The seeds to run, one folder each; 0 where the file names none."""
+        return self.seeds or (self.seed or 0,)
+
+
+def load_run(path: Path, *, recipe: str | None = None, overrides: tuple[str, ...] = ()) -> RunFile:
+    """A run file with a recipe of its own and ``key=value`` overrides applied.
+
+    Raises:
+        ConfigError: what does not fit, naming the file and the key.
+    """
+    values = read_toml(path)
+    if recipe is not None:
+        recipes = values.get("recipes", {})
+        if recipe not in recipes:
+            raise ConfigError(
+                f"{path} has no recipe {recipe!r}; it has {sorted(recipes) or 'none'}"
+            )
+        values = merge(values, recipes[recipe])
+    for override in overrides:
+        values = merge(values, _override(override))
+    if isinstance(source := values.get("data", {}).get("source"), str):
+        beside = path.parent / source
+        if beside.exists():  # paths are relative to the run file
+            values["data"]["source"] = str(beside.resolve())
+    return check_run(values, where=str(path))
+
+
+def check_run(values: Mapping[str, Any], *, where: str) -> RunFile:
+    """The run file with these values; also checks every recipe and passive party in it."""
+    run = validate(RunFile, values, where=where)
+    _passive_fields(run, where=where)
+    for name, recipe in run.recipes.items():
+        varied = validate(RunFile, merge(values, recipe), where=f"{where}, recipe {name!r}")
+        _passive_fields(varied, where=f"{where}, recipe {name!r}")
+    return run
+
+
+def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with the tables of ``change`` laid over it."""
+    merged = dict(base)
+    for key, value in change.items():
+        inner = merged.get(key)
+        both = isinstance(value, Mapping) and isinstance(inner, Mapping)
+        merged[key] = merge(inner, value) if both else value
+    return merged
+
+
+def _override(text: str) -> dict[str, Any]:
+    """``a.b=value`` as nested tables; the value is TOML, or else a string."""
+    import tomllib
+
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set takes key=value, for example apfed.epochs=5; got {text!r}")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    for part in reversed(key.strip().split(".")):
+        parsed = {part: parsed}
+    return dict(parsed)
+
+
+def _passive_fields(run: RunFile, *, where: str = "run file") -> dict[str, PassiveFields]:
+    """Party -> settings: those for all under [passive], then its own under [passive.NAME]."""
+    for_all = {key: value for key, value in run.passive.items() if not isinstance(value, Mapping)}
+    by_party = {key: value for key, value in run.passive.items() if isinstance(value, Mapping)}
+    names = _party_names(run)
+    convolutional = by_party.pop("encoder", None)  # a table too, but of layers
+    if convolutional is not None:
+        for_all["encoder"] = convolutional
+    for name in by_party:
+        if name not in names:
+            raise ConfigError(
+                f"{where}: [passive.{name}] is no party of this run; passive parties are "
+                f"{sorted(names)}"
+            )
+    return {
+        name: validate(
+            PassiveFields,
+            {**for_all, **by_party.get(name, {})},
+            where=f"{where}, [passive{'.' + name if name in by_party else ''}]",
+        )
+        for name in names
+    }
+
+
+def _party_names(run: RunFile) -> list[str]:
+    """The passive parties' names."""
+    partition = run.data.partition
+    if isinstance(partition, StripsSection):
+        return [f"view-{i}" for i in range(1, partition.views + 1) if i != partition.active]
+    return [name for name in partition.parties if name != partition.active]
+
+
+def setup(run: RunFile, seed: int, *, loaded: Loaded | None = None) -> Setup:
+    """What a run file says, as values: data read and partitioned, names replaced.
+
+    Args:
+        loaded: data that ``load_data`` read before, so that several seeds read them once.
+    """
+    loaded = loaded or load_data(run)
+    partitioned, active = loaded
+    if run.data.labels is not None:
+        partitioned = keep_labels(partitioned, active, run.data.labels, seed)
+    section = run.apfed
+    return Setup(
+        method=run.method,
+        data=partitioned,
+        active=active,
+        config=apfed.Config(**section.model_dump(include=set(apfed.Config.model_fields))),
+        encoder=encoder_spec(section.encoder),
+        head=Head(section.head, section.dropout),
+        passives={
+            name: PassiveSetup(
+                apfed.PassiveConfig(
+                    **fields.model_dump(include=set(apfed.PassiveConfig.model_fields))
+                ),
+                encoder_spec(fields.encoder),
+            )
+            for name, fields in _passive_fields(run).items()
+        },
+        rulers=run.rulers,
+        evaluate_every=run.evaluate_every,
+        device=device(run.device),
+    )
+
+
+Loaded = tuple[dd.Partitioned, str]
+
+
+def load_data(run: RunFile) -> Loaded:
+    """The partitioned data of a run, and the active party's name; the same for every seed."""
+    section = run.data
+    classify = section.task == "classification"
+    train, test = dd.load(
+        section.source,
+        label=section.label,
+        id=section.id,
+        test_source=section.test_source,
+        split_column=section.split_column,
+    )
+    if test is None:
+        if section.test is None:
+            raise ConfigError(
+                f"{section.source} has no test rows of its own: set data.test to a share, such as "
+                "0.25, or name data.test_source or data.split_column"
+            )
+        train, test = dd.split(train, test=section.test, seed=section.split_seed, stratify=classify)
+    if section.rows is not None:
+        train = dd.subset(train, rows=section.rows, seed=section.split_seed, stratify=classify)
+    partition = section.partition
+    if isinstance(partition, StripsSection):
+        partitioned = dd.strips(
+            train,
+            test,
+            views=partition.views,
+            active=partition.active,
+            axis=partition.axis,
+            regression=not classify,
+        )
+        return partitioned, f"view-{partition.active}"
+    partitioned = dd.columns(
+        train,
+        test,
+        parties=partition.parties,
+        active=partition.active,
+        overlap=partition.overlap,
+        seed=section.split_seed,
+        categorical=section.categorical,
+        max_categories=section.max_categories,
+        regression=not classify,
+    )
+    return partitioned, partition.active
+
+
+def keep_labels(
+    partitioned: dd.Partitioned, active: str, num_labels: int, seed: int
+) -> dd.Partitioned:
+    """The same data with labels on a random ``num_labels`` of the active party's rows only.
+
+    Raises:
+        ConfigError: fewer rows have a label.
+    """
+    from dataclasses import replace
+
+    own = partitioned.train[active]
+    labelled = own.labelled_rows()
+    if num_labels > len(labelled):
+        raise ConfigError(
+            f"data.labels is {num_labels}, but only {len(labelled)} rows have a label"
+        )
+    order = torch.randperm(len(labelled), generator=generator(seed, active, "kept labels"))
+    kept = own.with_labels_on(labelled[order[:num_labels]].sort().values)
+    others = [party for name, party in partitioned.train.parties.items() if name != active]
+    return replace(partitioned, train=dd.Federation([kept, *others]))
+
+
+def device(name: str) -> torch.device:
+    """The device of this name.
+
+    Raises:
+        ConfigError: no such device here.
+    """
+    try:
+        found = torch.device(name)
+        torch.zeros(1, device=found)
+    except (RuntimeError, AssertionError):
+        available = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+        raise ConfigError(f"there is no device {name!r} here; there is {available}") from None
+    return found
+
+
+def resolved(run: RunFile, seed: int) -> dict[str, Any]:
+    """The run file with every default written out, for one seed; running it repeats the run."""
+    values = run.model_dump(mode="json", exclude_none=True, exclude={"seeds", "recipes"})
+    values["seed"] = seed
+    values["passive"] = {
+        name: fields.model_dump(mode="json", exclude_none=True)
+        for name, fields in _passive_fields(run).items()
+    }
+    source = Path(run.data.source)
+    if source.exists():
+        values["data"]["source"] = os.path.abspath(source)
+    return values

@@ -1,0 +1,107 @@
+"""``dovetail train``: from a run file to a run folder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from dovetail import evaluation
+from dovetail.cli.output import EpochProgress, console, result_table
+from dovetail.cli.runfile import RunFile, load_data, load_run, resolved, setup
+from dovetail.errors import ConfigError
+
+
+def run_train(
+    path: Path,
+    *,
+    out: Path | None,
+    recipe: str | None,
+    overrides: tuple[str, ...],
+    seeds: tuple[int, ...],
+    resume: bool,
+    quiet: bool,
+    as_json: bool,
+    device: str | None,
+) -> None:
+    """Train, write the folder, print the table (or JSON)."""
+    if device is not None:
+        overrides = (*overrides, f'device="{device}"')
+    run = load_run(path, recipe=recipe, overrides=overrides)
+    out = out or Path("out") / (path.stem + (f"-{recipe}" if recipe else ""))
+    result = train_seeds(
+        run, out, seeds or run.all_seeds(), resume=resume, show_progress=not (quiet or as_json)
+    )
+    if as_json:
+        print(json.dumps(result, indent=2))
+    elif not quiet:
+        console().print(result_table(result))
+        console().print(f"Run folder: {out}", highlight=False)
+
+
+def train_seeds(
+    run: RunFile, out: Path, seeds: tuple[int, ...], *, resume: bool, show_progress: bool
+) -> dict[str, Any]:
+    """Train each seed; the result of the one, or the summary of several.
+
+    Raises:
+        ConfigError: the folder holds a run already and ``resume`` was not asked for, or holds
+            something else.
+    """
+    alone = len(seeds) == 1
+    folders = {seed: out if alone else out / f"seed-{seed}" for seed in seeds}
+    _check_folder(out)
+    loaded = None
+    results = []
+    for seed, folder in folders.items():
+        settings = resolved(run, seed)
+        done = evaluation.finished(folder) if resume else None
+        if done is not None and (folder / "run.toml").read_text() == tomli_w.dumps(settings):
+            results.append(done)
+            continue
+        loaded = loaded or load_data(run)
+        task = setup(run, seed, loaded=loaded)
+        title = "" if alone else f"seed {seed} "
+        with (
+            evaluation.RunFolder(folder, settings, seed=seed, method=run.method) as kept,
+            EpochProgress(title, shown=show_progress) as progress,
+        ):
+
+            def observe(
+                stage: str,
+                num_epochs: int,
+                line: dict[str, Any],
+                kept: evaluation.RunFolder = kept,
+                progress: EpochProgress = progress,
+            ) -> None:
+                kept.epoch(stage, line)
+                progress.epoch(stage, num_epochs, line)
+
+            for stage, outcome in evaluation.run(task, seed, observe):
+                kept.stage(stage, outcome)
+                for party, missed in outcome.missed.items():
+                    print(
+                        f"dovetail: party {party!r} was left out of {missed['steps']} of "
+                        f"{missed['of']} steps; first in {missed['first']}",
+                        file=sys.stderr,
+                    )
+            results.append(kept.finish(task.active))
+    if alone:
+        return results[0]
+    summary = evaluation.summarise(results)
+    evaluation.write_text(out / "result.json", json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def _check_folder(out: Path) -> None:
+    """Refuse a folder that holds something other than a run."""
+    if out.is_file():
+        raise ConfigError(f"{out} is a file; name a folder with --out")
+    if out.is_dir() and any(out.iterdir()):
+        known = {"run.toml", "result.json", "metrics.jsonl"}
+        names = {entry.name for entry in out.iterdir()}
+        if not names & known and not any(name.startswith("seed-") for name in names):
+            raise ConfigError(f"{out} holds other files; name an empty folder with --out")

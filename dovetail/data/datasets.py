@@ -1,0 +1,303 @@
+"""A pooled data set with labels: built in, from a table, or from images."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dovetail.data.images import ImagePart, read_images
+from dovetail.data.tables import (
+    Column,
+    Table,
+    is_query,
+    is_table_path,
+    nearest,
+    read_table,
+    table_from_arrays,
+)
+from dovetail.errors import DataError
+
+BUILT_IN = ("breast-cancer", "digits", "digits-images")
+
+#: What may be left off a file's name below $DOVETAIL_DATA.
+_SUFFIXES = ("", ".parquet", ".npz", ".csv")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Rows, what is known of each, and the label to predict.
+
+    Attributes:
+        name: what it is called in errors.
+        ids: (N,) int64 or strings, unique: which sample each row is.
+        x: a table of N rows without id and label, or (N, C, H, W) images.
+        label: the label's name.
+        labels: (N,) raw labels.
+    """
+
+    name: str
+    ids: np.ndarray
+    x: Table | Tensor
+    label: str
+    labels: Column
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: np.ndarray) -> Dataset:
+        """The same data, these rows only, in this order."""
+        x = self.x.take(rows) if isinstance(self.x, Table) else self.x[torch.from_numpy(rows)]
+        return replace(self, ids=self.ids[rows], x=x, labels=self.labels.take(rows))
+
+
+def load(
+    source: str | Path,
+    *,
+    label: str | None = None,
+    id: str | None = None,
+    test_source: str | Path | None = None,
+    split_column: str | None = None,
+) -> tuple[Dataset, Dataset | None]:
+    """Training and test part; None for test where the source has no split of its own.
+
+    Args:
+        source: "breast-cancer", "digits" or "digits-images"; a path to a table (.csv, .parquet) or
+            images (.npz, a folder); a ``SELECT``; or a file's name below $DOVETAIL_DATA, with or
+            without .parquet, .npz or .csv.
+        label: the column to predict; needed for tables that are not built in. For images, what
+            the label is to be called.
+        id: the column that says which sample a row is; rows are numbered without it.
+        test_source: a second source, for the test part.
+        split_column: the column that says "test" in rows of the test part.
+
+    Raises:
+        DataError: a source or column that is not there, ids that are missing or repeated, or a
+            split that leaves a part empty.
+    """
+    if test_source is not None and split_column is not None:
+        raise DataError("give test_source or split_column, not both: each names the test part")
+    train, test = _load_one(source, label, id, split_column, first_id=0)
+    if test_source is None:
+        return train, test
+    other, other_test = _load_one(test_source, label, id, None, first_id=train.num_rows)
+    return train, other if other_test is None else other_test
+
+
+def split(dataset: Dataset, *, test: float, seed: int, stratify: bool) -> tuple[Dataset, Dataset]:
+    """Training and test part, both shuffled.
+
+    Args:
+        dataset: what to split.
+        test: the test part's share of the rows, in (0, 1); rounded up to a whole row.
+        seed: 0 or more.
+        stratify: keep the classes' shares the same in both.
+
+    Raises:
+        DataError: a part would be empty, or a class has too few rows to be in both.
+    """
+    if not 0 < test < 1:
+        raise DataError(f"test must be a share of the rows between 0 and 1, got {test}")
+    train_rows, test_rows = _drawn(dataset, test, seed, stratify)
+    return dataset.take(train_rows), dataset.take(test_rows)
+
+
+def subset(dataset: Dataset, *, rows: int, seed: int, stratify: bool) -> Dataset:
+    """A random part of ``rows`` rows, in their original order.
+
+    Raises:
+        DataError: fewer than one row, or more than there are.
+    """
+    if not 1 <= rows <= dataset.num_rows:
+        raise DataError(
+            f"cannot take {rows} rows of {dataset.name}, which has {dataset.num_rows}; "
+            f"ask for 1 to {dataset.num_rows}"
+        )
+    if rows == dataset.num_rows:
+        return dataset
+    _, drawn = _drawn(dataset, rows, seed, stratify)
+    return dataset.take(np.sort(drawn))
+
+
+def _drawn(
+    dataset: Dataset, size: float, seed: int, stratify: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows left and rows drawn; ``size`` is a share (float) or a number of rows (int)."""
+    # Imported where it is used: scikit-learn takes a second to import.
+    from sklearn.model_selection import train_test_split
+
+    strata = None
+    if stratify:
+        # Rows without a label are a stratum of their own.
+        _, strata = np.unique(dataset.labels.values, return_inverse=True)
+        strata = np.where(dataset.labels.missing, -1, strata)
+    try:
+        left, drawn = train_test_split(
+            np.arange(dataset.num_rows), test_size=size, random_state=seed, stratify=strata
+        )
+    except ValueError as error:
+        how = " by label" if stratify else ""
+        raise DataError(
+            f"cannot split the {dataset.num_rows} rows of {dataset.name}{how}: {error}"
+        ) from None
+    return left, drawn
+
+
+def _load_one(
+    source: str | Path, label: str | None, id: str | None, split_column: str | None, first_id: int
+) -> tuple[Dataset, Dataset | None]:
+    name = str(source)
+    if name == "digits-images":
+        part = _digits_images()
+        return _image_dataset(name, part, label or "digit", first_id), None
+    if name in BUILT_IN:
+        table, own_label = _breast_cancer() if name == "breast-cancer" else _digits()
+        return _from_table(name, table, label or own_label, id, split_column, first_id)
+    path = None if is_query(source) else _find(source)
+    if path is None or is_table_path(path):
+        table = read_table(source if path is None else path)
+        return _from_table(table.description, table, label, id, split_column, first_id)
+    for option, column in (("id", id), ("split_column", split_column)):
+        if column is not None:
+            raise DataError(f"{path} holds images, which have no column {column!r}; drop {option}")
+    images = read_images(path)
+    train = _image_dataset(str(path), images.train, label or "class", first_id)
+    if images.test is None:
+        return train, None
+    return train, _image_dataset(
+        str(path), images.test, label or "class", first_id + train.num_rows
+    )
+
+
+def _find(source: str | Path) -> Path:
+    """The path of a source that is not built in.
+
+    Raises:
+        DataError: neither a path that exists nor a file below $DOVETAIL_DATA.
+    """
+    path = Path(source)
+    if path.exists():
+        return path
+    folder = os.environ.get("DOVETAIL_DATA")
+    if folder:
+        for suffix in _SUFFIXES:
+            candidate = Path(folder) / f"{source}{suffix}"
+            if candidate.exists():
+                return candidate
+        looked = f"nor is it in $DOVETAIL_DATA ({folder}), also not with {', '.join(_SUFFIXES[1:])}"
+    else:
+        looked = "and DOVETAIL_DATA is not set; set it to the folder that holds your data files"
+    hint = nearest(str(source), BUILT_IN) if "." not in path.name else ""
+    raise DataError(
+        f"there is no file {str(source)!r}, {looked}. "
+        f"Built in are {', '.join(BUILT_IN)}{hint if 'did you mean' in hint else ''}"
+    )
+
+
+def _from_table(
+    name: str,
+    table: Table,
+    label: str | None,
+    id: str | None,
+    split_column: str | None,
+    first_id: int,
+) -> tuple[Dataset, Dataset | None]:
+    if label is None:
+        raise DataError(
+            f"{name} needs a label: say which column to predict{nearest('label', table.names)}"
+        )
+    special = [column for column in (label, id, split_column) if column is not None]
+    if len(set(special)) < len(special):
+        raise DataError(f"label, id and split_column of {name} must be three columns: {special}")
+    labels = _whole_numbers(table.column(label))
+    if id is None:
+        ids = np.arange(first_id, first_id + table.num_rows, dtype=np.int64)
+    else:
+        ids = _ids(name, id, table.column(id))
+    x = table.without(special)
+    if not x.names:
+        raise DataError(f"{name} has no column besides {special}; there is nothing to learn from")
+    pooled = Dataset(name, ids, x, label, labels)
+    if split_column is None:
+        return pooled, None
+    said = table.column(split_column)
+    is_test = said.values == "test"
+    if not said.is_text or is_test.all() or not is_test.any():
+        raise DataError(
+            f"column {split_column!r} of {name} must say 'test' in some rows and something else in "
+            f"the others, got {np.unique(said.values)[:5].tolist()}"
+        )
+    return pooled.take(np.flatnonzero(~is_test)), pooled.take(np.flatnonzero(is_test))
+
+
+def _ids(name: str, id: str, column: Column) -> np.ndarray:
+    """(N,) int64 or strings, each once."""
+    num_missing = int(column.missing.sum())
+    if num_missing:
+        raise DataError(
+            f"column {id!r} of {name} has no id in {num_missing} of {len(column.values)} rows; "
+            "each row must have one"
+        )
+    ids = _whole_numbers(column).values
+    if ids.dtype.kind == "f":
+        raise DataError(f"column {id!r} of {name} has fractions; ids are whole numbers or text")
+    if column.is_text:
+        ids = ids.astype(np.str_)  # sorts and compares without Python
+    num_repeated = len(ids) - len(np.unique(ids))
+    if num_repeated:
+        raise DataError(
+            f"column {id!r} of {name}: {num_repeated} of {len(ids)} ids are repeated; "
+            "each row must be one sample"
+        )
+    return ids
+
+
+def _whole_numbers(column: Column) -> Column:
+    """The column as integers if all its numbers are whole; a NULL makes some files store floats."""
+    present = column.values[~column.missing]
+    if column.values.dtype.kind != "f" or not np.array_equal(present, np.rint(present)):
+        return column
+    if not np.isfinite(present).all() or (np.abs(present) >= 2**53).any():  # not exact as floats
+        return column
+    values = np.where(column.missing, 0, column.values).astype(np.int64)
+    return Column(values, column.missing)
+
+
+def _image_dataset(name: str, part: ImagePart, label: str, first_id: int) -> Dataset:
+    ids = np.arange(first_id, first_id + len(part.x), dtype=np.int64)
+    values = part.labels
+    if values.dtype.kind in "biu":
+        values = values.astype(np.int64)
+    missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
+    return Dataset(name, ids, part.x, label, _whole_numbers(Column(values, missing)))
+
+
+def _breast_cancer() -> tuple[Table, str]:
+    from sklearn.datasets import load_breast_cancer
+
+    stored = load_breast_cancer()
+    columns = dict(zip(stored.feature_names.tolist(), stored.data.T, strict=True))
+    columns["diagnosis"] = stored.target_names.astype(object)[stored.target]
+    return table_from_arrays("breast-cancer", columns), "diagnosis"
+
+
+def _digits() -> tuple[Table, str]:
+    from sklearn.datasets import load_digits
+
+    stored = load_digits()
+    columns = dict(zip(stored.feature_names, stored.data.T, strict=True))
+    columns["digit"] = stored.target
+    return table_from_arrays("digits", columns), "digit"
+
+
+def _digits_images() -> ImagePart:
+    from sklearn.datasets import load_digits
+
+    stored = load_digits()
+    x = torch.from_numpy(stored.images / 16).float()[:, None]  # 16 is a digit's darkest ink
+    return ImagePart(x, stored.target)

@@ -1,0 +1,131 @@
+"""Several parties, and which of them holds which block of which sample.
+
+Vertical, horizontal and hybrid are patterns of one table, the coverage: parties' blocks against
+samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dovetail.data.party import PartyData
+from dovetail.errors import AlignmentError, DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """Which row of each party is which sample, over one shared order of samples.
+
+    Attributes:
+        rows: party -> (S,) int64, the party's local row of each sample, -1 where it has none.
+    """
+
+    rows: Mapping[str, Tensor]
+
+    def shared(self, *parties: str) -> Tensor:
+        """(K,) int64 samples that all of these parties hold."""
+        held = torch.stack([self.rows[party] >= 0 for party in parties])
+        return held.all(dim=0).nonzero().flatten()
+
+
+@dataclass(frozen=True, eq=False)
+class Coverage:
+    """Who holds what.
+
+    Attributes:
+        ids: (S,) every sample held by anyone.
+        held: (party, block) -> (S,) bool, True where that party has that block of that sample.
+        labelled: party -> (S,) bool, True where that party has a label.
+    """
+
+    ids: np.ndarray
+    held: Mapping[tuple[str, str], Tensor]
+    labelled: Mapping[str, Tensor]
+
+    def shares(self) -> dict[tuple[str, str], float]:
+        """(party, block) -> the share of all samples it covers, in 0..1."""
+        num_samples = max(1, len(self.ids))
+        return {key: held.sum().item() / num_samples for key, held in self.held.items()}
+
+
+class Federation:
+    """Several parties' data, in one process; for simulation and tests.
+
+    Raises:
+        DataError: two parties of one name, or ids of different kinds.
+    """
+
+    def __init__(self, parties: Iterable[PartyData]) -> None:
+        parties = list(parties)
+        by_name = {party.name: party for party in parties}
+        if len(by_name) < len(parties):
+            raise DataError(f"party names must differ, got {[party.name for party in parties]}")
+        kinds = {party.name: party.ids.dtype.kind in "iu" for party in parties}
+        if len(set(kinds.values())) > 1:
+            raise DataError(
+                "ids must be all integers or all strings, got integers at "
+                f"{[name for name, is_integer in kinds.items() if is_integer]} "
+                "and strings elsewhere"
+            )
+        self.parties: Mapping[str, PartyData] = MappingProxyType(by_name)
+
+    def __getitem__(self, name: str) -> PartyData:
+        try:
+            return self.parties[name]
+        except KeyError:
+            raise DataError(f"no party {name!r}; there are {list(self.parties)}") from None
+
+    @cached_property
+    def _ids(self) -> np.ndarray:
+        return np.unique(np.concatenate([party.ids for party in self.parties.values()]))
+
+    def coverage(self) -> Coverage:
+        """Which party holds which block, and label, of which sample."""
+
+        def mask(rows: np.ndarray) -> Tensor:
+            held = torch.zeros(len(self._ids), dtype=torch.bool)
+            held[torch.from_numpy(np.searchsorted(self._ids, rows))] = True
+            return held
+
+        held = {
+            (party.name, block): mask(party.ids)
+            for party in self.parties.values()
+            for block in party.blocks
+        }
+        labelled = {
+            party.name: mask(party.ids[party.labelled_rows().numpy()])
+            for party in self.parties.values()
+            if party.labels is not None
+        }
+        return Coverage(self._ids, held, labelled)
+
+    def align(self, to: str) -> Alignment:
+        """Rows of every party over the samples of party ``to``, in its row order.
+
+        Compares ids in the clear: for simulation, where one process holds all tables.
+
+        Raises:
+            AlignmentError: a party shares no sample with ``to``.
+        """
+        own = self[to].ids
+        rows = {}
+        for name, party in self.parties.items():
+            order = np.argsort(party.ids, kind="stable")
+            place = np.searchsorted(party.ids, own, sorter=order).clip(max=max(0, len(order) - 1))
+            row = order[place] if len(order) else np.full(len(own), -1)
+            found = party.ids[row] == own if len(order) else np.zeros(len(own), dtype=bool)
+            rows[name] = torch.from_numpy(np.where(found, row, -1).astype(np.int64))
+            if not found.any():
+                raise AlignmentError(
+                    f"party {name!r} shares no sample with {to!r} "
+                    f"({party.num_rows} and {len(own)} rows): "
+                    "check that both use the same id column"
+                )
+        return Alignment(MappingProxyType(rows))

@@ -1,0 +1,319 @@
+"""Image sets in arrays, JPEG streams or folders, and the part of an image that a party sees."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from dovetail.errors import DataError, ModelError
+
+_SUFFIXES = (".png", ".jpg", ".jpeg")
+
+#: How a file's own pixels become one channel or three; 16-bit and float files are refused.
+_MODES = {"1": "L", "L": "L", "LA": "L"} | dict.fromkeys(
+    ("RGB", "RGBA", "P", "PA", "CMYK", "YCbCr", "HSV", "LAB"), "RGB"
+)
+
+
+@dataclass(frozen=True)
+class ImageInput:
+    """The strip of an image that a party sees.
+
+    Attributes:
+        channels, height, width: of the whole image.
+        axis: the side that is cut.
+        start, stop: where the strip begins and ends on that side; all of it for whole images.
+    """
+
+    channels: int
+    height: int
+    width: int
+    axis: Literal["height", "width"]
+    start: int
+    stop: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of the strip."""
+        size = self.stop - self.start
+        if self.axis == "height":
+            return self.channels, size, self.width
+        return self.channels, self.height, size
+
+    def transform(self, images: Tensor) -> Tensor:
+        """(N, C, H, W) strips, contiguous, cut from whole images or taken as they are.
+
+        Raises:
+            DataError: images that are neither whole images nor strips of this shape.
+        """
+        got = tuple(images.shape[1:])
+        whole = (self.channels, self.height, self.width)
+        if got == whole:
+            dim = 2 if self.axis == "height" else 3
+            return images.narrow(dim, self.start, self.stop - self.start).contiguous()
+        if got == self.shape:
+            return images.contiguous()
+        raise DataError(
+            f"wrong image shape: expected {whole} (channels, height, width) or the strip's "
+            f"{self.shape}, got {got}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "image", **asdict(self)}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> ImageInput:
+        """The input that ``to_json`` stored.
+
+        Raises:
+            ModelError: fields that are missing or cannot be.
+        """
+        try:
+            sizes = {
+                key: int(stored[key]) for key in ("channels", "height", "width", "start", "stop")
+            }
+            axis = stored["axis"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelError(
+                f"the model's image input cannot be read ({error!r}); save the model again"
+            ) from None
+        if axis not in ("height", "width") or not (
+            min(sizes["channels"], sizes["height"], sizes["width"]) >= 1
+            and 0 <= sizes["start"] < sizes["stop"] <= sizes[axis]
+        ):
+            raise ModelError(
+                f"the model's image input is not a strip of an image: {dict(stored)}; "
+                "save the model again"
+            )
+        return cls(**sizes, axis=axis)
+
+
+@dataclass(frozen=True, eq=False)
+class ImagePart:
+    """Images of one size and their labels.
+
+    Attributes:
+        x: (N, C, H, W) uint8, or float32 if stored as floats; contiguous.
+        labels: (N,) integers, or class names (objects that are ``str``).
+    """
+
+    x: Tensor
+    labels: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """An image set; ``test`` is None where it has no split of its own."""
+
+    train: ImagePart
+    test: ImagePart | None
+
+
+def read_images(path: str | Path) -> ImageSet:
+    """Images from an .npz file or a folder.
+
+    An .npz file holds ``x_train``, ``y_train``, ``x_test``, ``y_test``, or ``x`` and ``y``, where
+    x is (N, H, W) or (N, H, W, C); or ``jpeg_train``, ``offset_train``, ``y_train``, ..., or
+    ``jpeg``, ``offset``, ``y``, where image i is the JPEG stream in bytes offset[i] to
+    offset[i + 1]. ``classes`` may name the classes. A folder has a folder of .png and .jpg files
+    per class, perhaps below ``train`` and ``test``. One part alone is the whole set.
+
+    Raises:
+        DataError: files that cannot be read, or images of different sizes.
+    """
+    path = Path(path)
+    if path.is_dir():
+        parts = _read_folder(path)
+    elif not path.is_file():
+        raise DataError(f"there is no file or folder {path}; check the path")
+    else:
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                if not isinstance(stored, np.lib.npyio.NpzFile):
+                    raise ValueError("it is one array, not an archive of arrays")
+                parts = _read_npz(path, stored)
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise DataError(
+                f"cannot read {path} as an .npz file of plain arrays: {error}"
+            ) from None
+    if "train" in parts:
+        train, test = parts["train"], parts.get("test")
+    else:  # one part alone, whatever it is called, is the whole set
+        train, test = next(iter(parts.values())), None
+    if test is not None and train.x.shape[1:] != test.x.shape[1:]:
+        raise DataError(
+            f"{path}: training images have shape {tuple(train.x.shape[1:])}, "
+            f"test images {tuple(test.x.shape[1:])}; all must have one"
+        )
+    return ImageSet(train, test)
+
+
+def _read_npz(path: Path, stored: Mapping[str, np.ndarray]) -> dict[str, ImagePart]:
+    parts = {}
+    for part, ending in (("train", "_train"), ("test", "_test"), ("all", "")):
+        if f"x{ending}" in stored:
+            x = _from_array(path, f"x{ending}", stored[f"x{ending}"])
+        elif f"jpeg{ending}" in stored:
+            x = _from_streams(path, ending, stored)
+        else:
+            continue
+        parts[part] = ImagePart(x, _labels(path, ending, stored, len(x)))
+    if not parts:
+        raise DataError(
+            f"{path} holds no images: expected x_train, x, jpeg_train or jpeg, "
+            f"got {sorted(stored)[:20]}"
+        )
+    return parts
+
+
+def _from_array(path: Path, key: str, values: np.ndarray) -> Tensor:
+    """(N, C, H, W) images from (N, H, W) or (N, H, W, C)."""
+    if values.ndim == 3:
+        values = values[..., None]
+    if values.ndim != 4 or values.shape[-1] not in (1, 3, 4) or not values.size:
+        raise DataError(
+            f"{path}: {key} must be (N, height, width) or (N, height, width, channels) with 1, 3 "
+            f"or 4 channels, got {values.shape}"
+        )
+    if values.dtype.kind in "biu" and values.dtype != np.uint8:
+        if values.min() < 0 or values.max() > 255:
+            raise DataError(
+                f"{path}: {key} holds integers outside 0..255 "
+                f"({values.min()} to {values.max()}); store floats instead"
+            )
+        values = values.astype(np.uint8)
+    if values.dtype.kind == "f":
+        values = values.astype(np.float32)
+        if not np.isfinite(values).all():
+            raise DataError(f"{path}: {key} holds NaN or infinite pixels; remove those images")
+    if values.dtype not in (np.uint8, np.float32):
+        raise DataError(f"{path}: {key} must hold integers or floats, got {values.dtype}")
+    return torch.from_numpy(np.ascontiguousarray(values.transpose(0, 3, 1, 2)))
+
+
+def _from_streams(path: Path, ending: str, stored: Mapping[str, np.ndarray]) -> Tensor:
+    """(N, C, H, W) uint8 images from one array of JPEG streams."""
+    if f"offset{ending}" not in stored:
+        raise DataError(f"{path} has jpeg{ending} but not offset{ending}, where each image begins")
+    streams, offsets = stored[f"jpeg{ending}"], stored[f"offset{ending}"]
+    if streams.ndim != 1 or streams.dtype != np.uint8:
+        raise DataError(
+            f"{path}: jpeg{ending} must be one row of uint8, got {streams.dtype} {streams.shape}"
+        )
+    if (
+        offsets.ndim != 1
+        or offsets.dtype.kind not in "iu"
+        or len(offsets) < 2
+        or int(offsets[0]) < 0
+        or int(offsets[-1]) > len(streams)
+        or (offsets[1:] <= offsets[:-1]).any()
+    ):
+        raise DataError(
+            f"{path}: offset{ending} must be rising integers from 0 to the {len(streams)} bytes of "
+            f"jpeg{ending}, one more than there are images"
+        )
+    bounds = offsets.tolist()
+    buffer = streams.tobytes()
+    return _decoded(
+        (
+            (f"image {i} of jpeg{ending} in {path}", io.BytesIO(buffer[start:stop]))
+            for i, (start, stop) in enumerate(pairwise(bounds))
+        ),
+        len(bounds) - 1,
+    )
+
+
+def _labels(path: Path, ending: str, stored: Mapping[str, np.ndarray], count: int) -> np.ndarray:
+    """(N,) integers, or names where the file names its classes."""
+    if f"y{ending}" not in stored:
+        raise DataError(f"{path} has images but no labels y{ending}")
+    labels = np.asarray(stored[f"y{ending}"])
+    if labels.shape != (count,):
+        raise DataError(
+            f"{path}: y{ending} must have one label for each of the {count} images, "
+            f"got shape {labels.shape}"
+        )
+    if labels.dtype.kind in "US":
+        return labels.astype(str).astype(object)
+    if "classes" not in stored:
+        return labels
+    classes = np.asarray(stored["classes"]).astype(str)
+    if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= len(classes):
+        raise DataError(
+            f"{path}: y{ending} must lie in 0..{len(classes) - 1}, places in its {len(classes)} "
+            f"classes; got {labels.dtype} from {labels.min()} to {labels.max()}"
+        )
+    names: np.ndarray = classes[labels].astype(object)
+    return names
+
+
+def _read_folder(path: Path) -> dict[str, ImagePart]:
+    below = [name for name in ("train", "test") if (path / name).is_dir()]
+    if not below:
+        return {"all": _read_classes(path)}
+    return {name: _read_classes(path / name) for name in below}
+
+
+def _read_classes(path: Path) -> ImagePart:
+    """One folder per class; files in the order of their names."""
+    files = [
+        (folder.name, file)
+        for folder in sorted(path.iterdir())
+        if folder.is_dir()
+        for file in sorted(folder.iterdir())
+        if file.suffix.lower() in _SUFFIXES
+    ]
+    if not files:
+        raise DataError(
+            f"{path} holds no images: expected a folder per class with .png or .jpg files in it"
+        )
+    x = _decoded(((str(file), file) for _, file in files), len(files))
+    return ImagePart(x, np.array([name for name, _ in files], dtype=object))
+
+
+def _decoded(files: Iterable[tuple[str, Path | io.BytesIO]], count: int) -> Tensor:
+    """(N, C, H, W) uint8, decoded one by one into one array.
+
+    Args:
+        files: what each is called in errors, and where its bytes are.
+        count: how many there are; at least one.
+
+    Raises:
+        DataError: a file that cannot be decoded, or that differs in size from the first.
+    """
+    images: np.ndarray | None = None
+    for place, (name, file) in enumerate(files):
+        pixels = _decode(name, file)
+        if images is None:
+            images, first = np.empty((count, *pixels.shape), dtype=np.uint8), name
+        if pixels.shape != images.shape[1:]:
+            raise DataError(
+                f"{name} has shape {pixels.shape} (channels, height, width), but {first} has "
+                f"{images.shape[1:]}; all images of a set must have one shape"
+            )
+        images[place] = pixels
+    assert images is not None
+    return torch.from_numpy(images)
+
+
+def _decode(name: str, file: Path | io.BytesIO) -> np.ndarray:
+    """(C, H, W) uint8."""
+    try:
+        with Image.open(file) as image:
+            if image.mode not in _MODES:
+                raise ValueError(f"pixels of kind {image.mode} are not 8-bit")
+            pixels = np.asarray(image.convert(_MODES[image.mode]))
+    # Pillow raises SyntaxError for a broken PNG.
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise DataError(f"cannot decode {name}: {error}; replace or remove it") from None
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

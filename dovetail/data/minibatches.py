@@ -1,0 +1,80 @@
+"""Batches of rows, shuffled anew in each pass; resumes at the exact next batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dovetail.errors import ConfigError
+
+
+class Minibatches:
+    """An endless iterator of (B,) int64 batches of ``rows``.
+
+    Each pass is a fresh permutation drawn from ``rng``; the last batch of a pass may be smaller.
+
+    Args:
+        rows: (N,) int64 rows to draw from.
+        batch_size: rows per batch.
+        rng: where the permutations come from; drawn from once per pass, at its first batch.
+
+    Raises:
+        ConfigError: no rows, or a batch size below 1.
+
+    >>> batches = Minibatches(torch.arange(5), 2, torch.Generator().manual_seed(0))
+    >>> [len(next(batches)) for _ in range(batches.steps_per_pass)]
+    [2, 2, 1]
+    """
+
+    def __init__(self, rows: Tensor, batch_size: int, rng: torch.Generator) -> None:
+        if batch_size < 1:
+            raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
+        if not len(rows):
+            raise ConfigError("no rows to draw minibatches from: give at least one training row")
+        self._rows = rows.to(torch.int64)
+        self._batch_size = batch_size
+        self._rng = rng
+        # Empty before the first pass, so that making an iterator does not draw from rng.
+        self._order = torch.empty(0, dtype=torch.int64)
+        self._position = 0
+
+    @property
+    def steps_per_pass(self) -> int:
+        """Batches in one pass over the rows."""
+        return -(-len(self._rows) // self._batch_size)
+
+    def __iter__(self) -> Minibatches:
+        return self
+
+    def __next__(self) -> Tensor:
+        if self._position >= len(self._order):
+            self._order = torch.randperm(len(self._rows), generator=self._rng)
+            self._position = 0
+        start, self._position = self._position, self._position + self._batch_size
+        return self._rows[self._order[start : self._position]]
+
+    def state(self) -> dict[str, Any]:
+        """What ``restore`` needs: the generator's state, this pass's permutation, the position."""
+        return {
+            "rng": self._rng.get_state(),
+            "order": self._order.clone(),
+            "position": self._position,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue where ``state`` was taken, over the same rows.
+
+        Raises:
+            ConfigError: the state was taken over another number of rows.
+        """
+        order = state["order"]
+        if len(order) not in (0, len(self._rows)):
+            raise ConfigError(
+                f"the saved minibatches went over {len(order)} rows, there are "
+                f"{len(self._rows)} now; resume with the same data or start anew"
+            )
+        self._rng.set_state(state["rng"])
+        self._order = order.clone()
+        self._position = int(state["position"])

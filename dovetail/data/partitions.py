@@ -1,0 +1,271 @@
+"""A pooled data set, dealt out to several parties: a federation for simulation."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
+
+from dovetail.data.datasets import Dataset
+from dovetail.data.federation import Federation
+from dovetail.data.images import ImageInput
+from dovetail.data.inputs import Input
+from dovetail.data.party import PartyData
+from dovetail.data.preprocessing import TableEncoder
+from dovetail.data.tables import Table, nearest
+from dovetail.data.task import Task, encode_labels, fit_task
+from dovetail.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Partitioned:
+    """A simulated federation and what it is to learn.
+
+    Attributes:
+        train, test: the parties' rows; ``test`` is None where there is no test part.
+        task: what the label owner predicts.
+        inputs: party -> how its raw data becomes its block; what ``predict`` needs.
+        label: the label's name.
+    """
+
+    train: Federation
+    test: Federation | None
+    task: Task
+    inputs: Mapping[str, Input]
+    label: str
+
+
+def strips(
+    train: Dataset,
+    test: Dataset | None,
+    *,
+    views: int,
+    active: int | str | None = 1,
+    axis: Literal["height", "width"] = "height",
+    names: Sequence[str] | None = None,
+    regression: bool = False,
+) -> Partitioned:
+    """Images cut into strips, one per party; all parties have all rows, in one order.
+
+    Setting "m-i" of APFed (section 5.1) is ``views=m, active=i``. A strip has floor(H / m) rows of
+    pixels; the H mod m that remain at the end are dropped. The block is called "strip".
+
+    Args:
+        train, test: images.
+        views: m, the number of strips and parties.
+        active: who has the labels: a place from 1, or a name; None: nobody.
+        axis: the side that is cut.
+        names: the parties' names, in the order of their strips; "view-1", ... if left out.
+        regression: predict a number rather than a class.
+
+    Raises:
+        ConfigError: names or ``active`` that do not fit the number of strips.
+        DataError: no images, images of another size in the test part, more strips than rows of
+            pixels, or labels that cannot be learned.
+    """
+    images = _images(train)
+    names = [f"view-{place}" for place in range(1, views + 1)] if names is None else list(names)
+    if len(names) != views:
+        raise ConfigError(f"names must name {views} parties, one per strip, got {names}")
+    owner = _place(active, names)
+    _, channels, height, width = images.shape
+    side = height if axis == "height" else width
+    if not 1 <= views <= side:
+        raise DataError(
+            f"cannot cut images of {axis} {side} into {views} strips; ask for 1 to {side}"
+        )
+    if test is not None and _images(test).shape[1:] != images.shape[1:]:
+        raise DataError(
+            f"wrong image shape: {train.name} has {tuple(images.shape[1:])}, "
+            f"its test part {test.name} has {tuple(_images(test).shape[1:])}"
+        )
+    size = side // views
+    inputs = {
+        name: ImageInput(channels, height, width, axis, place * size, (place + 1) * size)
+        for place, name in enumerate(names)
+    }
+    task, train_labels, test_labels = _labels(train, test, regression)
+
+    def deal(part: Dataset, labels: Tensor) -> Federation:
+        return Federation(
+            PartyData(
+                name,
+                part.ids,
+                {"strip": inputs[name].transform(_images(part))},
+                labels if name == owner else None,
+            )
+            for name in names
+        )
+
+    return Partitioned(
+        deal(train, train_labels),
+        None if test is None or test_labels is None else deal(test, test_labels),
+        task,
+        MappingProxyType(inputs),
+        train.label,
+    )
+
+
+def columns(
+    train: Dataset,
+    test: Dataset | None,
+    *,
+    parties: Mapping[str, Sequence[str]],
+    active: str,
+    overlap: float | Mapping[str, float] = 1.0,
+    seed: int = 0,
+    categorical: Sequence[str] = (),
+    max_categories: int = 100,
+    regression: bool = False,
+) -> Partitioned:
+    """A table's columns dealt out; the active party has the labels and all training rows.
+
+    Each other party has a random share of the training rows, and all test rows, in an order of
+    its own. Each party encodes its columns by what its own training rows hold; in the test part,
+    a category that they do not hold counts as missing. The block is called "columns".
+
+    Args:
+        train, test: tables.
+        parties: name -> globs of its columns (see ``Table.select``). Two parties may have the
+            same column.
+        active: who has the labels.
+        overlap: the share of the training rows that each other party has, in (0, 1]; one number,
+            or party -> number, 1 where left out.
+        seed: 0 or more; who has which rows, and in which order. It does so for each party apart:
+            adding one leaves the others as they were.
+        categorical, max_categories: see ``TableEncoder.fit``.
+        regression: predict a number rather than a class.
+
+    Raises:
+        ConfigError: an active party that is not among the parties, or shares outside (0, 1].
+        DataError: no table, a party without columns, a glob that matches none, or columns or
+            labels that cannot be learned.
+    """
+    shares = _shares(parties, active, overlap)
+    table = _table(train)
+    test_table = None if test is None else _table(test)
+    chosen = {name: table.select(globs) for name, globs in parties.items()}
+    for name, selected in chosen.items():
+        if not selected:
+            raise DataError(
+                f"party {name!r} has no columns: {list(parties[name])} leaves none of "
+                f"{train.name}; give it at least one"
+            )
+    task, train_labels, test_labels = _labels(train, test, regression)
+    inputs: dict[str, TableEncoder] = {}
+    held: list[PartyData] = []
+    held_test: list[PartyData] = []
+    for name, selected in chosen.items():
+        rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+        is_active = name == active
+        rows = np.arange(train.num_rows)
+        if not is_active:
+            num_shared = max(1, round(shares[name] * train.num_rows))
+            rows = rng.permutation(train.num_rows)[:num_shared]
+        own = table.take(rows)
+        encoder = TableEncoder.fit(
+            own,
+            selected,
+            categorical=categorical,
+            max_categories=max_categories,
+            party=name,
+        )
+        inputs[name] = encoder
+        held.append(
+            PartyData(
+                name,
+                train.ids[rows],
+                {"columns": encoder.transform(own)},
+                train_labels if is_active else None,
+            )
+        )
+        if test is not None and test_table is not None:
+            rows = np.arange(test.num_rows) if is_active else rng.permutation(test.num_rows)
+            block = encoder.transform(test_table.take(rows), allow_unseen=True)
+            held_test.append(
+                PartyData(
+                    name, test.ids[rows], {"columns": block}, test_labels if is_active else None
+                )
+            )
+    return Partitioned(
+        Federation(held),
+        Federation(held_test) if held_test else None,
+        task,
+        MappingProxyType(inputs),
+        train.label,
+    )
+
+
+def _labels(
+    train: Dataset, test: Dataset | None, regression: bool
+) -> tuple[Task, Tensor, Tensor | None]:
+    """The task, and the labels of the training and the test part as networks see them."""
+    task = fit_task(
+        train.labels.values, train.labels.missing, regression=regression, label=train.label
+    )
+
+    def encode(part: Dataset) -> Tensor:
+        return encode_labels(task, part.labels.values, part.labels.missing, label=part.label)
+
+    if test is None:
+        return task, encode(train), None
+    num_missing = int(test.labels.missing.sum())
+    if num_missing:
+        raise DataError(
+            f"label {test.label!r} is missing in {num_missing} of the {test.num_rows} test rows; "
+            "a test row without a label cannot be scored, so remove them"
+        )
+    return task, encode(train), encode(test)
+
+
+def _place(active: int | str | None, names: Sequence[str]) -> str | None:
+    """The name of the active party, given as a place from 1, a name, or None."""
+    if active is None or active in names:
+        return active  # type: ignore[return-value]  # names are strings
+    if isinstance(active, int) and 1 <= active <= len(names):
+        return names[active - 1]
+    raise ConfigError(
+        f"active must be a place from 1 to {len(names)} or one of {list(names)}, got {active!r}"
+    )
+
+
+def _shares(
+    parties: Mapping[str, Sequence[str]], active: str, overlap: float | Mapping[str, float]
+) -> dict[str, float]:
+    """Party -> the share of the training rows it has, for all but the active party."""
+    if active not in parties:
+        raise ConfigError(
+            f"the active party {active!r} is none of the parties{nearest(active, parties)}"
+        )
+    others = [name for name in parties if name != active]
+    given = overlap if isinstance(overlap, Mapping) else dict.fromkeys(others, overlap)
+    for name, share in given.items():
+        if name not in others:
+            raise ConfigError(
+                f"overlap names {name!r}, which is not one of the parties beside {active!r}"
+                f"{nearest(name, others)}"
+            )
+        if not 0 < share <= 1:
+            raise ConfigError(
+                f"overlap must be a share of the rows in (0, 1], got {share} for {name!r}"
+            )
+    return {name: given.get(name, 1.0) for name in others}
+
+
+def _images(dataset: Dataset) -> Tensor:
+    if isinstance(dataset.x, Table):
+        raise DataError(f"{dataset.name} is a table; strips cut images (columns deals out tables)")
+    return dataset.x
+
+
+def _table(dataset: Dataset) -> Table:
+    if not isinstance(dataset.x, Table):
+        raise DataError(
+            f"{dataset.name} holds images; columns deals out tables (strips cuts images)"
+        )
+    return dataset.x

@@ -1,0 +1,104 @@
+"""What one party holds: samples by id, blocks of them, and perhaps labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dovetail.errors import DataError
+
+#: The class index that marks a row without a label; for regression the mark is NaN.
+UNLABELLED = -1
+
+
+@dataclass(frozen=True, eq=False)
+class PartyData:
+    """One party's rows.
+
+    Attributes:
+        name: the party's name; unique in a federation.
+        ids: (N,) integers or strings, unique: which sample each row is.
+        blocks: block name -> (N, ...) tensor. float32, or uint8 for images in 0..255.
+        labels: (N,) int64 class indices with ``UNLABELLED`` where missing, or (N,) float32
+            values with NaN where missing, or None for a party without labels.
+
+    Raises:
+        DataError: ids that are not unique, or lengths that differ.
+    """
+
+    name: str
+    ids: np.ndarray
+    blocks: Mapping[str, Tensor] = field(default_factory=dict)
+    labels: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        ids = np.asarray(self.ids)
+        if ids.ndim != 1:
+            raise DataError(f"party {self.name!r}: ids must be one column, got shape {ids.shape}")
+        num_repeated = len(ids) - len(np.unique(ids))
+        if num_repeated:
+            raise DataError(
+                f"party {self.name!r}: {num_repeated} of {len(ids)} ids are repeated; "
+                "each row must be one sample"
+            )
+        lengths = {f"block {name!r}": len(block) for name, block in self.blocks.items()}
+        if self.labels is not None:
+            lengths["labels"] = len(self.labels)
+        for what, length in lengths.items():
+            if length != len(ids):
+                raise DataError(
+                    f"party {self.name!r}: {what} has {length} rows, ids have {len(ids)}"
+                )
+        object.__setattr__(self, "ids", ids)
+        object.__setattr__(self, "blocks", MappingProxyType(dict(self.blocks)))
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.ids)
+
+    def labelled_rows(self) -> Tensor:
+        """(L,) int64 rows that have a label, in order."""
+        if self.labels is None:
+            return torch.empty(0, dtype=torch.int64)
+        if self.labels.is_floating_point():
+            return (~self.labels.isnan()).nonzero().flatten()
+        return (self.labels != UNLABELLED).nonzero().flatten()
+
+    def joined(self) -> Tensor:
+        """(N, ...) the only block, or (N, F) all blocks flattened side by side.
+
+        Raises:
+            DataError: the party has no block.
+        """
+        if not self.blocks:
+            raise DataError(f"party {self.name!r} has no columns: give it at least one block")
+        if len(self.blocks) == 1:
+            return next(iter(self.blocks.values()))
+        return torch.cat([block.flatten(1).float() for block in self.blocks.values()], dim=1)
+
+    def take(self, rows: Tensor) -> PartyData:
+        """The same party with these rows only, in this order."""
+        return replace(
+            self,
+            ids=self.ids[rows.numpy()],
+            blocks={name: block[rows] for name, block in self.blocks.items()},
+            labels=None if self.labels is None else self.labels[rows],
+        )
+
+    def with_labels_on(self, rows: Tensor) -> PartyData:
+        """The same party, labels kept on these rows and removed from all others.
+
+        Raises:
+            DataError: the party has no labels.
+        """
+        if self.labels is None:
+            raise DataError(f"party {self.name!r} has no labels to keep")
+        missing = float("nan") if self.labels.is_floating_point() else UNLABELLED
+        labels = torch.full_like(self.labels, missing)
+        labels[rows] = self.labels[rows]
+        return replace(self, labels=labels)

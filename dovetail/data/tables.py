@@ -1,0 +1,429 @@
+"""Raw tables, read one column at a time: CSV, Parquet or a query, all through DuckDB."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import duckdb
+import numpy as np
+
+from dovetail.errors import DataError
+
+_CSV_SUFFIXES = (".csv", ".tsv", ".csv.gz")
+_SUFFIXES = (*_CSV_SUFFIXES, ".parquet")
+
+#: Seconds in a day: dates are read as days since 1970.
+_DAY_S = 86400.0
+
+#: Text that stands for "no value" besides the empty string.
+_MISSING_TEXT = "?"
+
+_INTEGERS = {
+    *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT"),
+    *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
+}
+_FLOATS = {"FLOAT", "DOUBLE", "DECIMAL", "HUGEINT", "UHUGEINT"}
+_TEXTS = {"VARCHAR", "ENUM", "UUID", '"NULL"'}
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One column's raw values.
+
+    Attributes:
+        values: (N,) float64, int64, or objects that are all ``str``. Where a value is missing:
+            NaN, 0 or "".
+        missing: (N,) bool.
+    """
+
+    values: np.ndarray
+    missing: np.ndarray
+
+    @property
+    def is_text(self) -> bool:
+        return self.values.dtype.kind == "O"
+
+    def take(self, rows: np.ndarray) -> Column:
+        """The same column, these rows only, in this order."""
+        return Column(self.values[rows], self.missing[rows])
+
+
+class Table:
+    """Named columns of one length, each read when it is asked for.
+
+    Made by ``read_table`` and ``table_from_arrays``.
+
+    Args:
+        description: what the table is called in errors; mostly its path.
+        names: column names, in order.
+        num_rows: rows that ``read`` gives.
+        read: column name -> the whole column.
+        rows: (N,) int64, the rows of it that this table has; None for all.
+    """
+
+    def __init__(
+        self,
+        description: str,
+        names: Sequence[str],
+        num_rows: int,
+        read: Callable[[str], Column],
+        rows: np.ndarray | None = None,
+    ) -> None:
+        self.description = description
+        self.names = tuple(names)
+        self.num_rows = num_rows if rows is None else len(rows)
+        self._num_read = num_rows
+        self._read = read
+        self._rows = rows
+
+    def column(self, name: str) -> Column:
+        """One column; nothing else is read.
+
+        Raises:
+            DataError: no such column, or values that cannot be read.
+        """
+        self._check_has(name)
+        column = self._read(name)
+        return column if self._rows is None else column.take(self._rows)
+
+    def take(self, rows: np.ndarray) -> Table:
+        """The same table, these rows only, in this order; no value is read or copied."""
+        own = np.arange(self.num_rows) if self._rows is None else self._rows
+        return Table(self.description, self.names, self._num_read, self._read, own[rows])
+
+    def select(self, patterns: Sequence[str]) -> list[str]:
+        """Names that match any of these globs, in table order.
+
+        A pattern with "-" before it removes names instead; if all patterns do, they remove from
+        the whole table. Upper and lower case differ. A column's exact name always matches.
+
+        Raises:
+            DataError: a pattern that matches no column.
+
+        >>> table = table_from_arrays("t", {"a 1": np.ones(1), "a 2": np.ones(1), "b": np.ones(1)})
+        >>> table.select(["b", "a *", "-a 2"])
+        ['a 1', 'b']
+        """
+        kept: set[str] = set()
+        removed: set[str] = set()
+        for pattern in patterns:
+            removes = pattern.startswith("-") and pattern not in self.names
+            glob = pattern[1:] if removes else pattern
+            matched = {name for name in self.names if name == glob or fnmatchcase(name, glob)}
+            if not matched:
+                raise DataError(
+                    f"no column of {self.description} matches {glob!r}{nearest(glob, self.names)}"
+                )
+            (removed if removes else kept).update(matched)
+        if removed and not kept:
+            kept = set(self.names)
+        return [name for name in self.names if name in kept - removed]
+
+    def without(self, names: Iterable[str]) -> Table:
+        """The same table less these columns.
+
+        Raises:
+            DataError: no such column.
+        """
+        names = tuple(names)
+        for name in names:
+            self._check_has(name)
+        left = [name for name in self.names if name not in names]
+        return Table(self.description, left, self._num_read, self._read, self._rows)
+
+    def _check_has(self, name: str) -> None:
+        if name not in self.names:
+            raise DataError(f"no column {name!r} in {self.description}{nearest(name, self.names)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of an error message that offers the known name closest to ``name``.
+
+    >>> nearest("incom", ["age", "income"])
+    "; did you mean 'income'?"
+    """
+    known = list(known)
+    close = get_close_matches(name, known, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    # Also "Income" for "income", and "duration" for "dur".
+    folded = name.casefold().strip("*")
+    close = [other for other in known if folded and folded in other.casefold()]
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; there are {known[:20]}{' and more' if len(known) > 20 else ''}"
+
+
+def is_query(source: str | Path) -> bool:
+    """Whether a source is a query rather than a path or name."""
+    return isinstance(source, str) and re.match(r"\s*(select|with)\s", source, re.I) is not None
+
+
+def is_table_path(path: Path) -> bool:
+    """Whether a path's ending says that it is a table."""
+    return path.name.lower().endswith(_SUFFIXES)
+
+
+def read_table(source: str | Path) -> Table:
+    """A table from a .csv, .tsv, .csv.gz or .parquet file, or a ``SELECT``; rows in its order.
+
+    Numbers and stored booleans are float64 or int64, dates and times float64 days since 1970,
+    all else text without the blanks around it. NULL, NaN, empty text and "?" are missing. A CSV
+    file's first line names its columns; its types come from all of its rows.
+
+    Parquet columns are read from the file when asked for. CSV files and queries are run once,
+    into DuckDB's memory: a second run of a query need not give the same order of rows.
+
+    Raises:
+        DataError: a file that does not exist, cannot be read, is empty, or names a column twice.
+    """
+    connection = duckdb.connect()
+    try:
+        if is_query(source):
+            description = _shortened(str(source))
+            names = _load_query(connection, str(source))
+        else:
+            path = Path(source)
+            description = str(path)
+            names = _load_file(connection, path)
+        types = {name: kind for name, kind, *_ in connection.execute("DESCRIBE data").fetchall()}
+        counted = connection.execute("SELECT count(*) FROM data").fetchone()
+    except duckdb.Error as error:
+        raise DataError(
+            f"cannot read {_shortened(str(source))}: {_first_line(error)}; "
+            "check that it is a whole CSV or Parquet file or a query that DuckDB can run"
+        ) from None
+    repeated = _repeated(names)
+    if repeated:
+        raise DataError(
+            f"{description} has more than one column {repeated!r} (upper and lower case are taken "
+            "as the same here); rename one"
+        )
+    num_rows = int(counted[0]) if counted else 0
+    if not num_rows:
+        raise DataError(f"{description} has no rows; give a table with at least one")
+
+    def read(name: str) -> Column:
+        return _read_column(connection, description, name, types[name])
+
+    return Table(description, list(types), num_rows, read)
+
+
+def table_from_arrays(name: str, arrays: Mapping[str, np.ndarray]) -> Table:
+    """A table in memory.
+
+    Args:
+        name: what it is called in errors.
+        arrays: column name -> (N,) numbers, booleans, datetime64, strings or objects, where None
+            is missing.
+
+    Raises:
+        DataError: no columns, or lengths that differ.
+    """
+    lengths = {column: len(values) for column, values in arrays.items()}
+    if len(set(lengths.values())) != 1:
+        raise DataError(f"{name} needs columns of one length, got {lengths}")
+    kept = {column: np.asarray(values) for column, values in arrays.items()}
+    return Table(name, list(kept), next(iter(lengths.values())), lambda key: _column(kept[key]))
+
+
+def write_table(path: str | Path, columns: Mapping[str, np.ndarray]) -> None:
+    """Write a .csv or .parquet file that ``read_table`` reads back; all of it or nothing.
+
+    Args:
+        path: where to; a file that is there is replaced.
+        columns: column name -> (N,) values; objects may be ``str`` or None.
+
+    Raises:
+        DataError: another ending, no columns, lengths that differ, or a folder that is not there.
+    """
+    path = Path(path)
+    formats = {".csv": "FORMAT csv, HEADER", ".parquet": "FORMAT parquet, COMPRESSION zstd"}
+    if path.suffix not in formats:
+        raise DataError(f"cannot write {path}: its name must end in .csv or .parquet")
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) != 1:
+        raise DataError(f"cannot write {path}: columns must have one length, got {lengths}")
+    if not path.parent.is_dir():
+        raise DataError(f"cannot write {path}: there is no folder {path.parent}; make it first")
+    connection = duckdb.connect()
+    # DuckDB looks at so many rows of an object column for its type; a later text would not fit.
+    connection.execute(f"SET pandas_analyze_sample = {max(1, *lengths.values(), 1)}")
+    # Numbered names inside: DuckDB cannot tell "A" from "a".
+    connection.register("data", {f"c{i}": _writable(v) for i, v in enumerate(columns.values())})
+    aliases = ", ".join(f"c{i} AS {_quoted(name)}" for i, name in enumerate(columns))
+    # In the same folder, so that os.replace does not cross a file system.
+    handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    try:
+        connection.execute(
+            f"COPY (SELECT {aliases} FROM data) TO {_literal(partial)} ({formats[path.suffix]})"
+        )
+        os.chmod(partial, 0o666 & ~_umask())  # mkstemp lets the owner alone read
+        os.replace(partial, path)
+    except duckdb.Error as error:
+        raise DataError(f"cannot write {path}: {_first_line(error)}") from None
+    finally:
+        connection.close()
+        Path(partial).unlink(missing_ok=True)
+
+
+def _load_query(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
+    """Run a query into the table ``data``; the names it gives, as written."""
+    relation = connection.sql(query)
+    names = list(relation.columns)
+    if _repeated(names) is None:
+        relation.create("data")
+    else:  # refused by the caller; DuckDB itself would rename a column
+        connection.execute("CREATE TABLE data (unused INTEGER)")
+    return names
+
+
+def _load_file(connection: duckdb.DuckDBPyConnection, path: Path) -> list[str]:
+    """Make a file the table or view ``data``; the names in the file, as written.
+
+    Raises:
+        DataError: no such file, another ending, or nothing in it.
+    """
+    if not is_table_path(path):
+        raise DataError(
+            f"cannot read {path}: a table's name ends in {', '.join(_SUFFIXES)} "
+            "(or give a SELECT ... query)"
+        )
+    if not path.is_file():
+        raise DataError(f"there is no file {path}; check the path")
+    if not path.stat().st_size:
+        raise DataError(f"{path} is empty; give a table with column names and at least one row")
+    # A name with these in it would be taken for a pattern of several files.
+    pattern = _literal(re.sub(r"([*?\[])", r"[\1]", str(path)))
+    if path.suffix.lower() == ".parquet":
+        connection.execute(f"CREATE VIEW data AS SELECT * FROM read_parquet({pattern})")
+        written = connection.execute(f"SELECT name FROM parquet_schema({pattern})").fetchall()
+        read = [row[0] for row in connection.execute("DESCRIBE data").fetchall()]
+        # What DuckDB renamed is not in the file: a_1 for a second a.
+        known = {name for (name,) in written}
+        return [name if name in known else re.sub(r"_\d+$", "", name) for name in read]
+    # No BOOLEAN among the types: a label of "yes" and "no" is to stay as it is written.
+    connection.execute(
+        f"CREATE TABLE data AS SELECT * FROM read_csv({pattern}, header = true, "
+        "sample_size = -1, nullstr = ['', '?', ' ?'], "
+        "auto_type_candidates = ['BIGINT', 'DOUBLE', 'DATE', 'TIMESTAMP', 'VARCHAR'])"
+    )
+    sniffed = connection.execute(f"SELECT Delimiter FROM sniff_csv({pattern})").fetchone()
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+        header = next(csv.reader(file, delimiter=sniffed[0] if sniffed else ","))
+    return [name for name in header if name]  # DuckDB names the nameless
+
+
+def _read_column(
+    connection: duckdb.DuckDBPyConnection, description: str, name: str, type_name: str
+) -> Column:
+    """One column of the table ``data``.
+
+    Raises:
+        DataError: a type that is neither number, date nor text, or a file that changed.
+    """
+    quoted = _quoted(name)
+    kind = type_name.split("(")[0].upper()
+    if kind in _INTEGERS:
+        expression = f"{quoted}::BIGINT"
+    elif kind in _FLOATS:
+        expression = f"{quoted}::DOUBLE"
+    elif kind == "DATE" or kind.startswith("TIMESTAMP"):
+        expression = f"epoch({quoted}) / {_DAY_S}"
+    elif kind in _TEXTS:
+        trimmed = f"trim({quoted}::VARCHAR, E' \\t\\r\\n')"
+        expression = f"nullif(nullif({trimmed}, ''), '{_MISSING_TEXT}')"
+    else:
+        raise DataError(
+            f"column {name!r} of {description} has the type {type_name}, which is neither number, "
+            "date nor text; leave it out, or cast it in a SELECT"
+        )
+    try:
+        # A cursor of its own: a connection must not run two queries at once.
+        fetched = connection.cursor().execute(f"SELECT {expression} AS v FROM data").fetchnumpy()
+    except duckdb.Error as error:
+        raise DataError(
+            f"cannot read column {name!r} of {description}: {_first_line(error)}"
+        ) from None
+    return _filled(np.ma.getdata(fetched["v"]), np.ma.getmaskarray(fetched["v"]))
+
+
+def _filled(values: np.ndarray, missing: np.ndarray) -> Column:
+    """A column whose missing values all read the same."""
+    if values.dtype.kind == "f":
+        missing = missing | np.isnan(values)
+    fill = {"f": np.nan, "i": 0}.get(values.dtype.kind, "")
+    return Column(np.where(missing, fill, values) if missing.any() else values, missing)
+
+
+def _column(values: np.ndarray) -> Column:
+    """A column from an array in memory, by the rules of ``read_table``."""
+    if values.dtype.kind in "biu":
+        return _filled(values.astype(np.int64), np.zeros(len(values), dtype=bool))
+    if values.dtype.kind == "f":
+        return _filled(values.astype(np.float64), np.isnan(values))
+    if values.dtype.kind == "M":
+        days = values.astype("datetime64[us]").astype(np.int64) / (_DAY_S * 1e6)
+        return _filled(days, np.isnat(values))
+    objects = values.astype(object)
+    # Only NaN differs from itself.
+    missing = np.array([value is None or value != value for value in objects], dtype=bool)
+    present = [value for value in objects if value is not None and value == value]
+    if present and all(isinstance(value, (bool, int, float, np.number)) for value in present):
+        numbers = np.zeros(len(objects), dtype=np.array(present).dtype)
+        numbers[~missing] = present
+        return _filled(_column(numbers).values, missing)
+    text = np.full(len(objects), "", dtype=object)
+    text[~missing] = [str(value).strip() for value in present]
+    return _filled(text, missing | (text == "") | (text == _MISSING_TEXT))
+
+
+def _writable(values: np.ndarray) -> np.ndarray:
+    """An array that DuckDB takes: contiguous, text as objects, times in microseconds."""
+    if values.dtype.kind in "UM":
+        return values.astype(object if values.dtype.kind == "U" else "datetime64[us]")
+    return np.ascontiguousarray(values)
+
+
+def _repeated(names: Iterable[str]) -> str | None:
+    """A name that comes twice, in DuckDB's eyes: case does not count."""
+    seen: set[str] = set()
+    for name in names:
+        if name.casefold() in seen:
+            return name
+        seen.add(name.casefold())
+    return None
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 100 else text[:99] + "…"
+
+
+def _first_line(error: duckdb.Error) -> str:
+    return str(error).strip().split("\n")[0].rstrip(".:;")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

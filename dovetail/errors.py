@@ -1,0 +1,67 @@
+"""Every error a user can cause or meet; one base class catches them all.
+
+    DovetailError
+    ├── ConfigError          a run file, party file or config says something that cannot be done
+    ├── DataError            a table, image set, label or block cannot be used as it is
+    │   └── AlignmentError   the parties' samples do not line up
+    ├── ModelError           a saved model cannot be read, or does not fit the data it is given
+    ├── TrainingError        training cannot go on
+    └── NetworkError
+        ├── MessageError     bytes or fields that are not a declared message
+        └── PartyError       a party did not answer as asked
+            └── PartyTimeout it did not answer in time
+
+Each message says what was expected, what came, whose it is, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class DovetailError(Exception):
+    """Base of all of Dovetail's errors."""
+
+
+class ConfigError(DovetailError):
+    """A run file, party file or config says something that cannot be done."""
+
+
+class DataError(DovetailError):
+    """A table, image set, label or block cannot be used as it is."""
+
+
+class AlignmentError(DataError):
+    """The parties' samples do not line up."""
+
+
+class ModelError(DovetailError):
+    """A saved model cannot be read, or does not fit the data it is given."""
+
+
+class TrainingError(DovetailError):
+    """Training cannot go on."""
+
+
+class NetworkError(DovetailError):
+    """Something between driver and party failed."""
+
+
+class MessageError(NetworkError):
+    """Bytes or fields that are not a declared message."""
+
+
+class PartyError(NetworkError):
+    """A party did not answer as asked.
+
+    Attributes:
+        party: its name.
+        cause: what went wrong, without the party's data.
+    """
+
+    def __init__(self, party: str, cause: str) -> None:
+        super().__init__(f"party {party!r}: {cause}")
+        self.party = party
+        self.cause = cause
+
+
+class PartyTimeout(PartyError):
+    """A party did not answer in time."""

@@ -1,0 +1,205 @@
+"""Encoders, decoders and heads, each described by a small value that fits in a JSON file.
+
+Letters: B rows, C channels, H height, W width, F features, D code width (flattened).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dovetail.errors import ConfigError, ModelError
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Perceptron:
+    """Linear and ReLU for each width; inputs of any shape are flattened first."""
+
+    widths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.widths or min(self.widths) < 1:
+            raise ConfigError(f"an encoder needs one or more positive widths, got {self.widths}")
+
+    def encoder(self, input_shape: Shape) -> nn.Sequential:
+        """(B, *input_shape) -> (B, widths[-1])."""
+        return nn.Sequential(nn.Flatten(), *_linear_relu(math.prod(input_shape), self.widths))
+
+    def decoder(self, code_shape: Shape, output_shape: Shape) -> nn.Sequential:
+        """(B, D) -> (B, *output_shape): the encoder's hidden widths backwards."""
+        hidden = self.widths[-2::-1]
+        code_width = math.prod(code_shape)
+        last = hidden[-1] if hidden else code_width
+        return nn.Sequential(
+            *_linear_relu(code_width, hidden),
+            nn.Linear(last, math.prod(output_shape)),
+            nn.Unflatten(1, output_shape),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "perceptron", "widths": list(self.widths)}
+
+
+@dataclass(frozen=True)
+class Convolutional:
+    """Convolution and ReLU for each of ``channels``; the feature map is not pooled."""
+
+    channels: tuple[int, ...]
+    kernels: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.channels or not len(self.channels) == len(self.kernels) == len(self.strides):
+            raise ConfigError(
+                "a convolutional encoder needs one channel, kernel and stride a layer, got "
+                f"{self.channels}, {self.kernels}, {self.strides}"
+            )
+
+    def encoder(self, input_shape: Shape) -> nn.Sequential:
+        """(B, C, H, W) -> (B, channels[-1], H', W').
+
+        Raises:
+            ConfigError: the input is no image, or too small for the kernels.
+        """
+        layers: list[nn.Module] = []
+        shapes = self._shapes(input_shape)
+        for before, after, kernel, stride in zip(
+            shapes, shapes[1:], self.kernels, self.strides, strict=False
+        ):
+            layers += [
+                nn.Conv2d(before[0], after[0], kernel, stride, self.padding),
+                nn.ReLU(),
+            ]
+        return nn.Sequential(*layers)
+
+    def decoder(self, code_shape: Shape, output_shape: Shape) -> nn.Sequential:
+        """(B, D) -> (B, C, H, W): the same layers transposed, last to first.
+
+        Raises:
+            ConfigError: a code that an encoder of these layers does not make of that output.
+        """
+        shapes = self._shapes(output_shape)
+        if shapes[-1] != tuple(code_shape):
+            raise ConfigError(
+                f"this decoder makes images of shape {tuple(output_shape)} from codes of shape "
+                f"{shapes[-1]}, but the active party's codes have shape {tuple(code_shape)}; "
+                "give this party a decoder of its own, for example by widths: [256]"
+            )
+        layers: list[nn.Module] = [nn.Unflatten(1, tuple(code_shape))]
+        for i in reversed(range(len(self.channels))):
+            before, after = shapes[i + 1], shapes[i]
+            kernel, stride = self.kernels[i], self.strides[i]
+            # A stride rounds down on the way in; these rows are put back on the way out.
+            lost = [
+                after[axis] - ((before[axis] - 1) * stride - 2 * self.padding + kernel)
+                for axis in (1, 2)
+            ]
+            layers.append(
+                nn.ConvTranspose2d(
+                    before[0], after[0], kernel, stride, self.padding, (lost[0], lost[1])
+                )
+            )
+            if i:
+                layers.append(nn.ReLU())
+        return nn.Sequential(*layers)
+
+    def _shapes(self, input_shape: Shape) -> list[Shape]:
+        """Shapes before the first, between, and after the last layer."""
+        if len(input_shape) != 3:
+            raise ConfigError(
+                f"a convolutional encoder needs images of shape (C, H, W), got {tuple(input_shape)}"
+            )
+        shapes: list[Shape] = [tuple(input_shape)]
+        for channels, kernel, stride in zip(self.channels, self.kernels, self.strides, strict=True):
+            height, width = (
+                (size + 2 * self.padding - kernel) // stride + 1 for size in shapes[-1][1:]
+            )
+            if height < 1 or width < 1:
+                raise ConfigError(
+                    f"images of shape {tuple(input_shape)} are too small for kernels {self.kernels}"
+                )
+            shapes.append((channels, height, width))
+        return shapes
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "convolutional", **asdict(self)}
+
+
+EncoderSpec = Perceptron | Convolutional
+
+#: APFed Table 3 (MNIST, Fashion-MNIST); its "31" channels are 32, as the next layer reads 32.
+TABLE_3 = Convolutional(channels=(32, 64), kernels=(5, 5), strides=(1, 1))
+#: APFed Table 4 (CIFAR); the kernel of width 4 has stride 2.
+TABLE_4 = Convolutional(channels=(16, 32, 64), kernels=(5, 4, 5), strides=(1, 2, 1))
+
+
+@dataclass(frozen=True)
+class Head:
+    """The task-related module: Linear, ReLU and dropout for each hidden width, then Linear."""
+
+    widths: tuple[int, ...] = ()
+    dropout: float = 0.5
+
+    def build(self, code_width: int, num_outputs: int) -> nn.Sequential:
+        """(B, D) -> (B, num_outputs)."""
+        layers: list[nn.Module] = []
+        for width in self.widths:
+            layers += [nn.Linear(code_width, width), nn.ReLU(), nn.Dropout(self.dropout)]
+            code_width = width
+        return nn.Sequential(*layers, nn.Linear(code_width, num_outputs))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"widths": list(self.widths), "dropout": self.dropout}
+
+
+def encoder_from_json(stored: dict[str, Any]) -> EncoderSpec:
+    """The encoder that ``to_json`` described.
+
+    Raises:
+        ModelError: an unknown kind.
+    """
+    match stored.get("kind"):
+        case "perceptron":
+            return Perceptron(tuple(stored["widths"]))
+        case "convolutional":
+            return Convolutional(
+                tuple(stored["channels"]),
+                tuple(stored["kernels"]),
+                tuple(stored["strides"]),
+                int(stored["padding"]),
+            )
+    raise ModelError(
+        f"an encoder is 'perceptron' or 'convolutional', got {stored.get('kind')!r}; "
+        "a network of your own must be handed to load(folder, encoder=..., head=...)"
+    )
+
+
+def network_input(x: Tensor, device: torch.device | None = None) -> Tensor:
+    """A block's rows as a network takes them: float32, and images of 0..255 scaled to 0..1."""
+    x = x.to(device)
+    return x.float().div_(255) if x.dtype == torch.uint8 else x.float()
+
+
+def output_shape(network: nn.Module, input_shape: Shape, device: torch.device) -> Shape:
+    """Shape of one row's output; the network sees two rows of zeros, in evaluation mode."""
+    was_training = network.training
+    network.eval()
+    with torch.no_grad():
+        out: Tensor = network(torch.zeros(2, *input_shape, device=device))
+    network.train(was_training)
+    return tuple(out.shape[1:])
+
+
+def _linear_relu(width: int, widths: tuple[int, ...]) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for next_width in widths:
+        layers += [nn.Linear(width, next_width), nn.ReLU()]
+        width = next_width
+    return layers

@@ -1,0 +1,89 @@
+"""The seam between an algorithm and whatever carries its messages.
+
+A party lives where its data live and answers messages. The driver runs the paper's algorithm: it
+asks parties and combines what comes back. An engine carries the asking.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Generic, Protocol, TypeVar
+
+from dovetail.errors import PartyError
+from dovetail.network.ledger import Ledger
+from dovetail.network.messages import Message
+
+R = TypeVar("R", bound=Message)
+R_co = TypeVar("R_co", bound=Message, covariant=True)
+
+
+class Party(Protocol):
+    """Whoever answers: keeps its model, optimizer and tables between messages."""
+
+    #: The message types it answers; an engine refuses any other for it.
+    accepts: tuple[type[Message], ...]
+
+    def handle(self, message: Message) -> Message:
+        """The answer to one message of a type in ``accepts``."""
+
+
+class Replies(dict[str, R]):
+    """Party -> reply, of those that answered as asked; ``failures`` has the others' errors."""
+
+    def __init__(self, answered: Mapping[str, R], failures: Mapping[str, PartyError]) -> None:
+        super().__init__(answered)
+        self.failures = dict(failures)
+
+    def or_raise(self) -> Replies[R]:
+        """These replies, if every party answered.
+
+        Raises:
+            PartyError: the first failure.
+        """
+        for failure in self.failures.values():
+            raise failure
+        return self
+
+
+class Pending(Protocol, Generic[R_co]):
+    """Messages under way."""
+
+    def replies(self) -> Replies[R_co]:  # type: ignore[type-var]
+        """Waits for the replies, or for the deadline."""
+
+
+class Engine(ABC):
+    """Carries messages from the driver to parties, and their replies back.
+
+    Attributes:
+        driver: the driver's name, in the ledger.
+        ledger: what left each party so far.
+    """
+
+    def __init__(self, driver: str) -> None:
+        self.driver = driver
+        self.ledger = Ledger()
+
+    @property
+    @abstractmethod
+    def parties(self) -> tuple[str, ...]:
+        """Names of the parties that can be asked."""
+
+    @abstractmethod
+    def send(
+        self, requests: Mapping[str, Message], reply: type[R], *, timeout_s: float | None = None
+    ) -> Pending[R]:
+        """Send each party its message and return at once, so that the driver can work meanwhile.
+
+        Args:
+            requests: party -> message.
+            reply: the type of message that answers; any other counts as a failure.
+            timeout_s: seconds until a party that has not answered counts as failed; None waits.
+        """
+
+    def ask(
+        self, requests: Mapping[str, Message], reply: type[R], *, timeout_s: float | None = None
+    ) -> Replies[R]:
+        """Send each party its message and wait for the replies."""
+        return self.send(requests, reply, timeout_s=timeout_s).replies()

@@ -1,0 +1,76 @@
+"""The engine that calls parties directly: simulation, tests, the default of every command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from dovetail.errors import DovetailError, MessageError, PartyError
+from dovetail.network.engine import Engine, Party, Replies
+from dovetail.network.messages import Message, decode, encode
+
+R = TypeVar("R", bound=Message)
+
+
+@dataclass(frozen=True)
+class _Answered(Generic[R]):
+    answered: Replies[R]
+
+    def replies(self) -> Replies[R]:
+        return self.answered
+
+
+class InProcess(Engine):
+    """Calls each party's ``handle`` in turn.
+
+    A party's ``DovetailError`` is its failure, as it would be across a wire; any other exception
+    is a bug and is not caught.
+
+    Args:
+        parties: name -> party.
+        driver: the driver's name, in the ledger.
+        through_bytes: encode and decode every message, as a wire would; slower, same results.
+    """
+
+    def __init__(
+        self, parties: Mapping[str, Party], *, driver: str, through_bytes: bool = False
+    ) -> None:
+        super().__init__(driver)
+        self._parties = dict(parties)
+        self._through_bytes = through_bytes
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        return tuple(self._parties)
+
+    def send(
+        self, requests: Mapping[str, Message], reply: type[R], *, timeout_s: float | None = None
+    ) -> _Answered[R]:
+        answered: dict[str, R] = {}
+        failures: dict[str, PartyError] = {}
+        for name, request in requests.items():
+            try:
+                answered[name] = self._call(name, request, reply)
+            except PartyError as failure:
+                failures[name] = failure
+            except DovetailError as cause:
+                failures[name] = PartyError(name, str(cause))
+        return _Answered(Replies(answered, failures))
+
+    def _call(self, name: str, request: Message, reply: type[R]) -> R:
+        party = self._parties.get(name)
+        if party is None:
+            raise PartyError(name, f"no such party; there are {list(self._parties)}")
+        if not isinstance(request, party.accepts):
+            raise MessageError(f"it does not answer {request.wire_name()}")
+        self.ledger.record(self.driver, name, request)
+        if self._through_bytes:
+            request = decode(encode(request), party.accepts)
+        answer = party.handle(request)
+        self.ledger.record(name, self.driver, answer)
+        if self._through_bytes:
+            return decode(encode(answer), (reply,))
+        if not isinstance(answer, reply):
+            raise MessageError(f"expected {reply.wire_name()}, got {answer.wire_name()}")
+        return answer

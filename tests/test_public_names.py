@@ -1,0 +1,52 @@
+"""What ``import dovetail`` offers, and what it does not load."""
+
+import subprocess
+import sys
+
+import pytest
+
+import dovetail
+
+PUBLIC_NAMES = [
+    "DovetailError",
+    "__version__",
+    "apfed",
+    "data",
+    "errors",
+    "evaluation",
+    "load",
+    "models",
+    "network",
+    "vertical",
+]
+
+
+def test_public_names_are_these():
+    assert sorted(dovetail.__all__) == PUBLIC_NAMES
+    assert dir(dovetail) == PUBLIC_NAMES
+
+
+@pytest.mark.parametrize("name", PUBLIC_NAMES)
+def test_every_public_name_resolves(name):
+    assert getattr(dovetail, name) is not None
+
+
+def test_short_names_are_the_modules_they_stand_for():
+    from dovetail.algorithms import apfed, vertical
+    from dovetail.models.saved import load
+
+    assert dovetail.apfed is apfed
+    assert dovetail.vertical is vertical
+    assert dovetail.load is load
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'dovetail' has no attribute 'fedavg'"):
+        dovetail.fedavg  # noqa: B018
+
+
+def test_import_alone_loads_nothing_heavy():
+    heavy = {"torch", "matplotlib", "nvflare", "pandas", "sklearn", "duckdb"}
+    script = f"import sys, dovetail; print(*sorted({heavy!r} & sys.modules.keys()))"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == []
