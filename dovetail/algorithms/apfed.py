@@ -53,10 +53,12 @@ from torch import Tensor, nn
 from dovetail.data import Alignment, Classification, Minibatches, PartyData, SharedRows, Task
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.models import (
+    Convolutional,
     EncoderSpec,
     Head,
     Model,
     OptimizerConfig,
+    Perceptron,
     RandomStream,
     generator,
     network_input,
@@ -219,12 +221,14 @@ class Passive:
         contrastive = self.config.loss == "contrastive"
         if isinstance(made, nn.Module):
             network = made
-        elif not hasattr(made, "encoder"):
-            network = made(begin.code_shape, row_shape)
-        elif contrastive:
-            network = made.encoder(row_shape)
+        elif isinstance(made, Perceptron | Convolutional):
+            network = (
+                made.encoder(row_shape)
+                if contrastive
+                else made.decoder(begin.code_shape, row_shape)
+            )
         else:
-            return made.decoder(begin.code_shape, row_shape)
+            network = made(begin.code_shape, row_shape)
         if not contrastive:
             return network
         width = int(torch.Size(output_shape(network, row_shape, torch.device("cpu"))).numel())

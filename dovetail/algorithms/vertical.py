@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -193,7 +193,7 @@ class Member:
         code_BD, self._code_BD = self._code_BD, None
         check_shape(message, "gradient_BD", tuple(code_BD.shape), torch.float32)
         self.optimizer.zero_grad(set_to_none=True)
-        code_BD.backward(message.gradient_BD.to(self.device))  # type: ignore[no-untyped-call]
+        code_BD.backward(message.gradient_BD.to(self.device))
         self.optimizer.step()
         return Updated()
 
@@ -273,6 +273,11 @@ class Owner:
             return F.cross_entropy(outputs, target)
         return F.mse_loss(outputs[:, 0], target)
 
+    def eval(self) -> None:
+        """Dropout off, until the next step."""
+        self.encoder.eval()
+        self.head.eval()
+
     def encode(self, x: Tensor) -> Tensor:
         """(B, D) codes of the label owner's own rows."""
         with self._random:
@@ -294,7 +299,7 @@ class Epoch:
 
 
 def train(owner: Owner, network: Engine) -> Iterator[Epoch]:
-    """Trains epoch by epoch; afterwards ``predict`` asks the parties, ``predict_alone`` does not.
+    """Trains epoch by epoch; afterwards ``predict`` asks the parties, ``predict_alone`` not.
 
     Raises:
         PartyError: a party does not answer; classic vertical learning cannot do without it.
@@ -331,7 +336,7 @@ def step(owner: Owner, network: Engine) -> float:
     codes = {party: _code(owner, party, replies[party], len(rows_B)) for party in replies}
     loss = owner.loss([own_BD, *codes.values()], rows_B)
     owner.optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     gradients: dict[str, Message] = {}
     for party, code_BD in codes.items():
         assert code_BD.grad is not None
@@ -352,33 +357,39 @@ def predict(owner: Owner, network: Engine, x: Tensor, samples_N: Tensor) -> Tens
         samples_N: their places in the shared order of the test tables.
     """
     outputs = []
-    for x_B, samples_B in zip(x.split(1024), samples_N.split(1024), strict=True):
-        request = Encode(samples_B, training=False, test=True)
-        replies = network.ask(dict.fromkeys(network.parties, request), Codes).or_raise()
-        codes = [_code(owner, party, replies[party], len(x_B)) for party in replies]
-        outputs.append(_outputs(owner, x_B, codes))
+    owner.eval()
+    with torch.no_grad():
+        for x_B, samples_B in zip(x.split(512), samples_N.split(512), strict=True):
+            request = Encode(samples_B, training=False, test=True)
+            pending = network.send(dict.fromkeys(network.parties, request), Codes)
+            own_BD = owner.encode(x_B)
+            replies = pending.replies().or_raise()
+            codes = [_code(owner, party, replies[party], len(x_B)) for party in replies]
+            outputs.append(owner.head(torch.cat([own_BD, *codes], dim=1)).cpu())
     return torch.cat(outputs)
 
 
-def predict_alone(owner: Owner, x: Tensor, substitute: Substitute) -> Tensor:
-    """(N, C) outputs with every partner gone and its code replaced (Section 5.1)."""
+def predict_alone(owner: Owner, x: Tensor) -> dict[Substitute, Tensor]:
+    """Substitute -> (N, C) outputs, every partner gone and its code replaced (Section 5.1)."""
     random = generator(owner.seed, owner.name, "substitute")
-    average_D = _average_code(owner) if substitute == "average" else None
-    outputs = []
-    for x_B in x.split(1024):
-        codes = []
-        for party, width in owner.code_widths.items():
-            if party == owner.name:
-                continue
-            if average_D is not None:
-                same = average_D if len(average_D) == width else average_D.mean().expand(width)
-                codes.append(same.expand(len(x_B), width))
-            elif substitute == "random":
-                codes.append(torch.randn(len(x_B), width, generator=random).to(owner.device))
-            else:
-                codes.append(torch.zeros(len(x_B), width, device=owner.device))
-        outputs.append(_outputs(owner, x_B, codes))
-    return torch.cat(outputs)
+    average_D = _average_code(owner)
+    substitutes: dict[Substitute, Callable[[int, int], Tensor]] = {
+        "zeros": lambda num_rows, width: torch.zeros(num_rows, width),
+        "average": lambda num_rows, width: (
+            average_D if len(average_D) == width else average_D.mean().expand(width)
+        ).expand(num_rows, width),
+        "random": lambda num_rows, width: torch.randn(num_rows, width, generator=random),
+    }
+    widths = [width for party, width in owner.code_widths.items() if party != owner.name]
+    outputs: dict[Substitute, list[Tensor]] = {name: [] for name in substitutes}
+    owner.eval()
+    with torch.no_grad():
+        for x_B in x.split(512):
+            own_BD = owner.encode(x_B)
+            for name, make in substitutes.items():
+                codes = [make(len(x_B), width).to(owner.device) for width in widths]
+                outputs[name].append(owner.head(torch.cat([own_BD, *codes], dim=1)).cpu())
+    return {name: torch.cat(parts) for name, parts in outputs.items()}
 
 
 def _code(owner: Owner, party: str, reply: Codes, num_rows: int) -> Tensor:
@@ -387,19 +398,11 @@ def _code(owner: Owner, party: str, reply: Codes, num_rows: int) -> Tensor:
     return reply.code_BD.detach().to(owner.device).requires_grad_()
 
 
-def _outputs(owner: Owner, x_B: Tensor, codes: Sequence[Tensor]) -> Tensor:
-    owner.encoder.eval()
-    owner.head.eval()
-    with torch.no_grad():
-        outputs: Tensor = owner.head(torch.cat([owner.encode(x_B), *codes], dim=1))
-    return outputs.cpu()
-
-
 def _average_code(owner: Owner) -> Tensor:
     """(D,) mean of the label owner's codes over its training rows."""
-    owner.encoder.eval()
+    owner.eval()
     rows = owner.rows_S[owner.samples]
     with torch.no_grad():
-        total = sum(owner.encode(owner.x[part]).sum(dim=0) for part in rows.split(1024))
+        total = sum(owner.encode(owner.x[part]).sum(dim=0) for part in rows.split(512))
     assert isinstance(total, Tensor)
     return total / len(rows)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dovetail import data as dd
 from dovetail.cli.output import console, result_table
-from dovetail.cli.runfile import check_run
+from dovetail.cli.runfile import RunFile, check_run
 from dovetail.cli.train import train_seeds
 from dovetail.cli.validation import toml_tables
 

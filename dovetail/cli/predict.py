@@ -89,8 +89,10 @@ def _read(
         return ids.values, x, labels
     if isinstance(model.input, dd.ImageInput):
         images = dd.read_images(source)
-        x = model.input.transform(images)
-        return np.arange(len(x)), x, None
+        part = images.test or images.train
+        labels = dd.Column(part.labels, np.zeros(len(part.labels), dtype=bool))
+        x = model.input.transform(part.x)
+        return np.arange(len(x)), x, labels
     raise ModelError(
         f"the model of party {model.party!r} was saved without its input columns; "
         "use dovetail.load(folder).predict(tensor) from Python"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -148,9 +150,8 @@ def load_run(path: Path, *, recipe: str | None = None, overrides: tuple[str, ...
     if recipe is not None:
         recipes = values.get("recipes", {})
         if recipe not in recipes:
-            raise ConfigError(
-                f"{path} has no recipe {recipe!r}; it has {sorted(recipes) or 'none'}"
-            )
+            names = ", ".join(sorted(recipes)) or "none"
+            raise ConfigError(f"{path} has no recipe {recipe!r}; its recipes: {names}")
         values = merge(values, recipes[recipe])
     for override in overrides:
         values = merge(values, _override(override))
@@ -176,25 +177,24 @@ def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in change.items():
         inner = merged.get(key)
-        both = isinstance(value, Mapping) and isinstance(inner, Mapping)
-        merged[key] = merge(inner, value) if both else value
+        if isinstance(value, Mapping) and isinstance(inner, Mapping):
+            value = merge(inner, value)
+        merged[key] = value
     return merged
 
 
 def _override(text: str) -> dict[str, Any]:
     """``a.b=value`` as nested tables; the value is TOML, or else a string."""
-    import tomllib
-
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set takes key=value, for example apfed.epochs=5; got {text!r}")
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
+        nested: Any = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
-        parsed = value.strip()
+        nested = value.strip()
     for part in reversed(key.strip().split(".")):
-        parsed = {part: parsed}
-    return dict(parsed)
+        nested = {part: nested}
+    return dict(nested)
 
 
 def _passive_fields(run: RunFile, *, where: str = "run file") -> dict[str, PassiveFields]:
@@ -318,8 +318,6 @@ def keep_labels(
     Raises:
         ConfigError: fewer rows have a label.
     """
-    from dataclasses import replace
-
     own = partitioned.train[active]
     labelled = own.labelled_rows()
     if num_labels > len(labelled):

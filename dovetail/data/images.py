@@ -138,7 +138,8 @@ def read_images(path: str | Path) -> ImageSet:
         raise DataError(f"there is no file or folder {path}; check the path")
     else:
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with path.open("rb") as file:
+                stored = np.load(file, allow_pickle=False)
                 if not isinstance(stored, np.lib.npyio.NpzFile):
                     raise ValueError("it is one array, not an archive of arrays")
                 parts = _read_npz(path, stored)

@@ -237,7 +237,14 @@ def _encode_numbers(out: np.ndarray, fitted: NumberColumn, column: Column, where
             ) from None
     _check_finite(values[~column.missing], where)
     values = np.where(column.missing, fitted.median, values)
-    out[:, 0] = (values - fitted.mean) / fitted.scale
+    with np.errstate(over="ignore"):  # refused below
+        out[:, 0] = (values - fitted.mean) / fitted.scale
+    if not np.isfinite(out[:, 0]).all():
+        furthest = values[np.abs(values - fitted.mean).argmax()]
+        raise DataError(
+            f"{where} has the value {furthest:g}, too far from the training mean "
+            f"{fitted.mean:g} for float32; correct it"
+        )
     if fitted.flag:
         out[:, 1] = column.missing
 

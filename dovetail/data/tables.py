@@ -6,7 +6,7 @@ import csv
 import gzip
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -244,37 +244,42 @@ def write_table(path: str | Path, columns: Mapping[str, np.ndarray]) -> None:
         columns: column name -> (N,) values; objects may be ``str`` or None.
 
     Raises:
-        DataError: another ending, no columns, lengths that differ, or a folder that is not there.
+        DataError: another ending, no columns, lengths that differ, a name that comes twice, or a
+            folder that is not there.
     """
     path = Path(path)
     formats = {".csv": "FORMAT csv, HEADER", ".parquet": "FORMAT parquet, COMPRESSION zstd"}
-    if path.suffix not in formats:
+    suffix = path.suffix.lower()
+    if suffix not in formats:
         raise DataError(f"cannot write {path}: its name must end in .csv or .parquet")
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) != 1:
         raise DataError(f"cannot write {path}: columns must have one length, got {lengths}")
     if not path.parent.is_dir():
         raise DataError(f"cannot write {path}: there is no folder {path.parent}; make it first")
-    connection = duckdb.connect()
-    # DuckDB looks at so many rows of an object column for its type; a later text would not fit.
-    connection.execute(f"SET pandas_analyze_sample = {max(1, *lengths.values(), 1)}")
-    # Numbered names inside: DuckDB cannot tell "A" from "a".
-    connection.register("data", {f"c{i}": _writable(v) for i, v in enumerate(columns.values())})
-    aliases = ", ".join(f"c{i} AS {_quoted(name)}" for i, name in enumerate(columns))
-    # In the same folder, so that os.replace does not cross a file system.
-    handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    try:
-        connection.execute(
-            f"COPY (SELECT {aliases} FROM data) TO {_literal(partial)} ({formats[path.suffix]})"
+    repeated = _repeated(columns)
+    if repeated is not None:
+        raise DataError(
+            f"cannot write {path}: more than one column {repeated!r} (upper and lower case are "
+            "taken as the same here); rename one"
         )
-        os.chmod(partial, 0o666 & ~_umask())  # mkstemp lets the owner alone read
+    # In the same folder, so that os.replace does not cross a file system.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    connection = duckdb.connect()
+    try:
+        # DuckDB looks at so many rows of an object column for its type; by default, a text that
+        # comes later would not fit.
+        connection.execute(f"SET pandas_analyze_sample = {max(1, *lengths.values())}")
+        connection.register("data", {name: _writable(v) for name, v in columns.items()})
+        connection.execute(
+            f"COPY (SELECT * FROM data) TO {_literal(str(partial))} ({formats[suffix]})"
+        )
         os.replace(partial, path)
-    except duckdb.Error as error:
+    except (duckdb.Error, OSError) as error:
         raise DataError(f"cannot write {path}: {_first_line(error)}") from None
     finally:
         connection.close()
-        Path(partial).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def _load_query(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
@@ -419,11 +424,5 @@ def _shortened(text: str) -> str:
     return text if len(text) <= 100 else text[:99] + "…"
 
 
-def _first_line(error: duckdb.Error) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).strip().split("\n")[0].rstrip(".:;")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

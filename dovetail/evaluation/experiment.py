@@ -144,7 +144,11 @@ def _train_active(
         for party, steps in epoch.missed.items():
             entry = outcome.missed.setdefault(party, {"steps": 0, "first": epoch.reasons[party]})
             entry["steps"] += steps
-        line = {"epoch": epoch.number, "loss": epoch.loss, "seconds": epoch.seconds}
+        line: dict[str, Any] = {
+            "epoch": epoch.number,
+            "loss": epoch.loss,
+            "seconds": epoch.seconds,
+        }
         if test_data is not None and _is_due(setup, epoch.number):
             assert test_data.labels is not None
             outputs = active.model().outputs(test_data.joined())
@@ -212,25 +216,35 @@ def _train_vertical(setup: Setup, seed: int, observe: Observer, outcome: Outcome
         head=setup.head,
         device=setup.device,
     )
-    labels = here = None
-    if test is not None and test_alignment is not None:
-        x, labels = test[setup.active].joined(), test[setup.active].labels
-        assert labels is not None
-        here = test_alignment.shared(*test_alignment.rows)
     for epoch in vertical.train(owner, engine):
         outcome.seconds += epoch.seconds
         line = {"epoch": epoch.number, "loss": epoch.loss, "seconds": epoch.seconds}
-        if here is not None and _is_due(setup, epoch.number):
-            rows = test_alignment.rows[setup.active][here]
-            outputs = vertical.predict(owner, engine, x[rows], here)
-            outcome.scores["tvfl"] = score(setup.data.task, outputs, labels[rows])
+        if test is not None and test_alignment is not None and _is_due(setup, epoch.number):
+            outcome.scores["tvfl"] = _score_together(setup, owner, engine, test, test_alignment)
             line |= outcome.scores["tvfl"]
         observe("tvfl", config.epochs, line)
     outcome.ledger = engine.ledger
-    if labels is not None:
-        for substitute, name in SUBSTITUTES.items():
-            outputs = vertical.predict_alone(owner, x, substitute)
-            outcome.scores[name] = score(setup.data.task, outputs, labels)
+    if test is not None:
+        own = test[setup.active]
+        assert own.labels is not None
+        for substitute, outputs in vertical.predict_alone(owner, own.joined()).items():
+            outcome.scores[SUBSTITUTES[substitute]] = score(setup.data.task, outputs, own.labels)
+
+
+def _score_together(
+    setup: Setup,
+    owner: vertical.Owner,
+    engine: InProcess,
+    test: Federation,
+    alignment: Alignment,
+) -> dict[str, float]:
+    """Scores with every partner present, on the test samples that all have."""
+    samples = alignment.shared(*alignment.rows)
+    rows = alignment.rows[setup.active][samples]
+    own = test[setup.active]
+    assert own.labels is not None
+    outputs = vertical.predict(owner, engine, own.joined()[rows], samples)
+    return score(setup.data.task, outputs, own.labels[rows])
 
 
 def pool(data: Partitioned, federation: Federation, active: str) -> PartyData:

@@ -70,7 +70,7 @@ class Model:
     head_spec: Head | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
 
-    def outputs(self, x: Tensor, *, batch_size: int = 4096) -> Tensor:
+    def outputs(self, x: Tensor, *, batch_size: int = 512) -> Tensor:
         """(N, C) logits or (N, 1) standardised values; asks no other party.
 
         Raises:
@@ -94,7 +94,7 @@ class Model:
         self.head.train(trained[1])
         return torch.cat(parts) if parts else torch.empty(0, self.task.num_outputs)
 
-    def predict(self, x: Tensor, *, batch_size: int = 4096) -> Prediction:
+    def predict(self, x: Tensor, *, batch_size: int = 512) -> Prediction:
         """Class or value of each row; asks no other party (Eq. 11).
 
         Args:

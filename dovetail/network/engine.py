@@ -15,14 +15,14 @@ from dovetail.network.ledger import Ledger
 from dovetail.network.messages import Message
 
 R = TypeVar("R", bound=Message)
-R_co = TypeVar("R_co", bound=Message, covariant=True)
 
 
 class Party(Protocol):
     """Whoever answers: keeps its model, optimizer and tables between messages."""
 
-    #: The message types it answers; an engine refuses any other for it.
-    accepts: tuple[type[Message], ...]
+    @property
+    def accepts(self) -> tuple[type[Message], ...]:
+        """The message types it answers; an engine refuses any other for it."""
 
     def handle(self, message: Message) -> Message:
         """The answer to one message of a type in ``accepts``."""
@@ -46,10 +46,10 @@ class Replies(dict[str, R]):
         return self
 
 
-class Pending(Protocol, Generic[R_co]):
+class Pending(Protocol, Generic[R]):
     """Messages under way."""
 
-    def replies(self) -> Replies[R_co]:  # type: ignore[type-var]
+    def replies(self) -> Replies[R]:
         """Waits for the replies, or for the deadline."""
 
 

@@ -12,7 +12,6 @@ import types
 import typing
 from collections.abc import Collection
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import safetensors
@@ -81,7 +80,8 @@ def decode(data: bytes, accept: Collection[type[M]]) -> M:
     kind = by_name.get(metadata.get("type", ""))
     if kind is None:
         raise MessageError(
-            f"expected a message of type {' or '.join(sorted(by_name))}, got {metadata.get('type')!r}"
+            f"expected a message of type {' or '.join(sorted(by_name))}, "
+            f"got {metadata.get('type')!r}"
         )
     try:
         tensors = safetensors.torch.load(data)
@@ -107,16 +107,14 @@ def _metadata(data: bytes) -> dict[str, str]:
     try:
         metadata = json.loads(data[8 : 8 + header_length])["__metadata__"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise MessageError(
-            f"{len(data)} bytes that are no message: the header is no JSON"
-        ) from None
+        metadata = None
     if not isinstance(metadata, dict):
-        raise MessageError(f"{len(data)} bytes that are no message: the header has no metadata")
+        raise MessageError(f"{len(data)} bytes that are no message: the header cannot be read")
     return metadata
 
 
-@lru_cache(maxsize=256)
 def _declared(kind: type[Message]) -> dict[str, Any]:
+    """Field name -> declared type, of a message type."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
 

@@ -1,0 +1,285 @@
+import gzip
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dovetail.data import read_table, table_from_arrays, write_table
+from dovetail.errors import DataError
+
+
+@pytest.fixture
+def csv(tmp_path):
+    def write(text, name="people.csv"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def read(table, name):
+    column = table.column(name)
+    assert column.missing.dtype == bool
+    return [
+        None if missing else value
+        for value, missing in zip(column.values.tolist(), column.missing.tolist(), strict=True)
+    ]
+
+
+def test_a_csv_file_has_typed_columns(csv):
+    table = read_table(
+        csv("age,income,born,job\n30,1.5,1970-01-03,clerk\n,nan,,\n7,2,1970-01-01,?\n")
+    )
+    assert table.names == ("age", "income", "born", "job")
+    assert table.num_rows == 3
+    assert read(table, "age") == [30, None, 7]
+    assert table.column("age").values.dtype == np.int64
+    assert read(table, "income") == [1.5, None, 2]
+    assert read(table, "born") == [2, None, 0]
+    assert read(table, "job") == ["clerk", None, None]
+    assert table.column("job").is_text
+    assert not table.column("age").is_text
+
+
+def test_text_is_trimmed(csv):
+    table = read_table(csv('job,age\n" clerk ",1\n ?,2\n"  ",3\n'))
+    assert read(table, "job") == ["clerk", None, None]
+
+
+def test_a_question_mark_among_numbers_is_a_missing_number(csv):
+    assert read(read_table(csv("a,b\n1,x\n?,x\n3,x\n")), "a") == [1, None, 3]
+
+
+def test_yes_and_true_stay_as_they_are_written(csv):
+    table = read_table(csv("a,b\nyes,true\nno,false\n"))
+    assert read(table, "a") == ["yes", "no"]
+    assert read(table, "b") == ["true", "false"]
+
+
+def test_types_come_from_all_rows_of_a_csv_file(csv):
+    table = read_table(csv("a,b\n" + "1,1\n" * 30000 + "late,1\n"))
+    assert table.column("a").is_text
+    assert table.column("a").values[-1] == "late"
+
+
+def test_tsv_and_gzip_files_are_read(csv, tmp_path):
+    assert read(read_table(csv("a\tb\n1\tx\n", "t.tsv")), "b") == ["x"]
+    with gzip.open(tmp_path / "t.csv.gz", "wt") as file:
+        file.write("a,b\n1,x\n")
+    assert read(read_table(tmp_path / "t.csv.gz"), "b") == ["x"]
+
+
+def test_a_query_is_a_table_in_its_own_order(csv):
+    path = csv("a\n1\n3\n2\n")
+    table = read_table(f"SELECT a, a * 2 AS b, a > 1 AS c FROM '{path}' ORDER BY a DESC;")
+    assert read(table, "a") == [3, 2, 1]
+    assert read(table, "b") == [6, 4, 2]
+    assert read(table, "c") == [1, 1, 0]
+
+
+def test_times_of_any_precision_are_days():
+    time = "1970-01-02 12:00:00"
+    kinds = ("TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "TIMESTAMPTZ")
+    offset = {"TIMESTAMPTZ": "+00"}
+    asked = ", ".join(f"'{time}{offset.get(kind, '')}'::{kind} AS {kind}" for kind in kinds)
+    table = read_table(f"SELECT {asked}")
+    assert [read(table, name) for name in table.names] == [[1.5]] * 5
+
+
+def test_a_random_query_is_run_once():
+    table = read_table("WITH t AS (SELECT random() AS a FROM range(20)) SELECT a, a AS b FROM t")
+    assert read(table, "a") == read(table, "b")
+    assert read(table, "a") == read(table, "a")
+
+
+def test_a_path_may_have_quotes_and_brackets(tmp_path):
+    folder = tmp_path / "it's [1]*"
+    folder.mkdir()
+    for name in ("a.csv", "a.parquet"):
+        write_table(folder / name, {"a": np.array([1, 2])})
+        assert read(read_table(folder / name), "a") == [1, 2]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_what_is_written_is_read_back(tmp_path, suffix):
+    path = tmp_path / f"t{suffix}"
+    columns = {
+        "a b": np.array([1.5, np.nan, -2]),
+        'say "hi"': np.array(['x,"y"', None, "ä"], dtype=object),
+        "n": np.array([3, 2, 1], dtype=np.uint8),
+        "t": np.array(["p", "q", "r"]),
+        "d": np.array(["1970-01-02", "1969-12-31", "NaT"], dtype="datetime64[D]"),
+    }
+    write_table(path, columns)
+    table, memory = read_table(path), table_from_arrays("memory", columns)
+    assert table.names == memory.names == tuple(columns)
+    for name in columns:
+        assert read(table, name) == read(memory, name)
+    assert read(table, "a b") == [1.5, None, -2]
+    assert read(table, "d") == [1, -1, None]
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    numbers=st.lists(st.one_of(st.none(), st.floats(-1e9, 1e9)), min_size=1, max_size=12),
+    data=st.data(),
+)
+def test_parquet_keeps_any_numbers_and_texts(tmp_path_factory, numbers, data):
+    size = len(numbers)
+    texts = data.draw(
+        st.lists(st.one_of(st.none(), st.text("ab ?ü,\"'")), min_size=size, max_size=size)
+    )
+    columns = {
+        "x": np.array([np.nan if number is None else number for number in numbers]),
+        "t": np.array([*texts, "end"], dtype=object)[:-1],
+    }
+    path = tmp_path_factory.mktemp("t") / "t.parquet"
+    write_table(path, columns)
+    table = read_table(path)
+    assert read(table, "x") == numbers
+    trimmed = [text if text is None else text.strip() for text in texts]
+    assert read(table, "t") == [None if text in ("", "?") else text for text in trimmed]
+
+
+def test_late_text_among_numbers_is_written_as_text(tmp_path):
+    values = np.array([1] * 3000 + ["late"], dtype=object)
+    write_table(tmp_path / "t.parquet", {"a": values})
+    assert read(read_table(tmp_path / "t.parquet"), "a")[-2:] == ["1", "late"]
+
+
+def test_arrays_in_memory_follow_the_same_rules():
+    table = table_from_arrays(
+        "memory",
+        {
+            "mixed": np.array([1, None, 2.5, float("nan")], dtype=object),
+            "whole": np.array([1, None, 2, 3], dtype=object),
+            "text": np.array([" a ", None, "?", 3], dtype=object),
+            "flag": np.array([True, False, True, True]),
+        },
+    )
+    assert read(table, "mixed") == [1, None, 2.5, None]
+    assert read(table, "whole") == [1, None, 2, 3]
+    assert table.column("whole").values.dtype == np.int64
+    assert read(table, "text") == ["a", None, None, "3"]
+    assert read(table, "flag") == [1, 0, 1, 1]
+
+
+def test_taken_rows_of_taken_rows_are_rows_of_the_table():
+    table = table_from_arrays("memory", {"a": np.arange(10)})
+    twice = table.take(np.array([7, 5, 3])).take(np.array([2, 0, 0]))
+    assert twice.num_rows == 3
+    assert read(twice, "a") == [3, 7, 7]
+    assert read(twice.without([]), "a") == [3, 7, 7]
+
+
+def test_patterns_select_names_in_table_order():
+    names = ["mean area", "mean size", "worst area", "-odd", "a[1]"]
+    table = table_from_arrays("memory", {name: np.ones(1) for name in names})
+    assert table.select(["worst *", "mean *", "mean area"]) == [
+        "mean area",
+        "mean size",
+        "worst area",
+    ]
+    assert table.select(["* area", "-worst *"]) == ["mean area"]
+    assert table.select(["-worst *", "* area"]) == ["mean area"]
+    assert table.select(["-mean *", "-worst *"]) == ["-odd", "a[1]"]
+    assert table.select(["-odd", "a[1]"]) == ["-odd", "a[1]"]
+    assert table.select([]) == []
+
+
+def test_names_can_be_left_out():
+    table = table_from_arrays("memory", {"a": np.ones(1), "b": np.ones(1)}).without(["a"])
+    assert table.names == ("b",)
+    with pytest.raises(DataError, match="no column 'a' in memory"):
+        table.column("a")
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda t: t.column("incom"), "no column 'incom' in memory; did you mean 'income'"),
+        (lambda t: t.select(["incom*e*x"]), "no column of memory matches"),
+        (lambda t: t.select(["Age"]), "no column of memory matches 'Age'; did you mean 'age'"),
+        (lambda t: t.select(["-agee"]), "matches 'agee'; did you mean 'age'"),
+        (lambda t: t.without(["zzz"]), r"no column 'zzz' in memory; there are \['age', 'income'\]"),
+    ],
+)
+def test_an_unknown_column_is_refused_with_the_nearest(ask, words):
+    table = table_from_arrays("memory", {"age": np.ones(1), "income": np.ones(1)})
+    with pytest.raises(DataError, match=words):
+        ask(table)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "people.csv is empty"),
+        ("a,b\n", "people.csv has no rows"),
+        ("a,b,a\n1,2,3\n", "people.csv has more than one column 'a'"),
+        ("a,A\n1,2\n", "people.csv has more than one column 'A'"),
+    ],
+)
+def test_a_csv_file_that_cannot_be_used_is_refused(csv, text, words):
+    with pytest.raises(DataError, match=words):
+        read_table(csv(text))
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("nowhere.csv", "there is no file nowhere.csv"),
+        ("people.xlsx", "a table's name ends in .csv, .tsv, .csv.gz, .parquet"),
+        ("SELECT 1 AS a, 2 AS a", "more than one column 'a'"),
+        ("SELECT * FROM nowhere", "cannot read SELECT .* nowhere"),
+        ("SELECT 1 AS a WHERE false", "has no rows"),
+    ],
+)
+def test_a_source_that_cannot_be_read_is_refused(source, words):
+    with pytest.raises(DataError, match=words):
+        read_table(source)
+
+
+def test_a_csv_file_that_is_not_text_is_refused(tmp_path):
+    path = tmp_path / "people.csv"
+    path.write_bytes(b"a,b\n\xff\xfe,2\n")
+    with pytest.raises(DataError, match=r"cannot read .*people\.csv: Invalid Input"):
+        read_table(path)
+
+
+def test_a_broken_parquet_file_is_refused(tmp_path):
+    path = tmp_path / "broken.parquet"
+    path.write_bytes(b"PAR1 and nothing else")
+    with pytest.raises(DataError, match=r"cannot read .*broken\.parquet"):
+        read_table(path)
+
+
+def test_a_column_of_lists_is_refused_when_it_is_read():
+    table = read_table("SELECT [1, 2] AS many, 1 AS one")
+    assert read(table, "one") == [1]
+    with pytest.raises(DataError, match=r"'many' .* has the type INTEGER\[\]"):
+        table.column("many")
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "words"),
+    [
+        ("t.xlsx", {"a": np.ones(1)}, "must end in .csv or .parquet"),
+        ("t.csv", {}, "one length"),
+        ("t.csv", {"a": np.ones(1), "b": np.ones(2)}, "one length"),
+        ("t.csv", {"a": np.ones(1), "A": np.ones(1)}, "more than one column 'A'"),
+        ("no/t.csv", {"a": np.ones(1)}, "there is no folder"),
+        ("t.csv", {"a": np.ones(1, dtype=complex)}, "cannot write"),
+    ],
+)
+def test_a_table_that_cannot_be_written_is_refused(tmp_path, name, columns, words):
+    with pytest.raises(DataError, match=words):
+        write_table(tmp_path / name, columns)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_arrays_of_two_lengths_are_no_table():
+    with pytest.raises(DataError, match="memory needs columns of one length"):
+        table_from_arrays("memory", {"a": np.ones(1), "b": np.ones(2)})

@@ -1,0 +1,81 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dovetail.data import Classification, Regression, encode_labels, fit_task, task_from_json
+from dovetail.errors import DataError, ModelError
+
+
+def none_missing(values):
+    return np.zeros(len(values), dtype=bool)
+
+
+@given(
+    labels=st.one_of(
+        st.lists(st.integers(-3, 3), min_size=2, max_size=20),
+        st.lists(st.sampled_from("abc"), min_size=2, max_size=20),
+    ).filter(lambda labels: len(set(labels)) > 1)
+)
+def test_classes_are_those_of_the_training_rows_in_order(labels):
+    values = np.array(labels, dtype=object if isinstance(labels[0], str) else None)
+    task = fit_task(values, none_missing(values), regression=False, label="y")
+    assert task == Classification(tuple(sorted(set(labels))))
+    assert task.num_outputs == len(set(labels))
+    encoded = encode_labels(task, values, none_missing(values), label="y")
+    assert [task.classes[place] for place in encoded.tolist()] == labels
+
+
+def test_a_missing_class_is_marked():
+    values = np.array(["b", "", "a"], dtype=object)
+    missing = np.array([False, True, False])
+    task = fit_task(values, missing, regression=False, label="y")
+    assert task.classes == ("a", "b")
+    assert encode_labels(task, values, missing, label="y").tolist() == [1, -1, 0]
+
+
+def test_regression_labels_are_standardised():
+    values = np.array([1.0, 3.0, 0.0])
+    missing = np.array([False, False, True])
+    task = fit_task(values, missing, regression=True, label="y")
+    assert task == Regression(mean=2.0, scale=1.0)
+    assert task.num_outputs == 1
+    encoded = encode_labels(task, values, missing, label="y")
+    assert encoded[:2].tolist() == [-1, 1]
+    assert encoded.isnan().tolist() == [False, False, True]
+
+
+def test_a_constant_number_has_scale_one():
+    values = np.array([4, 4])
+    assert fit_task(values, none_missing(values), regression=True, label="y").scale == 1
+
+
+@pytest.mark.parametrize(
+    "task", [Classification(("a", "b")), Classification((0, 1)), Regression(2, 3)]
+)
+def test_a_task_survives_json(task):
+    assert task_from_json(task.to_json()) == task
+
+
+def test_an_unknown_kind_of_task_is_refused():
+    with pytest.raises(ModelError, match="got 'ranking'"):
+        task_from_json({"kind": "ranking"})
+
+
+@pytest.mark.parametrize(
+    ("values", "missing", "regression", "words"),
+    [
+        ([1, 2], [True, True], False, "label 'y' has no value"),
+        ([1, 1], [False, False], False, r"one class only \(1\)"),
+        (["a", "b"], [False, False], True, "is text; a regression needs numbers"),
+    ],
+)
+def test_labels_that_cannot_be_learned_are_refused(values, missing, regression, words):
+    with pytest.raises(DataError, match=words):
+        fit_task(np.array(values), np.array(missing), regression=regression, label="y")
+
+
+def test_a_class_that_training_did_not_see_is_refused():
+    values = np.array([0, 7])
+    with pytest.raises(DataError, match=r"has the class 7, .* known are \[0, 1\]"):
+        encode_labels(Classification((0, 1)), values, none_missing(values), label="y")
