@@ -1,0 +1,1 @@
+"""Speed and memory, as ratios within one run; each script writes its figures to results/."""

@@ -1,0 +1,48 @@
+"""Where figures go: JSON lines for programs, a Markdown table for people."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FOLDER = Path(__file__).parent / "results"
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {
+        "date": date.today().isoformat(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+    }
+
+
+def write(name: str, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write results/NAME.jsonl and results/NAME.md, and print the table."""
+    FOLDER.mkdir(exist_ok=True)
+    about = machine()
+    lines = (json.dumps({**about, **row}) + "\n" for row in rows)
+    (FOLDER / f"{name}.jsonl").write_text("".join(lines))
+    noted = ", ".join(f"{key} {value}" for key, value in about.items())
+    text = f"# {title}\n\n`python -m benchmarks.{name}`; {noted}.\n\n{markdown(rows)}"
+    (FOLDER / f"{name}.md").write_text(text)
+    print(text)
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A table of rows that have the same keys."""
+    names = list(rows[0])
+    cells = [names, ["---"] * len(names), *([_cell(row[name]) for name in names] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
