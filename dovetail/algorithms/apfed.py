@@ -532,9 +532,12 @@ def step(
             replies.failures[party] = PartyError(party, str(cause))
             continue
         weight = active.config.weight(party)
-        codes.append(code)
-        gradients.append(gradient if weight == 1 else weight * gradient)
-    torch.autograd.backward(codes, gradients)  # line 9: autograd sums Eq. (9) where codes meet
+        if code is code_BD:
+            gradients[0].add_(gradient, alpha=weight)  # line 9, Eq. (9)
+        else:  # rows of the batch, or projected: autograd adds it where the graphs meet
+            codes.append(code)
+            gradients.append(weight * gradient)
+    torch.autograd.backward(codes, gradients)
     active.optimizer.step()  # line 10, Eq. (10)
     return loss.item(), replies.failures
 

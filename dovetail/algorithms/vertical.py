@@ -48,7 +48,7 @@ from dovetail.data import (
     SharedRows,
     Task,
 )
-from dovetail.errors import ConfigError, TrainingError
+from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.models import (
     EncoderSpec,
     Head,
@@ -393,8 +393,18 @@ def predict_alone(owner: Owner, x: Tensor) -> dict[Substitute, Tensor]:
 
 
 def _code(owner: Owner, party: str, reply: Codes, num_rows: int) -> Tensor:
-    """A party's code as a leaf of the label owner's graph."""
-    check_shape(reply, "code_BD", (num_rows, owner.code_widths[party]), torch.float32)
+    """A party's code as a leaf of the label owner's graph.
+
+    Raises:
+        PartyError: codes of another shape, or that are not finite.
+    """
+    try:
+        check_shape(reply, "code_BD", (num_rows, owner.code_widths[party]), torch.float32)
+    except MessageError as cause:
+        raise PartyError(party, str(cause)) from None
+    # The sum is finite only if all are, and reads memory once.
+    if not reply.code_BD.sum().isfinite():
+        raise PartyError(party, "its codes are not finite; lower its learning_rate")
     return reply.code_BD.detach().to(owner.device).requires_grad_()
 
 

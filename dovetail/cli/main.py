@@ -5,6 +5,7 @@ Nothing heavy is imported until a command runs, so that ``dovetail --help`` answ
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -152,15 +153,19 @@ def main() -> None:
     from dovetail.errors import DovetailError
 
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # a reader that is gone is found here, not after main
     except DovetailError as error:
         print(f"dovetail: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("dovetail: stopped; what was finished is kept (see --resume)", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as done:  # app always ends in one
+        if done.code == 130:
+            print("dovetail: stopped; what was finished is kept (see --resume)", file=sys.stderr)
+        raise
     except BrokenPipeError:
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
 
 

@@ -50,9 +50,8 @@ def run_predict(
         _print_csv(columns)
     scores = None
     if labels is not None and not labels.missing.any():
-        truth = dd.encode_labels(model.task, labels.values, labels.missing, label=label)
-        scores = score(model.task, model.outputs(x), truth)
-        if not (quiet or as_json):
+        scores = _scores(model, x, labels, label)
+        if scores is not None and not (quiet or as_json):
             shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
             print(f"against the column {label!r}: {shown}", file=sys.stderr)
     if as_json:
@@ -91,12 +90,28 @@ def _read(
         images = dd.read_images(source)
         part = images.test or images.train
         labels = dd.Column(part.labels, np.zeros(len(part.labels), dtype=bool))
-        x = model.input.transform(part.x)
+        try:
+            x = model.input.transform(part.x)
+        except DataError as error:
+            raise DataError(f"{source}: {error}") from None
         return np.arange(len(x)), x, labels
     raise ModelError(
         f"the model of party {model.party!r} was saved without its input columns; "
         "use dovetail.load(folder).predict(tensor) from Python"
     )
+
+
+def _scores(model: Model, x: Tensor, labels: dd.Column, label: str) -> dict[str, float] | None:
+    """Scores against the label; None, with a note, where it is another than was trained on."""
+    if isinstance(model.task, dd.Regression) and labels.is_text:
+        print(f"dovetail: not scored: label {label!r} is text, not numbers", file=sys.stderr)
+        return None
+    try:
+        truth = dd.encode_labels(model.task, labels.values, labels.missing, label=label)
+    except DataError as error:
+        print(f"dovetail: not scored: {error}", file=sys.stderr)
+        return None
+    return score(model.task, model.outputs(x), truth)
 
 
 def _print_csv(columns: dict[str, np.ndarray]) -> None:

@@ -132,7 +132,7 @@ class RunFile(_Section):
         if self.seed is not None and self.seeds is not None:
             raise ValueError("give seed or seeds, not both")
         if self.seeds is not None and len(set(self.seeds)) < max(1, len(self.seeds)):
-            raise ValueError(f"seeds must be one or more different numbers, got {self.seeds}")
+            raise ValueError(f"seeds must be one or more different numbers, got {list(self.seeds)}")
         return self
 
     def all_seeds(self) -> tuple[int, ...]:
@@ -148,28 +148,61 @@ def load_run(path: Path, *, recipe: str | None = None, overrides: tuple[str, ...
     """
     values = read_toml(path)
     if recipe is not None:
-        recipes = values.get("recipes", {})
+        recipes = check_run(values, where=str(path)).recipes
         if recipe not in recipes:
             names = ", ".join(sorted(recipes)) or "none"
             raise ConfigError(f"{path} has no recipe {recipe!r}; its recipes: {names}")
         values = merge(values, recipes[recipe])
     for override in overrides:
         values = merge(values, _override(override))
-    if isinstance(source := values.get("data", {}).get("source"), str):
-        beside = path.parent / source
-        if beside.exists():  # paths are relative to the run file
-            values["data"]["source"] = str(beside.resolve())
+    data = values.get("data")
+    if isinstance(data, dict):
+        for key in ("source", "test_source"):
+            beside = _existing(path.parent, data.get(key))
+            if beside is not None:  # paths are relative to the run file
+                data[key] = str(beside.resolve())
     return check_run(values, where=str(path))
+
+
+def _existing(folder: Path, source: Any) -> Path | None:
+    """The file or folder that a source names, if it is one; a query is none."""
+    try:
+        path = folder / source
+        return path if source and path.exists() else None
+    except (TypeError, ValueError, OSError):  # no text, or no path: a query can be too long
+        return None
 
 
 def check_run(values: Mapping[str, Any], *, where: str) -> RunFile:
     """The run file with these values; also checks every recipe and passive party in it."""
     run = validate(RunFile, values, where=where)
-    _passive_fields(run, where=where)
+    _check_parties(run, where=where)
     for name, recipe in run.recipes.items():
         varied = validate(RunFile, merge(values, recipe), where=f"{where}, recipe {name!r}")
-        _passive_fields(varied, where=f"{where}, recipe {name!r}")
+        _check_parties(varied, where=f"{where}, recipe {name!r}")
     return run
+
+
+def _check_parties(run: RunFile, *, where: str) -> None:
+    """Refuse networks that cannot be, and settings for parties that are not in the run."""
+    sections: dict[str, ApfedSection | PassiveFields] = {"[apfed]": run.apfed}
+    for name, fields in _passive_fields(run, where=where).items():
+        sections[f"[passive], party {name!r}"] = fields
+    for section, settings in sections.items():
+        try:
+            encoder_spec(settings.encoder)
+            if isinstance(settings, ApfedSection):
+                Head(settings.head, settings.dropout)
+        except ConfigError as error:
+            raise ConfigError(f"{where}, {section}: {error}") from None
+    names = _party_names(run)
+    weighted = run.apfed.trade_off
+    for name in weighted if isinstance(weighted, Mapping) else ():
+        if name not in names:
+            raise ConfigError(
+                f"{where}: apfed.trade_off names {name!r}, which is no passive party of this run; "
+                f"they are {sorted(names)}"
+            )
 
 
 def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
@@ -322,7 +355,8 @@ def keep_labels(
     labelled = own.labelled_rows()
     if num_labels > len(labelled):
         raise ConfigError(
-            f"data.labels is {num_labels}, but only {len(labelled)} rows have a label"
+            f"data.labels is {num_labels}, but only {len(labelled)} training rows of party "
+            f"{active!r} have a label; ask for at most so many"
         )
     order = torch.randperm(len(labelled), generator=generator(seed, active, "kept labels"))
     kept = own.with_labels_on(labelled[order[:num_labels]].sort().values)
@@ -338,7 +372,7 @@ def device(name: str) -> torch.device:
     """
     try:
         found = torch.device(name)
-        torch.zeros(1, device=found)
+        torch.zeros(1, device=found).item()  # the meta device has no values
     except (RuntimeError, AssertionError):
         available = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
         raise ConfigError(f"there is no device {name!r} here; there is {available}") from None
@@ -347,13 +381,15 @@ def device(name: str) -> torch.device:
 
 def resolved(run: RunFile, seed: int) -> dict[str, Any]:
     """The run file with every default written out, for one seed; running it repeats the run."""
-    values = run.model_dump(mode="json", exclude_none=True, exclude={"seeds", "recipes"})
-    values["seed"] = seed
+    values = run.model_copy(update={"seed": seed}).model_dump(
+        mode="json", exclude_none=True, exclude={"seeds", "recipes"}
+    )
     values["passive"] = {
         name: fields.model_dump(mode="json", exclude_none=True)
         for name, fields in _passive_fields(run).items()
     }
-    source = Path(run.data.source)
-    if source.exists():
-        values["data"]["source"] = os.path.abspath(source)
+    for key in ("source", "test_source"):
+        source = _existing(Path(), values["data"].get(key))
+        if source is not None:
+            values["data"][key] = os.path.abspath(source)
     return values

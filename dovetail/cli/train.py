@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from dovetail import evaluation
 from dovetail.cli.output import EpochProgress, console, result_table
 from dovetail.cli.runfile import RunFile, load_data, load_run, resolved, setup
@@ -32,6 +30,11 @@ def run_train(
         overrides = (*overrides, f'device="{device}"')
     run = load_run(path, recipe=recipe, overrides=overrides)
     out = out or Path("out") / (path.stem + (f"-{recipe}" if recipe else ""))
+    if (out / "run.toml").resolve() == path.resolve():
+        raise ConfigError(
+            f"{out} holds the run file {path} itself, which its run would overwrite; name another "
+            "folder with --out"
+        )
     result = train_seeds(
         run, out, seeds or run.all_seeds(), resume=resume, show_progress=not (quiet or as_json)
     )
@@ -48,18 +51,21 @@ def train_seeds(
     """Train each seed; the result of the one, or the summary of several.
 
     Raises:
-        ConfigError: the folder holds a run already and ``resume`` was not asked for, or holds
-            something else.
+        ConfigError: the folder holds something that is no run.
     """
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"each seed is run once, got {list(seeds)}; name each seed once")
     alone = len(seeds) == 1
     folders = {seed: out if alone else out / f"seed-{seed}" for seed in seeds}
     _check_folder(out)
+    if not alone:  # a summary says that all seeds finished
+        (out / "result.json").unlink(missing_ok=True)
     loaded = None
     results = []
     for seed, folder in folders.items():
         settings = resolved(run, seed)
-        done = evaluation.finished(folder) if resume else None
-        if done is not None and (folder / "run.toml").read_text() == tomli_w.dumps(settings):
+        done = evaluation.finished(folder, settings) if resume else None
+        if done is not None:
             results.append(done)
             continue
         loaded = loaded or load_data(run)

@@ -6,6 +6,7 @@ import difflib
 import tomllib
 import types
 import typing
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,7 +40,7 @@ def toml_tables(text: str, *, where: str) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{where} is no TOML: {error}") from None
 
 
@@ -52,25 +53,47 @@ def validate(model: type[B], values: Any, *, where: str) -> B:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {_sentence(model, error)}") from None
+        raise ConfigError(f"{where}: {_sentence(model, values, error)}") from None
 
 
-def _sentence(model: type[BaseModel], error: ValidationError) -> str:
-    # An unknown key explains more than the errors that follow from it.
-    details = sorted(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
-    first = details[0]
-    path = [str(part) for part in first["loc"]]
-    if first["type"] == "extra_forbidden":
-        known = _fields(model, path[:-1])
-        near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(sorted(known))}"
-        return f"unknown key {'.'.join(path)!r}; {hint}"
-    if first["type"] == "missing":
-        return f"the key {'.'.join(path)!r} is missing"
+def _sentence(model: type[BaseModel], values: Any, error: ValidationError) -> str:
+    def rank(detail: Mapping[str, Any]) -> tuple[bool, int]:
+        # An unknown key explains more than the errors that follow from it; among the alternatives
+        # of a union, the one that fits furthest is the one that was meant.
+        return detail["type"] != "extra_forbidden", -len(_keys(values, detail["loc"]))
+
+    first = min(error.errors(), key=rank)
+    loc = [str(part) for part in first["loc"]]
+    path = ".".join(_keys(values, first["loc"]))
+    match first["type"]:
+        case "extra_forbidden":
+            known = _fields(model, loc[:-1])
+            near = difflib.get_close_matches(loc[-1], known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+            return f"unknown key {path!r}; {hint}"
+        case "missing":
+            return f"the key {'.'.join([*filter(None, [path]), loc[-1]])!r} is missing"
+        case "union_tag_not_found":
+            return f"the key '{path}.kind' is missing; it says what the rest means"
+        case "union_tag_invalid":
+            expected, got = first["ctx"]["expected_tags"], first["ctx"]["tag"]
+            return f"{path}.kind: expected one of {expected}, got {got!r}"
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
-        return f"{'.'.join(path)}: {message}" if path else message
-    return f"{'.'.join(path)}: {message[0].lower()}{message[1:]}, got {first['input']!r}"
+        return f"{path}: {message}" if path else message
+    return f"{path}: {message[0].lower()}{message[1:]}, got {first['input']!r}"
+
+
+def _keys(values: Any, loc: Sequence[str | int]) -> list[str]:
+    """The keys of a place in the file: what pydantic calls it, less the names of alternatives."""
+    keys = []
+    for part in loc:
+        try:
+            values = values[part]
+        except (KeyError, IndexError, TypeError):
+            continue
+        keys.append(str(part))
+    return keys
 
 
 def _fields(model: type[BaseModel], path: list[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """Which party holds which block of which sample, and how raw data becomes blocks."""
 
+from dovetail.data.databases import is_database_url, read_database
 from dovetail.data.datasets import BUILT_IN, Dataset, load, split, subset
 from dovetail.data.federation import Alignment, Coverage, Federation
 from dovetail.data.images import ImageInput, ImagePart, ImageSet, read_images
@@ -7,9 +8,10 @@ from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.minibatches import Minibatches
 from dovetail.data.partitions import Partitioned, columns, strips
 from dovetail.data.party import UNLABELLED, PartyData
+from dovetail.data.partytables import PartyTable, read_party_table
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.shared import SharedRows
-from dovetail.data.tables import Column, Table, read_table, table_from_arrays, write_table
+from dovetail.data.tables import Column, Table, is_query, read_table, table_from_arrays, write_table
 from dovetail.data.task import (
     Classification,
     Regression,
@@ -35,6 +37,7 @@ __all__ = [
     "Minibatches",
     "Partitioned",
     "PartyData",
+    "PartyTable",
     "Regression",
     "SharedRows",
     "Table",
@@ -44,8 +47,12 @@ __all__ = [
     "encode_labels",
     "fit_task",
     "input_from_json",
+    "is_database_url",
+    "is_query",
     "load",
+    "read_database",
     "read_images",
+    "read_party_table",
     "read_table",
     "split",
     "strips",

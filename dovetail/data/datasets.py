@@ -214,11 +214,11 @@ def _from_table(
     special = [column for column in (label, id, split_column) if column is not None]
     if len(set(special)) < len(special):
         raise DataError(f"label, id and split_column of {name} must be three columns: {special}")
-    labels = _whole_numbers(table.column(label))
+    labels = whole_numbers(table.column(label))
     if id is None:
         ids = np.arange(first_id, first_id + table.num_rows, dtype=np.int64)
     else:
-        ids = _ids(name, id, table.column(id))
+        ids = read_ids(name, id, table.column(id))
     x = table.without(special)
     if not x.names:
         raise DataError(f"{name} has no column besides {special}; there is nothing to learn from")
@@ -235,15 +235,24 @@ def _from_table(
     return pooled.take(np.flatnonzero(~is_test)), pooled.take(np.flatnonzero(is_test))
 
 
-def _ids(name: str, id: str, column: Column) -> np.ndarray:
-    """(N,) int64 or strings, each once."""
+def read_ids(name: str, id: str, column: Column) -> np.ndarray:
+    """(N,) int64 or strings, each once.
+
+    Args:
+        name: what the table is called in errors.
+        id: the column's name.
+        column: its values.
+
+    Raises:
+        DataError: missing, repeated or fractional ids.
+    """
     num_missing = int(column.missing.sum())
     if num_missing:
         raise DataError(
             f"column {id!r} of {name} has no id in {num_missing} of {len(column.values)} rows; "
             "each row must have one"
         )
-    ids = _whole_numbers(column).values
+    ids = whole_numbers(column).values
     if ids.dtype.kind == "f":
         raise DataError(f"column {id!r} of {name} has fractions; ids are whole numbers or text")
     if column.is_text:
@@ -257,7 +266,7 @@ def _ids(name: str, id: str, column: Column) -> np.ndarray:
     return ids
 
 
-def _whole_numbers(column: Column) -> Column:
+def whole_numbers(column: Column) -> Column:
     """The column as integers if all its numbers are whole; a NULL makes some files store floats."""
     present = column.values[~column.missing]
     if column.values.dtype.kind != "f" or not np.array_equal(present, np.rint(present)):
@@ -274,7 +283,7 @@ def _image_dataset(name: str, part: ImagePart, label: str, first_id: int) -> Dat
     if values.dtype.kind in "biu":
         values = values.astype(np.int64)
     missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), dtype=bool)
-    return Dataset(name, ids, part.x, label, _whole_numbers(Column(values, missing)))
+    return Dataset(name, ids, part.x, label, whole_numbers(Column(values, missing)))
 
 
 def _breast_cancer() -> tuple[Table, str]:

@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from dovetail.data.tables import Column
 from dovetail.errors import DataError, ModelError
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -157,6 +158,71 @@ def read_images(path: str | Path) -> ImageSet:
             f"test images {tuple(test.x.shape[1:])}; all must have one"
         )
     return ImageSet(train, test)
+
+
+def read_image_samples(
+    path: Path, *, id: str, label: str | None
+) -> tuple[Tensor, Column, Column | None]:
+    """One party's images, their ids and perhaps labels.
+
+    Args:
+        path: an .npz file with images in ``x``, or ``jpeg`` and ``offset``; or a folder with a
+            folder of images per class, or images alone.
+        id: the .npz file's array of ids; for a folder "file": a file's name without its ending.
+        label: the .npz file's array of labels; for a folder "folder": its folder's name.
+
+    Raises:
+        DataError: files that cannot be read, or an array that is not there.
+    """
+    if path.is_dir():
+        return _read_folder_samples(path, id, label)
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            if "x" in stored:
+                x = _from_array(path, "x", stored["x"])
+            elif "jpeg" in stored:
+                x = _from_streams(path, "", stored)
+            else:
+                raise DataError(f"{path} holds no images: expected x or jpeg, got {list(stored)}")
+            columns = [_array_column(path, name, stored, len(x)) for name in (id, label) if name]
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"cannot read {path} as an .npz file of plain arrays: {error}") from None
+    return x, columns[0], columns[1] if label else None
+
+
+def _array_column(
+    path: Path, name: str, stored: Mapping[str, np.ndarray], count: int
+) -> Column:
+    if name not in stored:
+        raise DataError(f"{path} has no array {name!r}; it has {sorted(stored)[:20]}")
+    values = np.asarray(stored[name])
+    if values.shape != (count,):
+        raise DataError(
+            f"{path}: {name} must have one value for each of the {count} images, "
+            f"got shape {values.shape}"
+        )
+    if values.dtype.kind in "US":
+        values = values.astype(str).astype(object)
+    missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(count, dtype=bool)
+    return Column(values, missing)
+
+
+def _read_folder_samples(
+    path: Path, id: str, label: str | None
+) -> tuple[Tensor, Column, Column | None]:
+    if id != "file" or label not in (None, "folder"):
+        raise DataError(
+            f'{path} is a folder of images: write id = "file" and, where folders are classes, '
+            f'label = "folder"; got id {id!r} and label {label!r}'
+        )
+    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _SUFFIXES)
+    if not files:
+        raise DataError(f"{path} holds no .png or .jpg images")
+    x = _decoded(((str(file), file) for file in files), len(files))
+    present = np.zeros(len(files), dtype=bool)
+    ids = Column(np.array([file.stem for file in files], dtype=object), present)
+    folders = Column(np.array([file.parent.name for file in files], dtype=object), present)
+    return x, ids, folders if label else None
 
 
 def _read_npz(path: Path, stored: Mapping[str, np.ndarray]) -> dict[str, ImagePart]:

@@ -195,13 +195,34 @@ def read_table(source: str | Path) -> Table:
             path = Path(source)
             description = str(path)
             names = _load_file(connection, path)
-        types = {name: kind for name, kind, *_ in connection.execute("DESCRIBE data").fetchall()}
-        counted = connection.execute("SELECT count(*) FROM data").fetchone()
+        return _loaded(connection, description, names)
     except duckdb.Error as error:
         raise DataError(
             f"cannot read {_shortened(str(source))}: {_first_line(error)}; "
             "check that it is a whole CSV or Parquet file or a query that DuckDB can run"
         ) from None
+
+
+def read_attached(connection: duckdb.DuckDBPyConnection, description: str, query: str) -> Table:
+    """What a query gives in the database attached as ``db``; run once.
+
+    Raises:
+        DataError: no rows.
+        duckdb.Error: a query that cannot be run, or gives a column twice.
+    """
+    connection.execute("USE db")
+    connection.execute(f"CREATE TABLE memory.main.data AS {query}")
+    connection.execute("USE memory")
+    names = [row[0] for row in connection.execute("DESCRIBE data").fetchall()]
+    return _loaded(connection, description, names)
+
+
+def _loaded(
+    connection: duckdb.DuckDBPyConnection, description: str, names: Sequence[str]
+) -> Table:
+    """The table or view ``data`` of a connection, whose columns the source calls ``names``."""
+    types = {name: kind for name, kind, *_ in connection.execute("DESCRIBE data").fetchall()}
+    counted = connection.execute("SELECT count(*) FROM data").fetchone()
     repeated = _repeated(names)
     if repeated:
         raise DataError(

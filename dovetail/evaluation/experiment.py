@@ -18,7 +18,7 @@ from dovetail.data import (
     PartyData,
     SharedRows,
 )
-from dovetail.errors import ConfigError
+from dovetail.errors import ConfigError, TrainingError
 from dovetail.evaluation.metrics import score
 from dovetail.models import EncoderSpec, Head, Model
 from dovetail.network import InProcess, Ledger
@@ -62,6 +62,8 @@ class Setup:
         config: its settings.
         encoder, head: its networks; rulers use the same.
         passives: the other parties' settings.
+        alignment, test_alignment: rows by shared sample, of each federation; left out, ids are
+            compared in the clear.
         rulers: what to train beside it.
         evaluate_every: epochs between scores on the test rows; 0 scores after the last only.
         device: where every party computes.
@@ -74,9 +76,21 @@ class Setup:
     encoder: EncoderSpec
     head: Head
     passives: Mapping[str, PassiveSetup]
+    alignment: Alignment | None = None
+    test_alignment: Alignment | None = None
     rulers: tuple[Stage, ...] = ()
     evaluate_every: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def align(self) -> Alignment:
+        """Rows by shared training sample."""
+        return self.alignment or self.data.train.align(self.active)
+
+    def align_test(self) -> Alignment | None:
+        """Rows by shared test sample, where there are test rows."""
+        if self.data.test is None:
+            return None
+        return self.test_alignment or self.data.test.align(self.active)
 
 
 @dataclass
@@ -122,11 +136,13 @@ def _train_active(
     data, test_data = train[setup.active], None if test is None else test[setup.active]
     alignment, engine = None, InProcess({}, driver=setup.active)
     if stage in _LOSSES:
-        alignment = train.align(setup.active)
+        alignment = setup.align()
         engine = InProcess(_passives(stage, setup, alignment), driver=setup.active)
     elif stage == "pooled":
-        data = pool(setup.data, train, setup.active)
-        test_data = None if test is None else pool(setup.data, test, setup.active)
+        data = pool(setup.data, train, setup.active, setup.align())
+        test_alignment = setup.align_test()
+        if test is not None and test_alignment is not None:
+            test_data = pool(setup.data, test, setup.active, test_alignment)
     active = apfed.Active(
         data,
         alignment,
@@ -152,7 +168,7 @@ def _train_active(
         if test_data is not None and _is_due(setup, epoch.number):
             assert test_data.labels is not None
             outputs = active.model().outputs(test_data.joined())
-            outcome.scores[stage] = score(setup.data.task, outputs, test_data.labels)
+            outcome.scores[stage] = _score(setup, stage, outputs, test_data.labels)
             line |= outcome.scores[stage]
         if epoch.missed:
             line |= {"missed": dict(epoch.missed), "reasons": dict(epoch.reasons)}
@@ -187,8 +203,7 @@ def _is_due(setup: Setup, epoch: int) -> bool:
 def _train_vertical(setup: Setup, seed: int, observe: Observer, outcome: Outcome) -> None:
     """Classic vertical learning, scored with its partners present and with them gone."""
     train, test = setup.data.train, setup.data.test
-    alignment = train.align(setup.active)
-    test_alignment = test.align(setup.active) if test is not None else None
+    alignment, test_alignment = setup.align(), setup.align_test()
     config = vertical.Config(**setup.config.model_dump(include=set(vertical.Config.model_fields)))
     partners = [name for name in train.parties if name != setup.active]
     if not partners:
@@ -228,7 +243,8 @@ def _train_vertical(setup: Setup, seed: int, observe: Observer, outcome: Outcome
         own = test[setup.active]
         assert own.labels is not None
         for substitute, outputs in vertical.predict_alone(owner, own.joined()).items():
-            outcome.scores[SUBSTITUTES[substitute]] = score(setup.data.task, outputs, own.labels)
+            name = SUBSTITUTES[substitute]
+            outcome.scores[name] = _score(setup, name, outputs, own.labels)
 
 
 def _score_together(
@@ -244,16 +260,35 @@ def _score_together(
     own = test[setup.active]
     assert own.labels is not None
     outputs = vertical.predict(owner, engine, own.joined()[rows], samples)
-    return score(setup.data.task, outputs, own.labels[rows])
+    return _score(setup, "tvfl", outputs, own.labels[rows])
 
 
-def pool(data: Partitioned, federation: Federation, active: str) -> PartyData:
+def _score(setup: Setup, what: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+    """Scores on the test rows.
+
+    Raises:
+        TrainingError: outputs that are not finite: the last step of an epoch led astray.
+    """
+    num_lost = int((~outputs.isfinite().all(dim=1)).sum())
+    if num_lost:
+        raise TrainingError(
+            f"party {setup.active!r}: after training {what!r} its outputs are not finite on "
+            f"{num_lost} of {len(outputs)} test rows; lower the learning_rate "
+            f"({setup.config.learning_rate})"
+        )
+    return score(setup.data.task, outputs, labels)
+
+
+def pool(
+    data: Partitioned, federation: Federation, active: str, alignment: Alignment | None = None
+) -> PartyData:
     """Everybody's columns joined onto the active party's rows, as if one place held all.
 
-    A party that lacks a row gives zeros for it: the mean of standardised columns.
+    A party that lacks a row gives zeros for it: the mean of standardised columns. Rows are those
+    that ``alignment`` names; left out, ids are compared in the clear.
     """
-    alignment = federation.align(active)
-    own = federation[active]
+    alignment = alignment or federation.align(active)
+    own = federation[active].take(alignment.rows[active])
     parts: list[Tensor] = []
     for name, party in federation.parties.items():
         rows = alignment.rows[name]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -29,14 +31,17 @@ class RunFolder:
         self._seed = seed
         self._method = method
         self._stages: dict[str, dict[str, Any]] = {}
-        self._missed: dict[str, dict[str, Any]] = {}
         self._scores: dict[str, dict[str, float]] = {}
         self._ledger: list[dict[str, Any]] = []
 
     def __enter__(self) -> RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / "result.json").unlink(missing_ok=True)
+            # What an earlier run left here must not pass for this one's.
+            for name in ("result.json", "ledger.jsonl"):
+                (self.path / name).unlink(missing_ok=True)
+            for model in self.path.glob("models/*/model.json"):
+                shutil.rmtree(model.parent)
             write_text(self.path / "run.toml", tomli_w.dumps(self._run))
             self._metrics = (self.path / "metrics.jsonl").open("w")
         except OSError as error:
@@ -61,10 +66,10 @@ class RunFolder:
     def stage(self, stage: str, outcome: Outcome) -> None:
         """Keep what a stage gave."""
         self._scores |= outcome.scores
-        self._missed |= outcome.missed
         self._stages[stage] = {
             "seconds": outcome.seconds,
             "bytes": outcome.ledger.bytes_by_party(),
+            "missed": outcome.missed,
         }
         self._ledger += [{"stage": stage, **line} for line in outcome.ledger.lines()]
         if stage == self._method and outcome.model is not None:
@@ -82,8 +87,8 @@ class RunFolder:
             "rulers": {name: scores for name, scores in self._scores.items() if name != method},
             "seconds": self._stages[method]["seconds"],
             "bytes": self._stages[method]["bytes"],
+            "missed": self._stages[method]["missed"],
             "stages": self._stages,
-            "missed": self._missed,
         }
         write_text(self.path / "result.json", json.dumps(result, indent=2) + "\n")
         return result
@@ -108,13 +113,14 @@ def summarise(results: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def finished(path: Path) -> dict[str, Any] | None:
-    """The result of a run that finished in this folder, or None."""
+def finished(path: Path, run: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The result of a run of these settings that finished in this folder, or None."""
     try:
+        settings = tomllib.loads((path / "run.toml").read_text())
         result = json.loads((path / "result.json").read_text())
     except (OSError, ValueError):
         return None
-    return result if isinstance(result, dict) else None
+    return result if settings == run and isinstance(result, dict) else None
 
 
 def write_text(path: Path, text: str) -> None:

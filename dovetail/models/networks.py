@@ -61,6 +61,11 @@ class Convolutional:
                 "a convolutional encoder needs one channel, kernel and stride a layer, got "
                 f"{self.channels}, {self.kernels}, {self.strides}"
             )
+        if min(*self.channels, *self.kernels, *self.strides) < 1 or self.padding < 0:
+            raise ConfigError(
+                "a convolutional encoder needs positive channels, kernels and strides, got "
+                f"{self.channels}, {self.kernels}, {self.strides} and padding {self.padding}"
+            )
 
     def encoder(self, input_shape: Shape) -> nn.Sequential:
         """(B, C, H, W) -> (B, channels[-1], H', W').
@@ -114,7 +119,8 @@ class Convolutional:
         """Shapes before the first, between, and after the last layer."""
         if len(input_shape) != 3:
             raise ConfigError(
-                f"a convolutional encoder needs images of shape (C, H, W), got {tuple(input_shape)}"
+                "a convolutional encoder needs images of shape (C, H, W), got rows of shape "
+                f"{tuple(input_shape)}; columns take widths, such as encoder = [64, 32]"
             )
         shapes: list[Shape] = [tuple(input_shape)]
         for channels, kernel, stride in zip(self.channels, self.kernels, self.strides, strict=True):
@@ -146,6 +152,10 @@ class Head:
 
     widths: tuple[int, ...] = ()
     dropout: float = 0.5
+
+    def __post_init__(self) -> None:
+        if min(self.widths, default=1) < 1:
+            raise ConfigError(f"a head's hidden widths must be positive, got {self.widths}")
 
     def build(self, code_width: int, num_outputs: int) -> nn.Sequential:
         """(B, D) -> (B, num_outputs)."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +26,14 @@ from torch import Tensor, nn
 
 from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.task import Classification, Task, task_from_json
-from dovetail.errors import DataError, ModelError
-from dovetail.models.networks import EncoderSpec, Head, encoder_from_json, network_input
+from dovetail.errors import DataError, DovetailError, ModelError
+from dovetail.models.networks import (
+    EncoderSpec,
+    Head,
+    encoder_from_json,
+    network_input,
+    output_shape,
+)
 
 FORMAT = 1
 
@@ -81,7 +89,8 @@ class Model:
                 f"the model of party {self.party!r} takes rows of shape {self.input_shape}, "
                 f"got {tuple(x.shape[1:])}"
             )
-        device = next(self.head.parameters()).device
+        parameters = [*self.encoder.parameters(), *self.head.parameters()]
+        device = parameters[0].device if parameters else None
         trained = self.encoder.training, self.head.training
         self.encoder.eval()
         self.head.eval()
@@ -99,8 +108,19 @@ class Model:
 
         Args:
             x: (N, *input_shape) network inputs; see ``input.transform`` for raw data.
+
+        Raises:
+            DataError: rows of another shape than the model was trained on.
+            ModelError: outputs that are not finite.
         """
         outputs = self.outputs(x, batch_size=batch_size)
+        num_lost = int((~outputs.isfinite().all(dim=1)).sum())
+        if num_lost:
+            raise ModelError(
+                f"the model of party {self.party!r} gives {num_lost} of {len(x)} rows outputs that "
+                "are not finite: its training went astray, or these rows are far from those it "
+                "was trained on"
+            )
         if isinstance(self.task, Classification):
             classes = np.array(self.task.classes)
             probabilities = outputs.softmax(dim=1)
@@ -146,7 +166,8 @@ class Model:
     def _weights(self) -> dict[str, Tensor]:
         parts = {"encoder": self.encoder, "head": self.head}
         return {
-            f"{part}.{name}": value.detach().cpu().contiguous()
+            # A copy, as two names may be one tensor, which safetensors refuses.
+            f"{part}.{name}": value.detach().cpu().contiguous().clone()
             for part, network in parts.items()
             for name, value in network.state_dict().items()
         }
@@ -173,8 +194,8 @@ def load(
             f"{folder} is no model folder: {Path(error.filename).name} is missing; "
             "a run keeps its models in RUN/models/PARTY"
         ) from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{folder}: the model cannot be read ({error})") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{folder}: model.json cannot be read ({error})") from None
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise ModelError(
             f"{folder}/model.json: expected format {FORMAT}; use the dovetail that wrote it"
@@ -186,36 +207,61 @@ def load(
         )
     try:
         return _build(description, weights, encoder, head)
-    except (KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
-        raise ModelError(f"{folder}: the model cannot be rebuilt ({error})") from None
+    except DovetailError as error:
+        raise ModelError(f"{folder}: {error}") from None
+    except KeyError as error:
+        raise ModelError(
+            f"{folder}: model.json lacks {error}; copy the whole folder again"
+        ) from None
+    except (
+        AttributeError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        MemoryError,
+        safetensors.SafetensorError,
+    ) as error:
+        cause = textwrap.shorten(str(error), 300, placeholder=" …")  # torch lists every weight
+        raise ModelError(f"{folder}: the model cannot be rebuilt ({cause})") from None
 
 
 def _build(
     description: dict[str, Any], weights: bytes, encoder: nn.Module | None, head: nn.Module | None
 ) -> Model:
     task = task_from_json(description["task"])
+    if isinstance(task, Classification) and not (
+        task.classes and all(isinstance(name, str | int) for name in task.classes)
+    ):
+        raise ModelError(f"classes are texts or whole numbers, got {list(task.classes)}")
     input_shape = tuple(description["input_shape"])
+    if not input_shape or not all(isinstance(size, int) and size > 0 for size in input_shape):
+        raise ModelError(f"input_shape is one or more sizes, got {list(input_shape)}")
     tensors = safetensors.torch.load(weights)
     encoder_spec = head_spec = None
+    # Layers are made without memory: their weights come from the file, and nothing is drawn.
     if encoder is None:
         encoder_spec = encoder_from_json(description["encoder"])
-        encoder = encoder_spec.encoder(input_shape)
+        with torch.device("meta"):
+            encoder = encoder_spec.encoder(input_shape)
     if head is None:
         if description["head"].get("kind") == "custom":
             raise ModelError("the head is a network of your own: load(folder, head=...)")
         head_spec = Head(tuple(description["head"]["widths"]), description["head"]["dropout"])
-        with torch.no_grad():
-            code_width = encoder.eval()(torch.zeros(2, *input_shape)).flatten(1).shape[1]
-        head = head_spec.build(code_width, task.num_outputs)
+        device = next((each.device for each in encoder.parameters()), torch.device("cpu"))
+        code_width = math.prod(output_shape(encoder, input_shape, device))
+        with torch.device("meta"):
+            head = head_spec.build(code_width, task.num_outputs)
     for part, network in {"encoder": encoder, "head": head}.items():
-        prefix = f"{part}."
-        network.load_state_dict(
-            {
-                name.removeprefix(prefix): value
-                for name, value in tensors.items()
-                if name.startswith(prefix)
-            }
-        )
+        own = {
+            name.removeprefix(f"{part}."): value
+            for name, value in tensors.items()
+            if name.startswith(f"{part}.")
+        }
+        if any(each.is_meta for each in network.parameters()):
+            own = {name: value.float() for name, value in own.items()}
+            network.load_state_dict(own, assign=True)
+        else:
+            network.load_state_dict(own)
     known = {"format", "party", "task", "input", "input_shape", "encoder", "head", "weights_sha256"}
     return Model(
         party=description["party"],

@@ -48,18 +48,31 @@ class Message:
 
 
 def encode(message: Message) -> bytes:
-    """The message as safetensors bytes; the inverse of ``decode``."""
-    tensors = {name: value.detach().cpu().contiguous() for name, value in message.tensors().items()}
+    """The message as safetensors bytes; the inverse of ``decode``.
+
+    Raises:
+        MessageError: a float that is not finite.
+    """
+    tensors: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, value in message.tensors().items():
+        value = value.detach().cpu().contiguous()
+        storage = value.untyped_storage().data_ptr()
+        # safetensors refuses two tensors in one piece of memory.
+        tensors[name] = value.clone() if storage in storages else value
+        storages.add(storage)
     scalars = {
         field.name: getattr(message, field.name)
         for field in fields(message)
         if field.name not in tensors
     }
-    header = {
-        "protocol": PROTOCOL,
-        "type": message.wire_name(),
-        "fields": json.dumps(scalars, allow_nan=False),
-    }
+    try:
+        described = json.dumps(scalars, allow_nan=False)
+    except ValueError:
+        raise MessageError(
+            f"{message.wire_name()}: a number in it is not finite: {scalars}"
+        ) from None
+    header = {"protocol": PROTOCOL, "type": message.wire_name(), "fields": described}
     return safetensors.torch.save(tensors, metadata=header)
 
 
@@ -77,7 +90,7 @@ def decode(data: bytes, accept: Collection[type[M]]) -> M:
             "install the same version of dovetail at every party"
         )
     by_name = {kind.wire_name(): kind for kind in accept}
-    kind = by_name.get(metadata.get("type", ""))
+    kind = by_name.get(str(metadata.get("type")))
     if kind is None:
         raise MessageError(
             f"expected a message of type {' or '.join(sorted(by_name))}, "
@@ -86,7 +99,8 @@ def decode(data: bytes, accept: Collection[type[M]]) -> M:
     try:
         tensors = safetensors.torch.load(data)
         scalars = json.loads(metadata["fields"])
-    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+    # RuntimeError: a shape or dtype that torch cannot make, or JSON nested too deeply.
+    except (safetensors.SafetensorError, ValueError, KeyError, RuntimeError) as error:
         raise MessageError(f"{kind.wire_name()}: its bytes cannot be read ({error})") from None
     if not isinstance(scalars, dict):
         raise MessageError(f"{kind.wire_name()}: its fields are no table of names")
@@ -99,7 +113,7 @@ def decode(data: bytes, accept: Collection[type[M]]) -> M:
     return kind(**{name: _checked(kind, name, values[name], declared[name]) for name in declared})
 
 
-def _metadata(data: bytes) -> dict[str, str]:
+def _metadata(data: bytes) -> dict[str, Any]:
     """The header's metadata; safetensors' own readers do not return it for bytes."""
     header_length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or header_length > len(data) - 8:
@@ -141,7 +155,10 @@ def _checked(kind: type[Message], name: str, value: Any, declared: Any) -> Any:
 
 def _is_scalar(value: Any, declared: type) -> bool:
     if declared is float:
-        return type(value) in (int, float) and math.isfinite(value)
+        try:
+            return type(value) in (int, float) and math.isfinite(value)
+        except OverflowError:  # an integer beyond the largest float
+            return False
     return type(value) is declared  # bool is no int here
 
 

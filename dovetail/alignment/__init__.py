@@ -1,0 +1,50 @@
+"""Finds which rows are the same sample, and shows no party the others' ids.
+
+The names below are imported when first used: worker processes need the curve and not torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dovetail.alignment.curve import Workers
+    from dovetail.alignment.ids import NormalisedIds, normalise
+    from dovetail.alignment.psi import (
+        ELSEWHERE,
+        MAX_IDS,
+        Aligned,
+        Overlap,
+        Responder,
+        align,
+        count_overlap,
+        with_rows_of,
+    )
+
+__all__ = [
+    "ELSEWHERE",
+    "MAX_IDS",
+    "Aligned",
+    "NormalisedIds",
+    "Overlap",
+    "Responder",
+    "Workers",
+    "align",
+    "count_overlap",
+    "normalise",
+    "with_rows_of",
+]
+
+_FILES = {"Workers": "curve", "NormalisedIds": "ids", "normalise": "ids"}  # the others: psi
+
+if not TYPE_CHECKING:  # a type checker sees the imports above and reports any other name
+
+    def __getattr__(name):
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_FILES.get(name, 'psi')}"), name)
+        globals()[name] = value  # the next use finds it without coming here
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

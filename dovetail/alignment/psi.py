@@ -1,0 +1,755 @@
+"""Private set intersection: which ids two parties have in common, and nothing about the others.
+
+Commutative Diffie-Hellman after Meadows (IEEE S&P 1986) and Huberman, Franklin & Hogg (EC 1999),
+on Curve25519 (``curve.py``); proof for semi-honest parties under DDH in the random oracle model:
+Agrawal, Evfimievski & Srikant (SIGMOD 2003). One party starts, the initiator; it has ids X and
+drives. The others respond; each has ids Y, and each pair is a run of its own with fresh secrets.
+
+    a (b H(x)) = b (a H(x))   so two parties can compare what both have multiplied
+
+    Paper      Here               Shape     Lives at
+    H(x)       points_N32         (N, 32)   initiator; never leaves it
+    H(y)       points_M32         (M, 32)   responder; never leaves it
+    a, b       secret                       each side its own; one run long
+    a H(x)     Blinded.points_B32 (N, 32)   sent to the responder, in random order
+    b H(y)     Blinded.points_B32 (M, 32)   sent to the initiator, in random order
+    b a H(x)   Doubled.values_B16 (N, 16)   sent to the initiator
+    a b H(y)   theirs_M16         (M, 16)   initiator; never leaves it
+
+    Letters: N ids of the initiator, M of the responder, B of one message (at most ``MAX_IDS``),
+    K common ids, S samples of the shared order, 32 or 16 bytes of a point.
+    A *place* is where a point stands in the random order its owner sent it in.
+
+Phases, each in messages of at most ``MAX_IDS`` ids:
+    1. **Agree.** The initiator says which mode, how it normalised, and N; the responder M.
+    2. **Blind X.** The initiator sends a H(x) in random order. The responder multiplies by b.
+    3. **Blind Y.** The responder sends b H(y) in random order. The initiator multiplies by a.
+    4. **Compare.** The responder returns b a H(x): in the order of phase 2 (intersection), or in
+       a random order of its own, drawn over all N at once (cardinality). The initiator finds the
+       values that occur on both sides; in cardinality mode it stops here, knowing how many.
+    5. **Share** (intersection only). The initiator numbers its N rows at random: these numbers are
+       the shared samples, the same for all responders. It sends each responder the places of
+       its common ids and their sample numbers; from its own random order the responder knows the
+       rows.
+
+Who learns what, if all follow the protocol (semi-honest):
+
+    mode          initiator learns              a responder learns
+    intersection  M; which of its own ids the   N; which of its own ids the initiator has; a
+                  responder has                 random number below N for each of those
+    cardinality   M and K                       N
+
+    Neither learns anything else about the other's ids, nor the other's row numbers or their order.
+    All N rows are numbered, shared or not, so what a responder receives depends on its own
+    intersection alone: nothing tells it which, or how many, samples another responder shares.
+    Responders that pool what they know find their common samples by the numbers; with their ids on
+    the table they could do so without them. An engine's machinery in between sees what a responder
+    sees, less its secret: sizes.
+
+What is not covered:
+    - A party that does not follow the protocol can lie about its ids, say by listing ones it
+      guesses, and then learns whether the other has them. N and M are known to both; ``min_ids``
+      lets a responder refuse small sets.
+    - Repeated runs: sets that differ in one id tell by their cardinalities whether it is shared.
+    - Training on the result: a message that names samples tells which ones it is about. APFed on
+      ``overlap = "common"`` names those that all share.
+
+What is checked: batches are as many, as large and in the order announced; points are 32 bytes,
+reduced mod p, not repeated, and not of low order (0, which stands for the identity, among them).
+
+Departures from the papers:
+    - Values are compared by their first 128 bits: two different ids are taken for the same with
+      probability at most N M / 2^127 in a run (1e-26 for a million each). Meant is chance: nobody
+      can choose ids to collide without b.
+    - Agrawal et al. sort the blinded sets; here a uniformly random order from the system's secure
+      random numbers hides the rows' order.
+    - The responder learns the intersection too, because it has to train on it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dovetail.alignment.curve import POINT_BYTES, Workers
+from dovetail.alignment.ids import NormalisedIds, normalise
+from dovetail.data import Alignment
+from dovetail.errors import AlignmentError, MessageError, PartyError
+from dovetail.network import Engine, Message, Pending, check_shape
+
+#: No message holds more ids than this: half a MiB of points, about half a second of work.
+MAX_IDS = 16_384
+
+#: Bytes of a point that are compared.
+VALUE_BYTES = 16
+
+#: Stands in an initiator's alignment for a partner's row: it has one, and only it knows which.
+ELSEWHERE = torch.iinfo(torch.int64).max
+
+#: What a responder may agree to.
+MODES = ("intersection", "cardinality")
+
+#: Called with (points done, points in all) while a run goes on.
+Progress = Callable[[int, int], None]
+
+# --- What crosses the boundary -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Begin(Message):
+    """Initiator -> responder: a run begins; what the initiator's ids are like. Phase 1."""
+
+    initiator: str
+    mode: str
+    kinds: tuple[str, ...]  # "integer", "string"
+    lower: bool
+    num_ids: int  # N
+    batch_size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Ready(Message):
+    """Responder -> initiator: agreed. Phase 1."""
+
+    num_ids: int  # M
+
+
+@dataclass(frozen=True, eq=False)
+class Blinded(Message):
+    """Either way: own ids' points times own secret, in a random order. Phases 2 and 3."""
+
+    batch: int
+    points_B32: Tensor  # uint8
+
+
+@dataclass(frozen=True, eq=False)
+class Received(Message):
+    """Responder -> initiator: a batch has come. Phases 2 and 5."""
+
+    batch: int
+
+
+@dataclass(frozen=True, eq=False)
+class GetBlinded(Message):
+    """Initiator -> responder: send this batch of your blinded ids. Phase 3."""
+
+    batch: int
+
+
+@dataclass(frozen=True, eq=False)
+class GetDoubled(Message):
+    """Initiator -> responder: send this batch of my ids, now multiplied by both. Phase 4."""
+
+    batch: int
+
+
+@dataclass(frozen=True, eq=False)
+class Doubled(Message):
+    """Responder -> initiator: both secrets times the initiator's ids, cut to 128 bits. Phase 4."""
+
+    batch: int
+    values_B16: Tensor  # uint8
+
+
+@dataclass(frozen=True, eq=False)
+class Places(Message):
+    """Initiator -> responder: which of your places are which shared samples. Phase 5."""
+
+    batch: int
+    num_shared: int  # K, of all batches
+    samples_B: Tensor  # int64, in 0..N-1
+    places_B: Tensor  # int64, in 0..M-1
+
+
+# --- What both sides execute -------------------------------------------------------------------
+
+
+def random_order(num: int) -> np.ndarray:
+    """(num,) int64, a uniformly random permutation from the system's secure random numbers."""
+    while True:
+        keys = np.frombuffer(os.urandom(8 * num), dtype=np.uint64)
+        order = np.argsort(keys, kind="stable")
+        if (np.diff(keys[order]) != 0).all():  # a tie would favour the order before
+            return order
+
+
+def matches(own_N16: np.ndarray, theirs_M16: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(K,) places in the first and (K,) in the second of the values that both have.
+
+    Raises:
+        MessageError: a value that occurs twice on one side.
+    """
+    words = np.concatenate([own_N16, theirs_M16]).view(np.uint64)  # (N + M, 2)
+    order = np.lexsort((words[:, 1], words[:, 0]))  # stable: the first side's comes first
+    same = (words[order[1:]] == words[order[:-1]]).all(axis=1)
+    first, second = order[:-1][same], order[1:][same]
+    num_own = len(own_N16)
+    num_repeated = int(((first >= num_own) | (second < num_own)).sum())
+    if num_repeated:
+        raise MessageError(f"{num_repeated} points are repeated; each id must be sent once")
+    return first, second - num_own
+
+
+def _num_batches(num_ids: int, batch_size: int) -> int:
+    return -(-num_ids // batch_size)
+
+
+def _batch(batch: int, batch_size: int) -> slice:
+    return slice(batch * batch_size, (batch + 1) * batch_size)
+
+
+def _size_of(batch: int, num_ids: int, batch_size: int) -> int:
+    return min(batch_size, num_ids - batch * batch_size)
+
+
+def _array(message: Message, name: str, num: int, width: int) -> np.ndarray:
+    """The (num, width) uint8 field, contiguous.
+
+    Raises:
+        MessageError: another shape or dtype.
+    """
+    check_shape(message, name, (num, width), torch.uint8)
+    return np.ascontiguousarray(getattr(message, name).cpu().numpy())
+
+
+def _multiplied(message: Blinded, num: int, secret: bytes, workers: Workers) -> np.ndarray:
+    """(num, 16) values of the other side's points times our secret.
+
+    Raises:
+        MessageError: not ``num`` points of 32 bytes, or points no honest party sends.
+    """
+    points = _array(message, "points_B32", num, POINT_BYTES)
+    words = points.view("<u8")  # (num, 4)
+    largest = np.uint64(2**64 - 1)
+    not_reduced = (words[:, 3] >= 2**63 - 1) & (
+        (words[:, 3] >= 2**63)  # the unused bit 255
+        | ((words[:, 0] >= 2**64 - 19) & (words[:, 1] == largest) & (words[:, 2] == largest))
+    )
+    if not_reduced.any():
+        raise MessageError(
+            f"{message.wire_name()}: {int(not_reduced.sum())} of {num} points are not reduced "
+            "modulo 2^255 - 19"
+        )
+    multiplied = workers.multiply(secret, points)
+    num_low = int((~multiplied.any(axis=1)).sum())
+    if num_low:
+        raise MessageError(
+            f"{message.wire_name()}: {num_low} of {num} points are the identity or of low "
+            "order, which no honest party sends"
+        )
+    return np.ascontiguousarray(multiplied[:, :VALUE_BYTES])
+
+
+def _joined(batches: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.empty((0, VALUE_BYTES), dtype=np.uint8), *batches])
+
+
+# --- What a responder executes -----------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Run:
+    """A responder's side of one run."""
+
+    begin: Begin
+    secret: bytes
+    order_M: np.ndarray  # place -> row
+    doubled: list[np.ndarray] = field(default_factory=list)  # by batch of phase 2
+    doubled_N16: np.ndarray | None = None  # all of them, in the order of phase 4
+    samples: list[Tensor] = field(default_factory=list)  # by batch of phase 5
+    places: list[Tensor] = field(default_factory=list)
+
+    def num_batches(self, num_ids: int) -> int:
+        return _num_batches(num_ids, self.begin.batch_size)
+
+
+class Responder:
+    """A party that answers: holds ids, and after a run the row of each shared sample.
+
+    It keeps its ids' points and not its ids. One run at a time: the next ``Begin`` ends the last.
+
+    Args:
+        name: the party's name.
+        ids: (M,) integers or strings, by row.
+        lower: compare strings without regard to case; both sides must do the same.
+        modes: which modes it agrees to; both by default.
+        min_ids: the smallest set it lets itself be compared with.
+        workers: does the curve's arithmetic; None uses this process.
+
+    Raises:
+        AlignmentError: ids that are empty, repeated after normalisation, or of another type.
+    """
+
+    accepts = (Begin, Blinded, GetBlinded, GetDoubled, Places)
+
+    def __init__(
+        self,
+        name: str,
+        ids: Sequence[Any] | np.ndarray,
+        *,
+        lower: bool = False,
+        modes: Sequence[str] = MODES,
+        min_ids: int = 0,
+        workers: Workers | None = None,
+    ) -> None:
+        self.name = name
+        self._modes = tuple(modes)
+        self._min_ids = min_ids
+        self._workers = workers or Workers()
+        normalised = normalise(ids, party=name, lower=lower)
+        self._kinds, self._lower = normalised.kinds, lower
+        # Here, and not when asked: how long it takes depends on the ids.
+        self._points_M32 = self._workers.hash(normalised.values)
+        self._run: _Run | None = None
+        self._rows_S: Tensor | None = None
+
+    @property
+    def num_ids(self) -> int:
+        return len(self._points_M32)
+
+    @property
+    def rows_S(self) -> Tensor:  # noqa: N802  # its suffix is its shape
+        """(S,) int64, the row of each shared sample, -1 where this party has none.
+
+        Raises:
+            AlignmentError: no run has found them yet.
+        """
+        if self._rows_S is None:
+            raise AlignmentError(
+                f"party {self.name!r} is not aligned with anyone yet; run an alignment in "
+                "intersection mode first"
+            )
+        return self._rows_S
+
+    def handle(self, message: Message) -> Message:
+        if isinstance(message, Begin):
+            return self._begin(message)
+        if self._run is None:
+            raise MessageError(f"expected psi.Begin first, got {message.wire_name()}")
+        match message:
+            case Blinded():
+                return self._double(self._run, message)
+            case GetBlinded():
+                return self._blind(self._run, message.batch)
+            case GetDoubled():
+                return self._doubled(self._run, message.batch)
+            case Places():
+                return self._share(self._run, message)
+        raise AssertionError(f"an engine passes on only {self.accepts}")
+
+    def _begin(self, begin: Begin) -> Ready:
+        """Phase 1."""
+        self._run = self._rows_S = None
+        if begin.mode not in self._modes:
+            raise AlignmentError(
+                f"{begin.initiator!r} asks for mode {begin.mode!r}; this party agrees to "
+                f"{' or '.join(self._modes)}"
+            )
+        if begin.kinds and self._kinds and not set(begin.kinds) & set(self._kinds):
+            raise AlignmentError(
+                f"{begin.initiator!r} has {begin.kinds[0]} ids, this party {self._kinds[0]} ids, "
+                "so none can be the same; convert one side"
+            )
+        if begin.lower != self._lower:
+            raise AlignmentError(
+                f"only {(begin.initiator if begin.lower else self.name)!r} makes ids lower case; "
+                "both sides must normalise the same way"
+            )
+        if begin.num_ids < max(0, self._min_ids):
+            raise AlignmentError(
+                f"{begin.initiator!r} has {begin.num_ids} ids; this party compares itself with "
+                f"sets of {self._min_ids} or more"
+            )
+        if not 1 <= begin.batch_size <= MAX_IDS:
+            raise MessageError(
+                f"{begin.wire_name()}: expected a batch size in 1..{MAX_IDS}, "
+                f"got {begin.batch_size}"
+            )
+        self._run = _Run(begin, secrets.token_bytes(POINT_BYTES), random_order(self.num_ids))
+        return Ready(self.num_ids)
+
+    def _double(self, run: _Run, message: Blinded) -> Received:
+        """Phase 2: multiply a batch of theirs."""
+        begin = run.begin
+        batch, num_batches = len(run.doubled), run.num_batches(begin.num_ids)
+        if message.batch != batch or batch == num_batches:
+            expected = f"batch {batch}" if batch < num_batches else "no more"
+            raise MessageError(
+                f"{message.wire_name()}: expected {expected} of {num_batches} batches from "
+                f"{begin.initiator!r}, got batch {message.batch}"
+            )
+        size = _size_of(batch, begin.num_ids, begin.batch_size)
+        try:
+            run.doubled.append(_multiplied(message, size, run.secret, self._workers))
+            if batch + 1 == num_batches:
+                values = _joined(run.doubled)
+                # Repeated points come out repeated, which would mark them in any order.
+                matches(values, values[:0])
+                if begin.mode == "cardinality":
+                    values = values[random_order(len(values))]
+                run.doubled_N16 = values
+        except MessageError as cause:
+            self._run = None
+            raise MessageError(f"refuses what {begin.initiator!r} sent: {cause}") from None
+        return Received(batch)
+
+    def _blind(self, run: _Run, batch: int) -> Blinded:
+        """Phase 3: multiply a batch of its own."""
+        self._known(batch, self.num_ids, run.begin, GetBlinded)
+        rows = run.order_M[_batch(batch, run.begin.batch_size)]
+        points = self._workers.multiply(run.secret, self._points_M32[rows])
+        return Blinded(batch, torch.from_numpy(points))
+
+    def _doubled(self, run: _Run, batch: int) -> Doubled:
+        """Phase 4: what both have multiplied."""
+        begin = run.begin
+        self._known(batch, begin.num_ids, begin, GetDoubled)
+        if run.doubled_N16 is None:
+            raise MessageError(
+                f"psi.GetDoubled: {begin.initiator!r} has sent {len(run.doubled)} of "
+                f"{run.num_batches(begin.num_ids)} batches; all must come first"
+            )
+        values = run.doubled_N16[_batch(batch, begin.batch_size)]
+        return Doubled(batch, torch.from_numpy(values))
+
+    def _known(self, batch: int, num_ids: int, begin: Begin, kind: type[Message]) -> None:
+        num_batches = _num_batches(num_ids, begin.batch_size)
+        if not 0 <= batch < num_batches:
+            raise MessageError(
+                f"{kind.wire_name()}: there are {num_batches} batches, {begin.initiator!r} asked "
+                f"for batch {batch}"
+            )
+
+    def _share(self, run: _Run, message: Places) -> Received:
+        """Phase 5: its own rows of the shared samples."""
+        begin = run.begin
+        if begin.mode != "intersection":
+            raise MessageError(f"{message.wire_name()}: not in mode {begin.mode!r}")
+        if message.batch != len(run.samples):
+            raise MessageError(
+                f"{message.wire_name()}: expected batch {len(run.samples)} from "
+                f"{begin.initiator!r}, got batch {message.batch}"
+            )
+        size = _size_of(message.batch, message.num_shared, begin.batch_size)
+        for name in ("samples_B", "places_B"):
+            check_shape(message, name, (size,), torch.int64)
+        run.samples.append(message.samples_B)
+        run.places.append(message.places_B)
+        if sum(map(len, run.samples)) == message.num_shared:
+            samples_K, places_K = torch.cat(run.samples), torch.cat(run.places)
+            _check_places("samples_B", samples_K, begin.num_ids, begin.initiator)
+            _check_places("places_B", places_K, self.num_ids, begin.initiator)
+            rows_S = torch.full((begin.num_ids,), -1)
+            rows_S[samples_K] = torch.from_numpy(run.order_M)[places_K]
+            self._rows_S = rows_S
+            self._run = None  # and with it the secret
+        return Received(message.batch)
+
+
+def _check_places(name: str, values_K: Tensor, limit: int, initiator: str) -> None:
+    if len(values_K) and not 0 <= int(values_K.min()) <= int(values_K.max()) < limit:
+        raise MessageError(f"psi.Places.{name}: {initiator!r} sent numbers outside 0..{limit - 1}")
+    if len(values_K.unique()) < len(values_K):
+        raise MessageError(f"psi.Places.{name}: {initiator!r} sent a number twice")
+
+
+# --- What the initiator executes ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Aligned:
+    """What the initiator knows after an alignment.
+
+    Attributes:
+        alignment: its own row of each sample, and for each partner ``ELSEWHERE`` where that
+            partner has the sample, -1 where not. The shared order holds all its rows, at random.
+        num_ids: party -> how many ids it has; the initiator's own included.
+        overlap: partner -> how many it shares with the initiator.
+    """
+
+    alignment: Alignment
+    num_ids: Mapping[str, int]
+    overlap: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What the initiator knows of one partner after counting.
+
+    Attributes:
+        num_ids: how many ids the partner has.
+        num_shared: how many of them are the initiator's too.
+    """
+
+    num_ids: int
+    num_shared: int
+
+
+@dataclass(eq=False)
+class _Pair:
+    """The initiator's side of its run with one partner."""
+
+    num_theirs: int  # M
+    secret: bytes
+    order_N: np.ndarray  # place -> row
+    own: list[np.ndarray] = field(default_factory=list)  # by batch of phase 4
+    theirs: list[np.ndarray] = field(default_factory=list)  # by batch of phase 3
+
+    def matches(self) -> tuple[np.ndarray, np.ndarray]:
+        """(K,) own places and (K,) the partner's places of what both have."""
+        return matches(_joined(self.own), _joined(self.theirs))
+
+
+def align(
+    engine: Engine,
+    ids: Sequence[Any] | np.ndarray,
+    *,
+    lower: bool = False,
+    workers: Workers | None = None,
+    batch_size: int = MAX_IDS,
+    timeout_s: float | None = None,
+    progress: Progress | None = None,
+) -> Aligned:
+    """The initiator's rows by shared sample, and who shares which; partners learn theirs.
+
+    Every responder has its own ``rows_S`` afterwards, over the same samples. Cost: 2 (N + M)
+    multiplications per partner, half of them at the partner, about 35 us each; 48 (N + M) bytes.
+
+    Args:
+        engine: reaches ``Responder`` s; its driver is the initiator.
+        ids: (N,) integers or strings, by row.
+        lower: compare strings without regard to case; both sides must do the same.
+        workers: does the curve's arithmetic; None uses this process.
+        batch_size: ids in one message, at most ``MAX_IDS``.
+        timeout_s: seconds until a partner that has not answered a batch has failed; None waits.
+        progress: called with (points done, points in all).
+
+    Raises:
+        AlignmentError: ids that are empty, repeated after normalisation, or of another type.
+        PartyError: a partner refused, or did not follow the protocol.
+
+    >>> from dovetail.network import InProcess
+    >>> shop = Responder("shop", ["anna", "carl", "dora"])
+    >>> aligned = align(InProcess({"shop": shop}, driver="bank"), ["anna", "bert", "carl"])
+    >>> aligned.overlap["shop"]
+    2
+    >>> samples = aligned.alignment.shared("bank", "shop")
+    >>> sorted(aligned.alignment.rows["bank"][samples].tolist())
+    [0, 2]
+    >>> sorted(shop.rows_S[samples].tolist())
+    [0, 1]
+    """
+    initiator = _Initiator(engine, lower, workers, batch_size, timeout_s, progress)
+    pairs = initiator.compare("intersection", ids)
+    num_ids = initiator.num_ids
+    rows_S = random_order(num_ids)  # phase 5: sample -> own row
+    sample_of_row = np.empty_like(rows_S)
+    sample_of_row[rows_S] = np.arange(num_ids)
+    rows = {engine.driver: torch.from_numpy(rows_S)}
+    shared: dict[str, tuple[Tensor, Tensor]] = {}
+    for party, pair in pairs.items():
+        with _blamed_on(party):
+            own_places, their_places = pair.matches()
+        samples = sample_of_row[pair.order_N[own_places]]
+        order = np.argsort(samples)  # the order they are sent in says no more than they do
+        samples_K = torch.from_numpy(samples[order])
+        shared[party] = samples_K, torch.from_numpy(their_places[order])
+        rows[party] = torch.full((num_ids,), -1)
+        rows[party][samples_K] = ELSEWHERE
+    initiator.share(shared)
+    return Aligned(
+        Alignment(MappingProxyType(rows)),
+        {engine.driver: num_ids, **{party: pair.num_theirs for party, pair in pairs.items()}},
+        {party: len(samples_K) for party, (samples_K, _) in shared.items()},
+    )
+
+
+def count_overlap(
+    engine: Engine,
+    ids: Sequence[Any] | np.ndarray,
+    *,
+    lower: bool = False,
+    workers: Workers | None = None,
+    batch_size: int = MAX_IDS,
+    timeout_s: float | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Overlap]:
+    """Partner -> how many ids it has and shares; which ones, nobody learns.
+
+    Arguments and errors are those of ``align``.
+    """
+    initiator = _Initiator(engine, lower, workers, batch_size, timeout_s, progress)
+    counts = {}
+    for party, pair in initiator.compare("cardinality", ids).items():
+        with _blamed_on(party):
+            counts[party] = Overlap(pair.num_theirs, len(pair.matches()[0]))
+    return counts
+
+
+def with_rows_of(aligned: Aligned, responders: Iterable[Responder]) -> Alignment:
+    """The alignment with every party's rows: for simulation, where one process holds all tables."""
+    theirs = {responder.name: responder.rows_S for responder in responders}
+    return Alignment(MappingProxyType({**aligned.alignment.rows, **theirs}))
+
+
+class _Initiator:
+    """Runs the phases with all partners at once, batch by batch.
+
+    While partners work on one batch, the initiator works on another.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        lower: bool,
+        workers: Workers | None,
+        batch_size: int,
+        timeout_s: float | None,
+        progress: Progress | None,
+    ) -> None:
+        if not 1 <= batch_size <= MAX_IDS:
+            raise ValueError(f"batch_size must lie in 1..{MAX_IDS}, got {batch_size}")
+        self.engine = engine
+        self.lower = lower
+        self.workers = workers or Workers()
+        self.batch_size = batch_size
+        self.timeout_s = timeout_s
+        self.progress = progress or (lambda done, total: None)
+        self.num_ids = 0
+
+    def compare(self, mode: str, ids: Sequence[Any] | np.ndarray) -> dict[str, _Pair]:
+        """Phases 1 to 4; partner -> what it takes to compare."""
+        normalised = normalise(ids, party=self.engine.driver, lower=self.lower)
+        self.num_ids = len(normalised.values)
+        points_N32 = self.workers.hash(normalised.values)
+        pairs = self.agree(mode, normalised)
+        self.done = 0
+        self.total = sum(self.num_ids + pair.num_theirs for pair in pairs.values())
+        self.progress(0, self.total)
+        self.blind_own(pairs, points_N32)
+        self.double_theirs(pairs)
+        self.get_doubled(pairs)
+        return pairs
+
+    def agree(self, mode: str, ids: NormalisedIds) -> dict[str, _Pair]:
+        """Phase 1."""
+        begin = Begin(
+            self.engine.driver, mode, ids.kinds, ids.lower, len(ids.values), self.batch_size
+        )
+        requests = dict.fromkeys(self.engine.parties, begin)
+        replies = self.engine.ask(requests, Ready, timeout_s=self.timeout_s).or_raise()
+        pairs = {}
+        for party, ready in replies.items():
+            if ready.num_ids < 0:
+                raise PartyError(party, f"says it has {ready.num_ids} ids")
+            secret = secrets.token_bytes(POINT_BYTES)
+            pairs[party] = _Pair(ready.num_ids, secret, random_order(len(ids.values)))
+        return pairs
+
+    def blind_own(self, pairs: Mapping[str, _Pair], points_N32: np.ndarray) -> None:
+        """Phase 2."""
+        pending: Pending[Received] | None = None
+        for batch in range(_num_batches(self.num_ids, self.batch_size)):
+            requests = {}
+            for party, pair in pairs.items():
+                rows = pair.order_N[_batch(batch, self.batch_size)]
+                points = self.workers.multiply(pair.secret, points_N32[rows])
+                requests[party] = Blinded(batch, torch.from_numpy(points))
+            if pending is not None:
+                self.received(pending, batch - 1)
+            pending = self.engine.send(requests, Received, timeout_s=self.timeout_s)
+        if pending is not None:
+            self.received(pending, batch)
+
+    def received(self, pending: Pending[Received], batch: int) -> None:
+        """Wait until a batch of phase 2 has come."""
+        num_replies = len(pending.replies().or_raise())
+        self.advance(num_replies * _size_of(batch, self.num_ids, self.batch_size))
+
+    def double_theirs(self, pairs: Mapping[str, _Pair]) -> None:
+        """Phase 3."""
+        most = max((pair.num_theirs for pair in pairs.values()), default=0)
+        num_batches = _num_batches(most, self.batch_size)
+        pending: Pending[Blinded] | None = None
+        for batch in range(num_batches + 1):
+            asked = self.ask_blinded(pairs, batch) if batch < num_batches else None
+            if pending is not None:
+                self.double(pairs, pending.replies().or_raise(), batch - 1)
+            pending = asked
+
+    def ask_blinded(self, pairs: Mapping[str, _Pair], batch: int) -> Pending[Blinded]:
+        """Ask those that have so many batches."""
+        requests = {
+            party: GetBlinded(batch)
+            for party, pair in pairs.items()
+            if batch < _num_batches(pair.num_theirs, self.batch_size)
+        }
+        return self.engine.send(requests, Blinded, timeout_s=self.timeout_s)
+
+    def double(
+        self, pairs: Mapping[str, _Pair], replies: Mapping[str, Blinded], batch: int
+    ) -> None:
+        """Multiply a batch of every partner's points."""
+        for party, reply in replies.items():
+            pair = pairs[party]
+            size = _size_of(batch, pair.num_theirs, self.batch_size)
+            with _blamed_on(party):
+                _check_batch(reply, batch)
+                pair.theirs.append(_multiplied(reply, size, pair.secret, self.workers))
+            self.advance(size)
+
+    def get_doubled(self, pairs: Mapping[str, _Pair]) -> None:
+        """Phase 4, but for the comparison."""
+        for batch in range(_num_batches(self.num_ids, self.batch_size)):
+            requests = dict.fromkeys(pairs, GetDoubled(batch))
+            replies = self.engine.ask(requests, Doubled, timeout_s=self.timeout_s).or_raise()
+            size = _size_of(batch, self.num_ids, self.batch_size)
+            for party, reply in replies.items():
+                with _blamed_on(party):
+                    _check_batch(reply, batch)
+                    values = _array(reply, "values_B16", size, VALUE_BYTES)
+                    num_zero = int((~values.any(axis=1)).sum())
+                    if num_zero:
+                        raise MessageError(
+                            f"{reply.wire_name()}: {num_zero} of {size} values are the identity"
+                        )
+                pairs[party].own.append(values)
+
+    def share(self, shared: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+        """Phase 5, messages; at least one each, so that a partner knows it shares nothing."""
+        most = max((len(samples_K) for samples_K, _ in shared.values()), default=0)
+        for batch in range(max(1, _num_batches(most, self.batch_size))):
+            place = _batch(batch, self.batch_size)
+            requests = {
+                party: Places(batch, len(samples_K), samples_K[place], places_K[place])
+                for party, (samples_K, places_K) in shared.items()
+                if batch == 0 or batch < _num_batches(len(samples_K), self.batch_size)
+            }
+            self.engine.ask(requests, Received, timeout_s=self.timeout_s).or_raise()
+
+    def advance(self, num_points: int) -> None:
+        self.done += num_points
+        self.progress(self.done, self.total)
+
+
+@contextmanager
+def _blamed_on(party: str) -> Iterator[None]:
+    """What is wrong with a partner's message is that partner's failure."""
+    try:
+        yield
+    except MessageError as cause:
+        raise PartyError(party, str(cause)) from None
+
+
+def _check_batch(reply: Blinded | Doubled, batch: int) -> None:
+    if reply.batch != batch:
+        raise MessageError(f"{reply.wire_name()}: expected batch {batch}, got {reply.batch}")

@@ -1,0 +1,158 @@
+"""One party's own table, as its party file names it: ids, raw columns or images, perhaps a label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dovetail.data.databases import is_database_url, read_database
+from dovetail.data.datasets import read_ids, whole_numbers
+from dovetail.data.images import ImageInput, read_image_samples
+from dovetail.data.inputs import Input
+from dovetail.data.party import PartyData
+from dovetail.data.preprocessing import TableEncoder
+from dovetail.data.tables import Column, Table, is_query, is_table_path, read_table
+from dovetail.data.task import Task, encode_labels
+from dovetail.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class PartyTable:
+    """What a party holds, before anything is fitted to it.
+
+    Attributes:
+        name: the party's name.
+        ids: (N,) int64 or strings, unique.
+        x: a table with the columns of all blocks, or (N, C, H, W) images.
+        blocks: block -> its columns; one empty block for images.
+        label: the label's name, or None.
+        labels: (N,) raw labels, or None.
+    """
+
+    name: str
+    ids: np.ndarray
+    x: Table | Tensor
+    blocks: Mapping[str, tuple[str, ...]]
+    label: str | None = None
+    labels: Column | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: np.ndarray) -> PartyTable:
+        """The same party, these rows only, in this order."""
+        x = self.x.take(rows) if isinstance(self.x, Table) else self.x[torch.from_numpy(rows)]
+        labels = None if self.labels is None else self.labels.take(rows)
+        return replace(self, ids=self.ids[rows], x=x, labels=labels)
+
+    def fit_input(self, *, categorical: Sequence[str] = (), max_categories: int = 100) -> Input:
+        """What turns these rows, and later ones, into network inputs; blocks in their order.
+
+        Raises:
+            DataError: a column that cannot be used.
+        """
+        if isinstance(self.x, Table):
+            names = [column for columns in self.blocks.values() for column in columns]
+            return TableEncoder.fit(
+                self.x,
+                names,
+                categorical=categorical,
+                max_categories=max_categories,
+                party=self.name,
+            )
+        _, channels, height, width = self.x.shape
+        return ImageInput(channels, height, width, "height", 0, height)
+
+    def encoded(self, fitted: Input, task: Task | None = None) -> PartyData:
+        """These rows as one block of network inputs, and labels where a task says how.
+
+        Raises:
+            DataError: rows that do not fit what was fitted, or a class the task does not have.
+        """
+        if isinstance(self.x, Table):
+            assert isinstance(fitted, TableEncoder)
+            block = fitted.transform(self.x, allow_unseen=True)
+        else:
+            assert isinstance(fitted, ImageInput)
+            block = fitted.transform(self.x)
+        labels = None
+        if task is not None and self.labels is not None and self.label is not None:
+            labels = encode_labels(
+                task, self.labels.values, self.labels.missing, label=self.label
+            )
+        return PartyData(self.name, self.ids, {"own": block}, labels)
+
+
+def read_party_table(
+    name: str,
+    source: str,
+    *,
+    id: str | Sequence[str],
+    label: str | None = None,
+    columns: Sequence[str] = ("*",),
+    blocks: Mapping[str, Sequence[str]] | None = None,
+    query: str | None = None,
+) -> PartyTable:
+    """A party's table.
+
+    Args:
+        name: the party's name.
+        source: a .csv or .parquet file, a ``SELECT``, a database URL, an .npz file or a folder of
+            images.
+        id: the column that names each sample, or several that do so together; in an .npz file the
+            array of ids; in a folder "file", the name of each image's file without its ending.
+        label: the column (array, or for folders "folder") to predict, or None.
+        columns: globs of the columns to use, where there are no ``blocks``.
+        blocks: block -> globs of its columns.
+        query: what to read from a database; may be left out where it has one table.
+
+    Raises:
+        DataError: naming the party's table, the column and what to do.
+    """
+    path = Path(source)
+    is_image = (
+        not is_query(source)
+        and not is_database_url(source)
+        and path.exists()
+        and not is_table_path(path)
+    )
+    if is_image:
+        if not isinstance(id, str):
+            raise DataError(f"party {name!r}: images have one id, got {list(id)}")
+        x, id_values, label_values = read_image_samples(path, id=id, label=label)
+        ids = read_ids(source, id, id_values)
+        return PartyTable(name, ids, x, {"images": ()}, label, label_values)
+    table = read_database(source, query) if is_database_url(source) else read_table(source)
+    id_columns = (id,) if isinstance(id, str) else tuple(id)
+    ids = _ids(table, id_columns)
+    special = [*id_columns, *([label] if label is not None else [])]
+    labels = whole_numbers(table.column(label)) if label is not None else None
+    features = table.without(special)
+    chosen = {
+        block: tuple(features.select(globs))
+        for block, globs in (blocks or {"columns": columns}).items()
+    }
+    named = [column for each in chosen.values() for column in each]
+    repeated = sorted({column for column in named if named.count(column) > 1})
+    if repeated:
+        raise DataError(f"party {name!r}: column {repeated[0]!r} is in two blocks; name it in one")
+    return PartyTable(name, ids, features, chosen, label, labels)
+
+
+def _ids(table: Table, names: tuple[str, ...]) -> np.ndarray:
+    """(N,) ids from one column, or text that joins several."""
+    if len(names) == 1:
+        return read_ids(table.description, names[0], table.column(names[0]))
+    parts = [whole_numbers(table.column(name)) for name in names]
+    missing = np.logical_or.reduce([part.missing for part in parts])
+    joined = parts[0].values.astype(np.str_)
+    for part in parts[1:]:
+        # A separator no id has, so that ("a", "bc") and ("ab", "c") stay apart.
+        joined = np.char.add(np.char.add(joined, "\x1f"), part.values.astype(np.str_))
+    return read_ids(table.description, " + ".join(names), Column(joined.astype(object), missing))

@@ -1,0 +1,782 @@
+"""Who holds what, as a picture: parties' blocks against groups of samples.
+
+Samples that the same parties hold, and the same parties have labelled, form a group. A picture has
+one row per block (and one for a party's labels) and one band per group, as wide as its share of
+all samples. ``picture`` draws it in a terminal, ``html`` on one self-contained page.
+
+Letters: S samples, G groups, P parties.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from dovetail.data import Federation, ImageInput, Partitioned, PartyData
+from dovetail.data.task import Classification
+from dovetail.errors import DataError
+
+if TYPE_CHECKING:
+    from dovetail.evaluation.methods import Fit, Overlaps
+
+# --- What is drawn -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What one party brings.
+
+    Attributes:
+        data: its rows.
+        columns: block -> the names of its columns; for images, one line that describes the block.
+            Columns of one name are the same column at every party; image blocks are the same
+            where block and description are, so a description has to tell two strips apart.
+        classes: the label's classes, by index; () where only indices are known.
+    """
+
+    data: PartyData
+    columns: Mapping[str, tuple[str, ...]]
+    classes: tuple[str | int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.data.name
+
+    def columns_of(self, block: str) -> tuple[str, ...]:
+        """What the columns of a block are called at every party that has them."""
+        names = self.columns.get(block) or ("all",)
+        if self.data.blocks[block].ndim > 2 or block not in self.columns:
+            return tuple(f"{block}: {name}" for name in names)
+        return names
+
+    def all_columns(self) -> frozenset[str]:
+        """The columns of all its blocks."""
+        return frozenset(name for block in self.data.blocks for name in self.columns_of(block))
+
+    def width(self, columns: Collection[str]) -> int:
+        """About how many numbers a row has for these columns: a category has several."""
+        width = 0.0
+        for block, x in self.data.blocks.items():
+            names = self.columns_of(block)
+            share = sum(name in columns for name in names) / len(names)
+            width += share * math.prod(x.shape[1:])
+        return math.ceil(width)
+
+    def label_names(self) -> tuple[str, ...] | None:
+        """The classes that its labelled rows have; None where labels are numbers."""
+        labels = self.data.labels
+        assert labels is not None
+        if labels.is_floating_point():
+            return None
+        present = labels[self.data.labelled_rows()].unique().tolist()
+        named = self.classes
+        return tuple(str(named[index]) if index < len(named) else str(index) for index in present)
+
+
+def from_partition(partitioned: Partitioned) -> list[Part]:
+    """The training rows of a simulation, party by party."""
+    task = partitioned.task
+    classes = task.classes if isinstance(task, Classification) else ()
+    parts = []
+    for name, data in partitioned.train.parties.items():
+        own = partitioned.inputs[name]
+        if isinstance(own, ImageInput):
+            shape = " × ".join(str(size) for size in own.shape)
+            names: tuple[str, ...] = (f"{shape}, {own.axis} {own.start} to {own.stop}",)
+        else:
+            names = own.columns
+        has_labels = data.labels is not None
+        parts.append(Part(data, dict.fromkeys(data.blocks, names), classes if has_labels else ()))
+    return parts
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Samples by who holds and who labelled them; like holders stand together.
+
+    Attributes:
+        parties: their names.
+        counts_G: samples in each group.
+        held_GP: True where a party holds the group's samples.
+        labelled_GP: True where it has their labels.
+    """
+
+    parties: tuple[str, ...]
+    counts_G: np.ndarray
+    held_GP: np.ndarray
+    labelled_GP: np.ndarray
+
+    @property
+    def num_samples(self) -> int:
+        return int(self.counts_G.sum())
+
+    def shared(self) -> np.ndarray:
+        """(P, P) samples that two parties share; on the diagonal, those that one holds."""
+        held = self.held_GP.astype(np.int64)
+        shared_PP: np.ndarray = (held * self.counts_G[:, None]).T @ held
+        return shared_PP
+
+    def common(self) -> int:
+        """Samples that every party holds."""
+        return int(self.counts_G[self.held_GP.all(axis=1)].sum())
+
+
+#: Parties whose two bits share one integer while samples are grouped.
+_AT_ONCE = 15
+
+
+def group(parts: Sequence[Part]) -> Groups:
+    """The groups of all samples; one sort of all ids and one per 15 parties.
+
+    Compares ids in the clear: for tables that one process may read.
+
+    Raises:
+        DataError: no party, two of one name, or ids of different kinds.
+    """
+    if not parts:
+        raise DataError("there is no party to draw; name at least one")
+    parties = tuple(Federation(part.data for part in parts).parties)
+    ids = np.concatenate([part.data.ids for part in parts])
+    samples, place = np.unique(ids, return_inverse=True)
+    ends = np.cumsum([part.data.num_rows for part in parts])
+    samples_of = np.split(place, ends[:-1])
+
+    code_S = np.zeros(len(samples), dtype=np.int64)  # which group, refined batch by batch
+    bits: list[np.ndarray] = []
+    for start in range(0, len(parts), _AT_ONCE):
+        bits_S = np.zeros(len(samples), dtype=np.int64)
+        for slot, part in enumerate(parts[start : start + _AT_ONCE]):
+            own = samples_of[start + slot]
+            bits_S[own] |= 1 << 2 * slot
+            bits_S[own[part.data.labelled_rows().numpy()]] |= 2 << 2 * slot
+        bits.append(bits_S)
+        code_S = np.unique(code_S << 2 * _AT_ONCE | bits_S, return_inverse=True)[1]
+    _, first, counts = np.unique(code_S, return_index=True, return_counts=True)
+    held, labelled = (
+        np.stack(
+            [bits[p // _AT_ONCE][first] >> 2 * (p % _AT_ONCE) + bit & 1 for p in range(len(parts))],
+            axis=1,
+        ).astype(bool)
+        for bit in (0, 1)
+    )
+    order = _in_order(held, labelled)
+    return Groups(parties, counts[order], held[order], labelled[order])
+
+
+def _in_order(held_GP: np.ndarray, labelled_GP: np.ndarray) -> np.ndarray:
+    """(G,) an order in which neighbours differ little: by Gray code of holders, then by labels.
+
+    bank, bank + shop, shop: so each party's samples are as few pieces as its place allows.
+    """
+    rank_GP = np.bitwise_xor.accumulate(held_GP, axis=1)
+    keys = np.concatenate([~rank_GP, ~labelled_GP], axis=1)
+    return np.lexsort(keys.T[::-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """A group as it is drawn, or all the small ones together.
+
+    Attributes:
+        letter: what the picture calls it.
+        count: its samples.
+        combinations: how many groups it stands for.
+        held_P, labelled_P: the share of its samples, in 0..1, that each party holds or labelled.
+    """
+
+    letter: str
+    count: int
+    combinations: int
+    held_P: np.ndarray
+    labelled_P: np.ndarray
+
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+#: More groups than this are drawn as the largest and one band for the rest.
+MAX_BANDS = 48
+
+
+def bands(groups: Groups, at_most: int = MAX_BANDS) -> list[Band]:
+    """The groups in order; if they are too many, the smallest as one band at the end."""
+    at_most = min(max(2, at_most), len(_LETTERS))
+    num_groups = len(groups.counts_G)
+    kept = np.arange(num_groups)
+    if num_groups > at_most:
+        kept = np.sort(np.argsort(-groups.counts_G, kind="stable")[: at_most - 1])
+    drawn = [
+        Band(
+            _LETTERS[place],
+            int(groups.counts_G[g]),
+            1,
+            groups.held_GP[g].astype(float),
+            groups.labelled_GP[g].astype(float),
+        )
+        for place, g in enumerate(kept)
+    ]
+    rest = np.setdiff1d(np.arange(num_groups), kept)
+    if len(rest):
+        counts = groups.counts_G[rest]
+        held, labelled = (
+            counts @ mask[rest] / counts.sum() for mask in (groups.held_GP, groups.labelled_GP)
+        )
+        drawn.append(Band("+", int(counts.sum()), len(rest), held, labelled))
+    return drawn
+
+
+def widths(counts: Sequence[int], total: int, minimum: int = 1) -> list[int]:
+    """Widths that add up to ``total``, in proportion to counts but none below ``minimum``.
+
+    >>> widths([980, 19, 1], 60)
+    [58, 1, 1]
+    """
+    if not counts:
+        return []
+    if minimum * len(counts) > total:
+        raise ValueError(f"{len(counts)} widths of at least {minimum} do not fit into {total}")
+    small: set[int] = set()
+    while True:  # those below the minimum get it, the others share what is left
+        room = total - minimum * len(small)
+        of = sum(count for place, count in enumerate(counts) if place not in small)
+        exact = [
+            float(minimum) if place in small else room * count / of
+            for place, count in enumerate(counts)
+        ]
+        found = {place for place, width in enumerate(exact) if width < minimum}
+        if not found:
+            break
+        small |= found
+    whole = [int(width) for width in exact]
+    by_remainder = sorted(range(len(counts)), key=lambda place: whole[place] - exact[place])
+    for place in by_remainder[: total - sum(whole)]:
+        whole[place] += 1
+    return whole
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One line of the picture."""
+
+    party: int
+    kind: Literal["block", "labels", "ids"]
+    what: str
+
+    def share(self, band: Band) -> float:
+        return float((band.labelled_P if self.kind == "labels" else band.held_P)[self.party])
+
+
+def _rows(parts: Sequence[Part]) -> Iterator[_Row]:
+    for place, part in enumerate(parts):
+        if part.data.labels is not None:
+            yield _Row(place, "labels", "labels")
+        for block in part.data.blocks:
+            yield _Row(place, "block", f"{block} {block_size(part, block)}")
+        if part.data.labels is None and not part.data.blocks:
+            yield _Row(place, "ids", "ids only")
+
+
+def block_size(part: Part, block: str) -> str:
+    """How much a block has: "(12)" columns, or "(1×14×28)" pixels."""
+    x = part.data.blocks[block]
+    if x.ndim > 2:
+        return f"({'×'.join(str(size) for size in x.shape[1:])})"
+    return f"({len(part.columns.get(block, ())) or math.prod(x.shape[1:])})"
+
+
+# --- Words for numbers and names ---------------------------------------------------------------
+
+
+def name_list(names: Sequence[str], at_most: int = 3) -> str:
+    """Names as a sentence has them; many are cut short.
+
+    >>> name_list(["bank"]), name_list(["bank", "shop"]), name_list(["a", "b", "c", "d", "e"])
+    ('bank', 'bank and shop', 'a, b, c and 2 more')
+    """
+    if len(names) > at_most + 1:
+        return f"{', '.join(names[:at_most])} and {len(names) - at_most} more"
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def share_text(count: int, of: int) -> str:
+    """A share in per cent that is 0 or 100 only where it is exactly so.
+
+    >>> share_text(1, 4), share_text(1, 10**6), share_text(999_999, 10**6), share_text(0, 4)
+    ('25.0 %', '< 0.1 %', '> 99.9 %', '0 %')
+    """
+    if count in (0, of):
+        return "100 %" if count else "0 %"
+    percent = 100 * count / of
+    if percent < 0.1:
+        return "< 0.1 %"
+    return "> 99.9 %" if percent > 99.9 else f"{percent:.1f} %"
+
+
+def bytes_text(num_bytes: int) -> str:
+    """Bytes in a unit that reads well.
+
+    >>> bytes_text(512), bytes_text(8_192), bytes_text(1_300_000)
+    ('512 B', '8.2 kB', '1.3 MB')
+    """
+    if num_bytes < 1000:
+        return f"{num_bytes} B"
+    if num_bytes < 999_950:
+        return f"{num_bytes / 1e3:.1f} kB"
+    return f"{num_bytes / 1e6:.1f} MB" if num_bytes < 999_950_000 else f"{num_bytes / 1e9:.1f} GB"
+
+
+def classes_text(part: Part, at_most: int = 4) -> str:
+    """Which classes a party's labels have, in a few words; "" for a party without labels."""
+    if part.data.labels is None:
+        return ""
+    names = part.label_names()
+    if names is None:
+        return "numbers"
+    if len(names) > at_most + 1:
+        return f"{', '.join(names[:at_most])}, … ({len(names)} classes)"
+    return ", ".join(names)
+
+
+def wholly(shares_P: np.ndarray, parties: Sequence[str]) -> list[str]:
+    """The parties whose share of a band is all of it."""
+    return [name for name, share in zip(parties, shares_P, strict=True) if share == 1]
+
+
+def _holders(band: Band, parties: Sequence[str]) -> tuple[str, str]:
+    """Who holds a band, and who labelled it."""
+    if band.combinations > 1:
+        return count_text(band.combinations, "smaller group"), ""
+    held, labelled = wholly(band.held_P, parties), wholly(band.labelled_P, parties)
+    everyone = f"all {len(parties)}" if len(parties) > 2 else name_list(parties)
+    return (
+        everyone if len(held) == len(parties) else name_list(held),
+        everyone if len(labelled) == len(parties) else name_list(labelled),
+    )
+
+
+# --- In a terminal -----------------------------------------------------------------------------
+
+_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
+
+#: Kind of row -> glyph where all of a band is held, and where part of it is.
+_GLYPHS = {"block": ("█", "▒"), "labels": ("◆", "◇"), "ids": ("▪", "▫")}
+_ASCII = {"block": ("#", "+"), "labels": ("L", "l"), "ids": ("i", "-")}
+
+
+class Picture:
+    """The coverage of parties × blocks × samples, for rich; fits the width it is given."""
+
+    def __init__(self, parts: Sequence[Part], groups: Groups) -> None:
+        self.parts = parts
+        self.groups = groups
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        groups = self.groups
+        if not groups.num_samples:
+            yield Text("There is no sample: every party's table is empty.")
+            return
+        rows = list(_rows(self.parts))
+        glyphs = _ASCII if options.ascii_only else _GLYPHS
+        absent = "." if options.ascii_only else "·"
+        at_most = options.max_width - 2
+        party_width = min(max(cell_len(name) for name in groups.parties), max(4, at_most // 6))
+        what_width = min(max(cell_len(row.what) for row in rows), max(6, at_most // 5))
+        room = max(2, at_most - party_width - what_width - 2)
+        drawn = bands(groups, min(MAX_BANDS, room))
+        sizes = widths([band.count for band in drawn], room)
+        last = -1
+        for row in rows:
+            style = _STYLES[row.party % len(_STYLES)]
+            line = Text(no_wrap=True, overflow="crop")
+            party = groups.parties[row.party] if row.party != last else ""
+            line.append(_fit(party, party_width) + " ", "bold " + style)
+            line.append(_fit(row.what, what_width) + " ")
+            for band, size in zip(drawn, sizes, strict=True):
+                share = row.share(band)
+                whole, partly = glyphs[row.kind]
+                glyph = whole if share == 1 else partly if share else absent
+                line.append(glyph * size, style if share else "dim")
+            yield line
+            last = row.party
+        axis = "".join(
+            band.letter + " " * (size - 1) for band, size in zip(drawn, sizes, strict=True)
+        )
+        yield Text(" " * (party_width + what_width + 2) + axis, no_wrap=True, overflow="crop")
+        yield self._legend({row.kind for row in rows}, glyphs, absent, drawn)
+        yield Text()
+        yield group_table(groups, drawn)
+
+    def _legend(
+        self,
+        kinds: set[str],
+        glyphs: Mapping[str, tuple[str, str]],
+        absent: str,
+        drawn: Sequence[Band],
+    ) -> Text:
+        words = {"block": "columns held", "labels": "labels", "ids": "ids alone"}
+        entries = [f"{glyphs[kind][0]} {word}" for kind, word in words.items() if kind in kinds]
+        if any(band.combinations > 1 for band in drawn):
+            entries.append(f"{glyphs['block'][1]} partly held")
+        entries.append(f"{absent} not held")
+        return Text("   ".join(entries), style="dim")
+
+
+def picture(parts: Sequence[Part], groups: Groups | None = None) -> Picture:
+    """Parties' blocks against groups of samples, as rich prints it, with counts per group below.
+
+    Raises:
+        DataError: parties that cannot be compared.
+    """
+    return Picture(parts, groups or group(parts))
+
+
+def group_table(groups: Groups, drawn: Sequence[Band]) -> Table:
+    """Counts per group."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("")
+    table.add_column("samples", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("held by")
+    table.add_column("labelled at")
+    for band in drawn:
+        table.add_row(
+            band.letter,
+            f"{band.count:,}",
+            share_text(band.count, groups.num_samples),
+            *(Text(words) for words in _holders(band, groups.parties)),
+        )
+    table.add_row("", f"{groups.num_samples:,}", "", "in all", "", style="dim")
+    return table
+
+
+def _fit(text: str, width: int) -> str:
+    """A name cut or padded to a width in terminal cells."""
+    text = Text(text.replace("\n", " ")).plain  # without control codes
+    if cell_len(text) > width:
+        return set_cell_size(text, width - 1) + "…" if width > 1 else set_cell_size(text, width)
+    return set_cell_size(text, width)
+
+
+# --- On a page ---------------------------------------------------------------------------------
+
+#: Colours of parties on light and on dark ground; a row's name stands beside it, so that they may
+#: repeat and nothing rests on telling them apart.
+_COLOURS = (
+    ("#2a78d6", "#3987e5"),
+    ("#1baf7a", "#199e70"),
+    ("#c98500", "#c98500"),
+    ("#4a3aa7", "#9085e9"),
+    ("#e34948", "#e66767"),
+    ("#008300", "#3da33d"),
+)
+
+_CSS = """
+:root { color-scheme: light dark; --ground: #fcfcfb; --ink: #1a1a19; --soft: #5c5b57;
+  --line: #dddcd6; --track: #ecebe6; --mark: #eef4fc; --yes: #006300; LIGHT }
+@media (prefers-color-scheme: dark) { :root { --ground: #1a1a19; --ink: #f3f2ed; --soft: #b4b2a9;
+  --line: #3a3936; --track: #2c2b29; --mark: #1b2a3d; --yes: #5cc05c; DARK } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1.5rem 1rem 3rem; max-width: 62rem; background: var(--ground);
+  color: var(--ink); font: 16px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; }
+h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 .25rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.1rem; margin: 2.25rem 0 .5rem; }
+p { margin: .25rem 0 .75rem; }
+.soft, caption { color: var(--soft); }
+.next { background: var(--mark); border-radius: 8px; padding: .75rem 1rem; margin: 1rem 0; }
+.next p { margin: 0; }
+code { font: .9em ui-monospace, "DejaVu Sans Mono", monospace; overflow-wrap: anywhere; }
+.next code { display: block; margin-top: .4rem; }
+.rows { display: grid; grid-template-columns: minmax(7rem, 15rem) 1fr; gap: 3px 1rem;
+  align-items: center; }
+.name { font-size: .9rem; line-height: 1.3; overflow-wrap: anywhere; }
+.name b { margin-right: .3rem; }
+.first { margin-top: .6rem; }
+svg { display: block; overflow: visible; }
+svg .track { fill: var(--track); }
+svg .labels { fill: var(--ink); }
+svg text { fill: var(--soft); font-size: 12px; }
+.legend { display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; font-size: .85rem; margin-top: .5rem;
+  color: var(--soft); }
+.legend span { display: inline-flex; align-items: center; gap: .4rem; }
+.legend i { width: 22px; height: 14px; border-radius: 2px; background: var(--c0); }
+.legend .l { height: 6px; background: var(--ink); }
+.legend .n { background: var(--track); }
+.legend .p { opacity: .45; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: .92rem; }
+caption { text-align: left; font-size: .85rem; padding-bottom: .35rem; }
+th, td { text-align: left; vertical-align: top; padding: .35rem .9rem .35rem 0;
+  border-bottom: 1px solid var(--line); }
+th { font-weight: 600; }
+thead th { color: var(--soft); font-weight: 500; white-space: nowrap; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.yes { color: var(--yes); font-weight: 600; }
+@media (max-width: 40rem) { .rows { grid-template-columns: 1fr; gap: 1px; }
+  .bar { margin-bottom: .3rem; } }
+@media print { body { max-width: none; } }
+"""
+
+
+def html(
+    parts: Sequence[Part],
+    fits: Sequence[Fit],
+    overlaps: Overlaps,
+    *,
+    title: str = "Who holds what",
+) -> str:
+    """One self-contained page: the picture, its numbers, overlaps, and which methods fit.
+
+    It needs no network and follows the reader's light or dark setting. There is no picture where
+    overlaps were counted without comparing ids.
+    """
+    light, dark = (
+        " ".join(f"--c{place}: {pair[side]};" for place, pair in enumerate(_COLOURS))
+        for side in (0, 1)
+    )
+    groups = overlaps.groups
+    body = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="soft">{escape(summary(parts, overlaps))}</p>',
+        _next_html(fits),
+    ]
+    if groups is not None:
+        body.append(_picture_html(parts, groups))
+    body += [_parties_html(parts), _overlaps_html(overlaps), _methods_html(fits)]
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n"
+        f"<style>{_CSS.replace('LIGHT', light).replace('DARK', dark)}</style>\n"
+        "</head>\n<body>\n<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
+    )
+
+
+def summary(parts: Sequence[Part], overlaps: Overlaps) -> str:
+    """How many samples, parties and columns there are, in one line."""
+    num_columns = len(frozenset().union(*(part.all_columns() for part in parts)))
+    words = [count_text(len(parts), "party", "parties"), count_text(num_columns, "column")]
+    if overlaps.groups is None:
+        return ", ".join(words) + "; samples were counted without comparing ids in the clear"
+    num_groups = len(overlaps.groups.counts_G)
+    words.insert(0, count_text(overlaps.groups.num_samples, "sample"))
+    return ", ".join(words) + f"; {count_text(num_groups, 'group')} of samples by who holds them"
+
+
+def count_text(count: int, one: str, many: str | None = None) -> str:
+    """A number and its noun.
+
+    >>> count_text(1, "sample"), count_text(2500, "sample"), count_text(0, "party", "parties")
+    ('1 sample', '2,500 samples', '0 parties')
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def _next_html(fits: Sequence[Fit]) -> str:
+    best = next((fit for fit in fits if fit.applies), None)
+    if best is None:
+        return (
+            '<div class="next"><p><strong>None of the methods fits as things are.</strong> '
+            "Below, each says what is missing.</p></div>"
+        )
+    command = best.next_command
+    shown = f"<code>{escape(command)}</code>" if best.available else f"<p>{escape(command)}</p>"
+    return (
+        f'<div class="next"><p><strong>{escape(best.title)}</strong> fits: '
+        f"{escape(best.reason.removeprefix('yes: '))}</p>{shown}</div>"
+    )
+
+
+def _picture_html(parts: Sequence[Part], groups: Groups) -> str:
+    """The picture, and a table of the same numbers below it."""
+    drawn = bands(groups)
+    total = 1000
+    sizes = widths([band.count for band in drawn], total, minimum=8)
+    starts = [sum(sizes[:place]) for place in range(len(sizes))]
+    places = [
+        (f"{100 * start / total:.1f}%", f"{100 * size / total - 0.15:.2f}%")
+        for start, size in zip(starts, sizes, strict=True)
+    ]
+    lines = []
+    last = -1
+    for row in _rows(parts):
+        name = escape(groups.parties[row.party])
+        party = f"<b>{name}</b>" if row.party != last else ""
+        first = ' first"' if row.party != last else '"'
+        last = row.party
+        held = round(sum(row.share(band) * band.count for band in drawn))
+        share = share_text(held, groups.num_samples)
+        said = f"{held:,} of {count_text(groups.num_samples, 'sample')}, {share}"
+        letters = ", ".join(band.letter for band in drawn if row.share(band))
+        height, top = (8, 5) if row.kind == "labels" else (18, 0)
+        style = "labels" if row.kind == "labels" else f"c{row.party % len(_COLOURS)}"
+        bars = [f'<rect class="track" x="0" y="{top}" width="100%" height="{height}" rx="2"/>']
+        for band, (x, width) in zip(drawn, places, strict=True):
+            part_held = row.share(band)
+            if part_held:
+                opacity = "" if part_held == 1 else f' opacity="{0.25 + 0.5 * part_held:.2f}"'
+                bars.append(
+                    f'<rect class="{style}" x="{x}" y="{top}" width="{width}" height="{height}" '
+                    f'rx="2"{opacity}><title>{band.letter}: {band.count:,}</title></rect>'
+                )
+        lines.append(
+            f'<div class="name{first}>{party}{escape(row.what)} '
+            f'<span class="soft">{share}</span></div>'
+            f'<svg class="bar{first} width="100%" height="18" role="img" '
+            f'aria-label="{name}, {escape(row.what)}: {said}; groups {letters or "none"}">'
+            f"{''.join(bars)}</svg>"
+        )
+    axis = "".join(
+        f'<text x="{x}" y="12">{band.letter}</text>'
+        for band, size, (x, _) in zip(drawn, sizes, places, strict=True)
+        if size >= 30  # a letter needs room on a phone; the table has them all
+    )
+    colours = "".join(f"svg .c{n} {{ fill: var(--c{n}); }}" for n in range(len(_COLOURS)))
+    partly = (
+        '<span><i class="p"></i>held for part of it</span>'
+        if any(band.combinations > 1 for band in drawn)
+        else ""
+    )
+    return (
+        f"<style>{colours}</style><h2>Parties and samples</h2>"
+        '<p class="soft">A row is a block of columns, or labels, of one party. A letter is a group '
+        "of samples that the same parties hold, as wide as it is large (the smallest are drawn "
+        "wider, to be seen).</p>"
+        f'<div class="rows">{"".join(lines)}<div></div>'
+        f'<svg width="100%" height="16" aria-hidden="true">{axis}</svg></div>'
+        '<div class="legend"><span><i></i>columns held</span><span><i class="l"></i>labels</span>'
+        f'{partly}<span><i class="n"></i>not held</span></div>' + _groups_html(groups, drawn)
+    )
+
+
+def _groups_html(groups: Groups, drawn: Sequence[Band]) -> str:
+    rows = [
+        (
+            band.letter,
+            f"{band.count:,}",
+            share_text(band.count, groups.num_samples),
+            *(words or "–" for words in _holders(band, groups.parties)),
+        )
+        for band in drawn
+    ]
+    return "<h2>Groups of samples</h2>" + _table_html(
+        f"{count_text(groups.num_samples, 'sample')} in all; {groups.common():,} at every party",
+        ("group", "samples", "share", "held by", "labelled at"),
+        rows,
+        numbers=(1, 2),
+    )
+
+
+def _parties_html(parts: Sequence[Part]) -> str:
+    rows = [
+        (
+            part.name,
+            f"{part.data.num_rows:,}",
+            blocks_text(part) or "none",
+            f"{len(part.data.labelled_rows()):,}",
+            classes_text(part) or "–",
+        )
+        for part in parts
+    ]
+    head = ("party", "rows", "blocks (columns)", "labelled", "classes")
+    return "<h2>Parties and labels</h2>" + _table_html("", head, rows, numbers=(1, 3))
+
+
+def blocks_text(part: Part) -> str:
+    """A party's blocks and how large they are."""
+    return name_list([f"{block} {block_size(part, block)}" for block in part.data.blocks], 6)
+
+
+def _overlaps_html(overlaps: Overlaps) -> str:
+    if not overlaps.shared:
+        return ""
+    rows = [
+        (name, f"{overlaps.rows[name]:,}", f"{count:,}", share_text(count, max(1, centre)))
+        for centre in [overlaps.rows[overlaps.centre]]
+        for name, count in overlaps.shared.items()
+    ]
+    common = "" if overlaps.common is None else f"; {overlaps.common:,} samples are at every party"
+    how = "" if overlaps.groups is not None else "; counted without comparing ids in the clear"
+    return "<h2>Overlaps</h2>" + _table_html(
+        f"samples shared with {overlaps.centre}, which has "
+        f"{overlaps.rows[overlaps.centre]:,} rows{common}{how}",
+        ("party", "rows", "shared", f"of {overlaps.centre}'s"),
+        rows,
+        numbers=(1, 2, 3),
+    )
+
+
+def _methods_html(fits: Sequence[Fit]) -> str:
+    lines = []
+    for fit in fits:
+        mark = '<span class="yes">yes</span>' if fit.applies else "no"
+        reason = fit.reason.removeprefix("yes: ").removeprefix("no: ")
+        lines.append(
+            f'<tr><th scope="row">{escape(fit.title)}</th><td>{mark}</td>'
+            f"<td>{escape(reason)}</td></tr>"
+        )
+    page = (
+        '<h2>Methods</h2><div class="scroll"><table><thead><tr><th scope="col">method</th>'
+        '<th scope="col">fits</th><th scope="col">why</th></tr></thead><tbody>'
+        + "".join(lines)
+        + "</tbody></table></div>"
+    )
+    best = next((fit for fit in fits if fit.applies), None)
+    if best is None or not best.messages:
+        return page
+    shown = best.messages[:20]
+    rows = [
+        (
+            f"{size.party} ↔ {size.partner}",
+            f"a {size.per}",
+            bytes_text(size.sent_bytes),
+            bytes_text(size.received_bytes),
+        )
+        for size in shown
+    ]
+    if len(best.messages) > len(shown):
+        rows.append((f"and {len(best.messages) - len(shown)} more", "", "", ""))
+    return (
+        page
+        + "<h2>Messages to come</h2>"
+        + _table_html(
+            f"with {best.title}; {best.messages[0].assuming}",
+            ("between", "per", "sent →", "← received"),
+            rows,
+            numbers=(2, 3),
+        )
+    )
+
+
+def _table_html(
+    caption: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    numbers: Collection[int],
+) -> str:
+    """A table that scrolls by itself where it is wider than the page."""
+
+    def cells(tag: str, values: Sequence[str]) -> str:
+        opening = ["<" + tag + (' class="n"' if n in numbers else "") for n in range(len(values))]
+        scope = ' scope="col"' if tag == "th" else ""
+        return "".join(
+            f"{start}{scope}>{escape(value)}</{tag}>"
+            for start, value in zip(opening, values, strict=True)
+        )
+
+    above = f"<caption>{escape(caption)}</caption>" if caption else ""
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return (
+        f'<div class="scroll"><table>{above}<thead><tr>{cells("th", head)}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )

@@ -1,0 +1,73 @@
+"""The command itself: help at once, and how mistakes and Ctrl-C end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from dovetail import __version__
+from dovetail.cli import main as cli
+
+
+def test_help_answers_without_torch() -> None:
+    script = (
+        "import sys\n"
+        "from dovetail.cli.main import app\n"
+        "app(['--help'], standalone_mode=False)\n"
+        "heavy = {'torch', 'sklearn', 'duckdb', 'numpy', 'pandas', 'pydantic'}\n"
+        "print('loaded:', *sorted(heavy & sys.modules.keys()))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    for command in ("demo", "train", "predict"):
+        assert f"\n  {command} " in run.stdout
+    assert run.stdout.endswith("loaded:\n")
+
+
+@pytest.mark.parametrize("command", ["demo", "train", "predict"])
+def test_every_command_explains_itself(dovetail: Any, command: str) -> None:
+    done = dovetail(command, "--help")
+    assert done.code == 0
+    assert "--quiet" in done.out
+    assert "--json" in done.out
+
+
+def test_no_command_prints_the_help(dovetail: Any) -> None:
+    done = dovetail()
+    assert done.code == 2
+    assert "Start with: dovetail demo" in done.out + done.err
+
+
+def test_the_version_is_the_packages(dovetail: Any) -> None:
+    assert dovetail("--version").out == f"dovetail {__version__}\n"
+
+
+def test_an_unknown_option_or_command_ends_in_2(dovetail: Any) -> None:
+    for arguments in (("trian",), ("train",), ("train", "run.toml", "--sed", 1)):
+        done = dovetail(*arguments)
+        assert done.code == 2
+        assert "Error: " in done.err
+
+
+def test_ctrl_c_ends_in_130_and_one_sentence(
+    dovetail: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dovetail.cli.train.run_train", interrupted)
+    done = dovetail("train", "run.toml")
+    assert done.code == 130
+    assert done.err == "dovetail: stopped; what was finished is kept (see --resume)\n"
+
+
+def test_a_bug_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("dovetail.cli.train.run_train", broken)
+    monkeypatch.setattr("sys.argv", ["dovetail", "train", "run.toml"])
+    with pytest.raises(ZeroDivisionError):
+        cli.main()

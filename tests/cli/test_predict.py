@@ -1,0 +1,375 @@
+"""``dovetail predict``: a model's folder and raw data are all it needs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dovetail as package
+from dovetail import data as dd
+from dovetail.models import Head, Model, Perceptron
+
+HEADER = ["patient", "diagnosis", "p(benign)", "p(malignant)"]
+
+
+def rows(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text)))
+
+
+@pytest.fixture
+def model(trained: Path) -> Path:
+    return trained / "models" / "clinic"
+
+
+def test_a_fresh_process_needs_nothing_but_the_model_and_a_table(
+    model: Path, patients: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(model, tmp_path / "elsewhere" / "model")
+    shutil.copy(patients, tmp_path / "new.csv")
+    run = subprocess.run(
+        [sys.executable, "-m", "dovetail.cli.main", "predict", "elsewhere/model", "new.csv",
+         "--id", "patient"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    header, *said = rows(run.stdout)
+    assert header == HEADER
+    assert [row[0] for row in said] == [f"P{number}" for number in range(40, 0, -1)]
+    for _, name, benign, malignant in said:
+        assert float(benign) + float(malignant) == pytest.approx(1, abs=1e-5)
+        assert name == ("benign" if float(benign) > float(malignant) else "malignant")
+    table = dd.read_table(patients)
+    right = sum(
+        row[1] == truth for row, truth in zip(said, table.column("diagnosis").values, strict=True)
+    )
+    assert right > 30
+    assert f"against the column 'diagnosis': accuracy {right / 40:.4f}" in run.stderr
+
+    # The same as from Python.
+    loaded = package.load(model)
+    assert isinstance(loaded.input, dd.TableEncoder)
+    probabilities = loaded.predict(loaded.input.transform(table)).probabilities
+    assert probabilities is not None
+    printed = np.array([[float(value) for value in row[2:]] for row in said])
+    np.testing.assert_allclose(printed, probabilities, atol=1e-6)
+
+
+def test_rows_are_numbered_where_no_column_names_them(
+    dovetail: Any, model: Path, patients: Path
+) -> None:
+    header, *said = rows(dovetail("predict", model, patients).out)
+    assert header == ["row", *HEADER[1:]]
+    assert [row[0] for row in said] == [str(number) for number in range(40)]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_table_is_written(
+    dovetail: Any, model: Path, patients: Path, tmp_path: Path, ending: str
+) -> None:
+    out = tmp_path / f"said.{ending}"
+    done = dovetail("predict", model, patients, "--out", out, "--id", "patient")
+    assert (done.code, done.out) == (0, "")
+    assert f"40 rows predicted: {out}" in done.err
+    written = dd.read_table(out)
+    assert list(written.names) == HEADER
+    printed = rows(dovetail("predict", model, patients, "--id", "patient").out)[1:]
+    assert written.column("patient").values.tolist() == [row[0] for row in printed]
+    assert written.column("diagnosis").values.tolist() == [row[1] for row in printed]
+    expected = [float(row[2]) for row in printed]
+    np.testing.assert_allclose(written.column("p(benign)").values, expected, rtol=1e-5)
+
+
+def test_parquet_is_read(dovetail: Any, model: Path, patients: Path, tmp_path: Path) -> None:
+    table = dd.read_table(patients)
+    path = tmp_path / "patients.parquet"
+    dd.write_table(path, {name: table.column(name).values for name in table.names})
+    assert dovetail("predict", model, path).out == dovetail("predict", model, patients).out
+
+
+def test_a_run_with_one_model_stands_for_it(
+    dovetail: Any, trained: Path, model: Path, patients: Path
+) -> None:
+    assert dovetail("predict", trained, patients).out == dovetail("predict", model, patients).out
+
+
+def test_a_run_of_several_models_is_asked_which(
+    dovetail: Any, trained: Path, patients: Path, tmp_path: Path
+) -> None:
+    for seed in (0, 1):
+        shutil.copytree(trained / "models", tmp_path / "run" / f"seed-{seed}" / "models")
+    done = dovetail("predict", "run", patients)
+    assert done.code == 2
+    assert "run has 2 models; name one, for example run/seed-0/models/clinic" in done.err
+
+
+def test_quiet_prints_the_predictions_alone(
+    dovetail: Any, model: Path, patients: Path, tmp_path: Path
+) -> None:
+    done = dovetail("predict", model, patients, "--quiet")
+    assert done.err == ""
+    assert len(rows(done.out)) == 41
+    done = dovetail("predict", model, patients, "--quiet", "--out", tmp_path / "said.csv")
+    assert (done.out, done.err) == ("", "")
+
+
+def test_json_is_one_object(dovetail: Any, model: Path, patients: Path, tmp_path: Path) -> None:
+    done = dovetail("predict", model, patients, "--json", "--id", "patient")
+    said = json.loads(done.out)
+    assert done.err == ""
+    assert said["rows"] == 40
+    assert list(said["columns"]) == HEADER
+    assert said["columns"]["patient"][0] == "P40"
+    assert said["scores"].keys() == {"accuracy", "log_loss", "auc"}
+    out = tmp_path / "said.csv"
+    assert json.loads(dovetail("predict", model, patients, "--json", "--out", out).out) == {
+        "rows": 40,
+        "out": str(out),
+        "scores": said["scores"],
+    }
+
+
+def test_without_a_label_there_is_nothing_to_score(
+    dovetail: Any, model: Path, patients: Path, tmp_path: Path
+) -> None:
+    table = dd.read_table(patients)
+    path = tmp_path / "unlabelled.csv"
+    columns = {name: table.column(name).values for name in table.names if name != "diagnosis"}
+    dd.write_table(path, columns)
+    done = dovetail("predict", model, path)
+    assert (done.code, done.err) == (0, "")
+    assert done.out == dovetail("predict", model, patients).out
+
+
+def test_a_label_of_other_classes_is_not_scored_but_predicted(
+    dovetail: Any, model: Path, patients: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "relabelled.csv"
+    path.write_text(patients.read_text().replace("benign", "B").replace("malignant", "M"))
+    done = dovetail("predict", model, path)
+    assert done.code == 0
+    assert done.out == dovetail("predict", model, patients).out
+    assert "not scored: label 'diagnosis' has the class 'B'" in done.err
+
+
+def test_a_missing_value_is_imputed(
+    dovetail: Any, model: Path, patients: Path, tmp_path: Path
+) -> None:
+    lines = patients.read_text().splitlines()
+    fields = lines[1].split(",")
+    lines[1] = ",".join([*fields[:2], "", *fields[3:]])
+    (tmp_path / "gap.csv").write_text("\n".join(lines) + "\n")
+    done = dovetail("predict", model, tmp_path / "gap.csv")
+    assert done.code == 0
+    said, whole = rows(done.out), rows(dovetail("predict", model, patients).out)
+    assert said[1] != whole[1]
+    assert said[2:] == whole[2:]
+
+
+# --- Other models ---------------------------------------------------------------------------------
+
+
+def save_model(folder: Path, input: dd.Input | None, task: dd.Task, shape: tuple[int, ...]) -> Path:
+    spec, head = Perceptron((4,)), Head()
+    torch.manual_seed(0)
+    return Model(
+        party="bank",
+        task=task,
+        encoder=spec.encoder(shape),
+        head=head.build(4, task.num_outputs),
+        input_shape=shape,
+        input=input,
+        encoder_spec=spec,
+        head_spec=head,
+        about={"label": "spent"},
+    ).save(folder)
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> Path:
+    """A model of a number column and a category."""
+    columns = {
+        "age": np.array([20.0, 40, 60]),
+        "job": np.array(["clerk", "cook", "smith"], dtype=object),
+    }
+    table = dd.table_from_arrays("clients", columns)
+    encoder = dd.TableEncoder.fit(table, ["age", "job"], party="bank")
+    return save_model(tmp_path / "bank", encoder, dd.Regression(100.0, 10.0), (4,))
+
+
+def test_a_regression_gives_values(dovetail: Any, bank: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("id,age,job\n7,30,cook\n9,50,smith\n")
+    header, *said = rows(dovetail("predict", bank, "new.csv", "--id", "id").out)
+    assert header == ["id", "spent"]
+    assert [row[0] for row in said] == ["7", "9"]
+    loaded = package.load(bank)
+    assert isinstance(loaded.input, dd.TableEncoder)
+    values = loaded.predict(loaded.input.transform(dd.read_table(tmp_path / "new.csv"))).values
+    assert [float(row[1]) for row in said] == pytest.approx(values, rel=1e-5)
+
+
+def test_a_regression_is_scored_against_numbers_only(
+    dovetail: Any, bank: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "new.csv").write_text("age,job,spent\n30,cook,90\n50,smith,120\n")
+    assert "against the column 'spent': rmse" in dovetail("predict", bank, "new.csv").err
+    (tmp_path / "new.csv").write_text("age,job,spent\n30,cook,much\n50,smith,little\n")
+    done = dovetail("predict", bank, "new.csv")
+    assert done.code == 0
+    assert "not scored: label 'spent' is text, not numbers" in done.err
+
+
+def test_an_unseen_category_is_refused_or_taken_as_missing(
+    dovetail: Any, bank: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "new.csv").write_text("age,job\n30,cook\n50,pilot\n")
+    done = dovetail("predict", bank, "new.csv")
+    assert (done.code, done.out) == (2, "")
+    assert "party 'bank': column 'job' of new.csv has 1 row with a value that training" in done.err
+    assert "such as 'pilot'; allow_unseen (--allow-unseen)" in done.err
+    (tmp_path / "gap.csv").write_text("age,job\n30,cook\n50,\n")
+    allowed = dovetail("predict", bank, "new.csv", "--allow-unseen")
+    assert (allowed.code, allowed.err) == (0, "")
+    assert allowed.out == dovetail("predict", bank, "gap.csv").out
+
+
+@pytest.mark.parametrize("name", ["images.npz", "folder"])
+def test_images_are_predicted_whole_or_as_strips(dovetail: Any, tmp_path: Path, name: str) -> None:
+    from PIL import Image
+
+    images = np.random.default_rng(0).integers(256, size=(4, 6, 5), dtype=np.uint8)
+    if name == "images.npz":
+        np.savez(tmp_path / name, x=images, y=np.array([0, 1, 1, 0]))
+        classes: tuple[str | int, ...] = (0, 1)
+    else:
+        classes = ("cat", "dog")
+        for place, image in enumerate(images):
+            (tmp_path / name / str(classes[place // 2])).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(tmp_path / name / str(classes[place // 2]) / f"{place}.png")
+    strip = dd.ImageInput(1, 6, 5, "height", 3, 6)
+    folder = save_model(tmp_path / "model", strip, dd.Classification(classes), strip.shape)
+    done = dovetail("predict", folder, name)
+    assert done.code == 0
+    header, *said = rows(done.out)
+    assert header == ["row", "spent", *[f"p({each})" for each in classes]]
+    assert len(said) == 4
+    assert "against the column 'spent': accuracy" in done.err
+    lower = torch.from_numpy(images[:, None, 3:].copy())
+    expected = package.load(folder).predict(lower).values.tolist()
+    assert [row[1] for row in said] == [str(value) for value in expected]
+
+
+def test_a_model_of_tensors_alone_points_to_python(
+    dovetail: Any, tmp_path: Path, patients: Path
+) -> None:
+    folder = save_model(tmp_path / "model", None, dd.Regression(), (4,))
+    done = dovetail("predict", folder, patients)
+    assert done.code == 2
+    assert "saved without its input columns; use dovetail.load(folder).predict(" in done.err
+
+
+# --- Bad input ------------------------------------------------------------------------------------
+
+
+def test_a_table_that_lacks_columns_names_them(
+    dovetail: Any, model: Path, tmp_path: Path, patients: Path
+) -> None:
+    text = patients.read_text().replace("mean area", "area").replace("mean radius", "radius")
+    (tmp_path / "other.csv").write_text(text)
+    done = dovetail("predict", model, "other.csv")
+    assert (done.code, done.out) == (2, "")
+    assert "party 'clinic': other.csv lacks the columns ['mean radius', 'mean area']" in done.err
+
+
+def test_an_id_column_that_is_not_there_or_has_gaps_is_named(
+    dovetail: Any, model: Path, patients: Path, tmp_path: Path
+) -> None:
+    done = dovetail("predict", model, patients, "--id", "pateint")
+    assert done.code == 2
+    assert "no column 'pateint' in" in done.err
+    assert "did you mean 'patient'?" in done.err
+    (tmp_path / "gap.csv").write_text(patients.read_text().replace("P40", "").replace("P7,", ","))
+    done = dovetail("predict", model, "gap.csv", "--id", "patient")
+    assert done.code == 2
+    assert "gap.csv: 2 rows have no 'patient'" in done.err
+
+
+def test_images_of_another_shape_are_refused(dovetail: Any, tmp_path: Path) -> None:
+    strip = dd.ImageInput(1, 6, 5, "height", 3, 6)
+    folder = save_model(tmp_path / "model", strip, dd.Classification((0, 1)), strip.shape)
+    np.savez(tmp_path / "wide.npz", x=np.zeros((2, 6, 9), np.uint8), y=np.array([0, 1]))
+    done = dovetail("predict", folder, "wide.npz")
+    assert done.code == 2
+    assert "wide.npz: wrong image shape: expected (1, 6, 5)" in done.err
+    assert "got (1, 6, 9)" in done.err
+
+
+def test_images_are_no_table_and_a_table_no_images(
+    dovetail: Any, model: Path, patients: Path, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "set.npz", x=np.zeros((2, 6, 5), np.uint8), y=np.array([0, 1]))
+    done = dovetail("predict", model, "set.npz")
+    assert done.code == 2
+    assert "cannot read set.npz: a table's name ends in" in done.err
+    strip = dd.ImageInput(1, 6, 5, "height", 3, 6)
+    folder = save_model(tmp_path / "model", strip, dd.Classification((0, 1)), strip.shape)
+    done = dovetail("predict", folder, patients)
+    assert done.code == 2
+    assert "patients.csv as an .npz file" in done.err
+
+
+def test_a_folder_that_is_no_model_is_named(
+    dovetail: Any, model: Path, patients: Path, tmp_path: Path
+) -> None:
+    done = dovetail("predict", "nowhere", patients)
+    assert done.code == 2
+    assert "nowhere is no model folder: model.json is missing" in done.err
+    shutil.copytree(model, tmp_path / "changed")
+    with (tmp_path / "changed" / "model.safetensors").open("ab") as file:
+        file.write(b"\0")
+    done = dovetail("predict", "changed", patients)
+    assert done.code == 2
+    assert "changed: model.safetensors is not the file that model.json was written for" in done.err
+
+
+def test_data_that_cannot_be_read_is_named(dovetail: Any, model: Path, tmp_path: Path) -> None:
+    done = dovetail("predict", model, "nowhere.csv")
+    assert done.code == 2
+    assert "there is no file nowhere.csv" in done.err
+    (tmp_path / "empty.csv").write_text("")
+    done = dovetail("predict", model, "empty.csv")
+    assert done.code == 2
+    assert "empty.csv is empty" in done.err
+
+
+def test_an_output_that_cannot_be_written_is_named(
+    dovetail: Any, model: Path, patients: Path
+) -> None:
+    for out, words in (
+        ("said.xlsx", "cannot write said.xlsx: its name must end in .csv or .parquet"),
+        ("nowhere/said.csv", "cannot write nowhere/said.csv: there is no folder nowhere"),
+    ):
+        done = dovetail("predict", model, patients, "--out", out)
+        assert done.code == 2
+        assert words in done.err
+
+
+def test_an_unknown_device_is_named(dovetail: Any, model: Path, patients: Path) -> None:
+    for name in ("gpu", "meta", "cuda:99"):
+        done = dovetail("predict", model, patients, "--device", name)
+        assert done.code == 2
+        assert f"there is no device '{name}' here; there is ['cpu'" in done.err
+    assert dovetail("predict", model, patients, "--device", "cpu").code == 0

@@ -1,0 +1,80 @@
+"""The run files that ship, and the demo."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail import data as dd
+from dovetail.cli.runfile import load_run
+
+# Read before a test changes the environment.
+DATA = os.environ.get("DOVETAIL_DATA", "nowhere")
+
+RUNS = Path(__file__).parents[2] / "runs" / "apfed"
+FILES = sorted(RUNS.glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_run_file_that_ships_is_valid_with_each_recipe(path: Path) -> None:
+    for name in load_run(path).recipes:
+        load_run(path, recipe=name)
+
+
+def test_table_2_is_four_sets_by_five_settings_by_four_methods() -> None:
+    generated = runpy.run_path(str(RUNS / "generate.py"))["all_files"]()
+    assert len(generated) == 4 * 5 * 4
+    for name, text in generated.items():
+        assert (RUNS / name).read_text() == text
+
+
+def test_a_cell_trains_on_its_real_data(dovetail: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not (Path(DATA) / "mnist.npz").exists():
+        pytest.skip("needs mnist.npz in the folder that DOVETAIL_DATA names")
+    monkeypatch.setenv("DOVETAIL_DATA", DATA)
+    done = dovetail(
+        "train", RUNS / "mnist-2-1-apfed-c.toml", "--recipe", "subset", "--seed", 0, "--json",
+        "--set", "data.rows=200", "--set", "apfed.epochs=1", "--set", "evaluate_every=0",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert 0 < json.loads(done.out)["parties"]["view-1"]["accuracy"] < 1
+
+
+def test_the_demo_tells_the_whole_story(dovetail: Any, tmp_path: Path) -> None:
+    done = dovetail("demo", "--seeds", 1, "--out", "demo")
+    assert done.code == 0, done.err
+    for title in (
+        "APFed-C, predicts alone",
+        "APFed-R, predicts alone",
+        "learned alone",
+        "classic vertical, partners present",
+        "classic vertical, partners gone: zeros",
+        "classic vertical, partners gone: average",
+        "classic vertical, partners gone: random",
+    ):
+        assert title in done.out
+    names = {path.name for path in (tmp_path / "demo").iterdir()}
+    files = {"run.toml", "metrics.jsonl", "result.json", "ledger.jsonl", "models", "new-digits.csv"}
+    assert names == files
+    upper = [f"pixel_{row}_{place}" for row in range(4) for place in range(8)]
+    assert list(dd.read_table(tmp_path / "demo" / "new-digits.csv").names) == [
+        "id",
+        *upper,
+        "digit",
+    ]
+
+    # The command that it ends with works, and finds what the demo measured.
+    command = done.out.strip().splitlines()[-1].split()
+    assert command[:2] == ["dovetail", "predict"]
+    predicted = dovetail(*command[1:], "--json")
+    assert predicted.code == 0, predicted.err
+    said = json.loads(predicted.out)
+    result = json.loads((tmp_path / "demo" / "result.json").read_text())
+    assert said["rows"] == 719  # 40 % of 1797
+    assert said["scores"]["accuracy"] == pytest.approx(result["parties"]["upper"]["accuracy"])
+    assert result["bytes"].keys() == {"upper", "lower"}

@@ -1,0 +1,387 @@
+"""A run trains what it says, on the same rows, and keeps what DESIGN says a run folder holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+import torch
+
+from dovetail import evaluation
+from dovetail.algorithms import apfed
+from dovetail.data import (
+    Column,
+    Dataset,
+    Federation,
+    ImageInput,
+    Partitioned,
+    PartyData,
+    TableEncoder,
+    columns,
+    strips,
+    table_from_arrays,
+)
+from dovetail.errors import ConfigError, PartyError, TrainingError
+from dovetail.evaluation import Outcome, PassiveSetup, RunFolder, Setup, Stage, pool
+from dovetail.models import Head, Perceptron, load
+
+SIDES = {"bank": ["a", "b"], "shop": ["c"], "lab": ["d", "b"]}
+WIDTHS = Perceptron((6, 5))
+
+
+def table(num_rows: int, *, first_id: int = 0, seed: int = 0) -> Dataset:
+    rng = np.random.default_rng(seed)
+    x = {name: rng.normal(size=num_rows) for name in "abcd"}
+    labels = np.where(x["a"] + x["c"] > 0, "yes", "no").astype(object)
+    return Dataset(
+        "clients",
+        np.arange(first_id, first_id + num_rows),
+        table_from_arrays("clients", x),
+        "buys",
+        Column(labels, np.zeros(num_rows, dtype=bool)),
+    )
+
+
+def dealt(**settings: Any) -> Partitioned:
+    return columns(
+        table(40), table(20, first_id=40, seed=1), parties=SIDES, active="bank", **settings
+    )
+
+
+def images(num_rows: int, first_id: int = 0) -> Dataset:
+    rng = torch.Generator().manual_seed(first_id)
+    x = torch.randint(256, (num_rows, 1, 7, 6), dtype=torch.uint8, generator=rng)
+    labels = np.arange(num_rows) % 3
+    return Dataset(
+        "digits",
+        np.arange(first_id, first_id + num_rows),
+        x,
+        "digit",
+        Column(labels, np.zeros(num_rows, dtype=bool)),
+    )
+
+
+def setup(method: Stage = "apfed-c", data: Partitioned | None = None, **changed: Any) -> Setup:
+    data = data or dealt()
+    active = changed.pop("active", "bank")
+    settings = {"epochs": 2, "batch_size": 16, "learning_rate": 0.05, **changed.pop("config", {})}
+    return Setup(
+        method=method,
+        data=data,
+        active=active,
+        config=apfed.Config(**settings),
+        encoder=WIDTHS,
+        head=Head((4,)),
+        passives={
+            name: PassiveSetup(apfed.PassiveConfig(), WIDTHS)
+            for name in data.train.parties
+            if name != active
+        },
+        **changed,
+    )
+
+
+def outcomes(setup: Setup, seed: int = 0) -> tuple[dict[str, Outcome], list[tuple[str, int, Any]]]:
+    lines: list[tuple[str, int, Any]] = []
+    stages = evaluation.run(setup, seed, lambda *line: lines.append(line))
+    return dict(stages), lines
+
+
+# --- Pooling -------------------------------------------------------------------------------------
+
+
+def test_pooled_columns_are_the_table() -> None:
+    data = dealt()
+    for part, whole in ((data.train, table(40)), (data.test, table(20, first_id=40, seed=1))):
+        assert part is not None
+        pooled = pool(data, part, "bank")
+        inputs = [data.inputs[name] for name in SIDES]
+        expected = [
+            encoder.transform(whole.x)  # type: ignore[arg-type]
+            for encoder in inputs
+            if isinstance(encoder, TableEncoder)
+        ]
+        torch.testing.assert_close(pooled.joined(), torch.cat(expected, dim=1))
+        assert pooled.ids.tolist() == whole.ids.tolist()
+        assert torch.equal(pooled.labels, part["bank"].labels)
+
+
+def test_a_row_that_a_party_lacks_is_pooled_as_the_mean() -> None:
+    data = dealt(overlap={"shop": 0.5})
+    pooled = pool(data, data.train, "bank").joined()
+    held = np.isin(data.train["bank"].ids, data.train["shop"].ids)
+    assert held.sum() == 20
+    assert (pooled[~held, 2] == 0).all()
+    assert (pooled[held, 2] != 0).all()
+
+
+@pytest.mark.parametrize("axis", ["height", "width"])
+def test_pooled_strips_are_the_images(axis: Any) -> None:
+    data = strips(images(9), None, views=3, active=2, axis=axis)
+    whole = images(9).x
+    assert isinstance(whole, torch.Tensor)
+    kept = whole[:, :, :6] if axis == "height" else whole  # 7 rows: one is dropped
+    assert torch.equal(pool(data, data.train, "view-2").joined(), kept)
+    assert isinstance(data.inputs["view-1"], ImageInput)
+
+
+def test_pooling_copies() -> None:
+    data = dealt(overlap={"shop": 0.5})
+    before = data.train["shop"].joined().clone()
+    pool(data, data.train, "bank")
+    assert torch.equal(data.train["shop"].joined(), before)
+
+
+# --- Stages --------------------------------------------------------------------------------------
+
+
+def test_each_stage_is_scored_under_its_names() -> None:
+    rulers: tuple[Stage, ...] = ("apfed-r", "apfed", "alone", "pooled", "tvfl", "apfed-c")
+    done, lines = outcomes(setup(rulers=rulers))
+    assert list(done) == ["apfed-c", "apfed-r", "apfed", "alone", "pooled", "tvfl"]
+    names = {stage: list(outcome.scores) for stage, outcome in done.items()}
+    assert names.pop("tvfl") == ["tvfl", "tvfl-0", "tvfl-a", "tvfl-r"]
+    assert all(scored == [stage] for stage, scored in names.items())
+    for outcome in done.values():
+        for scores in outcome.scores.values():
+            assert scores.keys() == {"accuracy", "log_loss", "auc"}
+    assert [(stage, num_epochs, line["epoch"]) for stage, num_epochs, line in lines] == [
+        (stage, 2, epoch) for stage in done for epoch in (1, 2)
+    ]
+    with_model = {stage for stage, outcome in done.items() if outcome.model is not None}
+    assert with_model == {"apfed-c", "apfed-r", "apfed", "alone"}  # pooled needs everybody
+    silent = {stage for stage, outcome in done.items() if not outcome.ledger.bytes_by_party()}
+    assert silent == {"alone", "pooled"}
+
+
+def test_a_stage_is_the_same_beside_others_and_by_itself() -> None:
+    beside, _ = outcomes(setup(rulers=("alone", "tvfl")))
+    for stage in ("alone", "tvfl"):
+        by_itself, _ = outcomes(setup(stage))
+        assert beside[stage].scores == by_itself[stage].scores
+
+
+def test_apfed_without_trade_off_scores_as_alone() -> None:
+    done, _ = outcomes(setup(rulers=("apfed-r", "alone"), config={"trade_off": 0.0}))
+    assert done["apfed-c"].scores["apfed-c"] == done["alone"].scores["alone"]
+    assert done["apfed-r"].scores["apfed-r"] == done["alone"].scores["alone"]
+
+
+def test_scores_come_as_often_as_asked_for_and_after_the_last_epoch() -> None:
+    for every, expected in ((1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (0, [5])):
+        _, lines = outcomes(
+            setup("tvfl", rulers=("alone",), evaluate_every=every, config={"epochs": 5})
+        )
+        for stage in ("tvfl", "alone"):
+            scored = [line["epoch"] for name, _, line in lines if name == stage if "auc" in line]
+            assert scored == expected
+
+
+def test_without_test_rows_there_is_a_model_and_no_score() -> None:
+    data = replace(dealt(), test=None)
+    done, _ = outcomes(setup(data=data, rulers=("tvfl", "pooled")))
+    assert all(not outcome.scores for outcome in done.values())
+    assert done["apfed-c"].model is not None
+
+
+def test_classic_vertical_learning_needs_a_partner() -> None:
+    data = columns(table(40), table(20), parties={"bank": ["*"]}, active="bank")
+    with pytest.raises(ConfigError, match="'tvfl' needs at least one party beside the active one"):
+        outcomes(setup("tvfl", data))
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("alone", r"party 'bank': after training 'alone' its outputs are not finite on \d+ of 20"),
+        ("tvfl", "party 'shop': its codes are not finite; lower its learning_rate"),
+    ],
+)
+def test_weights_lost_in_the_last_step_are_an_error_with_a_name(method: Stage, words: str) -> None:
+    config = {"epochs": 1, "batch_size": 40, "learning_rate": 1e30}  # one step: its loss is finite
+    with pytest.raises((TrainingError, PartyError), match=words):
+        outcomes(setup(method, config=config))
+
+
+def test_a_party_that_is_left_out_is_told_of() -> None:
+    data = dealt()
+    far = replace(data.train["shop"], blocks={"columns": data.train["shop"].joined() * 1e30})
+    others = [party for party in data.train.parties.values() if party.name != "shop"]
+    broken = replace(data, train=Federation([*others, far]))
+    done, lines = outcomes(setup("apfed-r", broken, rulers=("alone",)))
+    missed = done["apfed-r"].missed["shop"]
+    assert (missed["steps"], missed["of"]) == (6, 6)  # 3 steps in each of 2 epochs
+    assert "epoch 1, step 1: its reconstruction loss is inf" in missed["first"]
+    assert lines[0][2]["missed"] == {"shop": 3}
+    assert done["alone"].missed == {}
+
+
+# --- The run folder -------------------------------------------------------------------------------
+
+
+def kept(path: Path, setup: Setup, seed: int = 0, **run: Any) -> dict[str, Any]:
+    """Train and write the folder; its result."""
+    settings = {"method": setup.method, "seed": seed, **run}
+    with RunFolder(path, settings, seed=seed, method=setup.method) as folder:
+        stages = evaluation.run(setup, seed, lambda stage, _, line: folder.epoch(stage, line))
+        for stage, outcome in stages:
+            folder.stage(stage, outcome)
+        return folder.finish(setup.active)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_run_folder_holds_every_file(tmp_path: Path) -> None:
+    result = kept(tmp_path / "run", setup(rulers=("alone", "tvfl")), seed=3)
+    files = {str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*.*")}
+    assert files == {
+        "run.toml",
+        "metrics.jsonl",
+        "result.json",
+        "ledger.jsonl",
+        "models/bank/model.json",
+        "models/bank/model.safetensors",
+    }
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
+    assert (result["method"], result["seed"]) == ("apfed-c", 3)
+    assert list(result["parties"]) == ["bank"]
+    assert result["parties"]["bank"].keys() == {"accuracy", "log_loss", "auc"}
+    assert list(result["rulers"]) == ["alone", "tvfl", "tvfl-0", "tvfl-a", "tvfl-r"]
+    assert result["seconds"] == result["stages"]["apfed-c"]["seconds"] > 0
+    metrics = read_lines(tmp_path / "run" / "metrics.jsonl")
+    assert [(line["stage"], line["epoch"]) for line in metrics] == [
+        (stage, epoch) for stage in ("apfed-c", "alone", "tvfl") for epoch in (1, 2)
+    ]
+    last = {line["stage"]: line for line in metrics}
+    assert last["apfed-c"]["auc"] == result["parties"]["bank"]["auc"]
+    assert last["alone"]["auc"] == result["rulers"]["alone"]["auc"]
+
+
+def test_the_ledgers_bytes_are_the_results(tmp_path: Path) -> None:
+    result = kept(tmp_path, setup(rulers=("apfed-r", "tvfl")))
+    totals: dict[str, dict[str, dict[str, int]]] = {}
+    for line in read_lines(tmp_path / "ledger.jsonl"):
+        size = {"int64": 8, "float32": 4}
+        each = sum(
+            size[tensor["dtype"]] * int(np.prod(tensor["shape"])) for tensor in line["tensors"]
+        )
+        assert line["bytes"] == each * line["count"]
+        stage = totals.setdefault(line["stage"], {})
+        for party, direction in ((line["from"], "sent"), (line["to"], "received")):
+            party_bytes = stage.setdefault(party, {"sent": 0, "received": 0})
+            party_bytes[direction] += line["bytes"]
+    assert totals == {stage: told["bytes"] for stage, told in result["stages"].items()}
+    assert result["bytes"] == totals["apfed-c"]
+    # 40 rows an epoch, 2 epochs, 2 partners: places (8 bytes) and codes of width 5 (4 bytes each).
+    assert result["bytes"]["bank"] == {"sent": 2 * 2 * 40 * (8 + 20), "received": 2 * 2 * 40 * 20}
+
+
+def test_what_stays_at_home_is_not_in_the_ledger(tmp_path: Path) -> None:
+    kept(tmp_path, setup(rulers=("tvfl",)))
+    sent = {
+        tensor["name"]
+        for line in read_lines(tmp_path / "ledger.jsonl")
+        for tensor in line["tensors"]
+    }
+    assert sent == {"samples_B", "code_BD", "gradient_BD"}
+
+
+def test_the_model_kept_is_the_methods_and_predicts_from_raw_columns(tmp_path: Path) -> None:
+    result = kept(tmp_path, setup(rulers=("alone",)), seed=1)
+    model = load(tmp_path / "models" / "bank")
+    assert model.about == {"method": "apfed-c", "seed": 1, "label": "buys"}
+    assert isinstance(model.input, TableEncoder)
+    test = table(20, first_id=40, seed=1)
+    said = model.predict(model.input.transform(test.x)).values  # type: ignore[arg-type]
+    assert (said == test.labels.values).mean() == result["parties"]["bank"]["accuracy"]
+
+
+def test_a_new_run_leaves_nothing_of_an_earlier_one(tmp_path: Path) -> None:
+    kept(tmp_path, setup())
+    assert (tmp_path / "models" / "bank").exists()
+    with RunFolder(tmp_path, {}, seed=0, method="tvfl"):
+        names = {path.name for path in tmp_path.rglob("*.*")}
+        assert names == {"run.toml", "metrics.jsonl"}
+
+
+def test_a_run_that_stopped_is_not_finished(tmp_path: Path) -> None:
+    run = {"method": "alone", "seed": 0}
+    assert evaluation.finished(tmp_path, run) is None
+    result = kept(tmp_path, setup("alone"))
+    assert evaluation.finished(tmp_path, run) == result
+    assert evaluation.finished(tmp_path, {**run, "seed": 1}) is None
+    (tmp_path / "result.json").write_text("{")
+    assert evaluation.finished(tmp_path, run) is None
+
+    def stops() -> None:
+        with RunFolder(tmp_path, run, seed=0, method="alone") as folder:
+            folder.epoch("alone", {"epoch": 1})
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        stops()
+    assert evaluation.finished(tmp_path, run) is None
+    assert read_lines(tmp_path / "metrics.jsonl") == [{"stage": "alone", "epoch": 1}]
+
+
+def test_settings_are_written_as_toml(tmp_path: Path) -> None:
+    run = {"method": "alone", "seed": 0, "data": {"source": "x", "labels": 3}}
+    with RunFolder(tmp_path, run, seed=0, method="alone"):
+        assert (tmp_path / "run.toml").read_text() == tomli_w.dumps(run)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(
+            ConfigError, match=r"cannot write the run folder .*file/run: Not a directory"
+        ),
+        RunFolder(tmp_path / "file" / "run", {}, seed=0, method="alone"),
+    ):
+        pass
+
+
+def test_a_summary_is_the_mean_and_spread_over_seeds() -> None:
+    def result(seed: int, accuracy: float, alone: float) -> dict[str, Any]:
+        return {
+            "method": "apfed-r",
+            "seed": seed,
+            "parties": {"bank": {"accuracy": accuracy}},
+            "rulers": {"alone": {"accuracy": alone}},
+            "seconds": 2.0 + seed,
+            "bytes": {"bank": {"sent": 8, "received": 8}},
+        }
+
+    summary = evaluation.summarise([result(0, 0.5, 0.25), result(2, 0.75, 0.25)])
+    assert summary == {
+        "method": "apfed-r",
+        "seeds": [0, 2],
+        "parties": {"bank": {"accuracy": {"mean": 0.625, "std": pytest.approx(0.125 * 2**0.5)}}},
+        "rulers": {"alone": {"accuracy": {"mean": 0.25, "std": 0.0}}},
+        "seconds": 3.0,
+        "bytes": {"bank": {"sent": 8, "received": 8}},
+    }
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    evaluation.write_text(path, "one")
+    evaluation.write_text(path, "two")
+    assert path.read_text() == "two"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_party_data_is_untouched_by_a_run() -> None:
+    data = dealt()
+    before = {name: party.joined().clone() for name, party in data.train.parties.items()}
+    outcomes(setup(data=data, rulers=("pooled", "tvfl")))
+    for name, party in data.train.parties.items():
+        assert isinstance(party, PartyData)
+        assert torch.equal(party.joined(), before[name])
