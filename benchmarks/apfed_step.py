@@ -73,9 +73,7 @@ def plain_step(loss: str, batch_size: int) -> Step:
         else TABLE_3.decoder((64, 10, 24), (1, 14, 28))
     )
     parameters = [*encoder.parameters(), *head.parameters(), *helper.parameters()]
-    optimizer = torch.optim.SGD(
-        parameters, lr=1e-3, momentum=0.9, weight_decay=1e-4, fused=True
-    )
+    optimizer = torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, weight_decay=1e-4, fused=True)
     order = torch.randperm(NUM_ROWS)
     place = 0
 

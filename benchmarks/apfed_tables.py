@@ -190,7 +190,9 @@ def main() -> None:
     out = parser.parse_args().out
     tables = {
         "subset": [
-            row for name in ("mnist", "fmnist", "cifar10") for row in image_rows(out, name, "subset")
+            row
+            for name in ("mnist", "fmnist", "cifar10")
+            for row in image_rows(out, name, "subset")
         ],
         "cifar10": image_rows(out, "cifar10", "cpu"),
         "labels-adult": label_rows(out, "adult", "auc"),

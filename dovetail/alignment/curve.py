@@ -41,16 +41,23 @@ from hashlib import sha512
 from itertools import accumulate, pairwise
 from multiprocessing import get_context
 from types import TracebackType
+from typing import cast
 
 import gmpy2  # type: ignore[import-untyped]  # it has no stubs
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 POINT_BYTES = 32
 
 _DOMAIN = b"dovetail private set intersection 1: id to Curve25519\0"
 _P = gmpy2.mpz(2**255 - 19)
 _A = 486662
+#: What stands before 32 bytes to make them a public key (RFC 8410, 4). Read this way, a key takes
+#: 1.3 us; by X25519PublicKey.from_public_bytes, 2.0 us.
+_SPKI = bytes.fromhex("302a300506032b656e032100")
+_load = cast(Callable[[bytes], X25519PublicKey], load_der_public_key)
+
 _CHUNK = 2048  # points a worker takes at a time: about 70 ms
 
 
@@ -91,17 +98,20 @@ def _hash(packed: bytes) -> bytes:
 
 def _multiply(secret_and_points: bytes) -> bytes:
     """k times each point; zeros for a point of low order."""
-    key = X25519PrivateKey.from_private_bytes(secret_and_points[:POINT_BYTES])
-    exchange, load = key.exchange, X25519PublicKey.from_public_bytes
-
-    def times(point: bytes) -> bytes:
-        try:
-            return exchange(load(point))
-        except ValueError:  # OpenSSL's refusal of the result 0
-            return bytes(POINT_BYTES)
-
+    exchange = X25519PrivateKey.from_private_bytes(secret_and_points[:POINT_BYTES]).exchange
     starts = range(POINT_BYTES, len(secret_and_points), POINT_BYTES)
-    return b"".join([times(secret_and_points[at : at + POINT_BYTES]) for at in starts])
+    keys = [_load(_SPKI + secret_and_points[at : at + POINT_BYTES]) for at in starts]
+    try:
+        return b"".join(map(exchange, keys))
+    except ValueError:  # OpenSSL refuses the result 0: find out which
+        return b"".join([_multiply_one(exchange, key) for key in keys])
+
+
+def _multiply_one(exchange: Callable[[X25519PublicKey], bytes], key: X25519PublicKey) -> bytes:
+    try:
+        return exchange(key)
+    except ValueError:
+        return bytes(POINT_BYTES)
 
 
 def _pack(items: Sequence[bytes]) -> bytes:

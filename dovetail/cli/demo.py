@@ -44,6 +44,7 @@ def run_demo(out: Path, *, num_seeds: int, quiet: bool, as_json: bool, device: s
 
 def _write_new_samples(run: RunFile, out: Path) -> Path:
     """The test rows as a party would have them: raw columns of the upper half, and the label."""
+    assert run.data is not None
     pooled, _ = dd.load(run.data.source, label=run.data.label)
     assert run.data.test is not None
     _, test = dd.split(pooled, test=run.data.test, seed=run.data.split_seed, stratify=True)

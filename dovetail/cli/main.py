@@ -1,4 +1,4 @@
-"""``dovetail``: demo, train, predict.
+"""``dovetail``: demo, inspect, align, train, predict.
 
 Nothing heavy is imported until a command runs, so that ``dovetail --help`` answers at once.
 """
@@ -92,6 +92,36 @@ def train(
         quiet=quiet,
         as_json=as_json,
         device=device,
+    )
+
+
+@app.command()
+def align(
+    parties: Annotated[list[Path], typer.Argument(help="Two party files (TOML) or more.")],
+    initiator: Annotated[
+        str | None, typer.Option(help="The party that starts. [the one with labels, or the first]")
+    ] = None,
+    count: Annotated[
+        bool, typer.Option("--count", help="Count what is shared; nobody learns which.")
+    ] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Processes for the arithmetic.")] = 1,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find which rows are the same sample, by private set intersection.
+
+    No party sees another's ids: they are compared multiplied by both parties' secrets. Each
+    party's part of the result is kept beside its party file, where `dovetail train` finds it.
+    """
+    from dovetail.cli.align import run_align
+
+    run_align(
+        tuple(parties),
+        initiator=initiator,
+        count=count,
+        workers=workers,
+        quiet=quiet,
+        as_json=as_json,
     )
 
 

@@ -38,6 +38,37 @@ def console() -> Console:
     return Console()
 
 
+class PointProgress:
+    """One bar for an alignment, on standard error; a context."""
+
+    def __init__(self, title: str, *, shown: bool) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:<24}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not shown,
+        )
+        self._task = self._progress.add_task(title, total=None)
+
+    def __enter__(self) -> PointProgress:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def points(self, done: int, total: int) -> None:
+        """So many points of so many are done."""
+        self._progress.update(self._task, completed=done, total=total)
+
+
 class EpochProgress:
     """One bar a stage on standard error; a context."""
 

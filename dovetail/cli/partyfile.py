@@ -101,7 +101,8 @@ def open_sites(paths: tuple[Path, ...]) -> dict[str, Site]:
         site = open_site(path)
         if site.name in sites:
             raise ConfigError(
-                f"{sites[site.name].path} and {path} are both party {site.name!r}; names must differ"
+                f"{sites[site.name].path} and {path} are both party {site.name!r}; "
+                "names must differ"
             )
         sites[site.name] = site
     return sites

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from dovetail import data as dd
-from dovetail.cli.runfile import device as device_named
+from dovetail.cli.setup import device as device_named
 from dovetail.errors import DataError, ModelError
 from dovetail.evaluation import score
 from dovetail.models import Model, load

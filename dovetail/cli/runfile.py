@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dovetail import data as dd
 from dovetail.algorithms import apfed
 from dovetail.cli.validation import read_toml, validate
 from dovetail.errors import ConfigError
-from dovetail.evaluation import PassiveSetup, Setup, Stage
+from dovetail.evaluation import Stage
 from dovetail.models import (
     TABLE_3,
     TABLE_4,
@@ -24,15 +21,14 @@ from dovetail.models import (
     EncoderSpec,
     Head,
     Perceptron,
-    generator,
 )
 
 
-class _Section(BaseModel):
+class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ConvolutionalSection(_Section):
+class ConvolutionalSection(Section):
     """A convolutional encoder of one's own."""
 
     channels: tuple[int, ...]
@@ -56,7 +52,7 @@ def encoder_spec(field: EncoderField) -> EncoderSpec:
     return Convolutional(field.channels, field.kernels, field.strides, field.padding)
 
 
-class StripsSection(_Section):
+class StripsSection(Section):
     """Images cut into strips; setting m-i of the paper is views = m, active = i."""
 
     kind: Literal["strips"]
@@ -65,7 +61,7 @@ class StripsSection(_Section):
     axis: Literal["height", "width"] = "height"
 
 
-class ColumnsSection(_Section):
+class ColumnsSection(Section):
     """A table's columns by party; names take ``*`` and ``[0-3]``."""
 
     kind: Literal["columns"]
@@ -74,7 +70,7 @@ class ColumnsSection(_Section):
     overlap: float | dict[str, float] = 1.0  # share of the active's training rows, by party
 
 
-class DataSection(_Section):
+class DataSection(Section):
     """Which data, and who holds which part of it."""
 
     source: str
@@ -106,13 +102,13 @@ class PassiveFields(apfed.PassiveConfig):
     encoder: EncoderField = (64, 32)
 
 
-class EngineSection(_Section):
+class EngineSection(Section):
     """What carries messages."""
 
     kind: Literal["inprocess"] = "inprocess"
 
 
-class RunFile(_Section):
+class RunFile(Section):
     """A whole run file."""
 
     method: Stage
@@ -121,7 +117,10 @@ class RunFile(_Section):
     rulers: tuple[Stage, ...] = ()
     evaluate_every: int = Field(default=1, ge=0)  # epochs between test scores; 0: the last only
     device: str = "cpu"
-    data: DataSection
+    data: DataSection | None = None  # simulation: one pooled data set and a partition
+    parties: tuple[str, ...] | None = None  # or party files, each with a table of its own
+    active: str | None = None  # of party files: who drives, where several have labels
+    test: float | None = Field(default=None, gt=0, lt=1)  # of party files: share of labelled rows
     apfed: ApfedSection = ApfedSection()
     passive: dict[str, Any] = {}
     engine: EngineSection = EngineSection()
@@ -133,6 +132,21 @@ class RunFile(_Section):
             raise ValueError("give seed or seeds, not both")
         if self.seeds is not None and len(set(self.seeds)) < max(1, len(self.seeds)):
             raise ValueError(f"seeds must be one or more different numbers, got {list(self.seeds)}")
+        return self
+
+    @model_validator(mode="after")
+    def _one_kind_of_data(self) -> RunFile:
+        if (self.data is None) == (self.parties is None):
+            raise ValueError(
+                "give either [data] with a partition (simulation) or parties = [...], party files"
+            )
+        if self.parties is not None and self.passive:
+            raise ValueError(
+                "[passive] is for simulation; with parties = [...] each party's own file has its "
+                "settings, below [apfed]"
+            )
+        if self.parties is None and (self.active is not None or self.test is not None):
+            raise ValueError("active and test go with parties; in simulation set them in [data]")
         return self
 
     def all_seeds(self) -> tuple[int, ...]:
@@ -161,6 +175,8 @@ def load_run(path: Path, *, recipe: str | None = None, overrides: tuple[str, ...
             beside = _existing(path.parent, data.get(key))
             if beside is not None:  # paths are relative to the run file
                 data[key] = str(beside.resolve())
+    if isinstance(values.get("parties"), list):
+        values["parties"] = [str((path.parent / str(file)).resolve()) for file in values["parties"]]
     return check_run(values, where=str(path))
 
 
@@ -186,7 +202,7 @@ def check_run(values: Mapping[str, Any], *, where: str) -> RunFile:
 def _check_parties(run: RunFile, *, where: str) -> None:
     """Refuse networks that cannot be, and settings for parties that are not in the run."""
     sections: dict[str, ApfedSection | PassiveFields] = {"[apfed]": run.apfed}
-    for name, fields in _passive_fields(run, where=where).items():
+    for name, fields in passive_fields(run, where=where).items():
         sections[f"[passive], party {name!r}"] = fields
     for section, settings in sections.items():
         try:
@@ -196,7 +212,7 @@ def _check_parties(run: RunFile, *, where: str) -> None:
         except ConfigError as error:
             raise ConfigError(f"{where}, {section}: {error}") from None
     names = _party_names(run)
-    weighted = run.apfed.trade_off
+    weighted = run.apfed.trade_off if run.data is not None else 1.0
     for name in weighted if isinstance(weighted, Mapping) else ():
         if name not in names:
             raise ConfigError(
@@ -230,7 +246,7 @@ def _override(text: str) -> dict[str, Any]:
     return dict(nested)
 
 
-def _passive_fields(run: RunFile, *, where: str = "run file") -> dict[str, PassiveFields]:
+def passive_fields(run: RunFile, *, where: str = "run file") -> dict[str, PassiveFields]:
     """Party -> settings: those for all under [passive], then its own under [passive.NAME]."""
     for_all = {key: value for key, value in run.passive.items() if not isinstance(value, Mapping)}
     by_party = {key: value for key, value in run.passive.items() if isinstance(value, Mapping)}
@@ -256,127 +272,12 @@ def _passive_fields(run: RunFile, *, where: str = "run file") -> dict[str, Passi
 
 def _party_names(run: RunFile) -> list[str]:
     """The passive parties' names."""
+    if run.data is None:
+        return []  # the party files say
     partition = run.data.partition
     if isinstance(partition, StripsSection):
         return [f"view-{i}" for i in range(1, partition.views + 1) if i != partition.active]
     return [name for name in partition.parties if name != partition.active]
-
-
-def setup(run: RunFile, seed: int, *, loaded: Loaded | None = None) -> Setup:
-    """What a run file says, as values: data read and partitioned, names replaced.
-
-    Args:
-        loaded: data that ``load_data`` read before, so that several seeds read them once.
-    """
-    loaded = loaded or load_data(run)
-    partitioned, active = loaded
-    if run.data.labels is not None:
-        partitioned = keep_labels(partitioned, active, run.data.labels, seed)
-    section = run.apfed
-    return Setup(
-        method=run.method,
-        data=partitioned,
-        active=active,
-        config=apfed.Config(**section.model_dump(include=set(apfed.Config.model_fields))),
-        encoder=encoder_spec(section.encoder),
-        head=Head(section.head, section.dropout),
-        passives={
-            name: PassiveSetup(
-                apfed.PassiveConfig(
-                    **fields.model_dump(include=set(apfed.PassiveConfig.model_fields))
-                ),
-                encoder_spec(fields.encoder),
-            )
-            for name, fields in _passive_fields(run).items()
-        },
-        rulers=run.rulers,
-        evaluate_every=run.evaluate_every,
-        device=device(run.device),
-    )
-
-
-Loaded = tuple[dd.Partitioned, str]
-
-
-def load_data(run: RunFile) -> Loaded:
-    """The partitioned data of a run, and the active party's name; the same for every seed."""
-    section = run.data
-    classify = section.task == "classification"
-    train, test = dd.load(
-        section.source,
-        label=section.label,
-        id=section.id,
-        test_source=section.test_source,
-        split_column=section.split_column,
-    )
-    if test is None:
-        if section.test is None:
-            raise ConfigError(
-                f"{section.source} has no test rows of its own: set data.test to a share, such as "
-                "0.25, or name data.test_source or data.split_column"
-            )
-        train, test = dd.split(train, test=section.test, seed=section.split_seed, stratify=classify)
-    if section.rows is not None:
-        train = dd.subset(train, rows=section.rows, seed=section.split_seed, stratify=classify)
-    partition = section.partition
-    if isinstance(partition, StripsSection):
-        partitioned = dd.strips(
-            train,
-            test,
-            views=partition.views,
-            active=partition.active,
-            axis=partition.axis,
-            regression=not classify,
-        )
-        return partitioned, f"view-{partition.active}"
-    partitioned = dd.columns(
-        train,
-        test,
-        parties=partition.parties,
-        active=partition.active,
-        overlap=partition.overlap,
-        seed=section.split_seed,
-        categorical=section.categorical,
-        max_categories=section.max_categories,
-        regression=not classify,
-    )
-    return partitioned, partition.active
-
-
-def keep_labels(
-    partitioned: dd.Partitioned, active: str, num_labels: int, seed: int
-) -> dd.Partitioned:
-    """The same data with labels on a random ``num_labels`` of the active party's rows only.
-
-    Raises:
-        ConfigError: fewer rows have a label.
-    """
-    own = partitioned.train[active]
-    labelled = own.labelled_rows()
-    if num_labels > len(labelled):
-        raise ConfigError(
-            f"data.labels is {num_labels}, but only {len(labelled)} training rows of party "
-            f"{active!r} have a label; ask for at most so many"
-        )
-    order = torch.randperm(len(labelled), generator=generator(seed, active, "kept labels"))
-    kept = own.with_labels_on(labelled[order[:num_labels]].sort().values)
-    others = [party for name, party in partitioned.train.parties.items() if name != active]
-    return replace(partitioned, train=dd.Federation([kept, *others]))
-
-
-def device(name: str) -> torch.device:
-    """The device of this name.
-
-    Raises:
-        ConfigError: no such device here.
-    """
-    try:
-        found = torch.device(name)
-        torch.zeros(1, device=found).item()  # the meta device has no values
-    except (RuntimeError, AssertionError):
-        available = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-        raise ConfigError(f"there is no device {name!r} here; there is {available}") from None
-    return found
 
 
 def resolved(run: RunFile, seed: int) -> dict[str, Any]:
@@ -384,9 +285,11 @@ def resolved(run: RunFile, seed: int) -> dict[str, Any]:
     values = run.model_copy(update={"seed": seed}).model_dump(
         mode="json", exclude_none=True, exclude={"seeds", "recipes"}
     )
+    if run.data is None:
+        return values
     values["passive"] = {
         name: fields.model_dump(mode="json", exclude_none=True)
-        for name, fields in _passive_fields(run).items()
+        for name, fields in passive_fields(run).items()
     }
     for key in ("source", "test_source"):
         source = _existing(Path(), values["data"].get(key))

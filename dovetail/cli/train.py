@@ -9,7 +9,8 @@ from typing import Any
 
 from dovetail import evaluation
 from dovetail.cli.output import EpochProgress, console, result_table
-from dovetail.cli.runfile import RunFile, load_data, load_run, resolved, setup
+from dovetail.cli.runfile import RunFile, load_run, resolved
+from dovetail.cli.setup import load_data, setup
 from dovetail.errors import ConfigError
 
 
@@ -68,8 +69,8 @@ def train_seeds(
         if done is not None:
             results.append(done)
             continue
-        loaded = loaded or load_data(run)
-        task = setup(run, seed, loaded=loaded)
+        loaded = loaded or load_data(run, show_progress=show_progress)
+        task = setup(run, seed, loaded)
         title = "" if alone else f"seed {seed} "
         with (
             evaluation.RunFolder(folder, settings, seed=seed, method=run.method) as kept,

@@ -190,9 +190,7 @@ def read_image_samples(
     return x, columns[0], columns[1] if label else None
 
 
-def _array_column(
-    path: Path, name: str, stored: Mapping[str, np.ndarray], count: int
-) -> Column:
+def _array_column(path: Path, name: str, stored: Mapping[str, np.ndarray], count: int) -> Column:
     if name not in stored:
         raise DataError(f"{path} has no array {name!r}; it has {sorted(stored)[:20]}")
     values = np.asarray(stored[name])

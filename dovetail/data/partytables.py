@@ -1,4 +1,4 @@
-"""One party's own table, as its party file names it: ids, raw columns or images, perhaps a label."""
+"""One party's own table, as its party file names it: ids, columns or images, perhaps a label."""
 
 from __future__ import annotations
 
@@ -83,9 +83,7 @@ class PartyTable:
             block = fitted.transform(self.x)
         labels = None
         if task is not None and self.labels is not None and self.label is not None:
-            labels = encode_labels(
-                task, self.labels.values, self.labels.missing, label=self.label
-            )
+            labels = encode_labels(task, self.labels.values, self.labels.missing, label=self.label)
         return PartyData(self.name, self.ids, {"own": block}, labels)
 
 

@@ -217,9 +217,7 @@ def read_attached(connection: duckdb.DuckDBPyConnection, description: str, query
     return _loaded(connection, description, names)
 
 
-def _loaded(
-    connection: duckdb.DuckDBPyConnection, description: str, names: Sequence[str]
-) -> Table:
+def _loaded(connection: duckdb.DuckDBPyConnection, description: str, names: Sequence[str]) -> Table:
     """The table or view ``data`` of a connection, whose columns the source calls ``names``."""
     types = {name: kind for name, kind, *_ in connection.execute("DESCRIBE data").fetchall()}
     counted = connection.execute("SELECT count(*) FROM data").fetchone()

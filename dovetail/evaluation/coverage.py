@@ -357,11 +357,13 @@ def _holders(band: Band, parties: Sequence[str]) -> tuple[str, str]:
     if band.combinations > 1:
         return count_text(band.combinations, "smaller group"), ""
     held, labelled = wholly(band.held_P, parties), wholly(band.labelled_P, parties)
-    everyone = f"all {len(parties)}" if len(parties) > 2 else name_list(parties)
-    return (
-        everyone if len(held) == len(parties) else name_list(held),
-        everyone if len(labelled) == len(parties) else name_list(labelled),
-    )
+    return _all_or(held, parties), _all_or(labelled, parties)
+
+
+def _all_or(names: Sequence[str], parties: Sequence[str]) -> str:
+    if len(names) == len(parties) > 2:
+        return f"all {len(parties)}"
+    return ", ".join(names) if len(names) <= 4 else name_list(names)
 
 
 # --- In a terminal -----------------------------------------------------------------------------
@@ -513,16 +515,18 @@ svg text { fill: var(--soft); font-size: 12px; }
 .legend .n { background: var(--track); }
 .legend .p { opacity: .45; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .92rem; }
+table { border-collapse: collapse; min-width: min(100%, 34rem); font-size: .92rem; }
 caption { text-align: left; font-size: .85rem; padding-bottom: .35rem; }
-th, td { text-align: left; vertical-align: top; padding: .35rem .9rem .35rem 0;
+th, td { text-align: left; vertical-align: top; padding: .35rem 1.4rem .35rem 0;
   border-bottom: 1px solid var(--line); }
 th { font-weight: 600; }
 thead th { color: var(--soft); font-weight: 500; white-space: nowrap; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .yes { color: var(--yes); font-weight: 600; }
-@media (max-width: 40rem) { .rows { grid-template-columns: 1fr; gap: 1px; }
-  .bar { margin-bottom: .3rem; } }
+@media (max-width: 40rem) { svg .tight { display: none; } th, td { padding-right: .8rem; }
+  .rows { grid-template-columns: 1fr; gap: 1px; }
+  .bar { margin-bottom: .3rem; } .bar.first { margin-top: 0; } table { font-size: .85rem; }
+  thead th { white-space: normal; } }
 @media print { body { max-width: none; } }
 """
 
@@ -589,10 +593,12 @@ def _next_html(fits: Sequence[Fit]) -> str:
             "Below, each says what is missing.</p></div>"
         )
     command = best.next_command
-    shown = f"<code>{escape(command)}</code>" if best.available else f"<p>{escape(command)}</p>"
+    shown = (
+        f"<code>{escape(command)}</code>" if best.available else f"<p>Next: {escape(command)}.</p>"
+    )
     return (
         f'<div class="next"><p><strong>{escape(best.title)}</strong> fits: '
-        f"{escape(best.reason.removeprefix('yes: '))}</p>{shown}</div>"
+        f"{escape(best.reason.removeprefix('yes: '))}.</p>{shown}</div>"
     )
 
 
@@ -635,11 +641,15 @@ def _picture_html(parts: Sequence[Part], groups: Groups) -> str:
             f'aria-label="{name}, {escape(row.what)}: {said}; groups {letters or "none"}">'
             f"{''.join(bars)}</svg>"
         )
-    axis = "".join(
-        f'<text x="{x}" y="12">{band.letter}</text>'
-        for band, size, (x, _) in zip(drawn, sizes, places, strict=True)
-        if size >= 30  # a letter needs room on a phone; the table has them all
-    )
+    axis = []
+    last_wide = last_tight = -total
+    for band, start, (x, _) in zip(drawn, starts, places, strict=True):
+        if start - last_wide >= 30:  # a letter needs room, the more on a phone
+            last_wide = last_tight = start
+            axis.append(f'<text x="{x}" y="12">{band.letter}</text>')
+        elif start - last_tight >= 12:
+            last_tight = start
+            axis.append(f'<text x="{x}" y="12" class="tight">{band.letter}</text>')
     colours = "".join(f"svg .c{n} {{ fill: var(--c{n}); }}" for n in range(len(_COLOURS)))
     partly = (
         '<span><i class="p"></i>held for part of it</span>'
@@ -652,7 +662,7 @@ def _picture_html(parts: Sequence[Part], groups: Groups) -> str:
         "of samples that the same parties hold, as wide as it is large (the smallest are drawn "
         "wider, to be seen).</p>"
         f'<div class="rows">{"".join(lines)}<div></div>'
-        f'<svg width="100%" height="16" aria-hidden="true">{axis}</svg></div>'
+        f'<svg width="100%" height="16" aria-hidden="true">{"".join(axis)}</svg></div>'
         '<div class="legend"><span><i></i>columns held</span><span><i class="l"></i>labels</span>'
         f'{partly}<span><i class="n"></i>not held</span></div>' + _groups_html(groups, drawn)
     )
@@ -693,7 +703,8 @@ def _parties_html(parts: Sequence[Part]) -> str:
 
 def blocks_text(part: Part) -> str:
     """A party's blocks and how large they are."""
-    return name_list([f"{block} {block_size(part, block)}" for block in part.data.blocks], 6)
+    sizes = [f"{block} {block_size(part, block)}" for block in part.data.blocks]
+    return ", ".join(sizes) if len(sizes) <= 6 else name_list(sizes, 6)
 
 
 def _overlaps_html(overlaps: Overlaps) -> str:

@@ -29,7 +29,7 @@ SETS = {
 }
 
 NOTES = {
-    "cifar10": "# The images are a JPEG copy of CIFAR-10: expect slightly less than from the original.\n",
+    "cifar10": "# The images are a JPEG copy of CIFAR-10: expect slightly less than of the original.\n",
     "cifar100": (
         "# Only the 9999 images of CIFAR-100's test half are here: a fixed 80 / 20 split of them\n"
         "# stands in for the data set, so figures are far below the paper's.\n"

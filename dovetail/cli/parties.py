@@ -1,0 +1,185 @@
+"""From party files to data that can be trained on: align, split, encode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.model_selection import train_test_split
+
+from dovetail import alignment as psi
+from dovetail import data as dd
+from dovetail.alignment.stored import load_rows
+from dovetail.cli.output import PointProgress
+from dovetail.cli.partyfile import Site
+from dovetail.errors import AlignmentError, ConfigError
+from dovetail.network import InProcess
+
+
+def label_owner(sites: Mapping[str, Site], chosen: str | None, *, where: str) -> str:
+    """The party that drives: the one with labels, or the one that was chosen.
+
+    Raises:
+        ConfigError: no party has labels, several have and none was chosen, or the chosen has none.
+    """
+    owners = [name for name, site in sites.items() if site.table.labels is not None]
+    if chosen is not None:
+        if chosen not in sites:
+            raise ConfigError(f"{where}: active is {chosen!r}; parties are {sorted(sites)}")
+        if chosen not in owners:
+            raise ConfigError(f"{where}: active is {chosen!r}, whose party file names no label")
+        return chosen
+    if len(owners) != 1:
+        having = ", ".join(owners) or "none"
+        raise ConfigError(
+            f"{where}: exactly one party must have labels, or say active = NAME; with labels: "
+            f"{having} (a party file names its column with label = ...)"
+        )
+    return owners[0]
+
+
+def stored_path(site: Site) -> Path:
+    """Where a party keeps its part of an alignment: beside its party file."""
+    return site.path.with_name(f"{site.path.stem}.aligned.safetensors")
+
+
+def responders(
+    sites: Mapping[str, Site], initiator: str, workers: psi.Workers | None = None
+) -> dict[str, psi.Responder]:
+    """Every other party, ready to answer the initiator.
+
+    Raises:
+        ConfigError: a party's policy does not allow it.
+    """
+    for name, site in sites.items():
+        if name != initiator:
+            site.check_policy("align", initiator)
+    return {
+        name: psi.Responder(
+            name, site.table.ids, lower=site.file.party.lowercase_ids, workers=workers
+        )
+        for name, site in sites.items()
+        if name != initiator
+    }
+
+
+def align_sites(
+    sites: Mapping[str, Site], initiator: str, *, workers: int, show_progress: bool
+) -> tuple[psi.Aligned, dd.Alignment]:
+    """What the initiator learns, and every party's rows, by private set intersection."""
+    with psi.Workers(workers) as shared, PointProgress("aligning", shown=show_progress) as bar:
+        partners = responders(sites, initiator, shared)
+        engine = InProcess(partners, driver=initiator)
+        section = sites[initiator].file.party
+        aligned = psi.align(
+            engine,
+            sites[initiator].table.ids,
+            lower=section.lowercase_ids,
+            workers=shared,
+            progress=bar.points,
+        )
+    return aligned, psi.with_rows_of(aligned, partners.values())
+
+
+def stored_alignment(sites: Mapping[str, Site]) -> dd.Alignment | None:
+    """The alignment that ``dovetail align`` left beside the party files, or None.
+
+    Raises:
+        AlignmentError: parts that are not of one alignment, or a table that changed since.
+    """
+    if not all(stored_path(site).exists() for site in sites.values()):
+        return None
+    parts = {
+        name: load_rows(stored_path(site), name, site.table.ids) for name, site in sites.items()
+    }
+    if len({part.run for part in parts.values()}) > 1:
+        raise AlignmentError(
+            f"parties {sorted(parts)} were not aligned together; "
+            f"run dovetail align {' '.join(str(site.path) for site in sites.values())}"
+        )
+    return dd.Alignment({name: part.rows_S for name, part in parts.items()})
+
+
+def partition_sites(
+    sites: Mapping[str, Site],
+    active: str,
+    alignment: dd.Alignment,
+    *,
+    test: float | None,
+    split_seed: int,
+) -> tuple[dd.Partitioned, dd.Alignment, dd.Alignment | None]:
+    """Training and test data of all parties, and their alignments.
+
+    The active party's labelled rows are split; its unlabelled rows all train. Its inputs are
+    fitted on training rows; the others, who have no test rows of their own, fit on all of theirs.
+    """
+    own = sites[active].table
+    assert own.labels is not None
+    assert own.label is not None
+    regression = sites[active].file.party.task == "regression"
+    train_rows, test_rows = _split_rows(own, test, split_seed, stratify=not regression)
+    train_table = own.take(train_rows)
+    assert train_table.labels is not None
+    task = dd.fit_task(
+        train_table.labels.values,
+        train_table.labels.missing,
+        regression=regression,
+        label=own.label,
+    )
+    inputs = {
+        name: site.fit_input(train_table if name == active else None)
+        for name, site in sites.items()
+    }
+    others = [site.table.encoded(inputs[name]) for name, site in sites.items() if name != active]
+
+    def part(rows: np.ndarray) -> tuple[dd.Federation, dd.Alignment]:
+        table = train_table if rows is train_rows else own.take(rows)
+        federation = dd.Federation([table.encoded(inputs[active], task), *others])
+        return federation, _restricted(alignment, active, rows, own.num_rows)
+
+    train, train_alignment = part(train_rows)
+    tested, test_alignment = part(test_rows) if len(test_rows) else (None, None)
+    assert own.label is not None
+    data = dd.Partitioned(train, tested, task, inputs, own.label)
+    return data, train_alignment, test_alignment
+
+
+def _split_rows(
+    table: dd.PartyTable, test: float | None, seed: int, *, stratify: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """(N',) training and (N'',) test rows, each in the table's order."""
+    rows = np.arange(table.num_rows)
+    if test is None:
+        return rows, rows[:0]
+    assert table.labels is not None
+    labelled = rows[~table.labels.missing]
+    classes = table.labels.values[labelled]
+    try:
+        _, held_out = train_test_split(
+            labelled, test_size=test, random_state=seed, stratify=classes if stratify else None
+        )
+    except ValueError as error:
+        raise ConfigError(
+            f"party {table.name!r}: its {len(labelled)} labelled rows cannot be split with "
+            f"test = {test}: {error}"
+        ) from None
+    held_out = np.sort(held_out)
+    return np.setdiff1d(rows, held_out, assume_unique=True), held_out
+
+
+def _restricted(
+    alignment: dd.Alignment, active: str, rows: np.ndarray, num_rows: int
+) -> dd.Alignment:
+    """The alignment over those samples only that are among these rows of the active party."""
+    place = torch.full((num_rows,), -1)
+    place[torch.from_numpy(rows)] = torch.arange(len(rows))
+    own_S = place[alignment.rows[active]]
+    kept = own_S >= 0
+    return dd.Alignment(
+        {
+            name: own_S[kept] if name == active else rows_S[kept]
+            for name, rows_S in alignment.rows.items()
+        }
+    )

@@ -1,0 +1,589 @@
+"""Private set intersection is set intersection, shows nothing else, and refuses what is wrong."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dovetail.alignment
+from dovetail.alignment import (
+    ELSEWHERE,
+    Overlap,
+    Responder,
+    Workers,
+    align,
+    count_overlap,
+    normalise,
+    psi,
+    with_rows_of,
+)
+from dovetail.data import SharedRows
+from dovetail.errors import AlignmentError, PartyError
+from dovetail.network import InProcess, Message, encode
+
+P = 2**255 - 19
+MODES = {"intersection": align, "cardinality": count_overlap}
+BOTH_MODES = pytest.mark.parametrize("mode", MODES)
+BOTH_WAYS = pytest.mark.parametrize("through_bytes", [False, True], ids=["directly", "bytes"])
+
+
+def unique_ids(of: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.lists(
+        of, max_size=25, unique_by=lambda item: normalise([item], party="test").values[0]
+    )
+
+
+INTEGERS = st.integers(-20, 20) | st.integers()
+STRINGS = st.text(st.sampled_from("aAéﬁ Ａ😀ß\u0301"), max_size=3).map("x{}x".format) | st.text(  # noqa: RUF001
+    max_size=8
+).map("x{}".format)
+
+
+def keys(ids: Any) -> list[bytes]:
+    return normalise(ids, party="test").values
+
+
+class Recording(InProcess):
+    """Keeps the bytes of every message, both ways, and may change them."""
+
+    def __init__(
+        self,
+        parties: Mapping[str, Any],
+        *,
+        driver: str = "bank",
+        request: Callable[[Message], Message] = lambda message: message,
+        answer: Callable[[Message], Message] = lambda message: message,
+    ) -> None:
+        super().__init__(parties, driver=driver)
+        self.messages: list[tuple[str, str, Message]] = []
+        self._change_request, self._change_answer = request, answer
+
+    def _call(self, name: str, request: Message, reply: Any) -> Any:
+        request = self._change_request(request)
+        self.messages.append((self.driver, name, request))
+        answer = self._change_answer(super()._call(name, request, reply))
+        self.messages.append((name, self.driver, answer))
+        return answer
+
+    def of(self, kind: type[Message], sender: str) -> list[Any]:
+        return [m for came_from, _, m in self.messages if came_from == sender and type(m) is kind]
+
+
+# --- It is set intersection --------------------------------------------------------------------
+
+
+def check_pair(own: list[Any], theirs: list[Any], through_bytes: bool, batch_size: int) -> None:
+    expected = set(keys(own)) & set(keys(theirs))
+    shop = Responder("shop", theirs)
+    engine = InProcess({"shop": shop}, driver="bank", through_bytes=through_bytes)
+    aligned = align(engine, own, batch_size=batch_size)
+    samples = aligned.alignment.shared("bank", "shop")
+    own_keys = [keys(own)[row] for row in aligned.alignment.rows["bank"][samples]]
+    their_keys = [keys(theirs)[row] for row in shop.rows_S[samples]]
+    assert own_keys == their_keys  # sample by sample
+    assert set(own_keys) == expected
+    assert len(own_keys) == len(expected) == aligned.overlap["shop"]
+    assert int((shop.rows_S >= 0).sum()) == len(expected)
+    counted = count_overlap(engine, own, batch_size=batch_size)
+    assert counted == {"shop": Overlap(len(theirs), len(expected))}
+
+
+@BOTH_WAYS
+@settings(max_examples=40, deadline=None)
+@given(own=unique_ids(INTEGERS), theirs=unique_ids(INTEGERS), batch_size=st.sampled_from([3, 99]))
+def test_it_is_set_intersection_of_integers(own, theirs, through_bytes, batch_size):
+    check_pair(own, theirs, through_bytes, batch_size)
+
+
+@BOTH_WAYS
+@settings(max_examples=40, deadline=None)
+@given(own=unique_ids(STRINGS), theirs=unique_ids(STRINGS), batch_size=st.sampled_from([3, 99]))
+def test_it_is_set_intersection_of_strings(own, theirs, through_bytes, batch_size):
+    check_pair(own, theirs, through_bytes, batch_size)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("own", "theirs"),
+    [
+        ([], []),
+        ([], ["a"]),
+        (["a"], []),
+        (["a"], ["a"]),
+        (["a"], ["b"]),
+        (list(range(10)), list(range(10, 20))),
+        (list("abcdefg"), list("gfedcba")),
+        (["1", 2], [1, "2", 2]),
+    ],
+    ids=["empty", "none of ours", "none of theirs", "equal of 1", "disjoint of 1", "disjoint"]
+    + ["equal", "mixed"],
+)
+def test_it_is_set_intersection_at_the_edges(own, theirs, through_bytes):
+    check_pair(own, theirs, through_bytes, 3)
+
+
+def test_ids_are_compared_as_normalised():
+    shop = Responder("shop", [" Anna", "BERT"], lower=True)
+    aligned = align(InProcess({"shop": shop}, driver="bank"), ["ａnna", "bert "], lower=True)  # noqa: RUF001
+    assert aligned.overlap == {"shop": 2}
+
+
+def test_processes_find_what_one_finds():
+    own, theirs = np.arange(2500), np.arange(1000, 4000)
+    with Workers(2) as workers:
+        shop = Responder("shop", theirs, workers=workers)
+        aligned = align(InProcess({"shop": shop}, driver="bank"), own, workers=workers)
+    samples = aligned.alignment.shared("bank", "shop")
+    rows = aligned.alignment.rows["bank"][samples].numpy()
+    assert sorted(own[rows]) == list(range(1000, 2500))
+    assert (own[rows] == theirs[shop.rows_S[samples]]).all()
+
+
+# --- Several partners --------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    own=st.sets(st.integers(0, 15)),
+    a=st.sets(st.integers(0, 15)),
+    b=st.sets(st.integers(0, 15)),
+    c=st.sets(st.integers(0, 15)),
+    batch_size=st.sampled_from([2, 99]),
+)
+def test_a_star_of_three_has_each_pair_and_all_in_common(own, a, b, c, batch_size):
+    sets = {"a": a, "b": b, "c": c}
+    ids = {name: list(members) for name, members in sets.items()}
+    own_ids = list(own)
+    responders = {name: Responder(name, ids[name]) for name in sets}
+    engine = InProcess(responders, driver="bank")
+    aligned = align(engine, own_ids, batch_size=batch_size)
+    assert aligned.num_ids == {"bank": len(own), **{name: len(s) for name, s in sets.items()}}
+    alignment = with_rows_of(aligned, responders.values())
+    rows = alignment.rows
+    assert sorted(rows["bank"].tolist()) == list(range(len(own)))
+    for size in (1, 2, 3):
+        for some in itertools.combinations(sets, size):
+            for known in (alignment, aligned.alignment):  # all rows, and what the initiator knows
+                samples = known.shared("bank", *some)
+                found = [own_ids[row] for row in rows["bank"][samples]]
+                assert set(found) == own.intersection(*(sets[name] for name in some))
+            for name in some:
+                assert [ids[name][row] for row in rows[name][samples]] == found
+    counted = count_overlap(engine, own_ids, batch_size=batch_size)
+    assert counted == {name: Overlap(len(s), len(own & s)) for name, s in sets.items()}
+
+
+def test_a_partner_is_told_of_its_own_intersection_and_nothing_of_the_others():
+    own = [f"person-{number}" for number in range(12)]
+    engine = Recording({"a": Responder("a", own[:5]), "b": Responder("b", own[3:9])})
+    align(engine, own)
+    to_a = [message for _, receiver, message in engine.messages if receiver == "a"]
+    (places,) = [message for message in to_a if isinstance(message, psi.Places)]
+    assert places.num_shared == len(places.samples_B) == len(places.places_B) == 5
+    assert sorted(places.places_B.tolist()) == [0, 1, 2, 3, 4]
+    assert {type(message) for message in to_a} == {
+        psi.Begin,
+        psi.Blinded,
+        psi.GetBlinded,
+        psi.GetDoubled,
+        psi.Places,
+    }
+    blinded = {
+        receiver: {row.tobytes() for row in message.points_B32.numpy()}
+        for _, receiver, message in engine.messages
+        if isinstance(message, psi.Blinded) and receiver != "bank"
+    }
+    assert not blinded["a"] & blinded["b"]  # a secret for each
+
+
+def test_the_initiator_cannot_take_a_partners_row_for_its_own():
+    shop = Responder("shop", ["b", "a"])
+    aligned = align(InProcess({"shop": shop}, driver="bank"), ["a", "c"])
+    rows_S = aligned.alignment.rows["shop"]
+    assert sorted(rows_S.tolist()) == [-1, ELSEWHERE]
+    with pytest.raises(AlignmentError, match="align again"):
+        SharedRows("shop", torch.zeros(2, 1), rows_S)
+
+
+# --- What leaves a party -----------------------------------------------------------------------
+
+
+@BOTH_MODES
+def test_no_id_and_no_hash_of_one_leaves_a_party(mode):
+    own = [f" Ｐerson-{number:04d}" for number in range(60)]  # noqa: RUF001
+    theirs = [f" Ｐerson-{number:04d}" for number in range(30, 100)]  # noqa: RUF001
+    engine = Recording({"shop": Responder("shop", theirs)})
+    MODES[mode](engine, own, batch_size=25)
+    sent = b"".join(encode(message) for _, _, message in engine.messages)
+    assert len(sent) > 48 * (len(own) + len(theirs))
+    for raw, key in zip(own + theirs, keys(own) + keys(theirs), strict=True):
+        point = Workers().hash([key]).tobytes()
+        assert raw.encode() not in sent
+        assert raw.strip().encode() not in sent
+        assert key[1:] not in sent
+        assert point[:16] not in sent
+        assert point[16:] not in sent
+    assert b"Person" not in sent
+
+
+@BOTH_MODES
+def test_no_message_holds_more_ids_than_were_agreed(mode):
+    engine = Recording({"shop": Responder("shop", range(23))})
+    MODES[mode](engine, range(17), batch_size=5)
+    sizes = [len(t) for _, _, message in engine.messages for t in message.tensors().values()]
+    assert max(sizes) == 5
+
+
+@BOTH_MODES
+def test_two_runs_send_different_points(mode):
+    shop = Responder("shop", range(20))
+    runs = []
+    for _ in range(2):
+        engine = Recording({"shop": shop})
+        MODES[mode](engine, range(20))
+        runs.append(
+            {
+                row.tobytes()
+                for sender in ("bank", "shop")
+                for message in engine.of(psi.Blinded, sender)
+                for row in message.points_B32.numpy()
+            }
+        )
+    assert len(runs[0] | runs[1]) == 80
+
+
+def test_shared_samples_are_numbered_at_random():
+    shop = Responder("shop", range(50))
+    numbered = [
+        align(InProcess({"shop": shop}, driver="bank"), range(50)).alignment.rows["bank"].tolist()
+        for _ in range(2)
+    ]
+    assert numbered[0] != numbered[1]
+    assert sorted(numbered[0]) == sorted(numbered[1]) == list(range(50))
+
+
+def test_all_orders_are_drawn_equally_often():
+    drawn: dict[tuple[int, ...], int] = {}
+    for _ in range(3000):
+        order = tuple(psi.random_order(3).tolist())
+        drawn[order] = drawn.get(order, 0) + 1
+    assert sum(abs(count - 500) ** 2 / 500 for count in drawn.values()) < 30  # 5 d.o.f.: 1e-5
+    assert len(drawn) == 6
+    assert psi.random_order(0).tolist() == []
+
+
+def sent_points(engine: Recording, sender: str) -> np.ndarray:
+    return np.concatenate([m.points_B32.numpy() for m in engine.of(psi.Blinded, sender)])
+
+
+def returned_order(mode: str, ids: list[str]) -> tuple[int, ...]:
+    """Where each of the initiator's points came back to; takes the responder's secret to know."""
+    shop = Responder("shop", ids[:2])
+    secrets: list[bytes] = []
+
+    def note_secret(message: Message) -> Message:
+        if isinstance(message, psi.GetDoubled) and shop._run is not None:
+            secrets.append(shop._run.secret)
+        return message
+
+    engine = Recording({"shop": shop}, request=note_secret)
+    MODES[mode](engine, ids, batch_size=2)
+    doubled = Workers().multiply(secrets[0], sent_points(engine, "bank"))[:, :16].tolist()
+    values = [row for m in engine.of(psi.Doubled, "shop") for row in m.values_B16.tolist()]
+    return tuple(doubled.index(value) for value in values)
+
+
+def test_for_a_cardinality_points_come_back_in_any_order_across_batches():
+    orders = {returned_order("cardinality", ["a", "b", "c"]) for _ in range(120)}
+    assert len(orders) == 6  # one is missing with probability 6 (5/6)^120 = 2e-9
+
+
+def test_for_an_intersection_points_come_back_in_the_order_sent():
+    assert {returned_order("intersection", ["a", "b", "c"]) for _ in range(10)} == {(0, 1, 2)}
+
+
+def test_a_cardinality_tells_the_responder_no_row():
+    shop = Responder("shop", ["a"])
+    count_overlap(InProcess({"shop": shop}, driver="bank"), ["a"])
+    with pytest.raises(AlignmentError, match="party 'shop' is not aligned with anyone yet"):
+        shop.rows_S  # noqa: B018
+
+
+def test_a_new_run_forgets_the_last():
+    shop = Responder("shop", ["a"])
+    engine = InProcess({"shop": shop}, driver="bank")
+    align(engine, ["a"])
+    assert shop.rows_S.tolist() == [0]
+    count_overlap(engine, ["a"])
+    with pytest.raises(AlignmentError, match="not aligned"):
+        shop.rows_S  # noqa: B018
+
+
+def test_a_responder_keeps_no_id_and_no_secret_of_a_finished_run():
+    shop = Responder("shop", ["person-0001"])
+    align(InProcess({"shop": shop}, driver="bank"), ["person-0001"])
+    assert shop._run is None
+    assert "person" not in repr(vars(shop))
+
+
+# --- Progress ----------------------------------------------------------------------------------
+
+
+def test_progress_counts_every_point_of_every_pair():
+    engine = InProcess({"a": Responder("a", range(5)), "b": Responder("b", [])}, driver="bank")
+    told: list[tuple[int, int]] = []
+    align(engine, range(3), batch_size=2, progress=lambda done, total: told.append((done, total)))
+    # a: 3 + 5 points, b: 3 + 0. Batches of ours: 2 then 1, to both; then of a's: 2, 2, 1.
+    assert told == [(0, 11), (4, 11), (6, 11), (8, 11), (10, 11), (11, 11)]
+
+
+# --- What is refused ---------------------------------------------------------------------------
+
+LOW_ORDER = [
+    0,
+    1,
+    P - 1,
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+]
+
+
+def first_point(u: int) -> Callable[[Message], Message]:
+    """Replaces the first point of a blinded batch."""
+
+    def change(message: Message) -> Message:
+        if not isinstance(message, psi.Blinded):
+            return message
+        points = message.points_B32.clone()
+        points[0] = torch.tensor(list(u.to_bytes(32, "little")), dtype=torch.uint8)
+        return replace(message, points_B32=points)
+
+    return change
+
+
+def blinded(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Message], Message]:
+    return lambda message: (
+        replace(message, points_B32=change(message.points_B32))
+        if isinstance(message, psi.Blinded)
+        else message
+    )
+
+
+def doubled(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Message], Message]:
+    return lambda message: (
+        replace(message, values_B16=change(message.values_B16))
+        if isinstance(message, psi.Doubled)
+        else message
+    )
+
+
+def batch_7(kind: type[Message]) -> Callable[[Message], Message]:
+    return lambda message: replace(message, batch=7) if type(message) is kind else message  # type: ignore[call-arg]
+
+
+NOT_POINTS = [
+    *((first_point(u), "1 of 3 points are the identity or of low order") for u in LOW_ORDER),
+    *((first_point(u), "not reduced modulo") for u in (P, P + 1, 2**255 - 1, 2**255, 2**256 - 1)),
+    (blinded(lambda points: points[:, :31]), r"expected shape \(3, 32\).*got \(3, 31\)"),
+    (blinded(lambda points: points[:2]), r"expected shape \(3, 32\).*got \(2, 32\)"),
+    (blinded(lambda points: torch.cat([points, points])), r"expected shape .*got \(6, 32\)"),
+    (blinded(lambda points: points.to(torch.int32)), "of torch.uint8, got .* of torch.int32"),
+    (blinded(lambda points: points[[0, 1, 1]]), "1 points are repeated"),
+]
+
+
+@BOTH_MODES
+@pytest.mark.parametrize(("change", "words"), NOT_POINTS)
+def test_a_partners_points_that_are_none_are_refused_by_name(mode, change, words):
+    engine = Recording({"shop": Responder("shop", [1, 2, 3])}, answer=change)
+    with pytest.raises(PartyError, match=f"party 'shop': .*{words}"):
+        MODES[mode](engine, [3, 4, 5])
+
+
+@BOTH_MODES
+@pytest.mark.parametrize(("change", "words"), NOT_POINTS)
+def test_the_initiators_points_that_are_none_are_refused_by_name(mode, change, words):
+    engine = Recording({"shop": Responder("shop", [1, 2, 3])}, request=change)
+    with pytest.raises(PartyError, match=f"party 'shop': refuses what 'bank' sent: .*{words}"):
+        MODES[mode](engine, [3, 4, 5])
+
+
+@BOTH_MODES
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (doubled(lambda values: values[:, :8]), r"expected shape \(3, 16\).*got \(3, 8\)"),
+        (doubled(lambda values: values[:1]), r"expected shape \(3, 16\).*got \(1, 16\)"),
+        (doubled(lambda values: values * 0), "3 of 3 values are the identity"),
+        (doubled(lambda values: values[[0, 0, 1]]), "1 points are repeated"),
+        (batch_7(psi.Doubled), "expected batch 0, got 7"),
+        (batch_7(psi.Blinded), "expected batch 0, got 7"),
+    ],
+)
+def test_a_partners_answers_that_do_not_fit_are_refused_by_name(mode, change, words):
+    engine = Recording({"shop": Responder("shop", [1, 2, 3])}, answer=change)
+    with pytest.raises(PartyError, match=f"party 'shop': .*{words}"):
+        MODES[mode](engine, [3, 4, 5])
+
+
+def test_a_negative_number_of_ids_is_refused():
+    engine = Recording(
+        {"shop": Responder("shop", [1])},
+        answer=lambda m: psi.Ready(-1) if isinstance(m, psi.Ready) else m,
+    )
+    with pytest.raises(PartyError, match="party 'shop': says it has -1 ids"):
+        align(engine, [1])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (batch_7(psi.Blinded), "expected batch 0 of 2 batches from 'bank', got batch 7"),
+        (batch_7(psi.GetBlinded), "there are 2 batches, 'bank' asked for batch 7"),
+        (batch_7(psi.GetDoubled), "there are 2 batches, 'bank' asked for batch 7"),
+        (batch_7(psi.Places), "expected batch 0 from 'bank', got batch 7"),
+    ],
+)
+def test_an_unknown_batch_is_refused(change, words):
+    engine = Recording({"shop": Responder("shop", [1, 2, 3])}, request=change)
+    with pytest.raises(PartyError, match=f"party 'shop': .*{words}"):
+        align(engine, [3, 4, 5], batch_size=2)
+
+
+@pytest.mark.parametrize(
+    ("samples", "places", "words"),
+    [
+        ([0, 5], [0, 1], r"samples_B: 'bank' sent numbers outside 0..2"),
+        ([0, 1], [-1, 1], r"places_B: 'bank' sent numbers outside 0..3"),
+        ([1, 1], [0, 1], r"samples_B: 'bank' sent a number twice"),
+        ([0, 1], [2, 2], r"places_B: 'bank' sent a number twice"),
+        ([0], [1], r"expected shape \(2,\)"),
+    ],
+)
+def test_places_that_cannot_be_are_refused(samples, places, words):
+    def change(message: Message) -> Message:
+        if not isinstance(message, psi.Places):
+            return message
+        return replace(message, samples_B=torch.tensor(samples), places_B=torch.tensor(places))
+
+    shop = Responder("shop", [1, 2, 3, 4])
+    engine = Recording({"shop": shop}, request=change)
+    with pytest.raises(PartyError, match=words):
+        align(engine, [3, 4, 5])
+    with pytest.raises(AlignmentError, match="not aligned"):
+        shop.rows_S  # noqa: B018
+
+
+def begun(**changes: Any) -> Responder:
+    shop = Responder("shop", [1, 2])
+    begin = psi.Begin("bank", "cardinality", ("integer",), False, 3, 2)
+    shop.handle(replace(begin, **changes))
+    return shop
+
+
+def refused_words(party: Responder, message: Message) -> str:
+    engine = InProcess({"shop": party}, driver="bank")
+    failures = engine.ask({"shop": message}, Message).failures
+    return str(failures["shop"])
+
+
+def test_a_message_before_a_run_begins_is_refused():
+    shop = Responder("shop", [1, 2])
+    assert "expected psi.Begin first, got psi.GetBlinded" in refused_words(shop, psi.GetBlinded(0))
+
+
+def test_nothing_comes_back_before_all_points_were_sent():
+    shop = begun()
+    shop.handle(psi.Blinded(0, torch.from_numpy(Workers().hash([b"i1", b"i2"]))))
+    words = refused_words(shop, psi.GetDoubled(0))
+    assert "'bank' has sent 1 of 2 batches; all must come first" in words
+
+
+def test_more_points_than_announced_are_refused():
+    shop = begun(num_ids=1)
+    points = torch.from_numpy(Workers().hash([b"i1"]))
+    shop.handle(psi.Blinded(0, points))
+    words = refused_words(shop, psi.Blinded(1, points))
+    assert "expected no more of 1 batches from 'bank', got batch 1" in words
+
+
+def test_a_batch_sent_twice_is_refused():
+    shop = begun()
+    points = torch.from_numpy(Workers().hash([b"i1", b"i2"]))
+    shop.handle(psi.Blinded(0, points))
+    assert "expected batch 1 of 2" in refused_words(shop, psi.Blinded(0, points))
+
+
+def test_places_are_refused_when_only_the_size_was_agreed():
+    shop = begun()
+    places = psi.Places(0, 1, torch.tensor([0]), torch.tensor([0]))
+    assert "psi.Places: not in mode 'cardinality'" in refused_words(shop, places)
+
+
+def test_a_responder_may_agree_to_sizes_alone():
+    shop = Responder("shop", [1, 2], modes=["cardinality"])
+    engine = InProcess({"shop": shop}, driver="bank")
+    assert count_overlap(engine, [2]) == {"shop": Overlap(2, 1)}
+    with pytest.raises(PartyError, match="'bank' asks for mode 'intersection'; this party agrees"):
+        align(engine, [2])
+
+
+def test_a_responder_may_refuse_small_sets():
+    engine = InProcess({"shop": Responder("shop", [1, 2], min_ids=2)}, driver="bank")
+    assert count_overlap(engine, [2, 3])["shop"].num_shared == 1
+    with pytest.raises(PartyError, match="'bank' has 1 ids; this party compares itself with sets"):
+        count_overlap(engine, [2])
+
+
+def test_integers_against_strings_is_an_error_and_no_empty_intersection():
+    engine = InProcess({"shop": Responder("shop", ["1", "2"])}, driver="bank")
+    with pytest.raises(PartyError, match=r"'bank' has integer ids, this party string ids.*convert"):
+        align(engine, [1, 2])
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_lower_case_on_one_side_is_an_error_and_no_smaller_intersection(lower):
+    engine = InProcess({"shop": Responder("shop", ["A"], lower=not lower)}, driver="bank")
+    who = "bank" if lower else "shop"
+    with pytest.raises(PartyError, match=f"only '{who}' makes ids lower case; both sides must"):
+        align(engine, ["a"], lower=lower)
+
+
+def test_a_batch_size_above_the_limit_is_refused_on_both_sides():
+    engine = InProcess({"shop": Responder("shop", [1])}, driver="bank")
+    with pytest.raises(ValueError, match=r"batch_size must lie in 1..16384, got 16385"):
+        align(engine, [1], batch_size=psi.MAX_IDS + 1)
+    begin = psi.Begin("bank", "cardinality", ("integer",), False, 3, psi.MAX_IDS + 1)
+    words = refused_words(Responder("shop", [1]), begin)
+    assert "expected a batch size in 1..16384, got 16385" in words
+
+
+@BOTH_MODES
+def test_the_initiators_own_repeated_or_empty_ids_are_refused(mode):
+    engine = InProcess({"shop": Responder("shop", ["a"])}, driver="bank")
+    with pytest.raises(AlignmentError, match="party 'bank': 1 of 3 ids are repeated"):
+        MODES[mode](engine, ["a", "b", "a "])
+    with pytest.raises(AlignmentError, match="party 'bank': 1 of 2 ids are empty"):
+        MODES[mode](engine, ["a", " "])
+
+
+def test_a_responders_repeated_or_empty_ids_are_refused():
+    with pytest.raises(AlignmentError, match="party 'shop': 2 of 3 ids are repeated"):
+        Responder("shop", ["a", "a", "a"])
+    with pytest.raises(AlignmentError, match="party 'shop': 1 of 1 ids are empty"):
+        Responder("shop", [None])
+
+
+def test_every_public_name_resolves():
+    for name in dovetail.alignment.__all__:
+        assert getattr(dovetail.alignment, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'psi_client'"):
+        dovetail.alignment.psi_client  # noqa: B018
