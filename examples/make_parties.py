@@ -21,7 +21,7 @@ import numpy as np
 from dovetail import data
 
 RUN = """# {active} trains with {helpers}, who have other columns of some of its people.
-method = "apfed-c"
+method = "apfed"
 rulers = ["alone"]
 seeds = [0, 1, 2]
 evaluate_every = 0

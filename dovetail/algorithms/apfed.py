@@ -31,8 +31,9 @@ Departures from the paper:
     - Labels may be missing for some of the active party's rows. L_A then runs over labelled rows
       and each L_p over rows shared with p, labelled or not: a step draws a labelled batch and a
       shared batch. Where the two sets are the same rows it draws one batch, as in the paper.
-    - Rows that only the active party has still train L_A; each L_p uses the rows that p shares
-      (pairwise). ``overlap = "common"`` is the paper's set I: L_p only on rows that all share.
+    - Rows that only the active party has still train L_A, and each L_p uses the rows that p shares
+      (pairwise). ``overlap = "common"`` is the paper: every loss runs over the set I of Eq. (1),
+      the rows that all parties share.
     - A passive party that does not answer as asked is left out of that step, and asked again in
       the next.
 """
@@ -77,7 +78,7 @@ class Config(OptimizerConfig):
     batch_size: int = Field(default=64, ge=1)  # N' of Eq. (14)
     steps_per_epoch: int | None = Field(default=None, ge=1)  # None: one pass over labelled rows
     projection: int | None = Field(default=None, ge=1)  # width before the contrast; None: none
-    overlap: Literal["pairwise", "common"] = "pairwise"  # whose rows L_p uses; common: the set I
+    overlap: Literal["pairwise", "common"] = "pairwise"  # common: train on the set I only, Eq. (1)
     timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
 
     def weight(self, party: str) -> float:
@@ -342,11 +343,14 @@ class Active:
         # dropout: with every lambda 0, training is bit for bit that of the active party alone.
         self.random = RandomStream(seed, self.name, "labelled", device=self.device)
         self.random_shared = RandomStream(seed, self.name, "shared", device=self.device)
-        self.labelled = Minibatches(
-            labelled, config.batch_size, generator(seed, self.name, "labelled batches")
-        )
-        self.steps_per_epoch = config.steps_per_epoch or self.labelled.steps_per_pass
-        self._labelled_rows = labelled
+        self._draw_labelled(labelled)
+
+    def _draw_labelled(self, rows: Tensor) -> None:
+        """From here on, labelled batches are drawn from these rows."""
+        self._labelled_rows = rows
+        rng = generator(self.seed, self.name, "labelled batches")
+        self.labelled = Minibatches(rows, self.config.batch_size, rng)
+        self.steps_per_epoch = self.config.steps_per_epoch or self.labelled.steps_per_pass
 
     def share(self, parties: tuple[str, ...]) -> None:
         """Fix which rows are shared with whom; called once, when passive parties are ready."""
@@ -374,6 +378,14 @@ class Active:
             self.sample_of_row[party][own_S[samples]] = samples
         held = torch.stack([sample_N >= 0 for sample_N in self.sample_of_row.values()])
         shared = held.any(dim=0).nonzero().flatten()
+        if self.config.overlap == "common":
+            labelled = self._labelled_rows[torch.isin(self._labelled_rows, shared)]
+            if not len(labelled):
+                raise ConfigError(
+                    f"none of the {len(shared)} rows that all parties share has a label at "
+                    f'{self.name!r}; overlap = "pairwise" trains on its other rows too'
+                )
+            self._draw_labelled(labelled)
         if not torch.equal(shared, self._labelled_rows):
             self.shared = Minibatches(
                 shared, self.config.batch_size, generator(self.seed, self.name, "shared batches")

@@ -9,13 +9,11 @@ from typing import Any
 
 from rich.table import Table
 
-from dovetail import alignment as psi
 from dovetail.alignment.stored import StoredRows, digest, save_rows
-from dovetail.cli.output import PointProgress, console
-from dovetail.cli.parties import align_sites, responders, stored_path
+from dovetail.cli.output import console
+from dovetail.cli.parties import align_sites, count_sites, stored_path
 from dovetail.cli.partyfile import Site, open_sites
 from dovetail.errors import ConfigError
-from dovetail.network import InProcess
 
 
 def run_align(
@@ -75,21 +73,12 @@ def _align(
 def _count(
     sites: dict[str, Site], starter: str, *, workers: int, show_progress: bool
 ) -> dict[str, Any]:
-    own = sites[starter]
-    with psi.Workers(workers) as shared, PointProgress("counting", shown=show_progress) as bar:
-        engine = InProcess(responders(sites, starter, shared), driver=starter)
-        overlaps = psi.count_overlap(
-            engine,
-            own.table.ids,
-            lower=own.file.party.lowercase_ids,
-            workers=shared,
-            progress=bar.points,
-        )
+    overlaps = count_sites(sites, starter, workers=workers, show_progress=show_progress)
     return {
         "mode": "cardinality",
         "initiator": starter,
         "rows": {
-            starter: own.table.num_rows,
+            starter: sites[starter].table.num_rows,
             **{name: overlap.num_ids for name, overlap in overlaps.items()},
         },
         "shared": {name: overlap.num_shared for name, overlap in overlaps.items()},

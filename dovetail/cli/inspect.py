@@ -9,18 +9,87 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dovetail import data as dd
 from dovetail.cli.output import console
+from dovetail.cli.parties import count_sites
+from dovetail.cli.partyfile import Site, open_sites
+from dovetail.cli.runfile import load_run
+from dovetail.cli.setup import load_data
+from dovetail.cli.validation import read_toml
 from dovetail.errors import ConfigError
 from dovetail.evaluation import coverage, methods, write_text
-from dovetail.evaluation.coverage import Part, bytes_text, count_text, share_text
+from dovetail.evaluation.coverage import Part, bytes_text, count_text, printable, share_text
 from dovetail.evaluation.methods import Fit, MessageSize, Overlaps
 
 #: More lines of messages than this are cut short; JSON has them all.
 _MESSAGES_SHOWN = 8
+
+
+def run_inspect(
+    paths: tuple[Path, ...],
+    *,
+    html: Path | None,
+    private: bool,
+    overrides: tuple[str, ...],
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Inspect a run file, or party files; ``private`` compares ids blinded and counts only."""
+    run = None
+    if len(paths) == 1 and "party" not in read_toml(paths[0]):
+        run = load_run(paths[0], overrides=overrides)
+    elif overrides:
+        raise ConfigError("--set changes a run file's keys; party files were named")
+    counts = None
+    if run is not None and run.data is not None:
+        if private:
+            raise ConfigError(
+                "--private is for party files; this run file deals out one pooled data set"
+            )
+        parts = coverage.from_partition(load_data(run).data)
+    else:
+        files = paths if run is None or run.parties is None else tuple(map(Path, run.parties))
+        sites = open_sites(files)
+        parts = [_part(site) for site in sites.values()]
+        if private:
+            owners = [part.name for part in parts if part.data.labels is not None]
+            counted = count_sites(
+                sites, owners[0] if owners else parts[0].name, show_progress=not (quiet or as_json)
+            )
+            counts = {name: overlap.num_shared for name, overlap in counted.items()}
+    show(
+        parts,
+        title=", ".join(str(path) for path in paths),
+        html_path=html,
+        as_json=as_json,
+        quiet=quiet,
+        run_path=str(paths[0]) if run is not None else "RUN",
+        overlaps_by_cardinality=counts,
+    )
+
+
+def _part(site: Site) -> Part:
+    """What a site brings: its ids, its columns' names and its labels; no column is read."""
+    table = site.table
+    task = labels = None
+    if table.labels is not None and table.label is not None:
+        values, missing = table.labels.values, table.labels.missing
+        regression = site.file.party.task == "regression"
+        task = dd.fit_task(values, missing, regression=regression, label=table.label)
+        labels = dd.encode_labels(task, values, missing, label=table.label)
+    if isinstance(table.x, dd.Table):
+        columns = dict(table.blocks)
+    else:
+        shape = " × ".join(str(size) for size in table.x.shape[1:])
+        columns = {block: (f"{site.name}: {shape}",) for block in table.blocks}
+    blocks = {block: torch.empty(table.num_rows, 0) for block in table.blocks}
+    data = dd.PartyData(site.name, table.ids, blocks, labels)
+    return Part(data, columns, task.classes if isinstance(task, dd.Classification) else ())
 
 
 def show(
@@ -85,7 +154,7 @@ def as_values(
                 "rows": part.data.num_rows,
                 "blocks": {block: list(part.columns.get(block, ())) for block in part.data.blocks},
                 "labelled": len(part.data.labelled_rows()),
-                "classes": None if part.data.labels is None else part.label_names() or "numbers",
+                "classes": _classes(part),
             }
             for part in parts
         ],
@@ -113,11 +182,19 @@ def as_values(
     }
 
 
+def _classes(part: Part) -> tuple[str, ...] | str | None:
+    """Class names, "numbers", or None for a party without labels."""
+    if part.data.labels is None:
+        return None
+    names = part.label_names()
+    return "numbers" if names is None else names
+
+
 def _print(
     out: Console, parts: Sequence[Part], fits: Sequence[Fit], overlaps: Overlaps, title: str
 ) -> None:
-    out.print(Text(title, style="bold"))
-    out.print(Text(coverage.summary(parts, overlaps)))
+    out.print(printable(title, style="bold"))
+    out.print(printable(coverage.summary(parts, overlaps)))
     out.print()
     if overlaps.groups is not None:
         out.print(coverage.picture(parts, overlaps.groups))
@@ -132,15 +209,15 @@ def _print(
     best = methods.recommended(fits)
     if best is None:
         out.print(
-            Text("None of the four fits as things are; each line above says what is missing.")
+            printable("None of the four fits as things are; each line above says what is missing.")
         )
         return
     if best.messages:
         out.print(*_message_lines(best.title, best.messages), sep="\n")
         out.print()
     out.print(Text.assemble("Recommended: ", (best.title, "bold")))
-    command = Text(best.next_command, style="bold" if best.available else "")
-    out.print(Text("Next: ") + command, soft_wrap=True)  # a command is copied in one piece
+    command = printable(best.next_command, style="bold" if best.available else "")
+    out.print(printable("Next: ") + command, soft_wrap=True)  # a command is copied in one piece
 
 
 def _table(*columns: str, right: int = 0) -> Table:
@@ -148,7 +225,9 @@ def _table(*columns: str, right: int = 0) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place, name in enumerate(columns):
         is_number = place >= len(columns) - right
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)
+        table.add_column(
+            printable(name), justify="right" if is_number else "left", no_wrap=is_number
+        )
     return table
 
 
@@ -157,9 +236,9 @@ def _party_table(parts: Sequence[Part]) -> Table:
     for part in parts:
         has_labels = part.data.labels is not None
         table.add_row(
-            Text(part.name),
-            Text(coverage.blocks_text(part) or "none"),
-            Text(coverage.classes_text(part) or "-"),
+            printable(part.name),
+            printable(coverage.blocks_text(part) or "none"),
+            printable(coverage.classes_text(part) or "-"),
             f"{part.data.num_rows:,}",
             f"{len(part.data.labelled_rows()):,}" if has_labels else "-",
         )
@@ -177,15 +256,15 @@ def _overlap_lines(overlaps: Overlaps) -> tuple[Text | Table, ...]:
     table = _table("party", "rows", "shared", f"of {centre}'s", right=3)
     for name, count in overlaps.shared.items():
         share = share_text(count, max(1, rows))
-        table.add_row(Text(name), f"{overlaps.rows[name]:,}", f"{count:,}", share)
-    return Text(said), table
+        table.add_row(printable(name), f"{overlaps.rows[name]:,}", f"{count:,}", share)
+    return printable(said), table
 
 
 def _method_table(fits: Sequence[Fit]) -> Table:
     table = _table("method", "does it fit?")
     for fit in fits:
         style = "bold green" if fit.applies else ""
-        table.add_row(Text(fit.title, style=style), Text(fit.reason))
+        table.add_row(printable(fit.title, style=style), printable(fit.reason))
     return table
 
 
@@ -193,13 +272,13 @@ def _message_lines(title: str, messages: Sequence[MessageSize]) -> tuple[Text | 
     table = _table("party", "with", "per", "sends", "receives", right=2)
     for size in messages[:_MESSAGES_SHOWN]:
         table.add_row(
-            Text(size.party),
-            Text(size.partner),
+            printable(size.party),
+            printable(size.partner),
             size.per,
             bytes_text(size.sent_bytes),
             bytes_text(size.received_bytes),
         )
     more = len(messages) - _MESSAGES_SHOWN
     if more > 0:
-        table.add_row(Text(f"and {more:,} more"))
-    return Text(f"Messages with {title} ({messages[0].assuming}):"), table
+        table.add_row(printable(f"and {more:,} more"))
+    return printable(f"Messages with {title} ({messages[0].assuming}):"), table

@@ -96,6 +96,39 @@ def train(
 
 
 @app.command()
+def inspect(
+    run: Annotated[list[Path], typer.Argument(help="A run file, or party files (TOML).")],
+    html: Annotated[Path | None, typer.Option(help="Also write a page with the picture.")] = None,
+    private: Annotated[
+        bool,
+        typer.Option("--private", help="Compare ids blinded, and count only."),
+    ] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the run file."),
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show who has what, and which of the methods fit and why.
+
+    A picture of parties and blocks against samples, overlaps, where labels are, and for each
+    method whether it applies, with the command to run next and the sizes of messages to come.
+    Reads every party's table; with --private, ids are compared only blinded and only counts shown.
+    """
+    from dovetail.cli.inspect import run_inspect
+
+    run_inspect(
+        tuple(run),
+        html=html,
+        private=private,
+        overrides=tuple(overrides or ()),
+        quiet=quiet,
+        as_json=as_json,
+    )
+
+
+@app.command()
 def align(
     parties: Annotated[list[Path], typer.Argument(help="Two party files (TOML) or more.")],
     initiator: Annotated[
@@ -196,7 +229,7 @@ def main() -> None:
         raise
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

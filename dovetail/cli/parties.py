@@ -83,6 +83,21 @@ def align_sites(
     return aligned, psi.with_rows_of(aligned, partners.values())
 
 
+def count_sites(
+    sites: Mapping[str, Site], initiator: str, *, workers: int = 1, show_progress: bool
+) -> dict[str, psi.Overlap]:
+    """How many ids each partner has and shares with the initiator; nobody learns which."""
+    with psi.Workers(workers) as shared, PointProgress("counting", shown=show_progress) as bar:
+        engine = InProcess(responders(sites, initiator, shared), driver=initiator)
+        return psi.count_overlap(
+            engine,
+            sites[initiator].table.ids,
+            lower=sites[initiator].file.party.lowercase_ids,
+            workers=shared,
+            progress=bar.points,
+        )
+
+
 def stored_alignment(sites: Mapping[str, Site]) -> dd.Alignment | None:
     """The alignment that ``dovetail align`` left beside the party files, or None.
 

@@ -98,6 +98,11 @@ def _load_parties(run: RunFile, *, show_progress: bool) -> Loaded:
     active = label_owner(sites, run.active, where=where)
     for stage in dict.fromkeys((run.method, *run.rulers)):
         algorithm = "tvfl" if stage == "tvfl" else "apfed"
+        if stage in ("apfed-r", "apfed-c"):
+            raise ConfigError(
+                f"{where}: {stage!r} sets every passive party's loss, which with party files is "
+                'each party\'s own; write method = "apfed"'
+            )
         if stage == "pooled":
             raise ConfigError(
                 f"{where}: the ruler 'pooled' puts everybody's columns in one place, which parties "

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Literal
+from unicodedata import category
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
@@ -366,6 +367,17 @@ def _all_or(names: Sequence[str], parties: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 4 else name_list(names)
 
 
+def printable(words: str, style: str = "") -> Text:
+    """Words as a terminal may show them: a name from a table cannot move the cursor or set colours.
+
+    >>> printable("[red]bank\\x1b[0m").plain
+    '[red]bank�[0m'
+    """
+    return Text(
+        "".join("\N{REPLACEMENT CHARACTER}" if category(c)[0] == "C" else c for c in words), style
+    )
+
+
 # --- In a terminal -----------------------------------------------------------------------------
 
 _STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
@@ -455,7 +467,7 @@ def group_table(groups: Groups, drawn: Sequence[Band]) -> Table:
             band.letter,
             f"{band.count:,}",
             share_text(band.count, groups.num_samples),
-            *(Text(words) for words in _holders(band, groups.parties)),
+            *(printable(words) for words in _holders(band, groups.parties)),
         )
     table.add_row("", f"{groups.num_samples:,}", "", "in all", "", style="dim")
     return table
@@ -463,7 +475,7 @@ def group_table(groups: Groups, drawn: Sequence[Band]) -> Table:
 
 def _fit(text: str, width: int) -> str:
     """A name cut or padded to a width in terminal cells."""
-    text = Text(text.replace("\n", " ")).plain  # without control codes
+    text = printable(text).plain
     if cell_len(text) > width:
         return set_cell_size(text, width - 1) + "…" if width > 1 else set_cell_size(text, width)
     return set_cell_size(text, width)
@@ -540,8 +552,8 @@ def html(
 ) -> str:
     """One self-contained page: the picture, its numbers, overlaps, and which methods fit.
 
-    It needs no network and follows the reader's light or dark setting. There is no picture where
-    overlaps were counted without comparing ids.
+    It is ASCII, needs no network and follows the reader's light or dark setting. There is no
+    picture where overlaps were counted without comparing ids.
     """
     light, dark = (
         " ".join(f"--c{place}: {pair[side]};" for place, pair in enumerate(_COLOURS))
@@ -556,13 +568,14 @@ def html(
     if groups is not None:
         body.append(_picture_html(parts, groups))
     body += [_parties_html(parts), _overlaps_html(overlaps), _methods_html(fits)]
-    return (
+    page = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n"
         f"<style>{_CSS.replace('LIGHT', light).replace('DARK', dark)}</style>\n"
         "</head>\n<body>\n<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
     )
+    return page.encode("ascii", "xmlcharrefreplace").decode()  # safe in any encoding
 
 
 def summary(parts: Sequence[Part], overlaps: Overlaps) -> str:
@@ -729,8 +742,8 @@ def _overlaps_html(overlaps: Overlaps) -> str:
 def _methods_html(fits: Sequence[Fit]) -> str:
     lines = []
     for fit in fits:
-        mark = '<span class="yes">yes</span>' if fit.applies else "no"
-        reason = fit.reason.removeprefix("yes: ").removeprefix("no: ")
+        said, _, reason = fit.reason.partition(": ")
+        mark = f'<span class="yes">{said}</span>' if fit.applies else said
         lines.append(
             f'<tr><th scope="row">{escape(fit.title)}</th><td>{mark}</td>'
             f"<td>{escape(reason)}</td></tr>"

@@ -29,7 +29,9 @@ SETS = {
 }
 
 NOTES = {
-    "cifar10": "# The images are a JPEG copy of CIFAR-10: expect slightly less than of the original.\n",
+    "cifar10": (
+        "# The images are a JPEG copy of CIFAR-10: expect slightly less than of the original.\n"
+    ),
     "cifar100": (
         "# Only the 9999 images of CIFAR-100's test half are here: a fixed 80 / 20 split of them\n"
         "# stands in for the data set, so figures are far below the paper's.\n"
@@ -69,8 +71,7 @@ def run_file(name: str, views: int, active: int, method: str) -> str:
             "subset",
             rate,
             epochs,
-            "seeds = [0, 1, 2]\nevaluate_every = 0\n"
-            + ("" if test else "data.rows = 10000\n"),
+            "seeds = [0, 1, 2]\nevaluate_every = 0\n" + ("" if test else "data.rows = 10000\n"),
         )
     )
 

@@ -468,6 +468,38 @@ def test_an_active_party_needs_a_label() -> None:
         active(data)
 
 
+def test_common_overlap_is_training_on_the_common_rows_alone() -> None:
+    alignment = Alignment(
+        {"clinic": torch.arange(NUM_ROWS), "lab": torch.arange(NUM_ROWS).masked_fill_(_odd(), -1)}
+    )
+    helper = passives({"lab": "contrastive"}, alignment)["lab"]
+    common = active(alignment=alignment, overlap="common")
+    train_to_end(common, InProcess({"lab": helper}, driver="clinic"))
+
+    rows = (~_odd()).nonzero().flatten()
+    alignment = full_alignment("lab", num_rows=len(rows))
+    helper = apfed.Passive(
+        SharedRows("lab", helper.shared.x[rows], alignment.rows["lab"]), helper.config, WIDTHS
+    )
+    smaller = active(active_data().take(rows), alignment)
+    train_to_end(smaller, InProcess({"lab": helper}, driver="clinic"))
+    assert_same_bits(weights(common), weights(smaller))
+
+
+def _odd() -> Tensor:
+    return torch.arange(NUM_ROWS) % 2 == 1
+
+
+def test_common_overlap_needs_a_label_among_the_common_rows() -> None:
+    half = torch.arange(NUM_ROWS)
+    alignment = Alignment({"clinic": half, "lab": torch.where(half < 12, half, -1)})
+    party = active(
+        active_data().with_labels_on(torch.arange(12, NUM_ROWS)), alignment, overlap="common"
+    )
+    with pytest.raises(ConfigError, match="none of the 12 rows that all parties share"):
+        train_to_end(party, InProcess(passives({"lab": "contrastive"}, alignment), driver="clinic"))
+
+
 def test_an_empty_overlap_names_the_party() -> None:
     alignment = Alignment({"clinic": torch.arange(NUM_ROWS), "lab": torch.full((NUM_ROWS,), -1)})
     party = active(alignment=alignment)

@@ -20,7 +20,7 @@ def test_an_integer_and_the_string_of_its_digits_differ():
 
 
 def test_strings_are_composed_made_compatible_and_trimmed():
-    assert values("e\u0301", "\u00c5", "ﬁ", "Ａ", "\u3000x y\n") == [  # noqa: RUF001
+    assert values("e\u0301", "\u00c5", "ﬁ", "Ａ", "\u3000x y\n") == [
         "sé".encode(),
         "sÅ".encode(),
         b"sfi",
@@ -91,7 +91,7 @@ def test_a_masked_integer_is_an_empty_id():
 
 def test_repeated_ids_are_an_error_that_names_party_and_count():
     with pytest.raises(AlignmentError, match=r"party 'shop': 2 of 5 ids are repeated after norm"):
-        values("a", " a", "b", "ａ", "c")  # noqa: RUF001
+        values("a", " a", "b", "ａ", "c")
     with pytest.raises(AlignmentError, match=r"1 of 2 ids are repeated .* lower case\)"):
         values("a", "A", lower=True)
 

@@ -42,7 +42,7 @@ def unique_ids(of: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 
 
 INTEGERS = st.integers(-20, 20) | st.integers()
-STRINGS = st.text(st.sampled_from("aAéﬁ Ａ😀ß\u0301"), max_size=3).map("x{}x".format) | st.text(  # noqa: RUF001
+STRINGS = st.text(st.sampled_from("aAéﬁ Ａ😀ß\u0301"), max_size=3).map("x{}x".format) | st.text(
     max_size=8
 ).map("x{}".format)
 
@@ -123,8 +123,16 @@ def test_it_is_set_intersection_of_strings(own, theirs, through_bytes, batch_siz
         (list("abcdefg"), list("gfedcba")),
         (["1", 2], [1, "2", 2]),
     ],
-    ids=["empty", "none of ours", "none of theirs", "equal of 1", "disjoint of 1", "disjoint"]
-    + ["equal", "mixed"],
+    ids=[
+        "empty",
+        "none of ours",
+        "none of theirs",
+        "equal of 1",
+        "disjoint of 1",
+        "disjoint",
+        "equal",
+        "mixed",
+    ],
 )
 def test_it_is_set_intersection_at_the_edges(own, theirs, through_bytes):
     check_pair(own, theirs, through_bytes, 3)
@@ -132,7 +140,7 @@ def test_it_is_set_intersection_at_the_edges(own, theirs, through_bytes):
 
 def test_ids_are_compared_as_normalised():
     shop = Responder("shop", [" Anna", "BERT"], lower=True)
-    aligned = align(InProcess({"shop": shop}, driver="bank"), ["ａnna", "bert "], lower=True)  # noqa: RUF001
+    aligned = align(InProcess({"shop": shop}, driver="bank"), ["ａnna", "bert "], lower=True)
     assert aligned.overlap == {"shop": 2}
 
 
@@ -218,8 +226,8 @@ def test_the_initiator_cannot_take_a_partners_row_for_its_own():
 
 @BOTH_MODES
 def test_no_id_and_no_hash_of_one_leaves_a_party(mode):
-    own = [f" Ｐerson-{number:04d}" for number in range(60)]  # noqa: RUF001
-    theirs = [f" Ｐerson-{number:04d}" for number in range(30, 100)]  # noqa: RUF001
+    own = [f" Ｐerson-{number:04d}" for number in range(60)]
+    theirs = [f" Ｐerson-{number:04d}" for number in range(30, 100)]
     engine = Recording({"shop": Responder("shop", theirs)})
     MODES[mode](engine, own, batch_size=25)
     sent = b"".join(encode(message) for _, _, message in engine.messages)
@@ -258,6 +266,20 @@ def test_two_runs_send_different_points(mode):
             }
         )
     assert len(runs[0] | runs[1]) == 80
+
+
+def test_both_sides_send_their_ids_in_random_order(monkeypatch):
+    known = bytes(range(32))  # a secret that the test knows
+    monkeypatch.setattr(psi.secrets, "token_bytes", lambda size: known)
+    ids = [f"person-{number}" for number in range(20)]
+    points = Workers().multiply(known, Workers().hash(keys(ids))).tolist()
+    orders = set()
+    for _ in range(2):
+        engine = Recording({"shop": Responder("shop", ids)})
+        align(engine, ids)
+        for sender in ("bank", "shop"):
+            orders.add(tuple(points.index(row) for row in sent_points(engine, sender).tolist()))
+    assert len(orders | {tuple(range(20))}) == 5  # four sent, none in row order
 
 
 def test_shared_samples_are_numbered_at_random():
@@ -317,12 +339,15 @@ def test_a_cardinality_tells_the_responder_no_row():
         shop.rows_S  # noqa: B018
 
 
-def test_a_new_run_forgets_the_last():
+def test_a_new_alignment_forgets_the_last_and_nothing_else_does():
     shop = Responder("shop", ["a"])
     engine = InProcess({"shop": shop}, driver="bank")
     align(engine, ["a"])
-    assert shop.rows_S.tolist() == [0]
     count_overlap(engine, ["a"])
+    with pytest.raises(PartyError, match="lower case"):
+        align(engine, ["a"], lower=True)
+    assert shop.rows_S.tolist() == [0]
+    shop.handle(psi.Begin("bank", "intersection", ("string",), False, 1, 1))
     with pytest.raises(AlignmentError, match="not aligned"):
         shop.rows_S  # noqa: B018
 

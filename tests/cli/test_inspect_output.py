@@ -1,0 +1,159 @@
+import json
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+
+from dovetail.cli.inspect import show
+from dovetail.data import PartyData
+from dovetail.errors import ConfigError
+from dovetail.evaluation.coverage import Part
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def part(name, ids, block, names, labels=None, classes=()):
+    ids = np.array(ids)
+    x = torch.zeros(len(ids), len(names))
+    return Part(PartyData(name, ids, {block: x}, labels), {block: tuple(names)}, classes)
+
+
+def helped():
+    labels = torch.tensor([0, 1] * 5 + [-1] * 10)
+    return [
+        part("bank", range(20), "account", ["age", "balance"], labels, ("good", "bad")),
+        part("shop", range(5, 30), "basket", ["spent"]),
+    ]
+
+
+def stuck():
+    labels = torch.tensor([0, 1])
+    return [part("a", [1, 2], "x", ["x"], labels), part("b", [1, 2], "y", ["y"], labels)]
+
+
+def shown(capsys, parts, **settings):
+    defaults = {
+        "title": "bank and shop",
+        "html_path": None,
+        "as_json": False,
+        "quiet": False,
+        "run_path": "run.toml",
+    }
+    show(parts, **{**defaults, **settings})
+    return capsys.readouterr().out
+
+
+def test_the_terminal_shows_it_all_in_80_columns(capsys):
+    text = shown(capsys, helped())
+    assert max(len(line) for line in text.splitlines()) <= 80
+    for part_of_it in (
+        "30 samples, 2 parties, 3 columns; 4 groups of samples",
+        "account (2)",
+        "basket (1)",
+        "good, bad",
+        "Samples shared with bank, which has 20 rows; 15 are at every party",
+        "yes: only bank has labels (10 of 20 rows)",
+        "no: only bank has labels; FedOptimus",
+        "Recommended: APFed",
+        "Next: dovetail train run.toml --set method=apfed",
+    ):
+        assert part_of_it in text
+
+
+def test_a_command_is_printed_in_one_piece(capsys):
+    path = "a folder/" + "long/" * 20 + "run.toml"
+    text = shown(capsys, helped(), run_path=path)
+    assert f"\nNext: dovetail train '{path}' --set method=apfed\n" in text
+
+
+def test_where_none_fits_it_says_so(capsys):
+    text = shown(capsys, stuck())
+    assert "None of the four fits as things are" in text
+    assert "2 parties have labels (a and b)" in text
+    assert "Recommended" not in text
+
+
+def test_json_says_the_same(capsys):
+    found = json.loads(shown(capsys, helped(), as_json=True))
+    assert found["samples"] == 30
+    assert sum(group["samples"] for group in found["groups"]) == 30
+    assert found["groups"][0] == {
+        "group": "A",
+        "samples": 5,
+        "combinations": 1,
+        "held_by": ["bank"],
+        "labelled_at": ["bank"],
+    }
+    assert found["parties"][0] == {
+        "name": "bank",
+        "rows": 20,
+        "blocks": {"account": ["age", "balance"]},
+        "labelled": 10,
+        "classes": ["good", "bad"],
+    }
+    assert found["parties"][1]["classes"] is None
+    assert found["overlaps"] == {
+        "with": "bank",
+        "shared": {"shop": 15},
+        "common": 15,
+        "ids_compared": True,
+    }
+    assert [fit["applies"] for fit in found["methods"]] == [True, False, False, False]
+    assert found["recommended"] == "apfed"
+    assert found["next_command"] == "dovetail train run.toml --set method=apfed"
+
+
+def test_json_where_none_fits_recommends_nothing(capsys):
+    found = json.loads(shown(capsys, stuck(), as_json=True))
+    assert found["recommended"] is None
+    assert found["next_command"] is None
+
+
+def test_json_tells_labels_that_are_numbers_from_no_label(capsys):
+    parts = [
+        part("a", [1, 2], "x", ["x"], torch.tensor([0.5, 1.5])),
+        part("b", [1, 2], "y", ["y"], torch.tensor([-1, -1])),
+        part("c", [1, 2], "z", ["z"]),
+    ]
+    found = json.loads(shown(capsys, parts, as_json=True))
+    assert [each["classes"] for each in found["parties"]] == ["numbers", [], None]
+
+
+def test_quiet_prints_nothing_but_writes_the_page(capsys, tmp_path):
+    path = tmp_path / "new" / "page.html"
+    assert shown(capsys, helped(), quiet=True, html_path=path) == ""
+    assert [each.name for each in path.parent.iterdir()] == ["page.html"]
+    parser = HTMLParser()
+    parser.feed(path.read_text(encoding="utf-8"))
+    parser.close()
+    assert "dovetail train run.toml --set method=apfed" in path.read_text(encoding="utf-8")
+
+
+def test_a_page_that_cannot_be_written_is_an_error(capsys, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="cannot write"):
+        shown(capsys, helped(), html_path=tmp_path / "file" / "page.html")
+
+
+def test_overlaps_counted_privately_show_no_picture(capsys, tmp_path):
+    path = tmp_path / "page.html"
+    text = shown(capsys, helped(), overlaps_by_cardinality={"shop": 12}, html_path=path)
+    assert "█" not in text
+    assert "counted without comparing ids in the clear" in text
+    assert "shop shares 12 samples with it" in " ".join(text.split())
+    page = path.read_text(encoding="utf-8")
+    assert "<svg" not in page
+    assert "counted without comparing ids in the clear" in page
+    found = json.loads(shown(capsys, helped(), overlaps_by_cardinality={"shop": 12}, as_json=True))
+    assert found["groups"] is None
+    assert found["samples"] is None
+    assert found["overlaps"] == {
+        "with": "bank",
+        "shared": {"shop": 12},
+        "common": 12,
+        "ids_compared": False,
+    }
