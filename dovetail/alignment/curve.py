@@ -43,7 +43,7 @@ from multiprocessing import get_context
 from types import TracebackType
 from typing import cast
 
-import gmpy2  # type: ignore[import-untyped]  # it has no stubs
+import gmpy2
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_der_public_key

@@ -16,7 +16,7 @@ from dovetail.cli.parties import (
     partition_sites,
     stored_alignment,
 )
-from dovetail.cli.partyfile import open_sites
+from dovetail.cli.partyfile import Site, open_sites
 from dovetail.cli.runfile import (
     DataSection,
     PassiveFields,
@@ -96,7 +96,10 @@ def _load_parties(run: RunFile, *, show_progress: bool) -> Loaded:
     where = "the run file"
     sites = open_sites(tuple(Path(file) for file in run.parties))
     active = label_owner(sites, run.active, where=where)
-    for stage in dict.fromkeys((run.method, *run.rulers)):
+    stages = dict.fromkeys((run.method, *run.rulers))
+    if set(stages) == {"alone"}:
+        sites = {active: sites[active]}  # nobody else is asked
+    for stage in stages:
         algorithm = "tvfl" if stage == "tvfl" else "apfed"
         if stage in ("apfed-r", "apfed-c"):
             raise ConfigError(
@@ -109,16 +112,29 @@ def _load_parties(run: RunFile, *, show_progress: bool) -> Loaded:
                 "with files of their own do not agree to; leave it out"
             )
         for name, site in sites.items():
-            if name != active and stage != "alone":
+            if name != active:
                 site.check_policy(algorithm, active)
-    alignment = stored_alignment(sites)
-    if alignment is None:
-        _, alignment = align_sites(sites, active, workers=1, show_progress=show_progress)
+    if len(sites) == 1 and set(stages) != {"alone"}:
+        raise ConfigError(
+            f"{where}: {active!r} is the only party; name its partners' files in parties, or write "
+            'method = "alone"'
+        )
+    alignment = _alignment(sites, active, show_progress=show_progress)
     data, train_alignment, test_alignment = partition_sites(
         sites, active, alignment, test=run.test, split_seed=0
     )
     passives = {name: site.file.apfed for name, site in sites.items() if name != active}
     return Loaded(data, active, passives, train_alignment, test_alignment)
+
+
+def _alignment(sites: Mapping[str, Site], active: str, *, show_progress: bool) -> dd.Alignment:
+    """What ``dovetail align`` left, or an alignment made now."""
+    if len(sites) == 1:
+        return dd.Alignment({active: torch.arange(sites[active].table.num_rows)})
+    stored = stored_alignment(sites)
+    if stored is not None:
+        return stored
+    return align_sites(sites, active, workers=1, show_progress=show_progress)[1]
 
 
 def _load_pooled(section: DataSection) -> tuple[dd.Partitioned, str]:
