@@ -133,6 +133,20 @@ def label_rows(out: Path, name: str, score: str) -> list[dict[str, Any]]:
     return rows
 
 
+def overlap_rows(out: Path) -> list[dict[str, Any]]:
+    """One row per way to use rows that only partly match."""
+    rows = []
+    for overlap, title in (("pairwise", "all of the bank's rows"), ("common", "common rows only")):
+        result = read(out / f"overlap-{overlap}")
+        if result is not None:
+            by_method = scores(result)
+            row = {"trained on": f"{title} (`{overlap}`)"}
+            for method in ("apfed-r", "apfed-c"):
+                row[NAMES[method]] = percent(by_method[method]["auc"])
+            rows.append({**row, "seeds": len(result["seeds"])})
+    return rows
+
+
 def gain_by_seed(folder: Path, method: str, score: str) -> list[float]:
     """Score of ``method`` minus that of learning alone, of each seed."""
     gains = []
@@ -195,6 +209,7 @@ def main() -> None:
             for row in image_rows(out, name, "subset")
         ],
         "cifar10": image_rows(out, "cifar10", "cpu"),
+        "overlap": overlap_rows(out),
         "labels-adult": label_rows(out, "adult", "auc"),
         "labels-credit": label_rows(out, "credit", "auc"),
         "labels-fmnist": label_rows(out, "fmnist", "accuracy"),

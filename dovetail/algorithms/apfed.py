@@ -205,14 +205,17 @@ class Passive:
         raise AssertionError(f"an engine passes on only {self.accepts}")
 
     def _begin(self, begin: Begin) -> Ready:
+        if not begin.code_shape or min(begin.code_shape) < 1 or begin.projected_width < 0:
+            raise MessageError(
+                f"{begin.wire_name()}: no codes have shape {begin.code_shape} and projected width "
+                f"{begin.projected_width}"
+            )
         projected = self.config.loss == "contrastive" and begin.projected_width > 0
         self._random = RandomStream(begin.seed, self.name, "passive", device=self.device)
         with self._random:
             self.network = self._build(begin).to(self.device)
         self.network.train()
-        self._width = (
-            begin.projected_width if projected else int(torch.Size(begin.code_shape).numel())
-        )
+        self._width = begin.projected_width if projected else math.prod(begin.code_shape)
         self.optimizer = self.config.build(self.network.parameters())
         return Ready(projected)
 
@@ -232,10 +235,10 @@ class Passive:
             network = made(begin.code_shape, row_shape)
         if not contrastive:
             return network
-        width = int(torch.Size(output_shape(network, row_shape, torch.device("cpu"))).numel())
+        width = math.prod(output_shape(network, row_shape, torch.device("cpu")))
         if begin.projected_width:
             return nn.Sequential(network, nn.Flatten(), nn.Linear(width, begin.projected_width))
-        code_width = int(torch.Size(begin.code_shape).numel())
+        code_width = math.prod(begin.code_shape)
         if width != code_width:
             raise ConfigError(
                 f"the contrast compares codes of one width: the active party's is {code_width}, "
@@ -247,7 +250,9 @@ class Passive:
     def _gradient(self, codes: Codes) -> CodeGradient:
         if self.network is None:
             raise PartyError(self.name, "was sent codes before training began")
-        check_shape(codes, "code_BD", (len(codes.samples_B), self._width), torch.float32)
+        num_rows = codes.samples_B.numel()
+        check_shape(codes, "samples_B", (num_rows,), torch.int64)
+        check_shape(codes, "code_BD", (num_rows, self._width), torch.float32)
         x = network_input(self.shared[codes.samples_B], self.device)
         code_BD = codes.code_BD.detach().to(self.device).requires_grad_()  # line 3
         with self._random:
@@ -327,7 +332,7 @@ class Active:
                 encoder if isinstance(encoder, nn.Module) else encoder.encoder(self.input_shape)
             ).to(self.device)
             self.code_shape = output_shape(self.encoder, self.input_shape, self.device)
-            self.code_width = int(torch.Size(self.code_shape).numel())
+            self.code_width = math.prod(self.code_shape)
             self.head = (
                 head
                 if isinstance(head, nn.Module)

@@ -173,12 +173,13 @@ class Member:
         self.optimizer = self.config.build(self.encoder.parameters())
         self._code_BD: Tensor | None = None
         shape = output_shape(self.encoder, row_shape, self.device)
-        return Opened(int(torch.Size(shape).numel()))
+        return Opened(math.prod(shape))
 
     def _encode(self, message: Encode) -> Codes:
         table = self.test if message.test else self.shared
         if table is None:
             raise ConfigError("it has no test table to predict from")
+        check_shape(message, "samples_B", (message.samples_B.numel(),), torch.int64)
         x = network_input(table[message.samples_B], self.device)
         self.encoder.train(message.training)
         with self._random, torch.set_grad_enabled(message.training):
@@ -256,7 +257,7 @@ class Owner:
     def open(self, code_widths: Mapping[str, int]) -> None:
         """Build the head over one's own code and those of the parties, in their order."""
         row_shape = tuple(self.x.shape[1:])
-        own_width = int(torch.Size(output_shape(self.encoder, row_shape, self.device)).numel())
+        own_width = math.prod(output_shape(self.encoder, row_shape, self.device))
         self.code_widths = {self.name: own_width, **code_widths}
         with RandomStream(self.seed, self.name, "head", device=self.device):
             self.head = self._head_spec.build(

@@ -230,6 +230,12 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:  # a full disk, a folder that may not be written
+        if error.errno is None:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"dovetail: {where}{error.strerror}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -98,21 +98,31 @@ def count_sites(
         )
 
 
-def stored_alignment(sites: Mapping[str, Site]) -> dd.Alignment | None:
+def stored_alignment(sites: Mapping[str, Site], active: str) -> dd.Alignment | None:
     """The alignment that ``dovetail align`` left beside the party files, or None.
 
     Raises:
-        AlignmentError: parts that are not of one alignment, or a table that changed since.
+        AlignmentError: parts that are not of one alignment, a table that changed since, or an
+            alignment around another party than the active one, where that leaves rows out.
     """
     if not all(stored_path(site).exists() for site in sites.values()):
         return None
     parts = {
         name: load_rows(stored_path(site), name, site.table.ids) for name, site in sites.items()
     }
+    files = " ".join(str(site.path) for site in sites.values())
     if len({part.run for part in parts.values()}) > 1:
         raise AlignmentError(
-            f"parties {sorted(parts)} were not aligned together; "
-            f"run dovetail align {' '.join(str(site.path) for site in sites.values())}"
+            f"parties {sorted(parts)} were not aligned together; run dovetail align {files}"
+        )
+    num_rows = sites[active].table.num_rows
+    num_aligned = int((parts[active].rows_S >= 0).sum())
+    # With two parties what both have is the same, whoever starts.
+    if len(parts) > 2 and num_aligned < num_rows:
+        raise AlignmentError(
+            f"party {active!r}: {num_rows - num_aligned} of its {num_rows} rows are not in the "
+            "alignment, which was made around another party; "
+            f"run dovetail align --initiator {active} {files}"
         )
     return dd.Alignment({name: part.rows_S for name, part in parts.items()})
 
@@ -147,6 +157,7 @@ def partition_sites(
         name: site.fit_input(train_table if name == active else None)
         for name, site in sites.items()
     }
+    # Labels that a passive party may have stay unused.
     others = [site.table.encoded(inputs[name]) for name, site in sites.items() if name != active]
 
     def part(rows: np.ndarray) -> tuple[dd.Federation, dd.Alignment]:
@@ -156,7 +167,6 @@ def partition_sites(
 
     train, train_alignment = part(train_rows)
     tested, test_alignment = part(test_rows) if len(test_rows) else (None, None)
-    assert own.label is not None
     data = dd.Partitioned(train, tested, task, inputs, own.label)
     return data, train_alignment, test_alignment
 
@@ -187,14 +197,19 @@ def _split_rows(
 def _restricted(
     alignment: dd.Alignment, active: str, rows: np.ndarray, num_rows: int
 ) -> dd.Alignment:
-    """The alignment over those samples only that are among these rows of the active party."""
+    """The alignment over those samples only that are among these rows of the active party.
+
+    In the order of those rows: which order private set intersection happened to draw must not
+    change a run.
+    """
     place = torch.full((num_rows,), -1)
     place[torch.from_numpy(rows)] = torch.arange(len(rows))
-    own_S = place[alignment.rows[active]]
-    kept = own_S >= 0
+    held = (alignment.rows[active] >= 0).nonzero().flatten()
+    own_S = place[alignment.rows[active][held]]
+    order = own_S.argsort()[(own_S < 0).sum() :]
     return dd.Alignment(
         {
-            name: own_S[kept] if name == active else rows_S[kept]
+            name: own_S[order] if name == active else rows_S[held][order]
             for name, rows_S in alignment.rows.items()
         }
     )

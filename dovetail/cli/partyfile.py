@@ -9,9 +9,9 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from dovetail import data as dd
-from dovetail.cli.runfile import PassiveFields, Section
+from dovetail.cli.runfile import PassiveFields, Section, encoder_spec
 from dovetail.cli.validation import read_toml, validate
-from dovetail.errors import ConfigError, DataError
+from dovetail.errors import ConfigError
 
 
 class PartySection(Section):
@@ -109,23 +109,26 @@ def open_sites(paths: tuple[Path, ...]) -> dict[str, Site]:
 
 
 def open_site(path: Path) -> Site:
-    """One party file, with its table."""
+    """One party file, with its table.
+
+    Raises:
+        ConfigError: a file that cannot be read, or does not fit.
+        DataError: a table that cannot be used, naming the party.
+    """
     file = validate(PartyFile, read_toml(path), where=str(path))
     section = file.party
-    source = section.table
-    beside = path.parent / source
-    if not (dd.is_database_url(source) or dd.is_query(source)) and beside.exists():
-        source = str(beside)  # paths are relative to the party file
     try:
-        table = dd.read_party_table(
-            section.name,
-            source,
-            id=section.id,
-            label=section.label,
-            columns=section.columns,
-            blocks=section.blocks,
-            query=section.query,
-        )
-    except DataError as error:
-        raise DataError(f"party {section.name!r}: {error}") from None
+        encoder_spec(file.apfed.encoder)
+    except ConfigError as error:
+        raise ConfigError(f"{path}, [apfed]: {error}") from None
+    table = dd.read_party_table(
+        section.name,
+        section.table,
+        id=section.id,
+        label=section.label,
+        columns=section.columns,
+        blocks=section.blocks,
+        query=section.query,
+        folder=path.parent,  # paths are relative to the party file
+    )
     return Site(path, file, table)

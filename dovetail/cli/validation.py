@@ -24,7 +24,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: no such file, or no TOML.
     """
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -31,24 +31,44 @@ def read_database(url: str, query: str | None) -> Table:
     Raises:
         DataError: a database that cannot be reached or read, or a missing DuckDB extension.
     """
-    kind = url.split(":", 1)[0].lower()
-    if kind == "sqlite":
+    if is_sqlite_url(url):
         return _read_sqlite(url, query)
-    return _read_through_duckdb(url, "mysql" if kind == "mysql" else "postgres", query)
+    is_mysql = url[:5].lower() == "mysql"
+    return _read_through_duckdb(url, "mysql" if is_mysql else "postgres", query)
 
 
 def without_password(url: str) -> str:
-    """The URL as errors may show it."""
-    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", url)
+    """The URL as errors may show it.
+
+    >>> without_password("postgresql://me:p@ss/w@host/db?sslpassword=x")
+    'postgresql://me:***@host/db?sslpassword=***'
+    """
+    shown = re.sub(r"(://[^/@:]*):.*@", r"\1:***@", url)  # a password may have an @ itself
+    return re.sub(r"(password\s*=\s*)[^&\s]*", r"\1***", shown, flags=re.I)
+
+
+def is_sqlite_url(url: str) -> bool:
+    """Whether the database is a SQLite file."""
+    return url[:9].lower() == "sqlite://"
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of a SQLite file."""
+    return f"sqlite:///{path}"
+
+
+def sqlite_path(url: str) -> Path:
+    """The file of a ``sqlite:///`` URL; four slashes begin an absolute path."""
+    return Path(re.sub(r"^sqlite:///?", "", url, flags=re.I))
 
 
 def _read_sqlite(url: str, query: str | None) -> Table:
-    path = Path(url.removeprefix("sqlite://").removeprefix("/"))  # ////x.db is the absolute /x.db
+    path = sqlite_path(url)
     if not path.is_file():
         raise DataError(f"there is no SQLite file {path}; write sqlite:///path/to/file.db")
     try:
         # Read-only, so that a mistyped path or query can change nothing.
-        connection = sqlite3.connect(f"file:{path.resolve()}?mode=ro", uri=True)
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
         try:
             chosen = query or _only_table(
                 [
@@ -69,8 +89,11 @@ def _read_sqlite(url: str, query: str | None) -> Table:
                 parts.append(part)
         finally:
             connection.close()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, sqlite3.Warning) as error:  # a second statement is a warning
         raise DataError(f"cannot read {url}: {error}; check the query") from None
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated:
+        raise DataError(f"{url} has more than one column {repeated[0]!r}; rename one in the query")
     if not parts:
         raise DataError(f"{url}: the query gives no rows; give a table with at least one")
     cells = np.concatenate(parts)

@@ -200,7 +200,10 @@ def _array_column(path: Path, name: str, stored: Mapping[str, np.ndarray], count
             f"got shape {values.shape}"
         )
     if values.dtype.kind in "US":
-        values = values.astype(str).astype(object)
+        values = np.char.strip(values.astype(str)).astype(object)
+        return Column(values, values == "")
+    if values.dtype.kind in "biu":
+        values = values.astype(np.int64)
     missing = np.isnan(values) if values.dtype.kind == "f" else np.zeros(count, dtype=bool)
     return Column(values, missing)
 

@@ -10,7 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.data.databases import is_database_url, read_database
+from dovetail.data.databases import (
+    is_database_url,
+    is_sqlite_url,
+    read_database,
+    sqlite_path,
+    sqlite_url,
+)
 from dovetail.data.datasets import read_ids, whole_numbers
 from dovetail.data.images import ImageInput, read_image_samples
 from dovetail.data.inputs import Input
@@ -96,6 +102,7 @@ def read_party_table(
     columns: Sequence[str] = ("*",),
     blocks: Mapping[str, Sequence[str]] | None = None,
     query: str | None = None,
+    folder: Path | None = None,
 ) -> PartyTable:
     """A party's table.
 
@@ -109,10 +116,39 @@ def read_party_table(
         columns: globs of the columns to use, where there are no ``blocks``.
         blocks: block -> globs of its columns.
         query: what to read from a database; may be left out where it has one table.
+        folder: what relative paths begin from, also those in a ``SELECT`` and of SQLite files;
+            None for the working directory.
 
     Raises:
-        DataError: naming the party's table, the column and what to do.
+        DataError: naming the party, its table, the column and what to do.
     """
+    try:
+        if folder is not None:
+            source = _beside(folder, source)
+        return _read(name, source, id, label, columns, blocks, query, folder)
+    except DataError as error:
+        raise DataError(f"party {name!r}: {error}") from None
+
+
+def _beside(folder: Path, source: str) -> str:
+    """The source with its path, if it is one, from this folder."""
+    if is_query(source):
+        return source
+    if is_database_url(source):
+        return sqlite_url(folder / sqlite_path(source)) if is_sqlite_url(source) else source
+    return str(folder / source)
+
+
+def _read(
+    name: str,
+    source: str,
+    id: str | Sequence[str],
+    label: str | None,
+    columns: Sequence[str],
+    blocks: Mapping[str, Sequence[str]] | None,
+    query: str | None,
+    folder: Path | None,
+) -> PartyTable:
     path = Path(source)
     is_image = (
         not is_query(source)
@@ -122,14 +158,20 @@ def read_party_table(
     )
     if is_image:
         if not isinstance(id, str):
-            raise DataError(f"party {name!r}: images have one id, got {list(id)}")
+            raise DataError(f"images have one id, got {list(id)}")
         x, id_values, label_values = read_image_samples(path, id=id, label=label)
         ids = read_ids(source, id, id_values)
-        return PartyTable(name, ids, x, {"images": ()}, label, label_values)
-    table = read_database(source, query) if is_database_url(source) else read_table(source)
+        labels = None if label_values is None else whole_numbers(label_values)
+        return PartyTable(name, ids, x, {"images": ()}, label, labels)
+    if is_database_url(source):
+        table = read_database(source, query)
+    else:
+        table = read_table(source, folder=folder)
     id_columns = (id,) if isinstance(id, str) else tuple(id)
     ids = _ids(table, id_columns)
     special = [*id_columns, *([label] if label is not None else [])]
+    if len(set(special)) < len(special):
+        raise DataError(f"id and label must be different columns, got {special}")
     labels = whole_numbers(table.column(label)) if label is not None else None
     features = table.without(special)
     chosen = {
@@ -139,7 +181,7 @@ def read_party_table(
     named = [column for each in chosen.values() for column in each]
     repeated = sorted({column for column in named if named.count(column) > 1})
     if repeated:
-        raise DataError(f"party {name!r}: column {repeated[0]!r} is in two blocks; name it in one")
+        raise DataError(f"column {repeated[0]!r} is in two blocks; name it in one")
     return PartyTable(name, ids, features, chosen, label, labels)
 
 

@@ -150,9 +150,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
     >>> nearest("incom", ["age", "income"])
     "; did you mean 'income'?"
+    >>> nearest("meen *", ["mean area", "mean radius", "worst area"])
+    "; did you mean 'mean *'?"
     """
     known = list(known)
-    close = get_close_matches(name, known, n=1)
+    close = _nearest_glob(name, known) or get_close_matches(name, known, n=1)
     if close:
         return f"; did you mean {close[0]!r}?"
     # Also "Income" for "income", and "duration" for "dur".
@@ -161,6 +163,18 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"; did you mean {close[0]!r}?"
     return f"; there are {known[:20]}{' and more' if len(known) > 20 else ''}"
+
+
+def _nearest_glob(glob: str, known: Sequence[str]) -> list[str]:
+    """For "meen *" or "* eror", the same with the beginning or end of a known name; at most one."""
+    fixed = glob.strip("*")
+    if not fixed or "*" in fixed or glob.startswith("*") == glob.endswith("*"):
+        return []
+    sizes = range(max(1, len(fixed) - 1), len(fixed) + 2)
+    is_end = glob.startswith("*")
+    parts = {other[-size:] if is_end else other[:size] for other in known for size in sizes}
+    close = get_close_matches(fixed, sorted(parts), n=1)
+    return [f"*{part}" if is_end else f"{part}*" for part in close]
 
 
 def is_query(source: str | Path) -> bool:
@@ -173,7 +187,7 @@ def is_table_path(path: Path) -> bool:
     return path.name.lower().endswith(_SUFFIXES)
 
 
-def read_table(source: str | Path) -> Table:
+def read_table(source: str | Path, *, folder: Path | None = None) -> Table:
     """A table from a .csv, .tsv, .csv.gz or .parquet file, or a ``SELECT``; rows in its order.
 
     Numbers and stored booleans are float64 or int64, dates and times float64 days since 1970,
@@ -183,6 +197,10 @@ def read_table(source: str | Path) -> Table:
     Parquet columns are read from the file when asked for. CSV files and queries are run once,
     into DuckDB's memory: a second run of a query need not give the same order of rows.
 
+    Args:
+        source: the path or query.
+        folder: where a query also looks for the files it names; paths are taken as they are.
+
     Raises:
         DataError: a file that does not exist, cannot be read, is empty, or names a column twice.
     """
@@ -190,6 +208,8 @@ def read_table(source: str | Path) -> Table:
     try:
         if is_query(source):
             description = _shortened(str(source))
+            if folder is not None and "," not in str(folder):  # the setting is a list
+                connection.execute(f"SET file_search_path = {_literal(str(folder))}")
             names = _load_query(connection, str(source))
         else:
             path = Path(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,13 +50,42 @@ def task_from_json(stored: dict[str, Any]) -> Task:
     """The task a model was saved with.
 
     Raises:
-        ModelError: an unknown kind of task.
+        ModelError: an unknown kind of task, or one that cannot be.
     """
-    if stored.get("kind") == "classification":
-        return Classification(tuple(stored["classes"]))
-    if stored.get("kind") == "regression":
-        return Regression(float(stored["mean"]), float(stored["scale"]))
-    raise ModelError(f"a task is a 'classification' or a 'regression', got {stored.get('kind')!r}")
+    kind = stored.get("kind") if isinstance(stored, dict) else stored
+    if kind == "classification":
+        classes = _field(stored, "classes")
+        if (
+            not isinstance(classes, list)
+            or not classes
+            or not all(isinstance(name, str | int) for name in classes)
+            or len(set(classes)) < len(classes)
+        ):
+            raise ModelError(
+                f"classes are texts or whole numbers, each once, got {classes!r}; "
+                "save the model again"
+            )
+        return Classification(tuple(classes))
+    if kind == "regression":
+        mean, scale = _field(stored, "mean"), _field(stored, "scale")
+        if not (_is_finite(mean) and _is_finite(scale) and scale > 0):
+            raise ModelError(
+                "a regression has a finite mean and a scale above 0, "
+                f"got {mean!r} and {scale!r}; save the model again"
+            )
+        return Regression(float(mean), float(scale))
+    raise ModelError(f"a task is a 'classification' or a 'regression', got {kind!r}")
+
+
+def _field(stored: dict[str, Any], name: str) -> Any:
+    if name not in stored:
+        raise ModelError(f"the {stored['kind']} lacks {name!r}; save the model again")
+    return stored[name]
+
+
+def _is_finite(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
 
 
 def fit_task(values: np.ndarray, missing: np.ndarray, *, regression: bool, label: str) -> Task:
@@ -68,7 +98,8 @@ def fit_task(values: np.ndarray, missing: np.ndarray, *, regression: bool, label
         label: the column's name, for errors.
 
     Raises:
-        DataError: no label, one class only, or text where numbers are needed.
+        DataError: no label, one class only, or a label that is text or infinite where a number is
+            needed.
     """
     present = values[~missing]
     if not len(present):
@@ -81,9 +112,7 @@ def fit_task(values: np.ndarray, missing: np.ndarray, *, regression: bool, label
                 "a classifier needs at least two"
             )
         return Classification(classes)
-    if present.dtype.kind not in "iufb":
-        raise DataError(f"label {label!r} is text; a regression needs numbers")
-    present = present.astype(np.float64)
+    present = _numbers(present, label)
     return Regression(float(present.mean()), float(present.std()) or 1.0)
 
 
@@ -91,11 +120,12 @@ def encode_labels(task: Task, values: np.ndarray, missing: np.ndarray, *, label:
     """(N,) labels as networks see them: int64 class indices or standardised float32 values.
 
     Raises:
-        DataError: a class that the training rows do not have.
+        DataError: a class that the training rows do not have; a label that is text or infinite
+            where a number is needed.
     """
     if isinstance(task, Regression):
         numbers = np.full(len(values), np.nan)
-        numbers[~missing] = values[~missing].astype(np.float64)
+        numbers[~missing] = _numbers(values[~missing], label)
         return torch.from_numpy((numbers - task.mean) / task.scale).float()
     index = {name: place for place, name in enumerate(task.classes)}
     present, inverse = np.unique(values[~missing], return_inverse=True)
@@ -110,3 +140,22 @@ def encode_labels(task: Task, values: np.ndarray, missing: np.ndarray, *, label:
         inverse
     ]
     return torch.from_numpy(encoded)
+
+
+def _numbers(present: np.ndarray, label: str) -> np.ndarray:
+    """(N,) float64 labels.
+
+    Raises:
+        DataError: text, or a number that is not finite.
+    """
+    if present.dtype.kind not in "iufb":
+        example = f" ({str(present[0])!r})" if len(present) else ""
+        raise DataError(f"label {label!r} is text{example}; a regression needs numbers")
+    numbers = present.astype(np.float64)
+    num_infinite = int((~np.isfinite(numbers)).sum())
+    if num_infinite:
+        raise DataError(
+            f"label {label!r} is infinite in {num_infinite} of {len(numbers)} rows; "
+            "a regression needs finite numbers"
+        )
+    return numbers

@@ -116,15 +116,15 @@ def summarise(results: list[dict[str, Any]]) -> dict[str, Any]:
 def finished(path: Path, run: Mapping[str, Any]) -> dict[str, Any] | None:
     """The result of a run of these settings that finished in this folder, or None."""
     try:
-        settings = tomllib.loads((path / "run.toml").read_text())
-        result = json.loads((path / "result.json").read_text())
+        settings = tomllib.loads((path / "run.toml").read_text(encoding="utf-8"))
+        result = json.loads((path / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return result if settings == run and isinstance(result, dict) else None
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file in UTF-8, whole or not at all."""
     fresh = path.with_name(f".{path.name}.new")
-    fresh.write_text(text)
+    fresh.write_text(text, encoding="utf-8")
     os.replace(fresh, path)

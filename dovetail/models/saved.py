@@ -229,10 +229,6 @@ def _build(
     description: dict[str, Any], weights: bytes, encoder: nn.Module | None, head: nn.Module | None
 ) -> Model:
     task = task_from_json(description["task"])
-    if isinstance(task, Classification) and not (
-        task.classes and all(isinstance(name, str | int) for name in task.classes)
-    ):
-        raise ModelError(f"classes are texts or whole numbers, got {list(task.classes)}")
     input_shape = tuple(description["input_shape"])
     if not input_shape or not all(isinstance(size, int) and size > 0 for size in input_shape):
         raise ModelError(f"input_shape is one or more sizes, got {list(input_shape)}")

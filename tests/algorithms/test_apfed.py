@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dovetail.algorithms import apfed
 from dovetail.data import Alignment, Classification, PartyData, Regression, SharedRows
-from dovetail.errors import ConfigError, PartyError, TrainingError
+from dovetail.errors import ConfigError, DovetailError, PartyError, TrainingError
 from dovetail.models import Convolutional, Head, Perceptron
 from dovetail.network import InProcess, Message
 
@@ -498,6 +498,23 @@ def test_common_overlap_needs_a_label_among_the_common_rows() -> None:
     )
     with pytest.raises(ConfigError, match="none of the 12 rows that all parties share"):
         train_to_end(party, InProcess(passives({"lab": "contrastive"}, alignment), driver="clinic"))
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (apfed.Begin((), 0, seed=0), "no codes have shape"),
+        (apfed.Begin((6,), -1, seed=0), "projected width -1"),
+        (apfed.Codes(torch.zeros(2), torch.zeros(2, 6)), r"samples_B: expected .* torch.int64"),
+        (apfed.Codes(torch.tensor([0]), torch.zeros(2, 6)), r"code_BD: expected shape \(1, 6\)"),
+        (apfed.Codes(torch.tensor([99]), torch.zeros(1, 6)), "'lab' was asked for samples outside"),
+    ],
+)
+def test_a_passive_refuses_messages_that_cannot_be_meant(message: Message, why: str) -> None:
+    helper = passives({"lab": "contrastive"})["lab"]
+    helper.handle(apfed.Begin((6,), 0, seed=0))
+    with pytest.raises(DovetailError, match=why):
+        helper.handle(message)
 
 
 def test_an_empty_overlap_names_the_party() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dovetail import __version__
 from dovetail.cli import main as cli
+from dovetail.evaluation import runfolder
 
 
 def test_help_answers_without_torch() -> None:
@@ -21,12 +25,12 @@ def test_help_answers_without_torch() -> None:
         "print('loaded:', *sorted(heavy & sys.modules.keys()))\n"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    for command in ("demo", "train", "predict"):
+    for command in ("demo", "inspect", "align", "train", "predict"):
         assert f"\n  {command} " in run.stdout
     assert run.stdout.endswith("loaded:\n")
 
 
-@pytest.mark.parametrize("command", ["demo", "train", "predict"])
+@pytest.mark.parametrize("command", ["demo", "inspect", "align", "train", "predict"])
 def test_every_command_explains_itself(dovetail: Any, command: str) -> None:
     done = dovetail(command, "--help")
     assert done.code == 0
@@ -71,3 +75,19 @@ def test_a_bug_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["dovetail", "train", "run.toml"])
     with pytest.raises(ZeroDivisionError):
         cli.main()
+
+
+def test_a_full_disk_ends_in_one_sentence(
+    dovetail: Any, write_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = runfolder.write_text
+
+    def full(path: Path, text: str) -> None:
+        if path.name == "result.json":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        whole(path, text)
+
+    monkeypatch.setattr(runfolder, "write_text", full)
+    done = dovetail("train", write_run(), "--quiet")
+    assert done.code == 2
+    assert done.err == "dovetail: out/run/result.json: No space left on device\n"

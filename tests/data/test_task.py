@@ -67,7 +67,7 @@ def test_an_unknown_kind_of_task_is_refused():
     [
         ([1, 2], [True, True], False, "label 'y' has no value"),
         ([1, 1], [False, False], False, r"one class only \(1\)"),
-        (["a", "b"], [False, False], True, "is text; a regression needs numbers"),
+        (["a", "b"], [False, False], True, r"is text \('a'\); a regression needs numbers"),
     ],
 )
 def test_labels_that_cannot_be_learned_are_refused(values, missing, regression, words):

@@ -1,0 +1,44 @@
+"""What the README shows works as it stands there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+from dovetail.cli.runfile import check_run
+
+ROOT = Path(__file__).parents[1]
+
+
+def block(language: str) -> str:
+    """The README's only block of this language."""
+    (found,) = re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    return found
+
+
+def test_the_run_file_of_the_readme_is_one() -> None:
+    run = check_run(tomllib.loads(block("toml")), where="README.md")
+    assert run.all_seeds() == (0, 1, 2)
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", block("python")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "benign" in done.stdout.splitlines()[-1]
+
+
+def test_every_link_of_the_pages_leads_somewhere() -> None:
+    pages = [ROOT / "README.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
