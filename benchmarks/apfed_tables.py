@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,14 @@ NAMES = {
     "pooled": "pooled",
     "apfed-r": "APFed-R",
     "apfed-c": "APFed-C",
+}
+
+
+#: For tables with a column per method.
+SHORT = {name: name.upper() if name.startswith("tvfl-") else name for name in NAMES} | {
+    "apfed-r": "APFed-R",
+    "apfed-c": "APFed-C",
+    "tvfl": "classic, present",
 }
 
 
@@ -118,16 +127,15 @@ def label_rows(out: Path, name: str, score: str) -> list[dict[str, Any]]:
         if result is None:
             continue
         by_method = scores(result)
-        row: dict[str, Any] = {"data": name, "labels": labels, "score": score}
+        row: dict[str, Any] = {"labels": labels}
         order = ("alone", "apfed-r", "apfed-c", "pooled", "tvfl", "tvfl-0", "tvfl-a", "tvfl-r")
         for method in order:
             if method in by_method:
-                row[NAMES[method]] = percent(by_method[method].get(score))
+                row[SHORT[method]] = percent(by_method[method].get(score))
         for method in ("apfed-r", "apfed-c"):
             gains = gain_by_seed(folder, method, score)
-            mean = sum(gains) / len(gains)
-            spread = (sum((g - mean) ** 2 for g in gains) / max(1, len(gains) - 1)) ** 0.5
-            row[f"gain {method[-1].upper()}"] = f"{mean * 100:+.2f} ± {spread * 100:.2f}"
+            mean, spread = 100 * statistics.fmean(gains), 100 * statistics.stdev(gains)
+            row[f"gain {method[-1].upper()}"] = f"{mean:+.2f} ± {spread:.2f}"
         row["seeds"] = len(result["seeds"])
         rows.append(row)
     return rows
@@ -141,7 +149,7 @@ def overlap_rows(out: Path) -> list[dict[str, Any]]:
         if result is not None:
             by_method = scores(result)
             row = {"trained on": f"{title} (`{overlap}`)"}
-            for method in ("apfed-r", "apfed-c"):
+            for method in ("alone", "apfed-r", "apfed-c"):
                 row[NAMES[method]] = percent(by_method[method]["auc"])
             rows.append({**row, "seeds": len(result["seeds"])})
     return rows
@@ -150,8 +158,8 @@ def overlap_rows(out: Path) -> list[dict[str, Any]]:
 def gain_by_seed(folder: Path, method: str, score: str) -> list[float]:
     """Score of ``method`` minus that of learning alone, of each seed."""
     gains = []
-    for path in sorted(folder.glob("seed-*/result.json")):
-        by_method = scores(json.loads(path.read_text()))
+    for seed in json.loads((folder / "result.json").read_text())["seeds"]:
+        by_method = scores(json.loads((folder / f"seed-{seed}" / "result.json").read_text()))
         gains.append(by_method[method][score]["mean"] - by_method["alone"][score]["mean"])
     return gains
 
@@ -170,11 +178,13 @@ def draw_gains(out: Path, path: Path) -> None:
         counts = [n for n in (100, 300, 1000, "all") if read(out / f"{name}-{n}")]
         for method, mark in (("apfed-r", "s"), ("apfed-c", "o")):
             gains = [gain_by_seed(out / f"{name}-{n}", method, score) for n in counts]
-            means = [100 * sum(each) / len(each) for each in gains]
-            low = [mean - 100 * min(each) for mean, each in zip(means, gains, strict=True)]
-            high = [100 * max(each) - mean for mean, each in zip(means, gains, strict=True)]
             axis.errorbar(
-                range(len(counts)), means, [low, high], marker=mark, capsize=3, label=NAMES[method]
+                range(len(counts)),
+                [100 * statistics.fmean(each) for each in gains],
+                [100 * statistics.stdev(each) for each in gains],
+                marker=mark,
+                capsize=3,
+                label=NAMES[method],
             )
         axis.axhline(0, color="gray", linewidth=0.8)
         axis.set_xticks(range(len(counts)), [str(n) for n in counts])
@@ -200,7 +210,9 @@ def insert(marker: str, table: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out", type=Path, help="the folder with the run folders")
+    parser.add_argument(
+        "out", type=Path, nargs="?", default=Path("out"), help="the folder with run folders [out]"
+    )
     out = parser.parse_args().out
     tables = {
         "subset": [

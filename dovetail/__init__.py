@@ -13,7 +13,7 @@ from dovetail import errors
 from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
-    from dovetail import data, evaluation, models, network
+    from dovetail import alignment, data, evaluation, models, network
     from dovetail.algorithms import apfed, vertical
     from dovetail.models.saved import load
 
@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DovetailError",
     "__version__",
+    "alignment",
     "apfed",
     "data",
     "errors",
@@ -34,6 +35,7 @@ __all__ = [
 
 #: Public name -> the module it is, or the module and the attribute of it.
 _LAZY = {
+    "alignment": ("dovetail.alignment", None),
     "apfed": ("dovetail.algorithms.apfed", None),
     "data": ("dovetail.data", None),
     "evaluation": ("dovetail.evaluation", None),

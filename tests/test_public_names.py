@@ -10,6 +10,7 @@ import dovetail
 PUBLIC_NAMES = [
     "DovetailError",
     "__version__",
+    "alignment",
     "apfed",
     "data",
     "errors",

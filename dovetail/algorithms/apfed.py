@@ -34,6 +34,8 @@ Departures from the paper:
     - Rows that only the active party has still train L_A, and each L_p uses the rows that p shares
       (pairwise). ``overlap = "common"`` is the paper: every loss runs over the set I of Eq. (1),
       the rows that all parties share.
+    - With every lambda 0 training is bit for bit that of the active party alone; layers that keep
+      statistics of what passes (batch normalisation) see the shared batches too, and are excepted.
     - A passive party that does not answer as asked is left out of that step, and asked again in
       the next.
 """
@@ -44,7 +46,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -70,10 +72,13 @@ from dovetail.network import Engine, InProcess, Message, check_shape
 # --- Hyper-parameters --------------------------------------------------------------------------
 
 
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 class Config(OptimizerConfig):
     """The active party's settings."""
 
-    trade_off: float | Mapping[str, float] = 1.0  # lambda_p, Eq. (8); one for all, or by party
+    trade_off: Weight | Mapping[str, Weight] = 1.0  # lambda_p, Eq. (8); one for all, or by party
     epochs: int = Field(default=30, ge=1)
     batch_size: int = Field(default=64, ge=1)  # N' of Eq. (14)
     steps_per_epoch: int | None = Field(default=None, ge=1)  # None: one pass over labelled rows
@@ -164,6 +169,9 @@ def reconstruction_loss(x_hat: Tensor, x: Tensor) -> Tensor:
     return F.mse_loss(x_hat, x)
 
 
+#: The widest code a passive party accepts: 64 MiB a row.
+MAX_CODE_WIDTH = 2**24
+
 #: Makes a passive party's network from the shapes of a code and of its own rows.
 NetworkFactory = Callable[[tuple[int, ...], tuple[int, ...]], nn.Module]
 
@@ -205,7 +213,13 @@ class Passive:
         raise AssertionError(f"an engine passes on only {self.accepts}")
 
     def _begin(self, begin: Begin) -> Ready:
-        if not begin.code_shape or min(begin.code_shape) < 1 or begin.projected_width < 0:
+        width = max(math.prod(begin.code_shape), begin.projected_width)
+        if (
+            not begin.code_shape
+            or min(begin.code_shape) < 1
+            or begin.projected_width < 0
+            or width > MAX_CODE_WIDTH
+        ):
             raise MessageError(
                 f"{begin.wire_name()}: no codes have shape {begin.code_shape} and projected width "
                 f"{begin.projected_width}"

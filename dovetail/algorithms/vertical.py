@@ -244,7 +244,9 @@ class Owner:
         labelled = torch.zeros(len(self.x), dtype=torch.bool)
         labelled[data.labelled_rows()] = True
         everywhere = alignment.shared(*alignment.rows)
-        self.samples = everywhere[labelled[self.rows_S[everywhere]]]
+        samples = everywhere[labelled[self.rows_S[everywhere]]]
+        # In the order of its rows: numbers of samples are random in each alignment, batches not.
+        self.samples = samples[self.rows_S[samples].argsort()]
         if not len(self.samples):
             raise ConfigError(
                 f"no row of {self.name!r} has both a label and a match at every party; "

@@ -57,7 +57,9 @@ What is not covered:
       ``overlap = "common"`` names those that all share.
 
 What is checked: batches are as many, as large and in the order announced; points are 32 bytes,
-reduced mod p, not repeated, and not of low order (0, which stands for the identity, among them).
+reduced mod p, not repeated, and not of low order (0, which stands for the identity, among them);
+no phase begins at a responder before all of phase 2 came, but for phase 3, which needs nothing of
+it; N is at most ``MAX_TOTAL_IDS``, and nothing of size N is made before N points came.
 
 Departures from the papers:
     - Values are compared by their first 128 bits: two different ids are taken for the same with
@@ -90,6 +92,9 @@ from dovetail.network import Engine, Message, Pending, check_shape
 
 #: No message holds more ids than this: half a MiB of points, about half a second of work.
 MAX_IDS = 16_384
+
+#: A responder takes part in no run with more ids than this: 64 GiB of points.
+MAX_TOTAL_IDS = 2**31
 
 #: Bytes of a point that are compared.
 VALUE_BYTES = 16
@@ -167,7 +172,7 @@ class Places(Message):
     """Initiator -> responder: which of your places are which shared samples. Phase 5."""
 
     batch: int
-    num_shared: int  # K, of all batches
+    num_shared: int  # K, of all batches; the same in each
     samples_B: Tensor  # int64, in 0..N-1
     places_B: Tensor  # int64, in 0..M-1
 
@@ -267,6 +272,7 @@ class _Run:
     order_M: np.ndarray  # place -> row
     doubled: list[np.ndarray] = field(default_factory=list)  # by batch of phase 2
     doubled_N16: np.ndarray | None = None  # all of them, in the order of phase 4
+    num_shared: int | None = None  # as the first batch of phase 5 says
     samples: list[Tensor] = field(default_factory=list)  # by batch of phase 5
     places: list[Tensor] = field(default_factory=list)
 
@@ -368,6 +374,11 @@ class Responder:
                 f"{begin.initiator!r} has {begin.num_ids} ids; this party compares itself with "
                 f"sets of {self._min_ids} or more"
             )
+        if begin.num_ids > MAX_TOTAL_IDS:
+            raise AlignmentError(
+                f"{begin.initiator!r} has {begin.num_ids} ids; an alignment takes at most "
+                f"{MAX_TOTAL_IDS}, so align in parts"
+            )
         if not 1 <= begin.batch_size <= MAX_IDS:
             raise MessageError(
                 f"{begin.wire_name()}: expected a batch size in 1..{MAX_IDS}, "
@@ -376,6 +387,8 @@ class Responder:
         if begin.mode == "intersection":
             self._rows_S = None
         self._run = _Run(begin, secrets.token_bytes(POINT_BYTES), random_order(self.num_ids))
+        if not begin.num_ids:
+            self._run.doubled_N16 = _joined([])  # no batch of phase 2 will come
         return Ready(self.num_ids)
 
     def _double(self, run: _Run, message: Blinded) -> Received:
@@ -414,13 +427,8 @@ class Responder:
         """Phase 4: what both have multiplied."""
         begin = run.begin
         self._known(batch, begin.num_ids, begin, GetDoubled)
-        if run.doubled_N16 is None:
-            raise MessageError(
-                f"psi.GetDoubled: {begin.initiator!r} has sent {len(run.doubled)} of "
-                f"{_num_batches(begin.num_ids, begin.batch_size)} batches; all must come first"
-            )
-        values = run.doubled_N16[_batch(batch, begin.batch_size)]
-        return Doubled(batch, torch.from_numpy(values))
+        values_N16 = _all_doubled(run, GetDoubled)
+        return Doubled(batch, torch.from_numpy(values_N16[_batch(batch, begin.batch_size)]))
 
     def _known(self, batch: int, num_ids: int, begin: Begin, kind: type[Message]) -> None:
         num_batches = _num_batches(num_ids, begin.batch_size)
@@ -435,6 +443,18 @@ class Responder:
         begin = run.begin
         if begin.mode != "intersection":
             raise MessageError(f"{message.wire_name()}: not in mode {begin.mode!r}")
+        _all_doubled(run, Places)
+        most = min(begin.num_ids, self.num_ids)
+        if not 0 <= message.num_shared <= most:
+            raise MessageError(
+                f"{message.wire_name()}: expected 0..{most} shared ids from {begin.initiator!r}, "
+                f"got {message.num_shared}"
+            )
+        if run.num_shared not in (None, message.num_shared):
+            raise MessageError(
+                f"{message.wire_name()}: {begin.initiator!r} said {run.num_shared} ids are shared, "
+                f"and in batch {message.batch} {message.num_shared}"
+            )
         if message.batch != len(run.samples):
             raise MessageError(
                 f"{message.wire_name()}: expected batch {len(run.samples)} from "
@@ -443,17 +463,33 @@ class Responder:
         size = _size_of(message.batch, message.num_shared, begin.batch_size)
         for name in ("samples_B", "places_B"):
             check_shape(message, name, (size,), torch.int64)
+        run.num_shared = message.num_shared
         run.samples.append(message.samples_B)
         run.places.append(message.places_B)
         if sum(map(len, run.samples)) == message.num_shared:
+            self._run = None  # and with it the secret
             samples_K, places_K = torch.cat(run.samples), torch.cat(run.places)
             _check_places("samples_B", samples_K, begin.num_ids, begin.initiator)
             _check_places("places_B", places_K, self.num_ids, begin.initiator)
             rows_S = torch.full((begin.num_ids,), -1)
             rows_S[samples_K] = torch.from_numpy(run.order_M)[places_K]
             self._rows_S = rows_S
-            self._run = None  # and with it the secret
         return Received(message.batch)
+
+
+def _all_doubled(run: _Run, kind: type[Message]) -> np.ndarray:
+    """(N, 16) what both have multiplied.
+
+    Raises:
+        MessageError: phase 2 is not over, and this kind of message must wait for its end.
+    """
+    if run.doubled_N16 is None:
+        begin = run.begin
+        raise MessageError(
+            f"{kind.wire_name()}: {begin.initiator!r} has sent {len(run.doubled)} of "
+            f"{_num_batches(begin.num_ids, begin.batch_size)} batches; all must come first"
+        )
+    return run.doubled_N16
 
 
 def _check_places(name: str, values_K: Tensor, limit: int, initiator: str) -> None:

@@ -39,11 +39,21 @@ def digest(ids: np.ndarray) -> str:
 
 
 def save_rows(path: Path, stored: StoredRows) -> None:
-    """Write a party's part, whole or not at all."""
+    """Write a party's part, whole or not at all.
+
+    Raises:
+        AlignmentError: it cannot be written.
+    """
     fresh = path.with_name(f".{path.name}.new")
     metadata = {"party": stored.party, "run": stored.run, "ids_sha256": stored.ids_sha256}
-    safetensors.torch.save_file({"rows_S": stored.rows_S}, fresh, metadata=metadata)
-    fresh.replace(path)
+    try:
+        safetensors.torch.save_file({"rows_S": stored.rows_S}, fresh, metadata=metadata)
+        fresh.replace(path)
+    except (safetensors.SafetensorError, OSError) as error:
+        fresh.unlink(missing_ok=True)
+        raise AlignmentError(
+            f"party {stored.party!r}: cannot write its part of the alignment, {path}: {error}"
+        ) from None
 
 
 def load_rows(path: Path, party: str, ids: np.ndarray) -> StoredRows:
@@ -60,18 +70,33 @@ def load_rows(path: Path, party: str, ids: np.ndarray) -> StoredRows:
     except FileNotFoundError:
         raise AlignmentError(f"party {party!r} is not aligned yet: there is no {path}") from None
     except (safetensors.SafetensorError, OSError, KeyError) as error:
-        raise AlignmentError(f"{path} is no alignment ({error}); align again") from None
+        raise AlignmentError(
+            f"{path} is no alignment ({error}); align again (dovetail align)"
+        ) from None
+    if rows_S.ndim != 1 or rows_S.dtype != torch.int64:
+        raise AlignmentError(
+            f"{path} is no alignment (rows_S is {rows_S.dtype} {tuple(rows_S.shape)}); "
+            "align again (dovetail align)"
+        )
     stored = StoredRows(
         metadata.get("party", ""),
         metadata.get("run", ""),
-        rows_S.to(torch.int64),
+        rows_S,
         metadata.get("ids_sha256", ""),
     )
     if stored.party != party:
-        raise AlignmentError(f"{path} is the alignment of party {stored.party!r}, not {party!r}")
+        raise AlignmentError(
+            f"{path} is the alignment of party {stored.party!r}, not {party!r}; "
+            "align again (dovetail align)"
+        )
     if stored.ids_sha256 != digest(ids):
         raise AlignmentError(
             f"party {party!r}: its table has changed since it was aligned ({path}); "
+            "align again (dovetail align)"
+        )
+    if len(rows_S) and not -1 <= int(rows_S.min()) <= int(rows_S.max()) < len(ids):
+        raise AlignmentError(
+            f"{path} is no alignment (its rows lie outside -1..{len(ids) - 1}); "
             "align again (dovetail align)"
         )
     return stored

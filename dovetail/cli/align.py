@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from dovetail.alignment.stored import StoredRows, digest, save_rows
 from dovetail.cli.output import console
@@ -41,7 +42,7 @@ def run_align(
         print(json.dumps(result, indent=2))
     elif not quiet:
         console().print(_table(result))
-        console().print(_learned(result), highlight=False)
+        console().print(_learned(result), highlight=False, markup=False, soft_wrap=True)
 
 
 def _starter(sites: dict[str, Site]) -> str:
@@ -87,13 +88,13 @@ def _count(
 
 def _table(result: dict[str, Any]) -> Table:
     starter = result["initiator"]
-    table = Table(title=f"Shared with {starter!r}", title_justify="left")
+    table = Table(title=Text(f"Shared with {starter!r}"), title_justify="left")
     for name, justify in (("party", "left"), ("rows", "right"), ("shared", "right"), ("", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     own = result["rows"][starter]
-    table.add_row(starter, f"{own:,}", "", "")
+    table.add_row(Text(starter), f"{own:,}", "", "")
     for name, shared in result["shared"].items():
-        table.add_row(name, f"{result['rows'][name]:,}", f"{shared:,}", f"{shared / own:.1%}")
+        table.add_row(Text(name), f"{result['rows'][name]:,}", f"{shared:,}", f"{shared / own:.1%}")
     if "shared_by_all" in result:
         shared = result["shared_by_all"]
         table.add_row("all of them", "", f"{shared:,}", f"{shared / own:.1%}")

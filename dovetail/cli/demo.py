@@ -6,6 +6,8 @@ import json
 from importlib import resources
 from pathlib import Path
 
+import torch
+
 from dovetail import data as dd
 from dovetail.cli.output import console, result_table
 from dovetail.cli.runfile import RunFile, check_run
@@ -20,13 +22,14 @@ def run_demo(out: Path, *, num_seeds: int, quiet: bool, as_json: bool, device: s
     if device is not None:
         values["device"] = device
     run = check_run(values, where="demo.toml")
+    torch.set_num_threads(1)  # layers this small are slower on more
     seeds = tuple(range(num_seeds))
     talk = not (quiet or as_json)
     if talk:
         console().print(
-            "One party has the upper halves of 1078 handwritten digits and 100 labels. A helper "
-            "has\nthe lower halves of the same samples. They train together, no pixel leaves its "
-            "owner,\nand then the helper leaves.\n"
+            "One party has the upper halves of 1078 handwritten digits, and 100 labels. A\n"
+            "helper has the lower halves of the same samples. They train together, no pixel\n"
+            "leaves its owner, and then the helper leaves.\n"
         )
     result = train_seeds(run, out, seeds, resume=False, show_progress=talk)
     new_samples = _write_new_samples(run, out)
@@ -39,6 +42,8 @@ def run_demo(out: Path, *, num_seeds: int, quiet: bool, as_json: bool, device: s
             f"Run folder: {out}\nNow predict alone, with nothing but the model and a table:\n"
             f"  dovetail predict {model} {new_samples}",
             highlight=False,
+            markup=False,
+            soft_wrap=True,
         )
 
 

@@ -9,10 +9,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.cli.output import console
@@ -57,10 +59,8 @@ def run_inspect(
         sites = open_sites(files)
         parts = [_part(site) for site in sites.values()]
         if private:
-            owners = [part.name for part in parts if part.data.labels is not None]
-            counted = count_sites(
-                sites, owners[0] if owners else parts[0].name, show_progress=not (quiet or as_json)
-            )
+            centre = methods.centre(parts)
+            counted = count_sites(sites, centre, show_progress=not (quiet or as_json))
             counts = {name: overlap.num_shared for name, overlap in counted.items()}
     show(
         parts,
@@ -76,20 +76,37 @@ def run_inspect(
 def _part(site: Site) -> Part:
     """What a site brings: its ids, its columns' names and its labels; no column is read."""
     table = site.table
-    task = labels = None
+    labels: Tensor | None = None
+    classes: tuple[str | int, ...] = ()
     if table.labels is not None and table.label is not None:
-        values, missing = table.labels.values, table.labels.missing
-        regression = site.file.party.task == "regression"
-        task = dd.fit_task(values, missing, regression=regression, label=table.label)
-        labels = dd.encode_labels(task, values, missing, label=table.label)
+        labels, classes = _labels(table.labels, table.label, site.file.party.task)
     if isinstance(table.x, dd.Table):
         columns = dict(table.blocks)
+        # As wide as the block, and without memory.
+        blocks = {
+            block: torch.empty(1).expand(table.num_rows, len(names))
+            for block, names in columns.items()
+        }
     else:
         shape = " × ".join(str(size) for size in table.x.shape[1:])
         columns = {block: (f"{site.name}: {shape}",) for block in table.blocks}
-    blocks = {block: torch.empty(table.num_rows, 0) for block in table.blocks}
-    data = dd.PartyData(site.name, table.ids, blocks, labels)
-    return Part(data, columns, task.classes if isinstance(task, dd.Classification) else ())
+        blocks = dict.fromkeys(table.blocks, table.x)
+    return Part(dd.PartyData(site.name, table.ids, blocks, labels), columns, classes)
+
+
+def _labels(column: dd.Column, label: str, task: str) -> tuple[Tensor, tuple[str | int, ...]]:
+    """(N,) labels and their classes; one class, or none, is enough to be inspected.
+
+    Raises:
+        DataError: text where numbers are needed.
+    """
+    values, missing = column.values, column.missing
+    if task == "regression":
+        labels = dd.encode_labels(dd.Regression(), values, missing, label=label)
+        return labels, ()
+    classes = tuple(np.unique(values[~missing]).tolist())
+    labels = dd.encode_labels(dd.Classification(classes), values, missing, label=label)
+    return labels, classes
 
 
 def show(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
@@ -38,21 +39,19 @@ def console() -> Console:
     return Console()
 
 
-class PointProgress:
-    """One bar for an alignment, on standard error; a context."""
+class _Bars:
+    """Bars on standard error while the context is open."""
 
-    def __init__(self, title: str, *, shown: bool) -> None:
+    def __init__(self, *columns: ProgressColumn, shown: bool) -> None:
         self._progress = Progress(
             TextColumn("{task.description:<24}"),
             BarColumn(),
-            TextColumn("{task.percentage:>3.0f} %"),
-            TimeRemainingColumn(),
+            *columns,
             console=Console(stderr=True),
             disable=not shown,
         )
-        self._task = self._progress.add_task(title, total=None)
 
-    def __enter__(self) -> PointProgress:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
@@ -63,39 +62,29 @@ class PointProgress:
         trace: TracebackType | None,
     ) -> None:
         self._progress.stop()
+
+
+class PointProgress(_Bars):
+    """One bar for an alignment."""
+
+    def __init__(self, title: str, *, shown: bool) -> None:
+        percentage = TextColumn("{task.percentage:>3.0f} %")
+        super().__init__(percentage, TimeRemainingColumn(), shown=shown)
+        self._task = self._progress.add_task(title, total=None)
 
     def points(self, done: int, total: int) -> None:
         """So many points of so many are done."""
         self._progress.update(self._task, completed=done, total=total)
 
 
-class EpochProgress:
-    """One bar a stage on standard error; a context."""
+class EpochProgress(_Bars):
+    """One bar a stage."""
 
     def __init__(self, title: str, *, shown: bool) -> None:
+        scores = TextColumn("{task.fields[scores]}")
+        super().__init__(MofNCompleteColumn(), TimeRemainingColumn(), scores, shown=shown)
         self._title = title
         self._tasks: dict[str, TaskID] = {}
-        self._progress = Progress(
-            TextColumn("{task.description:<24}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[scores]}"),
-            console=Console(stderr=True),
-            disable=not shown,
-        )
-
-    def __enter__(self) -> EpochProgress:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._progress.stop()
 
     def epoch(self, stage: str, num_epochs: int, line: Mapping[str, Any]) -> None:
         """One epoch of a stage is done."""
@@ -112,8 +101,17 @@ def result_table(result: Mapping[str, Any], *, title: str | None = None) -> Tabl
     """The scores of a run and its rulers; mean and spread where there are several seeds."""
     (own,) = result["parties"].values()
     by_stage = {result["method"]: own, **result["rulers"]}
-    rows = {TITLES[name]: scores for name, scores in by_stage.items()}
+    rows = {_title(name, scores): scores for name, scores in by_stage.items()}
     return score_table(rows, title=title, num_seeds=len(result.get("seeds", [0])))
+
+
+def _title(name: str, scores: Mapping[str, Any]) -> str:
+    """What a row is called; scores on other rows than the table's say on which."""
+    if "rows" not in scores:
+        return TITLES[name]
+    rows = scores["rows"]
+    num_rows = rows["mean"] if isinstance(rows, Mapping) else rows
+    return f"{TITLES[name]} (on {num_rows:.0f} rows that all have)"
 
 
 def score_table(

@@ -197,19 +197,9 @@ def _split_rows(
 def _restricted(
     alignment: dd.Alignment, active: str, rows: np.ndarray, num_rows: int
 ) -> dd.Alignment:
-    """The alignment over those samples only that are among these rows of the active party.
-
-    In the order of those rows: which order private set intersection happened to draw must not
-    change a run.
-    """
+    """The same alignment, where the active party has these rows only, numbered anew."""
     place = torch.full((num_rows,), -1)
     place[torch.from_numpy(rows)] = torch.arange(len(rows))
-    held = (alignment.rows[active] >= 0).nonzero().flatten()
-    own_S = place[alignment.rows[active][held]]
-    order = own_S.argsort()[(own_S < 0).sum() :]
-    return dd.Alignment(
-        {
-            name: own_S[order] if name == active else rows_S[held][order]
-            for name, rows_S in alignment.rows.items()
-        }
-    )
+    own_S = alignment.rows[active]
+    own_S = torch.where(own_S >= 0, place[own_S], -1)
+    return dd.Alignment({**alignment.rows, active: own_S})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -9,7 +10,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from dovetail import data as dd
-from dovetail.cli.runfile import PassiveFields, Section, encoder_spec
+from dovetail.cli.runfile import PartyName, PassiveFields, Section, encoder_spec
 from dovetail.cli.validation import read_toml, validate
 from dovetail.errors import ConfigError
 
@@ -17,7 +18,7 @@ from dovetail.errors import ConfigError
 class PartySection(Section):
     """Whose table it is, where it is, and which columns mean what."""
 
-    name: str = Field(min_length=1)
+    name: PartyName
     table: str  # .csv, .parquet, SELECT, database URL, .npz, folder of images
     query: str | None = None  # for a database URL
     id: str | tuple[str, ...]
@@ -115,7 +116,10 @@ def open_site(path: Path) -> Site:
         ConfigError: a file that cannot be read, or does not fit.
         DataError: a table that cannot be used, naming the party.
     """
-    file = validate(PartyFile, read_toml(path), where=str(path))
+    values = read_toml(path)
+    if "party" not in values:
+        raise ConfigError(f"{path} is no party file: it has no [party] table")
+    file = validate(PartyFile, values, where=str(path))
     section = file.party
     try:
         encoder_spec(file.apfed.encoder)
@@ -132,3 +136,21 @@ def open_site(path: Path) -> Site:
         folder=path.parent,  # paths are relative to the party file
     )
     return Site(path, file, table)
+
+
+def fingerprints(paths: tuple[Path, ...]) -> dict[str, str]:
+    """File -> SHA-256, of party files and of those tables that are files.
+
+    Kept with a run's settings, so that a run is resumed only on what it began with.
+    """
+    found = {}
+    for path in paths:
+        table = read_toml(path).get("party", {}).get("table", "")
+        beside = path.parent / str(table)
+        for file in (path, beside):
+            try:
+                with file.open("rb") as opened:
+                    found[str(file)] = hashlib.file_digest(opened, "sha256").hexdigest()
+            except OSError:  # a folder, a query or a URL
+                continue
+    return found

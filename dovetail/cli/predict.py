@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from dovetail import data as dd
@@ -38,10 +41,11 @@ def run_predict(
     ids, x, labels = _read(model, source, id_column, allow_unseen=allow_unseen)
     prediction = model.predict(x)
     label = str(model.about.get("label", "prediction"))
-    columns: dict[str, np.ndarray] = {id_column or "row": ids, label: prediction.values}
+    said: dict[str, np.ndarray] = {label: prediction.values}
     if prediction.probabilities is not None:
         for place, name in enumerate(prediction.classes):
-            columns[f"p({name})"] = prediction.probabilities[:, place].astype(np.float64)
+            said[f"p({name})"] = prediction.probabilities[:, place].astype(np.float64)
+    columns = {_ids_name(id_column, said): ids, **said}
     if out is not None:
         dd.write_table(out, columns)
         if not (quiet or as_json):
@@ -49,13 +53,16 @@ def run_predict(
     elif not as_json:
         _print_csv(columns)
     scores = None
-    if labels is not None and not labels.missing.any():
+    num_scored = 0
+    if labels is not None:
+        num_scored = int((~labels.missing).sum())
         scores = _scores(model, x, labels, label)
         if scores is not None and not (quiet or as_json):
             shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-            print(f"against the column {label!r}: {shown}", file=sys.stderr)
+            part = f" ({num_scored} of {len(ids)} rows have it)" if num_scored < len(ids) else ""
+            print(f"against the column {label!r}{part}: {shown}", file=sys.stderr)
     if as_json:
-        _print_json(columns, scores, out)
+        _print_json(columns, scores, num_scored, out)
 
 
 def _model_folder(folder: Path) -> Path:
@@ -69,6 +76,23 @@ def _model_folder(folder: Path) -> Path:
     if models:
         raise ModelError(f"{folder} has {len(models)} models; name one, for example {models[0]}")
     return folder
+
+
+def _ids_name(id_column: str | None, said: Mapping[str, Any]) -> str:
+    """What the column of ids is called; a file's columns must differ in more than case.
+
+    Raises:
+        DataError: --id names what a column of predictions is called.
+    """
+    taken = {name.casefold() for name in said}
+    if id_column is None:
+        return next(name for name in ("row", "row number", "number") if name not in taken)
+    if id_column.casefold() in taken:
+        raise DataError(
+            f"--id {id_column!r} is also what a column of predictions is called "
+            f"({', '.join(list(said)[:20])}); name another column, or leave --id out"
+        )
+    return id_column
 
 
 def _read(
@@ -87,31 +111,63 @@ def _read(
             raise DataError(f"{source}: {ids.missing.sum()} rows have no {id_column!r}")
         return ids.values, x, labels
     if isinstance(model.input, dd.ImageInput):
-        images = dd.read_images(source)
-        part = images.test or images.train
-        labels = dd.Column(part.labels, np.zeros(len(part.labels), dtype=bool))
+        if id_column is None:
+            rows, images, labels = _numbered_images(source)
+        else:
+            rows, images, labels = _named_images(model, source, id_column)
         try:
-            x = model.input.transform(part.x)
+            return rows, model.input.transform(images), labels
         except DataError as error:
             raise DataError(f"{source}: {error}") from None
-        return np.arange(len(x)), x, labels
     raise ModelError(
         f"the model of party {model.party!r} was saved without its input columns; "
         "use dovetail.load(folder).predict(tensor) from Python"
     )
 
 
+def _numbered_images(source: Path) -> tuple[np.ndarray, Tensor, dd.Column]:
+    """Row numbers, images and labels of an image set."""
+    images = dd.read_images(source)
+    part = images.test or images.train
+    is_float = part.labels.dtype.kind == "f"
+    missing = np.isnan(part.labels) if is_float else np.zeros(len(part.labels), dtype=bool)
+    return np.arange(len(part.x)), part.x, dd.Column(part.labels, missing)
+
+
+def _named_images(
+    model: Model, source: Path, id_column: str
+) -> tuple[np.ndarray, Tensor, dd.Column | None]:
+    """Ids, images and, where they are there, labels, as a party's file names them."""
+    label = model.about.get("label")
+    if source.is_dir():
+        has_label = label == "folder"
+    else:
+        try:
+            with source.open("rb") as file:
+                has_label = label in np.load(file, allow_pickle=False)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            has_label = False  # told of below
+    part = dd.read_party_table(
+        model.party, str(source), id=id_column, label=label if has_label else None
+    )
+    if not isinstance(part.x, Tensor):
+        raise DataError(f"{source} is a table; the model of party {model.party!r} takes images")
+    return part.ids, part.x, part.labels
+
+
 def _scores(model: Model, x: Tensor, labels: dd.Column, label: str) -> dict[str, float] | None:
-    """Scores against the label; None, with a note, where it is another than was trained on."""
-    if isinstance(model.task, dd.Regression) and labels.is_text:
-        print(f"dovetail: not scored: label {label!r} is text, not numbers", file=sys.stderr)
+    """Scores of the rows that have a label; None, with a note, where there is nothing to score."""
+    present = np.flatnonzero(~labels.missing)
+    if not len(present):
+        print(f"dovetail: not scored: label {label!r} has no value in any row", file=sys.stderr)
         return None
     try:
         truth = dd.encode_labels(model.task, labels.values, labels.missing, label=label)
     except DataError as error:
         print(f"dovetail: not scored: {error}", file=sys.stderr)
         return None
-    return score(model.task, model.outputs(x), truth)
+    rows = torch.from_numpy(present)
+    return score(model.task, model.outputs(x[rows]), truth[rows])
 
 
 def _print_csv(columns: dict[str, np.ndarray]) -> None:
@@ -121,7 +177,10 @@ def _print_csv(columns: dict[str, np.ndarray]) -> None:
 
 
 def _print_json(
-    columns: dict[str, np.ndarray], scores: dict[str, float] | None, out: Path | None
+    columns: dict[str, np.ndarray],
+    scores: dict[str, float] | None,
+    num_scored: int,
+    out: Path | None,
 ) -> None:
     result: dict[str, Any] = {"rows": len(next(iter(columns.values())))}
     if out is not None:
@@ -130,6 +189,7 @@ def _print_json(
         result["columns"] = {name: values.tolist() for name, values in columns.items()}
     if scores is not None:
         result["scores"] = scores
+        result["scored_rows"] = num_scored
     print(json.dumps(result))
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from dovetail.algorithms import apfed
 from dovetail.cli.validation import read_toml, validate
@@ -61,11 +62,24 @@ class StripsSection(Section):
     axis: Literal["height", "width"] = "height"
 
 
+def _party_name(name: str) -> str:
+    if not re.fullmatch(r"\w[\w .-]{0,99}", name):
+        raise ValueError(
+            "a party's name begins with a letter or digit and has letters, digits, blanks, dots "
+            f"and dashes only, got {name!r}"
+        )
+    return name
+
+
+#: Also the name of a folder, in a run's models/.
+PartyName = Annotated[str, AfterValidator(_party_name)]
+
+
 class ColumnsSection(Section):
     """A table's columns by party; names take ``*`` and ``[0-3]``."""
 
     kind: Literal["columns"]
-    parties: dict[str, tuple[str, ...]]
+    parties: dict[PartyName, tuple[str, ...]]
     active: str
     overlap: float | dict[str, float] = 1.0  # share of the active's training rows, by party
 
@@ -121,6 +135,7 @@ class RunFile(Section):
     parties: tuple[str, ...] | None = None  # or party files, each with a table of its own
     active: str | None = None  # of party files: who drives, where several have labels
     test: float | None = Field(default=None, gt=0, lt=1)  # of party files: share of labelled rows
+    sha256: dict[str, str] = {}  # of party files, their tables and alignments; written, not read
     apfed: ApfedSection = ApfedSection()
     passive: dict[str, Any] = {}
     engine: EngineSection = EngineSection()

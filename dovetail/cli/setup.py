@@ -82,6 +82,7 @@ def setup(run: RunFile, seed: int, loaded: Loaded) -> Setup:
             )
             for name, fields in loaded.passives.items()
         },
+        own_networks=run.data is None,
         alignment=loaded.alignment,
         test_alignment=loaded.test_alignment,
         rulers=run.rulers,
@@ -96,6 +97,12 @@ def _load_parties(run: RunFile, *, show_progress: bool) -> Loaded:
     where = "the run file"
     sites = open_sites(tuple(Path(file) for file in run.parties))
     active = label_owner(sites, run.active, where=where)
+    for name in run.apfed.trade_off if isinstance(run.apfed.trade_off, Mapping) else ():
+        if name not in sites or name == active:
+            raise ConfigError(
+                f"{where}: apfed.trade_off names {name!r}, which is no passive party of this run; "
+                f"they are {sorted(sites.keys() - {active})}"
+            )
     stages = dict.fromkeys((run.method, *run.rulers))
     if set(stages) == {"alone"}:
         sites = {active: sites[active]}  # nobody else is asked
@@ -112,7 +119,7 @@ def _load_parties(run: RunFile, *, show_progress: bool) -> Loaded:
                 "with files of their own do not agree to; leave it out"
             )
         for name, site in sites.items():
-            if name != active:
+            if name != active and stage != "alone":
                 site.check_policy(algorithm, active)
     if len(sites) == 1 and set(stages) != {"alone"}:
         raise ConfigError(
@@ -131,7 +138,7 @@ def _alignment(sites: Mapping[str, Site], active: str, *, show_progress: bool) -
     """What ``dovetail align`` left, or an alignment made now."""
     if len(sites) == 1:
         return dd.Alignment({active: torch.arange(sites[active].table.num_rows)})
-    stored = stored_alignment(sites)
+    stored = stored_alignment(sites, active)
     if stored is not None:
         return stored
     return align_sites(sites, active, workers=1, show_progress=show_progress)[1]
@@ -198,8 +205,9 @@ def keep_labels(
         )
     order = torch.randperm(len(labelled), generator=generator(seed, active, "kept labels"))
     kept = own.with_labels_on(labelled[order[:num_labels]].sort().values)
-    others = [party for name, party in partitioned.train.parties.items() if name != active]
-    return replace(partitioned, train=dd.Federation([kept, *others]))
+    parties = partitioned.train.parties.values()
+    train = dd.Federation(kept if party.name == active else party for party in parties)
+    return replace(partitioned, train=train)
 
 
 def device(name: str) -> torch.device:

@@ -9,8 +9,9 @@ from typing import Any
 
 from dovetail import evaluation
 from dovetail.cli.output import EpochProgress, console, result_table
+from dovetail.cli.partyfile import fingerprints
 from dovetail.cli.runfile import RunFile, load_run, resolved
-from dovetail.cli.setup import load_data, setup
+from dovetail.cli.setup import device, load_data, setup
 from dovetail.errors import ConfigError
 
 
@@ -43,7 +44,7 @@ def run_train(
         print(json.dumps(result, indent=2))
     elif not quiet:
         console().print(result_table(result))
-        console().print(f"Run folder: {out}", highlight=False)
+        console().print(f"Run folder: {out}", highlight=False, markup=False, soft_wrap=True)
 
 
 def train_seeds(
@@ -65,11 +66,15 @@ def train_seeds(
     results = []
     for seed, folder in folders.items():
         settings = resolved(run, seed)
+        if run.parties is not None:
+            settings["sha256"] = fingerprints(tuple(Path(file) for file in run.parties))
         done = evaluation.finished(folder, settings) if resume else None
         if done is not None:
             results.append(done)
             continue
-        loaded = loaded or load_data(run, show_progress=show_progress)
+        if loaded is None:
+            device(run.device)  # one that is not there is told before data are read
+            loaded = load_data(run, show_progress=show_progress)
         task = setup(run, seed, loaded)
         title = "" if alone else f"seed {seed} "
         with (
@@ -108,7 +113,7 @@ def _check_folder(out: Path) -> None:
     if out.is_file():
         raise ConfigError(f"{out} is a file; name a folder with --out")
     if out.is_dir() and any(out.iterdir()):
-        known = {"run.toml", "result.json", "metrics.jsonl"}
+        known = {"result.json", "metrics.jsonl"}  # not run.toml: a user's own has that name too
         names = {entry.name for entry in out.iterdir()}
         if not names & known and not any(name.startswith("seed-") for name in names):
             raise ConfigError(f"{out} holds other files; name an empty folder with --out")

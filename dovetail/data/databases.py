@@ -9,7 +9,7 @@ from pathlib import Path
 import duckdb
 import numpy as np
 
-from dovetail.data.tables import Table, read_attached, table_from_arrays
+from dovetail.data.tables import Table, is_query, read_attached, table_from_arrays
 from dovetail.errors import DataError
 
 _URL = re.compile(r"(sqlite|postgres|postgresql|mysql)://", re.I)
@@ -26,10 +26,12 @@ def read_database(url: str, query: str | None) -> Table:
 
     Args:
         url: ``sqlite:///path/to/file.db``, ``postgresql://user@host/name`` or ``mysql://...``.
-        query: a ``SELECT`` in the database's own SQL, or a table's name.
+        query: one ``SELECT``, or a table's name. SQLite runs it in its own SQL; for PostgreSQL and
+            MySQL DuckDB runs it, in DuckDB's SQL. It can write nothing.
 
     Raises:
-        DataError: a database that cannot be reached or read, or a missing DuckDB extension.
+        DataError: a database that cannot be reached or read, a query that is not one ``SELECT``,
+            or a missing DuckDB extension.
     """
     if is_sqlite_url(url):
         return _read_sqlite(url, query)
@@ -67,7 +69,8 @@ def _read_sqlite(url: str, query: str | None) -> Table:
     if not path.is_file():
         raise DataError(f"there is no SQLite file {path}; write sqlite:///path/to/file.db")
     try:
-        # Read-only, so that a mistyped path or query can change nothing.
+        # Read-only, so that a mistyped path or query can change nothing: WITH may begin a DELETE.
+        # ATTACH would make other files, but stands in no SELECT, and execute runs one statement.
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
         try:
             chosen = query or _only_table(
@@ -145,7 +148,7 @@ def _only_table(names: list[str], url: str) -> str:
 
 def _select(query: str) -> str:
     """A query as it is, a table's name as the query for all of it."""
-    if re.match(r"\s*(select|with)\s", query, re.I):
+    if is_query(query):
         return query
     quoted = query.replace('"', '""')
     return f'SELECT * FROM "{quoted}"'

@@ -14,6 +14,7 @@ from dovetail.data.images import ImagePart, read_images
 from dovetail.data.tables import (
     Column,
     Table,
+    closest,
     is_query,
     is_table_path,
     nearest,
@@ -192,10 +193,10 @@ def _find(source: str | Path) -> Path:
         looked = f"nor is it in $DOVETAIL_DATA ({folder}), also not with {', '.join(_SUFFIXES[1:])}"
     else:
         looked = "and DOVETAIL_DATA is not set; set it to the folder that holds your data files"
-    hint = nearest(str(source), BUILT_IN) if "." not in path.name else ""
+    close = closest(str(source), BUILT_IN) if "." not in path.name else None
     raise DataError(
         f"there is no file {str(source)!r}, {looked}. "
-        f"Built in are {', '.join(BUILT_IN)}{hint if 'did you mean' in hint else ''}"
+        f"Built in are {', '.join(BUILT_IN)}{f'; did you mean {close!r}?' if close else ''}"
     )
 
 

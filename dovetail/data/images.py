@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 import torch
@@ -140,10 +140,7 @@ def read_images(path: str | Path) -> ImageSet:
     else:
         try:
             with path.open("rb") as file:
-                stored = np.load(file, allow_pickle=False)
-                if not isinstance(stored, np.lib.npyio.NpzFile):
-                    raise ValueError("it is one array, not an archive of arrays")
-                parts = _read_npz(path, stored)
+                parts = _read_npz(path, _archive(file))
         except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
             raise DataError(
                 f"cannot read {path} as an .npz file of plain arrays: {error}"
@@ -177,7 +174,8 @@ def read_image_samples(
     if path.is_dir():
         return _read_folder_samples(path, id, label)
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file:
+            stored = _archive(file)
             if "x" in stored:
                 x = _from_array(path, "x", stored["x"])
             elif "jpeg" in stored:
@@ -188,6 +186,14 @@ def read_image_samples(
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"cannot read {path} as an .npz file of plain arrays: {error}") from None
     return x, columns[0], columns[1] if label else None
+
+
+def _archive(file: IO[bytes]) -> Mapping[str, np.ndarray]:
+    """The arrays of an open .npz file; each is read when it is asked for."""
+    stored = np.load(file, allow_pickle=False)
+    if not isinstance(stored, np.lib.npyio.NpzFile):
+        raise ValueError("it is one array, not an archive of arrays")
+    return stored
 
 
 def _array_column(path: Path, name: str, stored: Mapping[str, np.ndarray], count: int) -> Column:

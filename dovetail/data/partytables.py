@@ -113,11 +113,12 @@ def read_party_table(
         id: the column that names each sample, or several that do so together; in an .npz file the
             array of ids; in a folder "file", the name of each image's file without its ending.
         label: the column (array, or for folders "folder") to predict, or None.
-        columns: globs of the columns to use, where there are no ``blocks``.
+        columns: globs of the columns to use, where there are no ``blocks``; ``("*",)`` may be none.
         blocks: block -> globs of its columns.
         query: what to read from a database; may be left out where it has one table.
-        folder: what relative paths begin from, also those in a ``SELECT`` and of SQLite files;
-            None for the working directory.
+        folder: what relative paths begin from, also of SQLite files; None for the working
+            directory. Files that a ``SELECT`` names are looked for there after the working
+            directory.
 
     Raises:
         DataError: naming the party, its table, the column and what to do.
@@ -150,13 +151,9 @@ def _read(
     folder: Path | None,
 ) -> PartyTable:
     path = Path(source)
-    is_image = (
-        not is_query(source)
-        and not is_database_url(source)
-        and path.exists()
-        and not is_table_path(path)
-    )
-    if is_image:
+    if not is_query(source) and not is_database_url(source) and not is_table_path(path):
+        if not path.exists():
+            raise DataError(f"there is no file or folder {path}; check the path")
         if not isinstance(id, str):
             raise DataError(f"images have one id, got {list(id)}")
         x, id_values, label_values = read_image_samples(path, id=id, label=label)
@@ -174,10 +171,9 @@ def _read(
         raise DataError(f"id and label must be different columns, got {special}")
     labels = whole_numbers(table.column(label)) if label is not None else None
     features = table.without(special)
-    chosen = {
-        block: tuple(features.select(globs))
-        for block, globs in (blocks or {"columns": columns}).items()
-    }
+    if blocks is None:  # a party may hold labels and nothing else
+        blocks = {"columns": columns} if features.names or columns != ("*",) else {}
+    chosen = {block: tuple(features.select(globs)) for block, globs in blocks.items()}
     named = [column for each in chosen.values() for column in each]
     repeated = sorted({column for column in named if named.count(column) > 1})
     if repeated:

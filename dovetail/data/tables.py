@@ -24,6 +24,12 @@ _SUFFIXES = (*_CSV_SUFFIXES, ".parquet")
 #: Seconds in a day: dates are read as days since 1970.
 _DAY_S = 86400.0
 
+#: How a query begins: SELECT, WITH or FROM, after any comments and brackets. A quote or star may
+#: follow at once; "from.csv" and "select-me/" are paths.
+_QUERY = re.compile(
+    r"(?:\s|\(|--[^\n]*\n|/\*(?:[^*]|\*(?!/))*\*/)*(?:select|with|from)[\s\"'*]", re.I
+)
+
 #: Text that stands for "no value" besides the empty string.
 _MISSING_TEXT = "?"
 
@@ -154,15 +160,24 @@ def nearest(name: str, known: Iterable[str]) -> str:
     "; did you mean 'mean *'?"
     """
     known = list(known)
-    close = _nearest_glob(name, known) or get_close_matches(name, known, n=1)
-    if close:
-        return f"; did you mean {close[0]!r}?"
-    # Also "Income" for "income", and "duration" for "dur".
-    folded = name.casefold().strip("*")
-    close = [other for other in known if folded and folded in other.casefold()]
-    if close:
-        return f"; did you mean {close[0]!r}?"
+    close = closest(name, known)
+    if close is not None:
+        return f"; did you mean {close!r}?"
     return f"; there are {known[:20]}{' and more' if len(known) > 20 else ''}"
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name or pattern that was probably meant, if any.
+
+    >>> closest("Incom", ["age", "income"]), closest("zzz", ["age", "income"])
+    ('income', None)
+    """
+    known = list(known)
+    close = _nearest_glob(name, known) or get_close_matches(name, known, n=1)
+    if not close:  # also "INCOME" for "income", and "duration" for "dur"
+        folded = name.casefold().strip("*")
+        close = [other for other in known if folded and folded in other.casefold()]
+    return close[0] if close else None
 
 
 def _nearest_glob(glob: str, known: Sequence[str]) -> list[str]:
@@ -178,8 +193,12 @@ def _nearest_glob(glob: str, known: Sequence[str]) -> list[str]:
 
 
 def is_query(source: str | Path) -> bool:
-    """Whether a source is a query rather than a path or name."""
-    return isinstance(source, str) and re.match(r"\s*(select|with)\s", source, re.I) is not None
+    """Whether a source is a query rather than a path or name.
+
+    >>> is_query("SELECT 1"), is_query("-- all\\n(FROM 'a.csv')"), is_query("from.csv")
+    (True, True, False)
+    """
+    return isinstance(source, str) and _QUERY.match(source) is not None
 
 
 def is_table_path(path: Path) -> bool:
@@ -195,14 +214,17 @@ def read_table(source: str | Path, *, folder: Path | None = None) -> Table:
     file's first line names its columns; its types come from all of its rows.
 
     Parquet columns are read from the file when asked for. CSV files and queries are run once,
-    into DuckDB's memory: a second run of a query need not give the same order of rows.
+    into DuckDB's memory: a second run of a query need not give the same order of rows. A query
+    reads, and can do nothing else: it writes no file and fetches no extension.
 
     Args:
-        source: the path or query.
-        folder: where a query also looks for the files it names; paths are taken as they are.
+        source: the path or query, one ``SELECT``.
+        folder: where a query looks for the files it names after the working directory; paths are
+            taken as they are.
 
     Raises:
-        DataError: a file that does not exist, cannot be read, is empty, or names a column twice.
+        DataError: a file that does not exist, cannot be read, is empty, or names a column twice;
+            a query that is not one ``SELECT``.
     """
     connection = duckdb.connect()
     try:
@@ -210,7 +232,8 @@ def read_table(source: str | Path, *, folder: Path | None = None) -> Table:
             description = _shortened(str(source))
             if folder is not None and "," not in str(folder):  # the setting is a list
                 connection.execute(f"SET file_search_path = {_literal(str(folder))}")
-            names = _load_query(connection, str(source))
+            _lock(connection)
+            names = _load_query(connection, _only_reading(connection, str(source)))
         else:
             path = Path(source)
             description = str(path)
@@ -227,11 +250,13 @@ def read_attached(connection: duckdb.DuckDBPyConnection, description: str, query
     """What a query gives in the database attached as ``db``; run once.
 
     Raises:
-        DataError: no rows.
+        DataError: no rows, or a query that is not one ``SELECT``.
         duckdb.Error: a query that cannot be run, or gives a column twice.
     """
+    _lock(connection)
     connection.execute("USE db")
-    connection.execute(f"CREATE TABLE memory.main.data AS {query}")
+    checked = _only_reading(connection, query)
+    connection.execute(f"CREATE TABLE memory.main.data AS {checked}")
     connection.execute("USE memory")
     names = [row[0] for row in connection.execute("DESCRIBE data").fetchall()]
     return _loaded(connection, description, names)
@@ -321,12 +346,39 @@ def write_table(path: str | Path, columns: Mapping[str, np.ndarray]) -> None:
         partial.unlink(missing_ok=True)
 
 
+def _lock(connection: duckdb.DuckDBPyConnection) -> None:
+    """From here on a query can change no setting, and have no extension fetched or loaded."""
+    connection.execute("SET autoinstall_known_extensions = false")
+    connection.execute("SET autoload_known_extensions = false")
+    connection.execute("SET lock_configuration = true")
+
+
+def _only_reading(connection: duckdb.DuckDBPyConnection, query: str) -> str:
+    """The query if it is one ``SELECT``, as DuckDB parses it; it is not run.
+
+    Raises:
+        DataError: any other statement, or several.
+        duckdb.Error: what DuckDB cannot parse, names it does not know, a ``SELECT`` that writes.
+    """
+    statements = duckdb.extract_statements(query)
+    kinds = [statement.type.name for statement in statements]
+    if kinds != ["SELECT"]:
+        raise DataError(
+            f"a query must be one SELECT statement, got {' and '.join(kinds) or 'none'}: "
+            f"{_shortened(query)}"
+        )
+    selected: str = statements[0].query
+    # WITH x AS (COPY ... TO file) SELECT is a SELECT; as a view DuckDB refuses it.
+    connection.execute(f"CREATE TEMP VIEW checked AS {selected}")
+    connection.execute("DROP VIEW temp.checked")
+    return selected
+
+
 def _load_query(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
     """Run a query into the table ``data``; the names it gives, as written."""
-    relation = connection.sql(query)
-    names = list(relation.columns)
+    names = list(connection.sql(query).columns)  # lazy: not run
     if _repeated(names) is None:
-        relation.create("data")
+        connection.execute(f"CREATE TABLE data AS {query}")
     else:  # refused by the caller; DuckDB itself would rename a column
         connection.execute("CREATE TABLE data (unused INTEGER)")
     return names

@@ -62,6 +62,8 @@ class Setup:
         config: its settings.
         encoder, head: its networks; rulers use the same.
         passives: the other parties' settings.
+        own_networks: in "tvfl" too, partners use the network and rate of their own settings, as
+            party files demand; else those of the active party, as in the paper's comparison.
         alignment, test_alignment: rows by shared sample, of each federation; left out, ids are
             compared in the clear.
         rulers: what to train beside it.
@@ -76,6 +78,7 @@ class Setup:
     encoder: EncoderSpec
     head: Head
     passives: Mapping[str, PassiveSetup]
+    own_networks: bool = False
     alignment: Alignment | None = None
     test_alignment: Alignment | None = None
     rulers: tuple[Stage, ...] = ()
@@ -143,6 +146,8 @@ def _train_active(
         test_alignment = setup.align_test()
         if test is not None and test_alignment is not None:
             test_data = pool(setup.data, test, setup.active, test_alignment)
+    if stage not in _LOSSES and setup.config.overlap == "common":
+        data = _on_common_rows(setup, data)
     active = apfed.Active(
         data,
         alignment,
@@ -182,6 +187,14 @@ def _train_active(
         outcome.model = replace(model, input=setup.data.inputs[setup.active], about=about)
 
 
+def _on_common_rows(setup: Setup, data: PartyData) -> PartyData:
+    """The active party's data with labels only on rows that all parties share: the set I."""
+    alignment = setup.align()
+    rows = alignment.rows[setup.active][alignment.shared(*alignment.rows)]
+    labelled = data.labelled_rows()
+    return data.with_labels_on(labelled[torch.isin(labelled, rows)])
+
+
 def _passives(stage: Stage, setup: Setup, alignment: Alignment) -> dict[str, apfed.Passive]:
     loss = _LOSSES[stage]
     return {
@@ -214,8 +227,8 @@ def _train_vertical(setup: Setup, seed: int, observe: Observer, outcome: Outcome
             SharedRows(name, test[name].joined(), test_alignment.rows[name])
             if test is not None and test_alignment is not None
             else None,
-            config,
-            setup.encoder,
+            setup.passives[name].config if setup.own_networks else config,
+            setup.passives[name].network if setup.own_networks else setup.encoder,
             device=setup.device,
         )
         for name in partners
@@ -235,8 +248,10 @@ def _train_vertical(setup: Setup, seed: int, observe: Observer, outcome: Outcome
         outcome.seconds += epoch.seconds
         line = {"epoch": epoch.number, "loss": epoch.loss, "seconds": epoch.seconds}
         if test is not None and test_alignment is not None and _is_due(setup, epoch.number):
-            outcome.scores["tvfl"] = _score_together(setup, owner, engine, test, test_alignment)
-            line |= outcome.scores["tvfl"]
+            together = _score_together(setup, owner, engine, test, test_alignment)
+            if together is not None:
+                outcome.scores["tvfl"] = together
+                line |= together
         observe("tvfl", config.epochs, line)
     outcome.ledger = engine.ledger
     if test is not None:
@@ -253,14 +268,24 @@ def _score_together(
     engine: InProcess,
     test: Federation,
     alignment: Alignment,
-) -> dict[str, float]:
-    """Scores with every partner present, on the test samples that all have."""
+) -> dict[str, float] | None:
+    """Scores with every partner present, on the test samples that all have; None if there is none.
+
+    Where that is not every test row, "rows" says how many.
+    """
     samples = alignment.shared(*alignment.rows)
+    if not len(samples):
+        return None
+    # In the order of its own rows: samples are numbered at random in each alignment.
+    samples = samples[alignment.rows[setup.active][samples].argsort()]
+    # In the order of its rows: numbers of samples are random in each alignment, sums are not.
+    samples = samples[alignment.rows[setup.active][samples].argsort()]
     rows = alignment.rows[setup.active][samples]
     own = test[setup.active]
     assert own.labels is not None
     outputs = vertical.predict(owner, engine, own.joined()[rows], samples)
-    return _score(setup, "tvfl", outputs, own.labels[rows])
+    scores = _score(setup, "tvfl", outputs, own.labels[rows])
+    return scores if len(rows) == own.num_rows else {**scores, "rows": len(rows)}
 
 
 def _score(setup: Setup, what: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:
@@ -288,10 +313,11 @@ def pool(
     that ``alignment`` names; left out, ids are compared in the clear.
     """
     alignment = alignment or federation.align(active)
-    own = federation[active].take(alignment.rows[active])
+    held = alignment.rows[active] >= 0
+    own = federation[active].take(alignment.rows[active][held])
     parts: list[Tensor] = []
     for name, party in federation.parties.items():
-        rows = alignment.rows[name]
+        rows = alignment.rows[name][held]
         x = party.joined()
         part = x[rows.clamp(min=0)]
         part[rows < 0] = 0

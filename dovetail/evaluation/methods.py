@@ -117,6 +117,11 @@ class Overlaps:
     groups: Groups | None
 
 
+def centre(parts: Sequence[Part]) -> str:
+    """The party that others are compared with; see ``Overlaps``."""
+    return next((part.name for part in parts if len(part.data.labelled_rows())), parts[0].name)
+
+
 def overlaps(parts: Sequence[Part], *, by_cardinality: Mapping[str, int] | None = None) -> Overlaps:
     """Samples that each party shares with the centre, and that all share.
 
@@ -131,22 +136,22 @@ def overlaps(parts: Sequence[Part], *, by_cardinality: Mapping[str, int] | None 
     if not parts:
         raise DataError("there is no party to compare; name at least one")
     rows = {part.name: part.data.num_rows for part in parts}
-    centre = next((part.name for part in parts if len(part.data.labelled_rows())), parts[0].name)
-    others = [name for name in rows if name != centre]
+    middle = centre(parts)
+    others = [name for name in rows if name != middle]
     if by_cardinality is not None:
         unknown = by_cardinality.keys() - set(others)
         if unknown:
             raise DataError(
-                f"overlaps are counted between {centre!r} and each of {others}; "
+                f"overlaps are counted between {middle!r} and each of {others}; "
                 f"got one for {min(unknown)!r}"
             )
         common = by_cardinality.get(others[0]) if len(others) == 1 else None
-        return Overlaps(centre, rows, dict(by_cardinality), common, None)
+        return Overlaps(middle, rows, dict(by_cardinality), common, None)
     groups = group(parts)
     place = {name: p for p, name in enumerate(groups.parties)}
     shared_PP = groups.shared()
-    shared = {name: int(shared_PP[place[centre], place[name]]) for name in others}
-    return Overlaps(centre, rows, shared, groups.common(), groups)
+    shared = {name: int(shared_PP[place[middle], place[name]]) for name in others}
+    return Overlaps(middle, rows, shared, groups.common(), groups)
 
 
 def fits(

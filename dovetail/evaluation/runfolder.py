@@ -110,6 +110,7 @@ def summarise(results: list[dict[str, Any]]) -> dict[str, Any]:
         },
         "seconds": sum(result["seconds"] for result in results) / len(results),
         "bytes": first["bytes"],
+        "missed": {str(result["seed"]): result["missed"] for result in results if result["missed"]},
     }
 
 

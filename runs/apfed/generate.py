@@ -43,14 +43,13 @@ def run_file(name: str, views: int, active: int, method: str) -> str:
     """The text of one cell's run file."""
     source, encoder, head, test, (cpu_rate, cpu_epochs), (rate, epochs) = SETS[name]
     helped = method.startswith("apfed")
-    trade_off = TRADE_OFF[method] if helped else 1.0
     passive = f'\n[passive]\nencoder = "{encoder}"\nlearning_rate = 1e-3\n' if helped else ""
 
     def recipe(title: str, learning_rate: float, num_epochs: int, more: str = "") -> str:
         lines = f"\n[recipes.{title}]\n{more}apfed.learning_rate = {learning_rate}\n"
         lines += f"apfed.epochs = {num_epochs}\n"
         if helped:
-            lines += f"apfed.trade_off = {trade_off}\npassive.learning_rate = {learning_rate}\n"
+            lines += f"passive.learning_rate = {learning_rate}\n"
         if method == "apfed-c":
             lines += "apfed.projection = 64\n"
         return lines
@@ -74,9 +73,6 @@ def run_file(name: str, views: int, active: int, method: str) -> str:
             "seeds = [0, 1, 2]\nevaluate_every = 0\n" + ("" if test else "data.rows = 10000\n"),
         )
     )
-
-
-TRADE_OFF = {"apfed-r": 1.0, "apfed-c": 1.0}
 
 
 def all_files() -> dict[str, str]:

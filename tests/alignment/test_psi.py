@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -545,6 +546,69 @@ def test_a_batch_sent_twice_is_refused():
     points = torch.from_numpy(Workers().hash([b"i1", b"i2"]))
     shop.handle(psi.Blinded(0, points))
     assert "expected batch 1 of 2" in refused_words(shop, psi.Blinded(0, points))
+
+
+def compared(num_theirs: int = 2) -> Responder:
+    """A responder of ids 1..M that was sent all of 1..3 in batches of two."""
+    shop = Responder("shop", range(1, num_theirs + 1))
+    shop.handle(psi.Begin("bank", "intersection", ("integer",), False, 3, 2))
+    points = torch.from_numpy(Workers().hash([b"i1", b"i2", b"i3"]))
+    shop.handle(psi.Blinded(0, points[:2]))
+    shop.handle(psi.Blinded(1, points[2:]))
+    return shop
+
+
+def not_aligned(party: Responder) -> bool:
+    with pytest.raises(AlignmentError, match="not aligned"):
+        party.rows_S  # noqa: B018
+    return True
+
+
+@pytest.mark.parametrize("num_sent", [0, 1])
+def test_places_are_refused_before_all_points_were_sent(num_sent):
+    shop = begun(mode="intersection")
+    if num_sent:
+        shop.handle(psi.Blinded(0, torch.from_numpy(Workers().hash([b"i1", b"i2"]))))
+    words = refused_words(shop, psi.Places(0, 1, torch.tensor([0]), torch.tensor([0])))
+    assert f"psi.Places: 'bank' has sent {num_sent} of 2 batches; all must come first" in words
+    assert not_aligned(shop)
+
+
+@pytest.mark.parametrize("num_shared", [-1, 3, 10**13])
+def test_no_more_ids_are_shared_than_either_side_has(num_shared):
+    shop = compared(num_theirs=2)
+    words = refused_words(shop, psi.Places(0, num_shared, torch.arange(2), torch.arange(2)))
+    assert f"psi.Places: expected 0..2 shared ids from 'bank', got {num_shared}" in words
+    assert not_aligned(shop)
+
+
+def test_every_batch_of_places_says_the_same_number():
+    shop = compared(num_theirs=4)
+    shop.handle(psi.Places(0, 3, torch.arange(2), torch.arange(2)))
+    words = refused_words(shop, psi.Places(1, 2, torch.arange(0), torch.arange(0)))
+    assert "psi.Places: 'bank' said 3 ids are shared, and in batch 1 2" in words
+    assert not_aligned(shop)
+    shop.handle(psi.Places(1, 3, torch.tensor([2]), torch.tensor([2])))
+    assert len(set(shop.rows_S.tolist())) == 3
+    assert (shop.rows_S >= 0).all()
+
+
+def test_a_run_over_more_ids_than_any_table_has_is_refused():
+    begin = psi.Begin("bank", "intersection", ("integer",), False, 10**13, psi.MAX_IDS)
+    words = refused_words(Responder("shop", [1]), begin)
+    assert "'bank' has 10000000000000 ids; an alignment takes at most 2147483648" in words
+
+
+def test_a_large_number_of_ids_takes_no_memory_before_they_come():
+    begin = psi.Begin("bank", "intersection", ("integer",), False, psi.MAX_TOTAL_IDS, 2)
+    shop = Responder("shop", [1, 2])
+    tracemalloc.start()
+    shop.handle(begin)
+    shop.handle(psi.Blinded(0, torch.from_numpy(Workers().hash([b"i1", b"i2"]))))
+    places = psi.Places(0, 1, torch.tensor([0]), torch.tensor([0]))
+    assert "sent 1 of 1073741824 batches" in refused_words(shop, places)
+    assert tracemalloc.get_traced_memory()[1] < 2**20  # bytes
+    tracemalloc.stop()
 
 
 def test_places_are_refused_when_only_the_size_was_agreed():

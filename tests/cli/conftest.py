@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +65,9 @@ def dovetail(
         with pytest.raises(SystemExit) as done:
             main()
         said = capsys.readouterr()
-        return Done(int(done.value.code or 0), said.out, said.err)
+        code = int(done.value.code or 0)
+        del done  # and with its traceback the tables that the command had open
+        return Done(code, said.out, said.err)
 
     return run
 
@@ -116,3 +120,108 @@ def patients(tmp_path_factory: pytest.TempPathFactory) -> Path:
     numbers = np.array([f"P{number}" for number in part.ids], dtype=object)
     dd.write_table(path, {"patient": numbers, "diagnosis": part.labels.values, **columns})
     return path
+
+
+# --- Parties with files of their own --------------------------------------------------------------
+
+#: A run of the parties that ``deal`` writes; a few steps.
+PARTY_RUN = """
+method = "apfed"
+evaluate_every = 0
+parties = ["clinic.toml", "lab.toml", "registry.toml"]
+test = 0.25
+
+[apfed]
+encoder = [8]
+head = [8]
+epochs = 2
+learning_rate = 0.05
+"""
+
+PARTY = """
+[party]
+name = "{name}"
+table = "{name}.csv"
+id = "person"
+{label}
+[apfed]
+encoder = [8]
+"""
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """Parties' files, and which rows of the breast cancer set each holds, in its table's order."""
+
+    folder: Path
+    held: dict[str, np.ndarray]
+    columns: dict[str, list[str]]
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.folder / f"{name}.toml" for name in self.held]
+
+    def shared(self, *names: str) -> int:
+        """How many samples all of these have."""
+        return len(set.intersection(*(set(self.held[name].tolist()) for name in names)))
+
+    def ids(self, name: str) -> np.ndarray:
+        return np.array([f"P-{row:03d}" for row in self.held[name]], dtype=object)
+
+    def change(self, name: str, *changes: tuple[str, str]) -> None:
+        """Replaces texts of a file."""
+        text = (self.folder / name).read_text()
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new, 1)
+        (self.folder / name).write_text(text)
+
+
+@pytest.fixture(scope="session")
+def deals(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Dealt]:
+    """Writes ``deal``'s files once for each seed; read only."""
+
+    @cache
+    def write(seed: int) -> Dealt:
+        pooled, _ = dd.load("breast-cancer")
+        assert isinstance(pooled.x, dd.Table)
+        order = np.random.default_rng(seed).permutation
+        rows = {
+            "clinic": np.arange(160),
+            "lab": np.arange(100, 200),
+            "registry": np.r_[30:80, 120:160, 200:210],
+        }
+        globs = {"clinic": "mean *", "lab": "worst *", "registry": "* error"}
+        dealt = Dealt(
+            tmp_path_factory.mktemp("dealt"),
+            {name: order(each) for name, each in rows.items()},
+            {name: pooled.x.select([glob]) for name, glob in globs.items()},
+        )
+        for name, held in dealt.held.items():
+            columns = {each: pooled.x.column(each).values[held] for each in dealt.columns[name]}
+            label = ""
+            if name == "clinic":
+                columns["diagnosis"] = pooled.labels.values[held]
+                label = 'label = "diagnosis"'
+            table = {"person": dealt.ids(name), **columns}
+            dd.write_table(dealt.folder / f"{name}.csv", table)
+            (dealt.folder / f"{name}.toml").write_text(PARTY.format(name=name, label=label))
+        (dealt.folder / "run.toml").write_text(PARTY_RUN)
+        return dealt
+
+    return write
+
+
+@pytest.fixture
+def deal(deals: Callable[[int], Dealt], tmp_path: Path) -> Callable[..., Dealt]:
+    """Three parties of partly the same patients, in any order, and ``PARTY_RUN``.
+
+    The clinic has labels; the lab shares 60 of its 160 patients, the registry 90, both 40.
+    """
+
+    def deal(folder: Path = tmp_path, *, seed: int = 0) -> Dealt:
+        written = deals(seed)
+        shutil.copytree(written.folder, folder, dirs_exist_ok=True)
+        return replace(written, folder=folder)
+
+    return deal

@@ -95,7 +95,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         'test = 0.25\nlabel = "diagnose"',
         r"no column 'diagnose' in breast-cancer; did you mean 'diagnosis'\?",
     ),
-    "no such column": ('"mean *"', '"meen *"', "no column of breast-cancer matches 'meen \\*'"),
+    "no such column": ('"mean *"', '"meen *"', r"matches 'meen \*'; did you mean 'mean \*'\?"),
     "no column left": ('"worst *"', '"worst *", "-worst *"', r"party 'lab' has no columns"),
     "no such active party": (
         'active = "clinic"',
@@ -199,6 +199,15 @@ def test_classic_learning_at_a_rate_that_is_too_high_names_the_party(
     assert_refused(dovetail("train", "run.toml", "--quiet"), words)
 
 
+def test_a_device_that_is_not_there_is_told_before_data_are_read(
+    dovetail: Any, write_run: Any
+) -> None:
+    write_run(('source = "breast-cancer"', 'source = "nowhere.csv"'))
+    done = dovetail("train", "run.toml", "--device", "cuda:99")
+    assert_refused(done, r"there is no device 'cuda:99' here; there is \['cpu'")
+    assert not Path("out").exists()
+
+
 def test_a_file_that_is_not_there_or_no_toml_is_named(dovetail: Any, tmp_path: Path) -> None:
     assert_refused(dovetail("train", "nowhere.toml"), r"there is no file nowhere\.toml")
     (tmp_path / "bad.toml").write_text("= 3")
@@ -258,7 +267,8 @@ def test_a_label_of_one_class_is_named(dovetail: Any, write_run: Any, tmp_path: 
 def test_a_label_that_is_text_is_no_number(dovetail: Any, write_run: Any, tmp_path: Path) -> None:
     own_table(tmp_path, sick=np.array(["a", "b"] * 10, dtype=object))
     write_run(SOURCE, ("test = 0.25", 'test = 0.25\ntask = "regression"'))
-    assert_refused(dovetail("train", "run.toml"), "label 'sick' is text; a regression needs")
+    words = r"label 'sick' is text \('\w'\); a regression needs"
+    assert_refused(dovetail("train", "run.toml"), words)
 
 
 def test_an_id_that_repeats_is_named(dovetail: Any, write_run: Any, tmp_path: Path) -> None:

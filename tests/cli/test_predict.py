@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -139,6 +140,7 @@ def test_json_is_one_object(dovetail: Any, model: Path, patients: Path, tmp_path
         "rows": 40,
         "out": str(out),
         "scores": said["scores"],
+        "scored_rows": 40,
     }
 
 
@@ -152,6 +154,59 @@ def test_without_a_label_there_is_nothing_to_score(
     done = dovetail("predict", model, path)
     assert (done.code, done.err) == (0, "")
     assert done.out == dovetail("predict", model, patients).out
+
+
+def test_rows_that_have_a_label_are_scored_and_counted(
+    dovetail: Any, model: Path, patients: Path, tmp_path: Path
+) -> None:
+    lines = patients.read_text().splitlines()
+    some = [lines[0], *lines[1:11], *(re.sub("benign|malignant", "", line) for line in lines[11:])]
+    (tmp_path / "some.csv").write_text("\n".join(some) + "\n")
+    (tmp_path / "ten.csv").write_text("\n".join(lines[:11]) + "\n")
+    done = dovetail("predict", model, "some.csv")
+    assert done.out == dovetail("predict", model, patients).out
+    expected = dovetail("predict", model, "ten.csv").err.removeprefix("against the column ")
+    assert done.err.startswith("against the column 'diagnosis' (10 of 40 rows have it): accuracy")
+    assert done.err.endswith(expected.partition(":")[2])
+    said = json.loads(dovetail("predict", model, "some.csv", "--json").out)
+    assert (said["rows"], said["scored_rows"]) == (40, 10)
+    assert (
+        said["scores"] == json.loads(dovetail("predict", model, "ten.csv", "--json").out)["scores"]
+    )
+
+    none = [lines[0], *(re.sub("benign|malignant", "", line) for line in lines[1:])]
+    (tmp_path / "none.csv").write_text("\n".join(none) + "\n")
+    done = dovetail("predict", model, "none.csv")
+    assert done.code == 0
+    assert done.err == "dovetail: not scored: label 'diagnosis' has no value in any row\n"
+    assert "scores" not in json.loads(dovetail("predict", model, "none.csv", "--json").out)
+
+
+@pytest.mark.parametrize("name", ["diagnosis", "p(benign)", "P(Malignant)"])
+def test_ids_are_not_overwritten_by_predictions(
+    dovetail: Any, model: Path, patients: Path, tmp_path: Path, name: str
+) -> None:
+    text = patients.read_text()
+    if name != "diagnosis":
+        text = text.replace("patient", name, 1)
+    (tmp_path / "named.csv").write_text(text)
+    done = dovetail("predict", model, "named.csv", "--id", name)
+    assert (done.code, done.out) == (2, "")
+    assert f"--id {name!r} is also what a column of predictions is called" in done.err
+    assert "(diagnosis, p(benign), p(malignant)); name another column" in done.err
+
+
+@pytest.mark.parametrize("label", ["row", "Row"])
+def test_row_numbers_stand_beside_a_label_called_row(
+    dovetail: Any, bank: Path, tmp_path: Path, label: str
+) -> None:
+    stored = json.loads((bank / "model.json").read_text())
+    (bank / "model.json").write_text(json.dumps({**stored, "label": label}))
+    (tmp_path / "new.csv").write_text("age,job\n30,cook\n50,smith\n")
+    header, *said = rows(dovetail("predict", bank, "new.csv").out)
+    assert header == ["row number", label]
+    assert [row[0] for row in said] == ["0", "1"]
+    assert dovetail("predict", bank, "new.csv", "--out", "said.csv").code == 0
 
 
 def test_a_label_of_other_classes_is_not_scored_but_predicted(
@@ -229,7 +284,7 @@ def test_a_regression_is_scored_against_numbers_only(
     (tmp_path / "new.csv").write_text("age,job,spent\n30,cook,much\n50,smith,little\n")
     done = dovetail("predict", bank, "new.csv")
     assert done.code == 0
-    assert "not scored: label 'spent' is text, not numbers" in done.err
+    assert "not scored: label 'spent' is text ('much'); a regression needs numbers" in done.err
 
 
 def test_an_unseen_category_is_refused_or_taken_as_missing(
@@ -270,6 +325,43 @@ def test_images_are_predicted_whole_or_as_strips(dovetail: Any, tmp_path: Path, 
     lower = torch.from_numpy(images[:, None, 3:].copy())
     expected = package.load(folder).predict(lower).values.tolist()
     assert [row[1] for row in said] == [str(value) for value in expected]
+
+
+def test_images_without_labels_are_predicted_by_id(dovetail: Any, tmp_path: Path) -> None:
+    from PIL import Image
+
+    whole = dd.ImageInput(1, 6, 5, "height", 0, 6)
+    folder = save_model(tmp_path / "model", whole, dd.Classification((0, 1)), whole.shape)
+    images = np.random.default_rng(0).integers(256, size=(4, 6, 5), dtype=np.uint8)
+    person = np.array(["d", "a", "c", "b"])
+    np.savez(tmp_path / "new.npz", x=images, person=person)
+    done = dovetail("predict", folder, "new.npz", "--id", "person")
+    assert (done.code, done.err) == (0, "")
+    header, *said = rows(done.out)
+    assert header[:2] == ["person", "spent"]
+    assert [row[0] for row in said] == ["d", "a", "c", "b"]
+    np.savez(tmp_path / "labelled.npz", x=images, person=person, spent=np.array([0, 1, 1, 0]))
+    labelled = dovetail("predict", folder, "labelled.npz", "--id", "person")
+    assert labelled.out == done.out
+    assert "against the column 'spent': accuracy" in labelled.err
+    (tmp_path / "scans").mkdir()
+    for name, image in zip(person, images, strict=True):
+        Image.fromarray(image).save(tmp_path / "scans" / f"{name}.png")
+    header, *in_order = rows(dovetail("predict", folder, "scans", "--id", "file").out)
+    assert header[0] == "file"
+    assert [row[0] for row in in_order] == ["a", "b", "c", "d"]
+    assert sorted(row[1:] for row in in_order) == sorted(row[1:] for row in said)
+    for arguments, words in (
+        (("new.npz", "--id", "persn"), "party 'bank': new.npz has no array 'persn'; it has ["),
+        (("model/model.json", "--id", "x"), "cannot read model/model.json as an .npz file"),
+        (("nowhere.npz", "--id", "x"), "there is no file or folder nowhere.npz"),
+    ):
+        done = dovetail("predict", folder, *arguments)
+        assert (done.code, done.out) == (2, "")
+        assert words in done.err
+    (tmp_path / "table.csv").write_text("x,y\n1,2\n")
+    done = dovetail("predict", folder, "table.csv", "--id", "x")
+    assert "table.csv is a table; the model of party 'bank' takes images" in done.err
 
 
 def test_a_model_of_tensors_alone_points_to_python(

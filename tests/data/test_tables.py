@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.data import read_table, table_from_arrays, write_table
+from dovetail.data import is_query, read_table, table_from_arrays, write_table
 from dovetail.errors import DataError
 
 
@@ -77,6 +77,63 @@ def test_a_query_is_a_table_in_its_own_order(csv):
     assert read(table, "a") == [3, 2, 1]
     assert read(table, "b") == [6, 4, 2]
     assert read(table, "c") == [1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "-- the younger\nFROM '{path}' -- first",
+        "/* a; b */ (SELECT * FROM '{path}')",
+        "from '{path}' select *;",
+        "/**/ WITH t AS (FROM '{path}') SELECT * FROM t; -- all",
+        "SELECT\"a\" FROM '{path}'",
+    ],
+)
+def test_a_query_may_begin_with_a_comment_a_bracket_or_from(csv, query):
+    source = query.format(path=csv("a\n1\n2\n"))
+    assert is_query(source)
+    assert read(read_table(source), "a") == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "path", ["from.csv", "selected.csv", "with/a.csv", "(1).csv", "--.csv", "from", "/*.csv", ""]
+)
+def test_a_path_is_no_query(path):
+    assert not is_query(path)
+
+
+@pytest.mark.parametrize("comment", ["--", "/*", "(", "/**/", "--\n", "/*/"])
+def test_many_comments_are_told_from_a_query_at_once(comment):
+    assert not is_query(comment * 20_000)
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("SELECT 1; {copy}", "must be one SELECT statement, got SELECT and COPY: SELECT 1; COPY"),
+        ("-- \nSELECT 1; SELECT 2", "must be one SELECT statement, got SELECT and SELECT: "),
+        ("WITH a AS (SELECT 1) INSERT INTO b FROM a", "one SELECT statement, got INSERT: WITH"),
+        ("WITH a AS ({copy}) SELECT 1 AS b", "cannot read WITH a AS "),
+        ("FROM (WITH a AS ({copy}) SELECT 1 AS b)", "cannot read FROM "),
+        ("SELECT 1; SET lock_configuration = false", "got SELECT and SET"),
+        ("FROM 'https://localhost/a.csv'", "cannot read FROM 'https://localhost/a.csv': "),
+    ],
+)
+def test_a_query_reads_and_does_nothing_else(tmp_path, query, words):
+    written = tmp_path / "written.csv"
+    with pytest.raises(DataError, match=words) as raised:
+        read_table(query.format(copy=f"COPY (SELECT 1) TO '{written}'"))
+    assert "\n" not in str(raised.value)
+    assert not written.exists()
+
+
+def test_a_query_cannot_have_an_extension_loaded():
+    names = "'autoload_known_extensions', 'autoinstall_known_extensions', 'lock_configuration'"
+    table = read_table(f"SELECT name, value FROM duckdb_settings() WHERE name IN ({names})")
+    settings = dict(zip(read(table, "name"), read(table, "value"), strict=True))
+    assert settings["autoload_known_extensions"] == "false"
+    assert settings["autoinstall_known_extensions"] == "false"
+    assert settings["lock_configuration"] == "true"
 
 
 def test_times_of_any_precision_are_days():

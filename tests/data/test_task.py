@@ -57,9 +57,31 @@ def test_a_task_survives_json(task):
     assert task_from_json(task.to_json()) == task
 
 
-def test_an_unknown_kind_of_task_is_refused():
-    with pytest.raises(ModelError, match="got 'ranking'"):
-        task_from_json({"kind": "ranking"})
+@pytest.mark.parametrize(
+    ("stored", "words"),
+    [
+        ({"kind": "ranking"}, "got 'ranking'"),
+        ({}, "got None"),
+        (["classification"], r"got \['classification'\]"),
+        (None, "got None"),
+        ({"kind": "classification"}, "the classification lacks 'classes'"),
+        ({"kind": "classification", "classes": "ab"}, "each once, got 'ab'"),
+        ({"kind": "classification", "classes": []}, r"each once, got \[\]"),
+        ({"kind": "classification", "classes": ["a", None]}, r"each once, got \['a', None\]"),
+        ({"kind": "classification", "classes": [0.5, 1]}, r"each once, got \[0\.5, 1\]"),
+        ({"kind": "classification", "classes": ["a", "a"]}, r"each once, got \['a', 'a'\]"),
+        ({"kind": "regression", "mean": 1.0}, "the regression lacks 'scale'"),
+        ({"kind": "regression", "mean": "1", "scale": 1}, "above 0, got '1' and 1"),
+        ({"kind": "regression", "mean": float("nan"), "scale": 1}, "above 0, got nan and 1"),
+        ({"kind": "regression", "mean": 0, "scale": float("inf")}, "above 0, got 0 and inf"),
+        ({"kind": "regression", "mean": 0, "scale": 0}, "above 0, got 0 and 0"),
+        ({"kind": "regression", "mean": True, "scale": 1}, "above 0, got True and 1"),
+        ({"kind": "regression", "mean": None, "scale": None}, "above 0, got None and None"),
+    ],
+)
+def test_a_stored_task_that_cannot_be_is_refused(stored, words):
+    with pytest.raises(ModelError, match=words):
+        task_from_json(stored)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +89,7 @@ def test_an_unknown_kind_of_task_is_refused():
     [
         ([1, 2], [True, True], False, "label 'y' has no value"),
         ([1, 1], [False, False], False, r"one class only \(1\)"),
+        ([1.0, np.inf], [False, False], True, "label 'y' is infinite in 1 of 2 rows"),
         (["a", "b"], [False, False], True, r"is text \('a'\); a regression needs numbers"),
     ],
 )
@@ -79,3 +102,16 @@ def test_a_class_that_training_did_not_see_is_refused():
     values = np.array([0, 7])
     with pytest.raises(DataError, match=r"has the class 7, .* known are \[0, 1\]"):
         encode_labels(Classification((0, 1)), values, none_missing(values), label="y")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (np.array(["", "much"], dtype=object), r"label 'y' is text \('much'\); a regression needs"),
+        (np.array([0, -np.inf]), "label 'y' is infinite in 1 of 1 rows"),
+    ],
+)
+def test_a_label_that_is_no_number_is_refused_for_a_regression(values, words):
+    missing = np.array([True, False])
+    with pytest.raises(DataError, match=words):
+        encode_labels(Regression(), values, missing, label="y")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -357,6 +360,7 @@ def test_a_summary_is_the_mean_and_spread_over_seeds() -> None:
             "rulers": {"alone": {"accuracy": alone}},
             "seconds": 2.0 + seed,
             "bytes": {"bank": {"sent": 8, "received": 8}},
+            "missed": {"shop": {"steps": 1, "of": 4, "first": "why"}} if seed else {},
         }
 
     summary = evaluation.summarise([result(0, 0.5, 0.25), result(2, 0.75, 0.25)])
@@ -367,6 +371,7 @@ def test_a_summary_is_the_mean_and_spread_over_seeds() -> None:
         "rulers": {"alone": {"accuracy": {"mean": 0.25, "std": 0.0}}},
         "seconds": 3.0,
         "bytes": {"bank": {"sent": 8, "received": 8}},
+        "missed": {"2": {"shop": {"steps": 1, "of": 4, "first": "why"}}},
     }
 
 
@@ -378,6 +383,19 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_is_utf8_whatever_the_locale(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from dovetail import evaluation;"
+        "evaluation.write_text(Path(sys.argv[1]), 'm\\xfcller \\u65e5')"
+    )
+    path = tmp_path / "result.json"
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    subprocess.run(
+        [sys.executable, "-c", program, str(path)], env={**os.environ, **ascii_only}, check=True
+    )
+    assert path.read_bytes() == "müller 日".encode()
+
+
 def test_party_data_is_untouched_by_a_run() -> None:
     data = dealt()
     before = {name: party.joined().clone() for name, party in data.train.parties.items()}
@@ -385,3 +403,41 @@ def test_party_data_is_untouched_by_a_run() -> None:
     for name, party in data.train.parties.items():
         assert isinstance(party, PartyData)
         assert torch.equal(party.joined(), before[name])
+
+
+# --- Rows that only partly match -----------------------------------------------------------------
+
+
+def test_common_overlap_restricts_learning_alone_to_the_same_rows() -> None:
+    data = dealt(overlap=0.5)
+    config = {"overlap": "common", "trade_off": 0.0}
+    one, two = (
+        outcomes(setup(method, data, config=config))[0][method] for method in ("apfed-c", "alone")
+    )
+    for ours, alone in zip(
+        one.model.encoder.parameters(), two.model.encoder.parameters(), strict=True
+    ):
+        assert torch.equal(ours, alone)
+
+
+def test_classic_learning_says_on_how_many_rows_it_was_scored() -> None:
+    data = dealt()
+    assert data.test is not None
+    fewer = [
+        party.take(torch.arange(7)) if name == "shop" else party
+        for name, party in data.test.parties.items()
+    ]
+    scores = outcomes(setup("tvfl", replace(data, test=Federation(fewer))))[0]["tvfl"].scores
+    assert scores["tvfl"]["rows"] == 7
+    assert "rows" not in scores["tvfl-0"]
+    assert "rows" not in outcomes(setup("tvfl", data))[0]["tvfl"].scores["tvfl"]
+
+
+def test_classic_learning_is_not_scored_together_where_no_test_row_is_shared() -> None:
+    data = dealt()
+    assert data.test is not None
+    alignment = data.test.align("bank")
+    nowhere = {**alignment.rows, "shop": torch.full_like(alignment.rows["shop"], -1)}
+    task = setup("tvfl", data, test_alignment=replace(alignment, rows=nowhere))
+    scores = outcomes(task)[0]["tvfl"].scores
+    assert set(scores) == {"tvfl-0", "tvfl-a", "tvfl-r"}

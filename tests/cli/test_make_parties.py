@@ -1,0 +1,79 @@
+"""``examples/make_parties.py`` runs, and so does every command that it names."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail import data as dd
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "make_parties.py"
+
+#: Source -> the party with labels, its helpers, and of how many rows.
+SOURCES = {
+    "breast-cancer": ("clinic", ["lab", "registry"], 120),
+    "adult": ("bank", ["employer", "insurer"], 200),
+}
+
+#: Taken before the tests' fixtures hide it.
+DATA = os.environ.get("DOVETAIL_DATA")
+
+
+def make(folder: Path, *arguments: str) -> str:
+    """What the script prints."""
+    environment = {**os.environ, "DOVETAIL_DATA": DATA or ""}
+    command = [sys.executable, str(SCRIPT), *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_commands_that_it_names_run(dovetail: Any, tmp_path: Path, source: str) -> None:
+    if source == "adult" and not DATA:
+        pytest.skip("Adult is not built in: set DOVETAIL_DATA")
+    active, helpers, rows = SOURCES[source]
+    printed = make(tmp_path, "--source", source, "--rows", str(rows))
+    named = re.findall(r"(?:next: |^    )dovetail (.+)$", printed, re.MULTILINE)
+    assert named == ["inspect parties/run.toml"]
+    described = re.findall(r"^    dovetail (.+)$", SCRIPT.read_text(), re.MULTILINE)
+    assert [line.split()[0] for line in described] == ["inspect", "align", "train"]
+    for command in [*named, *described]:
+        for name, other in zip(["clinic", "lab", "registry"], [active, *helpers], strict=True):
+            command = command.replace(f"/{name}.toml", f"/{other}.toml")
+        quick = ["--set", "apfed.epochs=1", "--set", "seeds=[0]"] if "train" in command else []
+        done = dovetail(*shlex.split(command), *quick)
+        assert done.code == 0, done.err
+        if "inspect" in command:
+            assert "Recommended: APFed\n" in done.out
+            assert f"only {active} has labels" in " ".join(done.out.split())
+    assert (tmp_path / "out" / "run" / "models" / active / "model.json").exists()
+
+
+def test_the_same_seed_makes_the_same_parties_of_partly_the_same_people(tmp_path: Path) -> None:
+    script = runpy.run_path(str(SCRIPT))
+    for out in ("one", "two"):
+        script["make"](script["DEALS"]["breast-cancer"], tmp_path / out, seed=3, rows=120)
+    people = {}
+    for name, count in (("clinic.csv", 96), ("lab.parquet", 72), ("registry.csv", 48)):
+        one, two = (dd.read_table(tmp_path / out / name) for out in ("one", "two"))
+        assert one.names == two.names
+        for column in one.names:
+            np.testing.assert_array_equal(one.column(column).values, two.column(column).values)
+        ids = one.column("person").values.tolist()
+        assert len(set(ids)) == count
+        assert ids != sorted(ids)
+        people[name] = set(ids)
+    clinic, lab, registry = people.values()
+    assert 0 < len(clinic & lab) < len(lab)
+    assert 0 < len(clinic & lab & registry) < len(registry)
+    assert len(clinic | lab | registry) <= 120

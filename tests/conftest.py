@@ -1,0 +1,11 @@
+"""One thread everywhere: tensors of tests are small, and more threads only wait for each other."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # of processes that tests start
+
+import torch
+
+torch.set_num_threads(1)
