@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -20,13 +21,14 @@ from dovetail import data as dd
 from dovetail.cli.output import console
 from dovetail.cli.parties import count_sites
 from dovetail.cli.partyfile import Site, open_sites
-from dovetail.cli.runfile import load_run
+from dovetail.cli.runfile import PassiveFields, RunFile, encoder_spec, load_run
 from dovetail.cli.setup import load_data
 from dovetail.cli.validation import read_toml
 from dovetail.errors import ConfigError
-from dovetail.evaluation import coverage, methods, write_text
+from dovetail.evaluation import coverage, methods, page, write_text
 from dovetail.evaluation.coverage import Part, bytes_text, count_text, printable, share_text
-from dovetail.evaluation.methods import Fit, MessageSize, Overlaps
+from dovetail.evaluation.methods import Fit, MessageSize, Overlaps, Sizes
+from dovetail.models import output_shape
 
 #: More lines of messages than this are cut short; JSON has them all.
 _MESSAGES_SHOWN = 8
@@ -47,17 +49,23 @@ def run_inspect(
         run = load_run(paths[0], overrides=overrides)
     elif overrides:
         raise ConfigError("--set changes a run file's keys; party files were named")
-    counts = None
+    counts = sizes = None
     if run is not None and run.data is not None:
         if private:
             raise ConfigError(
                 "--private is for party files; this run file deals out one pooled data set"
             )
-        parts = coverage.from_partition(load_data(run).data)
+        loaded = load_data(run)
+        parts = coverage.from_partition(loaded.data)
+        sizes = message_sizes(run, parts, loaded.passives)
     else:
         files = paths if run is None or run.parties is None else tuple(map(Path, run.parties))
         sites = open_sites(files)
         parts = [_part(site) for site in sites.values()]
+        if run is not None:
+            sizes = message_sizes(
+                run, parts, {name: site.file.apfed for name, site in sites.items()}
+            )
         if private:
             centre = methods.centre(parts)
             counted = count_sites(sites, centre, show_progress=not (quiet or as_json))
@@ -70,6 +78,7 @@ def run_inspect(
         quiet=quiet,
         run_path=str(paths[0]) if run is not None else "RUN",
         overlaps_by_cardinality=counts,
+        sizes=sizes,
     )
 
 
@@ -92,6 +101,27 @@ def _part(site: Site) -> Part:
         columns = {block: (f"{site.name}: {shape}",) for block in table.blocks}
         blocks = dict.fromkeys(table.blocks, table.x)
     return Part(dd.PartyData(site.name, table.ids, blocks, labels), columns, classes)
+
+
+def message_sizes(
+    run: RunFile, parts: Sequence[Part], passives: Mapping[str, PassiveFields]
+) -> Sizes:
+    """The run's batches, and the codes that its label owner will send.
+
+    Raises:
+        ConfigError: an encoder that does not fit the label owner's rows.
+    """
+    batch_size, projection = run.apfed.batch_size, run.apfed.projection
+    owners = [part for part in parts if len(part.data.labelled_rows())]
+    if len(owners) != 1 or not owners[0].data.blocks:  # no APFed then
+        return Sizes(batch_size)
+    shapes = [tuple(x.shape[1:]) for x in owners[0].data.blocks.values()]
+    # Blocks of a table stand side by side.
+    row_shape = shapes[0] if len(shapes) == 1 else (sum(map(math.prod, shapes)),)
+    encoder = encoder_spec(run.apfed.encoder).encoder(row_shape)
+    code_width = math.prod(output_shape(encoder, row_shape, torch.device("cpu")))
+    contrasting = [name for name, fields in passives.items() if fields.loss == "contrastive"]
+    return Sizes(batch_size, code_width, dict.fromkeys(contrasting, projection or code_width))
 
 
 def _labels(column: dd.Column, label: str, task: str) -> tuple[Tensor, tuple[str | int, ...]]:
@@ -118,6 +148,7 @@ def show(
     quiet: bool,
     run_path: str,
     overlaps_by_cardinality: Mapping[str, int] | None = None,
+    sizes: Sizes | None = None,
 ) -> None:
     """Print who holds what and which method fits (or JSON); write the page where one is asked for.
 
@@ -131,6 +162,7 @@ def show(
         overlaps_by_cardinality: party -> samples it shares with the party with labels (the first
             of them, or the first party where none has), where ids are not to be compared. There
             is no picture of samples then.
+        sizes: of batches and codes, where a run file says; None assumes ``Sizes()``.
 
     Raises:
         DataError: parties that cannot be compared.
@@ -140,12 +172,12 @@ def show(
     command_path = shlex.quote(run_path)
     fits = [
         replace(fit, next_command=fit.next_command.replace("RUN", command_path, 1))
-        for fit in methods.fits(parts, overlaps=overlaps)
+        for fit in methods.fits(parts, counted=overlaps, sizes=sizes)
     ]
     if html_path is not None:
         try:
             html_path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(html_path, coverage.html(parts, fits, overlaps, title=title))
+            write_text(html_path, page.html(parts, fits, overlaps, title=title))
         except OSError as error:
             raise ConfigError(f"cannot write {html_path}: {error.strerror}") from None
     if as_json:

@@ -34,6 +34,8 @@ class PartySection(Section):
     def _columns_or_blocks(self) -> PartySection:
         if self.blocks is not None and self.columns != ("*",):
             raise ValueError("give columns or blocks, not both")
+        if self.query is not None and not dd.is_database_url(self.table):
+            raise ValueError("query is for a database URL; write the SELECT as table instead")
         return self
 
 

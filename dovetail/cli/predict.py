@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.cli.setup import device as device_named
+from dovetail.data.datasets import whole_numbers
 from dovetail.errors import DataError, ModelError
 from dovetail.evaluation import score
 from dovetail.models import Model, load
@@ -44,7 +45,8 @@ def run_predict(
     said: dict[str, np.ndarray] = {label: prediction.values}
     if prediction.probabilities is not None:
         for place, name in enumerate(prediction.classes):
-            said[f"p({name})"] = prediction.probabilities[:, place].astype(np.float64)
+            probabilities = prediction.probabilities[:, place].astype(np.float64)
+            said[f"p({name})"] = probabilities.round(6)
     columns = {_ids_name(id_column, said): ids, **said}
     if out is not None:
         dd.write_table(out, columns)
@@ -109,7 +111,7 @@ def _read(
         ids = table.column(id_column)
         if ids.missing.any():
             raise DataError(f"{source}: {ids.missing.sum()} rows have no {id_column!r}")
-        return ids.values, x, labels
+        return whole_numbers(ids).values, x, labels
     if isinstance(model.input, dd.ImageInput):
         if id_column is None:
             rows, images, labels = _numbered_images(source)
@@ -173,7 +175,7 @@ def _scores(model: Model, x: Tensor, labels: dd.Column, label: str) -> dict[str,
 def _print_csv(columns: dict[str, np.ndarray]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(zip(*(_rounded(values) for values in columns.values()), strict=True))
+    writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
 
 
 def _print_json(
@@ -191,9 +193,3 @@ def _print_json(
         result["scores"] = scores
         result["scored_rows"] = num_scored
     print(json.dumps(result))
-
-
-def _rounded(values: np.ndarray) -> list[Any]:
-    if values.dtype.kind == "f":
-        return [f"{value:.6g}" for value in values.tolist()]
-    return list(values.tolist())

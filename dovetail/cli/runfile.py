@@ -101,6 +101,16 @@ class DataSection(Section):
     max_categories: int = Field(default=100, ge=1)
     partition: Annotated[StripsSection | ColumnsSection, Field(discriminator="kind")]
 
+    @model_validator(mode="after")
+    def _no_key_without_effect(self) -> DataSection:
+        ways = [key for key in ("test", "test_source", "split_column") if getattr(self, key)]
+        if len(ways) > 1:
+            raise ValueError(f"give one of {' and '.join(ways)}: each says which rows test")
+        idle = self.model_fields_set & {"categorical", "max_categories"}
+        if idle and isinstance(self.partition, StripsSection):
+            raise ValueError(f"{sorted(idle)[0]} is for tables; images are cut into strips")
+        return self
+
 
 class ApfedSection(apfed.Config):
     """The active party: its settings and networks."""

@@ -161,6 +161,10 @@ def _load_pooled(section: DataSection) -> tuple[dd.Partitioned, str]:
                 "0.25, or name data.test_source or data.split_column"
             )
         train, test = dd.split(train, test=section.test, seed=section.split_seed, stratify=classify)
+    elif section.test is not None:
+        raise ConfigError(
+            f"{section.source} has {test.num_rows} test rows of its own; leave data.test out"
+        )
     if section.rows is not None:
         train = dd.subset(train, rows=section.rows, seed=section.split_seed, stratify=classify)
     partition = section.partition

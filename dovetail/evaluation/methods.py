@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Literal
 
@@ -48,6 +48,25 @@ _COLUMN = (512, 256, 128)
 _HEAD, _CLASSIFIER = 64, 128
 
 _FLOAT, _PLACE = 4, 8  # bytes of a float32 value, and of a sample's place in the shared order
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Which batches and codes the messages are told for.
+
+    Attributes:
+        batch_size: rows of a minibatch.
+        code_width: numbers of a row's code.
+        projected: party -> numbers of a row's code, where it is sent projected ones.
+    """
+
+    batch_size: int = 64
+    code_width: int = 32
+    projected: Mapping[str, int] = field(default_factory=dict)
+
+    def sent_to(self, party: str) -> int:
+        """Numbers of a code that this party is sent."""
+        return self.projected.get(party, self.code_width)
 
 
 @dataclass(frozen=True)
@@ -157,21 +176,20 @@ def overlaps(parts: Sequence[Part], *, by_cardinality: Mapping[str, int] | None 
 def fits(
     parts: Sequence[Part],
     *,
-    overlaps: Overlaps | None = None,
-    batch_size: int = 64,
-    code_width: int = 32,
+    counted: Overlaps | None = None,
+    sizes: Sizes | None = None,
 ) -> list[Fit]:
     """Whether each method fits these parties, the most specific first.
 
     Args:
         parts: the parties.
-        overlaps: what ``overlaps(parts)`` gave, so that samples are compared once.
-        batch_size, code_width: of the message sizes.
+        counted: what ``overlaps(parts)`` gave, so that samples are compared once.
+        sizes: of batches and codes; None assumes ``Sizes()``.
 
     Raises:
         DataError: parties that cannot be compared.
     """
-    found = _Situation(parts, overlaps or _overlaps(parts), batch_size, code_width)
+    found = _Situation(parts, counted or overlaps(parts), sizes or Sizes())
     return [_apfed(found), _fedoptimus(found), _chfl(found), _hyfem(found)]
 
 
@@ -180,22 +198,16 @@ def recommended(fits: Sequence[Fit]) -> Fit | None:
     return next((fit for fit in fits if fit.applies), None)
 
 
-_overlaps = overlaps  # ``fits`` has an argument of that name
-
-
 # --- What the methods ask about ----------------------------------------------------------------
 
 
 class _Situation:
     """The parties, and the answers that more than one method needs."""
 
-    def __init__(
-        self, parts: Sequence[Part], overlaps: Overlaps, batch_size: int, code_width: int
-    ) -> None:
+    def __init__(self, parts: Sequence[Part], overlaps: Overlaps, sizes: Sizes) -> None:
         self.parts = {part.name: part for part in parts}
         self.overlaps = overlaps
-        self.batch_size = batch_size
-        self.code_width = code_width
+        self.sizes = sizes
         self.names = list(self.parts)
         self.labelled = {part.name: len(part.data.labelled_rows()) for part in parts}
         self.owners = [name for name in self.names if self.labelled[name]]
@@ -237,6 +249,19 @@ class _Situation:
     def width(self, columns: Collection[str]) -> int:
         """Numbers a row has for these columns, at the party where they are most."""
         return max(part.width(columns) for part in self.parts.values())
+
+    def declared(self, owner: str) -> tuple[str, ...] | None:
+        """The classes a party says there are, else those of its rows; None for numbers."""
+        present = self.classes[owner]
+        if present is None:
+            return None
+        return tuple(str(name) for name in self.parts[owner].classes) or present
+
+    def step(self, owner: str, helper: str, code_width: int, assuming: str) -> MessageSize:
+        """A step's codes with the samples they are of, and the gradients that come back."""
+        code_bytes = self.sizes.batch_size * code_width * _FLOAT
+        sent_bytes = code_bytes + self.sizes.batch_size * _PLACE
+        return MessageSize(owner, helper, "step", sent_bytes, code_bytes, assuming)
 
     def mixed_labels(self) -> str | None:
         """What is wrong if some parties label classes and others numbers."""
@@ -329,10 +354,11 @@ def _apfed(found: _Situation) -> Fit:
             f"{_range(list(added.values()), 'column')}"
         )
     rows = found.overlaps.rows[owner]
-    code_bytes = found.batch_size * found.code_width * _FLOAT
-    steps = math.ceil(found.labelled[owner] / found.batch_size)
+    batch_size, code_widths = found.sizes.batch_size, [found.sizes.sent_to(n) for n in helpers]
+    steps = math.ceil(found.labelled[owner] / batch_size)
     assuming = (
-        f"batches of {found.batch_size} rows, codes of {found.code_width} float32 values, "
+        f"batches of {batch_size} rows, codes of "
+        f"{' or '.join(f'{width:,}' for width in sorted(set(code_widths)))} float32 values, "
         f"{count_text(steps, 'step')} an epoch"
     )
     return Fit(
@@ -342,15 +368,8 @@ def _apfed(found: _Situation) -> Fit:
         f"{count_text(rows, 'row')}); {help_}",
         "dovetail train RUN --set method=apfed",
         tuple(
-            MessageSize(
-                owner,
-                name,
-                "step",
-                code_bytes + found.batch_size * _PLACE,
-                code_bytes,
-                assuming,
-            )
-            for name in helpers
+            found.step(owner, name, width, assuming)
+            for name, width in zip(helpers, code_widths, strict=True)
         ),
     )
 
@@ -396,22 +415,15 @@ def _fedoptimus(found: _Situation) -> Fit:
     wrong += _shards_wrong(found, groups, data_owners)
     if wrong:
         return _no("fedoptimus", *wrong)
-    code_bytes = found.batch_size * found.code_width * _FLOAT
-    top = _parameters(found.code_width, (_HEAD,), found.num_outputs) * _FLOAT
+    batch_size, code_width = found.sizes.batch_size, found.sizes.code_width
+    top = _parameters(code_width, (_HEAD,), found.num_outputs) * _FLOAT
     assuming = (
-        f"batches of {found.batch_size} rows, codes of {found.code_width} float32 values, a top "
-        f"model of {found.code_width}-{_HEAD}-{found.num_outputs}, every column owner asked"
+        f"batches of {batch_size} rows, codes of {code_width} float32 values, a top "
+        f"model of {code_width}-{_HEAD}-{found.num_outputs}, every column owner asked"
     )
     sizes = [
         *(
-            MessageSize(
-                owner,
-                name,
-                "step",
-                code_bytes + found.batch_size * _PLACE,
-                code_bytes,
-                assuming,
-            )
+            found.step(owner, name, code_width, assuming)
             for owner in owners
             for name in data_owners
         ),
@@ -503,11 +515,7 @@ def _chfl(found: _Situation) -> Fit:
             f"all parties hold the same {count_text(len(common), 'column')}; plain federated "
             "averaging does for them"
         )
-    kinds = {
-        name: None if classes is None else frozenset(self_or_present)
-        for name, classes in found.classes.items()
-        for self_or_present in [found.parts[name].classes or classes or ()]
-    }
+    kinds = {name: frozenset(found.declared(name) or ()) for name in found.names}
     if len(set(kinds.values())) > 1:
         first, other = next((a, b) for a, b in combinations(found.names, 2) if kinds[a] != kinds[b])
         wrong.append(
@@ -549,8 +557,7 @@ def _chfl(found: _Situation) -> Fit:
 
 
 def _classes(found: _Situation, name: str) -> str:
-    names = found.parts[name].classes or found.classes[name] or ()
-    return name_list([str(each) for each in names], 4)
+    return name_list(found.declared(name) or (), 4)
 
 
 def _hyfem(found: _Situation) -> Fit:

@@ -15,6 +15,11 @@ COLUMNS = (
 
 #: What is wrong -> a text of the run file, what stands there instead, and the words that tell.
 MISTAKES: dict[str, tuple[str, str, str]] = {
+    "two ways to test": (
+        "test = 0.25",
+        'test = 0.25\nsplit_column = "split"',
+        r"data: give one of test and split_column",
+    ),
     "unknown key": (
         "head = [8]",
         "heda = [8]",
@@ -309,3 +314,24 @@ def test_the_run_file_itself_is_left_alone(dovetail: Any, write_run: Any, tmp_pa
     words = r"\. holds the run file run\.toml itself, which its run would overwrite; name another"
     assert_refused(dovetail("train", "run.toml", "--out", "."), words)
     assert (tmp_path / "run.toml").read_text() == text
+
+
+def test_a_share_to_test_on_is_refused_where_the_source_has_test_rows(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {
+        f"x_{part}": rng.integers(256, size=(12, 8, 8), dtype=np.uint8)
+        for part in ("train", "test")
+    }
+    np.savez(tmp_path / "images.npz", **arrays, y_train=np.arange(12) % 2, y_test=np.arange(12) % 2)
+    run = (
+        'method = "alone"\n[data]\nsource = "images.npz"\ntest = 0.2\n'
+        'partition = { kind = "strips", views = 2 }\n'
+    )
+    (tmp_path / "run.toml").write_text(run)
+    words = r"images\.npz has 12 test rows of its own; leave data\.test out"
+    assert_refused(dovetail("train", "run.toml", "-q"), words)
+    (tmp_path / "run.toml").write_text(run.replace("test = 0.2", "max_categories = 5"))
+    words = "data: max_categories is for tables; images are cut into strips"
+    assert_refused(dovetail("train", "run.toml", "-q"), words)

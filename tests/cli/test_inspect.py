@@ -11,6 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+
+from dovetail import data as dd
+from dovetail.cli.inspect import message_sizes
+from dovetail.cli.runfile import ApfedSection, PassiveFields, RunFile
+from dovetail.evaluation.coverage import Part
 
 METHODS = ["apfed", "fedoptimus", "chfl", "hyfem"]
 
@@ -253,6 +259,44 @@ def test_strips_of_a_simulation_are_inspected(dovetail: Any, write_run: Any) -> 
     assert [party["name"] for party in said["parties"]] == ["view-1", "view-2"]
     assert said["parties"][1]["blocks"] == {"strip": ["1 × 4 × 8, height 4 to 8"]}
     assert said["overlaps"]["shared"] == {"view-2": 200}
+
+
+def step_bytes(said: Any) -> list[int]:
+    return [message["received_bytes"] for message in said["methods"][0]["messages"]]
+
+
+def test_messages_are_those_of_the_run_file(dovetail: Any, write_run: Any) -> None:
+    write_run()
+    keys = ("--set", "apfed.batch_size=20", "--set", "apfed.encoder=[9, 7]")
+    assert step_bytes(found(dovetail, "run.toml", *keys)) == [20 * 7 * 4]
+    keys += ("--set", "apfed.projection=5")
+    assert step_bytes(found(dovetail, "run.toml", *keys)) == [20 * 5 * 4]
+    keys += ("--set", 'passive.loss="reconstruction"')  # is sent whole codes
+    said = found(dovetail, "run.toml", *keys)
+    assert step_bytes(said) == [20 * 7 * 4]
+    assumed = "batches of 20 rows, codes of 7 float32 values"
+    assert assumed in said["methods"][0]["messages"][0]["assuming"]
+
+
+def test_messages_of_party_files_are_those_of_their_run_file(dovetail: Any, deal: Any) -> None:
+    dealt = deal()
+    keys = ("--set", "apfed.batch_size=20", "--set", "apfed.encoder=[9, 7]")
+    assert step_bytes(found(dovetail, "run.toml", *keys)) == [20 * 7 * 4] * 2
+    assert step_bytes(found(dovetail, *dealt.files)) == [64 * 32 * 4] * 2  # without: assumed
+
+
+def test_codes_of_table_3_on_half_an_mnist_image_have_15360_numbers() -> None:
+    x = torch.zeros(4, 1, 14, 28, dtype=torch.uint8)
+    upper = Part(dd.PartyData("view-1", np.arange(4), {"strip": x}, torch.arange(4)), {})
+    lower = Part(dd.PartyData("view-2", np.arange(4), {"strip": x}), {})
+    run = RunFile(method="apfed", apfed=ApfedSection(encoder="table-3"))
+    sizes = message_sizes(run, [upper, lower], {"view-2": PassiveFields()})
+    assert (sizes.batch_size, sizes.sent_to("view-2")) == (64, 15360)
+    projecting = RunFile(method="apfed", apfed=ApfedSection(encoder="table-3", projection=8))
+    assert (
+        message_sizes(projecting, [upper, lower], {"view-2": PassiveFields()}).sent_to("view-2")
+        == 8
+    )
 
 
 # --- Mistakes -------------------------------------------------------------------------------------

@@ -465,3 +465,15 @@ def test_an_unknown_device_is_named(dovetail: Any, model: Path, patients: Path) 
         assert done.code == 2
         assert f"there is no device '{name}' here; there is ['cpu'" in done.err
     assert dovetail("predict", model, patients, "--device", "cpu").code == 0
+
+
+def test_ids_are_written_as_they_are_read(
+    dovetail: Any, trained: Path, patients: Path, tmp_path: Path
+) -> None:
+    table = dd.read_table(patients)
+    columns = {name: table.column(name).values for name in table.names}
+    columns["patient"] = np.arange(table.num_rows) + 12345678.0  # a NULL once made it a DOUBLE
+    dd.write_table(tmp_path / "numbers.parquet", columns)
+    done = dovetail("predict", trained, tmp_path / "numbers.parquet", "--id", "patient")
+    lines = done.out.splitlines()
+    assert [line.split(",")[0] for line in lines[1:4]] == ["12345678", "12345679", "12345680"]

@@ -1,4 +1,5 @@
 import gzip
+import re
 
 import numpy as np
 import pytest
@@ -340,3 +341,21 @@ def test_a_table_that_cannot_be_written_is_refused(tmp_path, name, columns, word
 def test_arrays_of_two_lengths_are_no_table():
     with pytest.raises(DataError, match="memory needs columns of one length"):
         table_from_arrays("memory", {"a": np.ones(1), "b": np.ones(2)})
+
+
+@pytest.mark.parametrize(
+    ("glob", "offered"),
+    [
+        ("meen *", "mean *"),
+        ("wurst*", "worst*"),
+        ("* eror", "* error"),
+        ("mean areas*", "mean area*"),
+    ],
+)
+def test_a_glob_that_matches_nothing_offers_one_that_does(glob, offered):
+    names = ["mean area", "mean radius", "worst area", "radius error"]
+    table = table_from_arrays("cells", dict.fromkeys(names, np.ones(1)))
+    words = re.escape(f"no column of cells matches {glob!r}; did you mean {offered!r}?")
+    with pytest.raises(DataError, match=words):
+        table.select([glob])
+    assert table.select([offered])

@@ -13,6 +13,7 @@ from dovetail.data import Column, Dataset, Federation, PartyData, columns, load,
 from dovetail.errors import DataError
 from dovetail.evaluation import coverage, methods
 from dovetail.evaluation.coverage import Part
+from dovetail.evaluation.page import html
 
 
 def part(name, ids, blocks, labels=None, classes=()):
@@ -40,7 +41,7 @@ def drawn(parts, width=80, encoding="utf-8"):
 
 def page(parts, title="Who holds what"):
     overlaps = methods.overlaps(parts)
-    return coverage.html(parts, methods.fits(parts, overlaps=overlaps), overlaps, title=title)
+    return html(parts, methods.fits(parts, counted=overlaps), overlaps, title=title)
 
 
 class Page(HTMLParser):

@@ -229,17 +229,31 @@ def test_declared_classes_count_where_a_class_is_absent():
     assert fit(named, "chfl").applies
 
 
+def test_declared_classes_are_compared_by_name():
+    parts = chfl()  # classes 0 and 1, by index
+    one = Part(parts[0].data, parts[0].columns, (0, 1))
+    assert fit([one, *parts[1:]], "chfl").applies
+
+
 def test_different_classes_are_allowed_by_hyfem():
     parts = [*hyfem()[:2], part("east", range(20, 30), "audio video", torch.arange(10) % 3)]
     assert "different classes, which it allows" in fit(parts, "hyfem").reason
 
 
 def test_sizes_of_apfed_are_codes_out_and_gradients_back():
-    (size,) = fit(apfed(), "apfed", batch_size=10, code_width=3).messages
+    (size,) = fit(apfed(), "apfed", sizes=methods.Sizes(10, 3)).messages
     assert (size.party, size.partner, size.per) == ("bank", "shop", "step")
     assert size.sent_bytes == 10 * 3 * 4 + 10 * 8  # codes, and which samples they are of
     assert size.received_bytes == 10 * 3 * 4
     assert size.assuming == "batches of 10 rows, codes of 3 float32 values, 1 step an epoch"
+
+
+def test_a_party_that_is_sent_projected_codes_has_smaller_messages():
+    parts = [*apfed(), part("gym", range(20), "visits")]
+    sizes = methods.Sizes(10, 2000, {"shop": 3})
+    shop, gym = fit(parts, "apfed", sizes=sizes).messages
+    assert (shop.received_bytes, gym.received_bytes) == (10 * 3 * 4, 10 * 2000 * 4)
+    assert "codes of 3 or 2,000 float32 values" in shop.assuming
 
 
 def test_sizes_of_chfl_are_the_common_network():
@@ -257,7 +271,7 @@ def test_sizes_of_hyfem_are_a_partys_extractors_and_classifier():
 
 
 def test_sizes_of_fedoptimus_are_per_pair_of_owners():
-    sizes = fit(fedoptimus(), "fedoptimus", batch_size=10, code_width=3).messages
+    sizes = fit(fedoptimus(), "fedoptimus", sizes=methods.Sizes(10, 3)).messages
     steps = [size for size in sizes if size.per == "step"]
     assert len(steps) == 2 * 3
     assert {size.received_bytes for size in steps} == {10 * 3 * 4}
@@ -275,24 +289,24 @@ def test_overlaps_by_cardinality_do_not_look_at_ids():
     found = methods.overlaps(parts, by_cardinality={"shop": 1})
     assert found.groups is None
     assert found.common == 1
-    assert "shop shares 1 sample with it" in fit(parts, "apfed", overlaps=found).reason
+    assert "shop shares 1 sample with it" in fit(parts, "apfed", counted=found).reason
 
 
 def test_what_was_not_counted_is_unknown():
     parts = apfed()
     nothing = methods.overlaps(parts, by_cardinality={})
-    assert fit(parts, "apfed", overlaps=nothing).reason == (
+    assert fit(parts, "apfed", counted=nothing).reason == (
         "unknown: the samples that shop and bank share were not counted"
     )
     parts = fedoptimus()
     private = methods.overlaps(parts, by_cardinality={"clinic-1": 0})
-    found = fit(parts, "fedoptimus", overlaps=private)
+    found = fit(parts, "fedoptimus", counted=private)
     assert not found.applies
     assert found.reason.startswith("unknown: ")
     parts = chfl()
     private = methods.overlaps(parts, by_cardinality={"clinic-1": 0, "clinic-2": 0})
     assert "on different samples, as far as overlaps were counted" in (
-        fit(parts, "chfl", overlaps=private).reason
+        fit(parts, "chfl", counted=private).reason
     )
 
 
