@@ -21,7 +21,7 @@ from dovetail import data as dd
 from dovetail.cli.output import console
 from dovetail.cli.parties import count_sites
 from dovetail.cli.partyfile import Site, open_sites
-from dovetail.cli.runfile import PassiveFields, RunFile, encoder_spec, load_run
+from dovetail.cli.runfile import ApfedSection, PassiveFields, encoder_spec, load_run
 from dovetail.cli.setup import load_data
 from dovetail.cli.validation import read_toml
 from dovetail.errors import ConfigError
@@ -57,14 +57,14 @@ def run_inspect(
             )
         loaded = load_data(run)
         parts = coverage.from_partition(loaded.data)
-        sizes = message_sizes(run, parts, loaded.passives)
+        sizes = message_sizes(run.apfed, parts, loaded.passives)
     else:
         files = paths if run is None or run.parties is None else tuple(map(Path, run.parties))
         sites = open_sites(files)
         parts = [_part(site) for site in sites.values()]
         if run is not None:
             sizes = message_sizes(
-                run, parts, {name: site.file.apfed for name, site in sites.items()}
+                run.apfed, parts, {name: site.file.apfed for name, site in sites.items()}
             )
         if private:
             centre = methods.centre(parts)
@@ -104,21 +104,21 @@ def _part(site: Site) -> Part:
 
 
 def message_sizes(
-    run: RunFile, parts: Sequence[Part], passives: Mapping[str, PassiveFields]
+    settings: ApfedSection, parts: Sequence[Part], passives: Mapping[str, PassiveFields]
 ) -> Sizes:
     """The run's batches, and the codes that its label owner will send.
 
     Raises:
         ConfigError: an encoder that does not fit the label owner's rows.
     """
-    batch_size, projection = run.apfed.batch_size, run.apfed.projection
+    batch_size, projection = settings.batch_size, settings.projection
     owners = [part for part in parts if len(part.data.labelled_rows())]
     if len(owners) != 1 or not owners[0].data.blocks:  # no APFed then
         return Sizes(batch_size)
     shapes = [tuple(x.shape[1:]) for x in owners[0].data.blocks.values()]
     # Blocks of a table stand side by side.
     row_shape = shapes[0] if len(shapes) == 1 else (sum(map(math.prod, shapes)),)
-    encoder = encoder_spec(run.apfed.encoder).encoder(row_shape)
+    encoder = encoder_spec(settings.encoder).encoder(row_shape)
     code_width = math.prod(output_shape(encoder, row_shape, torch.device("cpu")))
     contrasting = [name for name, fields in passives.items() if fields.loss == "contrastive"]
     return Sizes(batch_size, code_width, dict.fromkeys(contrasting, projection or code_width))

@@ -15,7 +15,8 @@ import torch
 
 from dovetail import data as dd
 from dovetail.cli.inspect import message_sizes
-from dovetail.cli.runfile import ApfedSection, PassiveFields, RunFile
+from dovetail.cli.runfile import ApfedSection, PassiveFields
+from dovetail.evaluation import methods
 from dovetail.evaluation.coverage import Part
 
 METHODS = ["apfed", "fedoptimus", "chfl", "hyfem"]
@@ -287,16 +288,17 @@ def test_messages_of_party_files_are_those_of_their_run_file(dovetail: Any, deal
 
 def test_codes_of_table_3_on_half_an_mnist_image_have_15360_numbers() -> None:
     x = torch.zeros(4, 1, 14, 28, dtype=torch.uint8)
-    upper = Part(dd.PartyData("view-1", np.arange(4), {"strip": x}, torch.arange(4)), {})
-    lower = Part(dd.PartyData("view-2", np.arange(4), {"strip": x}), {})
-    run = RunFile(method="apfed", apfed=ApfedSection(encoder="table-3"))
-    sizes = message_sizes(run, [upper, lower], {"view-2": PassiveFields()})
-    assert (sizes.batch_size, sizes.sent_to("view-2")) == (64, 15360)
-    projecting = RunFile(method="apfed", apfed=ApfedSection(encoder="table-3", projection=8))
-    assert (
-        message_sizes(projecting, [upper, lower], {"view-2": PassiveFields()}).sent_to("view-2")
-        == 8
+    upper = Part(
+        dd.PartyData("view-1", np.arange(4), {"strip": x}, torch.arange(4)), {"strip": ("upper",)}
     )
+    lower = Part(dd.PartyData("view-2", np.arange(4), {"strip": x}), {"strip": ("lower",)})
+    passives = {"view-2": PassiveFields()}
+    sizes = message_sizes(ApfedSection(encoder="table-3"), [upper, lower], passives)
+    assert (sizes.batch_size, sizes.sent_to("view-2")) == (64, 15360)
+    (fit, *_) = methods.fits([upper, lower], sizes=sizes)
+    assert fit.messages[0].received_bytes == 64 * 15360 * 4  # 3.9 MB a step
+    projecting = ApfedSection(encoder="table-3", projection=8)
+    assert message_sizes(projecting, [upper, lower], passives).sent_to("view-2") == 8
 
 
 # --- Mistakes -------------------------------------------------------------------------------------
