@@ -219,3 +219,9 @@ def test_adult_has_its_own_split():
     assert len(train.x.names) == 14
     assert set(train.labels.values) == {"<=50K", ">50K"}
     assert train.x.column("occupation").missing.sum() == 1843
+
+
+@pytest.mark.parametrize("name", ["zzz", "did you mean"])
+def test_a_source_like_nothing_built_in_is_offered_nothing(name):
+    with pytest.raises(DataError, match=r"Built in are .*digits-images$"):
+        load(name)
