@@ -9,7 +9,6 @@
     └── NetworkError
         ├── MessageError     bytes or fields that are not a declared message
         └── PartyError       a party did not answer as asked
-            └── PartyTimeout it did not answer in time
 
 Each message says what was expected, what came, whose it is, and what to do.
 """
@@ -61,7 +60,3 @@ class PartyError(NetworkError):
         super().__init__(f"party {party!r}: {cause}")
         self.party = party
         self.cause = cause
-
-
-class PartyTimeout(PartyError):
-    """A party did not answer in time."""
