@@ -220,7 +220,7 @@ def main() -> None:
             for name in ("mnist", "fmnist", "cifar10")
             for row in image_rows(out, name, "subset")
         ],
-        "cifar10": image_rows(out, "cifar10", "cpu"),
+        "cpu": [row for name in ("mnist", "cifar10") for row in image_rows(out, name, "cpu")],
         "overlap": overlap_rows(out),
         "labels-adult": label_rows(out, "adult", "auc"),
         "labels-credit": label_rows(out, "credit", "auc"),
