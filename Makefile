@@ -16,16 +16,16 @@ help:  ## this list
 demo: .venv/.installed  ## train on built-in data with and without a partner, in about a minute
 	$(BIN)/dovetail demo
 
-test: .venv/.installed  ## the default test suite, about a minute on two cores
-	$(BIN)/pytest -q
+test: .venv/.installed  ## the default test suite, a few minutes on two cores
+	$(BIN)/pytest -q -n auto
 
 check: .venv/.installed  ## lint, formatting and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: .venv/.installed  ## every benchmark; figures go to benchmarks/results/
-	@set -e; for script in $$(grep -l '^if __name__ == "__main__"' benchmarks/*.py); do \
+bench: .venv/.installed  ## every speed benchmark; figures go to benchmarks/results/
+	@set -e; for script in $$(grep -l '^if __name__ == "__main__"' benchmarks/*.py | grep -v _tables); do \
 		echo "$$script"; \
 		$(BIN)/python -m benchmarks.$$(basename $$script .py); \
 	done

@@ -57,8 +57,8 @@ def dovetail_step(loss: str, batch_size: int) -> Step:
     config = apfed.PassiveConfig(loss=loss)  # type: ignore[arg-type]
     passive = apfed.Passive(SharedRows("view-2", other, alignment.rows["view-2"]), config, TABLE_3)
     engine = InProcess({"view-2": passive}, driver="view-1")
-    wants_projected = apfed.begin(active, engine)
-    return lambda: apfed.step(active, engine, wants_projected)
+    apfed.begin(active, engine)
+    return lambda: apfed.step(active, engine)
 
 
 def plain_step(loss: str, batch_size: int) -> Step:

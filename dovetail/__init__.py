@@ -14,7 +14,7 @@ from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
     from dovetail import alignment, data, evaluation, models, network
-    from dovetail.algorithms import apfed, vertical
+    from dovetail.algorithms import apfed, chfl, hyfem, vertical
     from dovetail.models.saved import load
 
 __version__ = "0.1.0"
@@ -24,9 +24,11 @@ __all__ = [
     "__version__",
     "alignment",
     "apfed",
+    "chfl",
     "data",
     "errors",
     "evaluation",
+    "hyfem",
     "load",
     "models",
     "network",
@@ -37,8 +39,10 @@ __all__ = [
 _LAZY = {
     "alignment": ("dovetail.alignment", None),
     "apfed": ("dovetail.algorithms.apfed", None),
+    "chfl": ("dovetail.algorithms.chfl", None),
     "data": ("dovetail.data", None),
     "evaluation": ("dovetail.evaluation", None),
+    "hyfem": ("dovetail.algorithms.hyfem", None),
     "load": ("dovetail.models.saved", "load"),
     "models": ("dovetail.models", None),
     "network": ("dovetail.network", None),

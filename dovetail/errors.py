@@ -6,6 +6,7 @@
     │   └── AlignmentError   the parties' samples do not line up
     ├── ModelError           a saved model cannot be read, or does not fit the data it is given
     ├── TrainingError        training cannot go on
+    │   └── CheckpointError  a saved state cannot be written or read, or does not fit
     └── NetworkError
         ├── MessageError     bytes or fields that are not a declared message
         └── PartyError       a party did not answer as asked
@@ -38,6 +39,10 @@ class ModelError(DovetailError):
 
 class TrainingError(DovetailError):
     """Training cannot go on."""
+
+
+class CheckpointError(TrainingError):
+    """A saved state of training cannot be written or read, or does not fit."""
 
 
 class NetworkError(DovetailError):

@@ -8,7 +8,9 @@ import sys
 import tomllib
 from pathlib import Path
 
+from dovetail.cli.partyfile import PartyFile
 from dovetail.cli.runfile import check_run
+from dovetail.cli.validation import validate
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,6 +24,17 @@ def block(language: str) -> str:
 def test_the_run_file_of_the_readme_is_one() -> None:
     run = check_run(tomllib.loads(block("toml")), where="README.md")
     assert run.all_seeds() == (0, 1, 2)
+
+
+def test_the_files_of_the_bank_and_the_shop_are_what_they_are_called() -> None:
+    page = (ROOT / "README.md").read_text()
+    files = dict(re.findall(r"cat > (\S+) <<'END'\n(.*?)^END$", page, re.DOTALL | re.MULTILINE))
+    assert files.keys() == {"bank.toml", "run.toml", "shop.toml"}
+    for name in ("bank", "shop"):
+        party = validate(PartyFile, tomllib.loads(files[f"{name}.toml"]), where="README.md")
+        assert party.party.name == name
+    run = check_run(tomllib.loads(files["run.toml"]), where="README.md")
+    assert run.engine.kind == "stream"
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:

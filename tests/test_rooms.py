@@ -30,6 +30,8 @@ BESIDE = {"__init__.py", "__main__.py", "errors.py"}
 #: Public name of ``dovetail`` -> the module it stands for.
 SHORT_NAMES = {
     "apfed": "dovetail.algorithms.apfed",
+    "chfl": "dovetail.algorithms.chfl",
+    "hyfem": "dovetail.algorithms.hyfem",
     "vertical": "dovetail.algorithms.vertical",
     "load": "dovetail.models.saved",
     "DovetailError": "dovetail.errors",

@@ -42,10 +42,11 @@ Departures from the paper:
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 import torch
@@ -57,6 +58,8 @@ from dovetail.data import Alignment, Classification, Minibatches, PartyData, Sha
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.models import (
     Convolutional,
+    EncoderHead,
+    EncoderHeadNetwork,
     EncoderSpec,
     Head,
     Model,
@@ -67,7 +70,9 @@ from dovetail.models import (
     network_input,
     output_shape,
 )
-from dovetail.network import Engine, InProcess, Message, check_shape
+from dovetail.network import Checkpoint, Engine, InProcess, Message, Replies, State, check_shape
+
+_log = logging.getLogger(__name__)
 
 # --- Hyper-parameters --------------------------------------------------------------------------
 
@@ -172,6 +177,11 @@ def reconstruction_loss(x_hat: Tensor, x: Tensor) -> Tensor:
 #: The widest code a passive party accepts: 64 MiB a row.
 MAX_CODE_WIDTH = 2**24
 
+#: The most that a network may take whose size ``Begin`` sets: a decoder's or a projection's
+#: parameters. Measured before anything of that size is made; a function that makes the network is
+#: the party's own code, and sees the code's shape for itself.
+MAX_PARAMETER_BYTES = 2**28
+
 #: Makes a passive party's network from the shapes of a code and of its own rows.
 NetworkFactory = Callable[[tuple[int, ...], tuple[int, ...]], nn.Module]
 
@@ -225,6 +235,7 @@ class Passive:
                 f"{begin.projected_width}"
             )
         projected = self.config.loss == "contrastive" and begin.projected_width > 0
+        self._begun = begin
         self._random = RandomStream(begin.seed, self.name, "passive", device=self.device)
         with self._random:
             self.network = self._build(begin).to(self.device)
@@ -239,24 +250,26 @@ class Passive:
         contrastive = self.config.loss == "contrastive"
         if isinstance(made, nn.Module):
             network = made
+        elif isinstance(made, Perceptron | Convolutional) and contrastive:
+            network = made.encoder(row_shape)
         elif isinstance(made, Perceptron | Convolutional):
-            network = (
-                made.encoder(row_shape)
-                if contrastive
-                else made.decoder(begin.code_shape, row_shape)
-            )
+            with torch.device("meta"):  # takes no memory, and draws no random number
+                sizes = made.decoder(begin.code_shape, row_shape).parameters()
+            _check_size(begin, sum(each.nbytes for each in sizes))
+            network = made.decoder(begin.code_shape, row_shape)
         else:
             network = made(begin.code_shape, row_shape)
         if not contrastive:
             return network
         width = math.prod(output_shape(network, row_shape, torch.device("cpu")))
         if begin.projected_width:
+            _check_size(begin, 4 * (width + 1) * begin.projected_width)
             return nn.Sequential(network, nn.Flatten(), nn.Linear(width, begin.projected_width))
         code_width = math.prod(begin.code_shape)
         if width != code_width:
             raise ConfigError(
                 f"the contrast compares codes of one width: the active party's is {code_width}, "
-                f"this party's encoder gives {width}; change the encoder's last width, or set "
+                "that of this party's encoder is another; change the encoder's last width, or set "
                 "projection at the active party"
             )
         return network
@@ -274,10 +287,14 @@ class Passive:
         if not loss.isfinite():
             if not code_BD.isfinite().all():
                 raise TrainingError("it was sent codes that are not finite")
-            raise TrainingError(
-                f"its {self.config.loss} loss is {loss.item()}; lower its learning_rate "
-                f"({self.config.learning_rate})"
+            _log.warning(
+                "party %r: its %s loss is %s; lower its learning_rate (%s)",
+                self.name,
+                self.config.loss,
+                loss.item(),
+                self.config.learning_rate,
             )
+            raise TrainingError("its loss is not finite; lower its learning_rate")
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # lines 6 and 8: dL_p/dh at the parameters before their update
         self.optimizer.step()  # Eq. (10)
@@ -291,6 +308,35 @@ class Passive:
             own_BD = self.network(x).flatten(1)  # Eq. (13)
             return contrastive_loss(code_BD, own_BD, self.config.temperature)
         return reconstruction_loss(self.network(code_BD), x)
+
+    def state(self) -> State:
+        """What its next step depends on, and what it was told when training began."""
+        if self.network is None:
+            raise TrainingError("it has nothing to save before training began")
+        return {
+            "begun": {field.name: getattr(self._begun, field.name) for field in fields(Begin)},
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "random": self._random.state(),
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from there; a party that never began needs no ``Begin``."""
+        self._begin(Begin(**state["begun"]))
+        assert self.network is not None
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._random.restore(state["random"])
+
+
+def _check_size(begin: Begin, num_bytes: int) -> None:
+    """Refuse codes that would take more memory than they are worth."""
+    if num_bytes > MAX_PARAMETER_BYTES:
+        raise MessageError(
+            f"{begin.wire_name()}: codes of shape {begin.code_shape} and projected width "
+            f"{begin.projected_width} ask for a network of more than {MAX_PARAMETER_BYTES} bytes "
+            "of parameters here"
+        )
 
 
 # --- What the active party executes ------------------------------------------------------------
@@ -331,6 +377,7 @@ class Active:
         self.seed = seed
         self.device = device or torch.device("cpu")
         self.x = data.joined()
+        self.block = next(iter(data.blocks)) if len(data.blocks) == 1 else "joined"
         self.input_shape = tuple(self.x.shape[1:])
         labelled = data.labelled_rows()
         if data.labels is None or not len(labelled):
@@ -339,8 +386,9 @@ class Active:
             )
         self.labels = data.labels.to(self.device)
         self.alignment = alignment
-        self.encoder_spec = None if isinstance(encoder, nn.Module) else encoder
-        self.head_spec = None if isinstance(head, nn.Module) else head
+        self.spec: EncoderHead | None = None
+        if not isinstance(encoder, nn.Module) and not isinstance(head, nn.Module):
+            self.spec = EncoderHead(encoder, head, self.input_shape, task.num_outputs)
         with RandomStream(seed, self.name, "networks", device=self.device):
             self.encoder = (
                 encoder if isinstance(encoder, nn.Module) else encoder.encoder(self.input_shape)
@@ -356,8 +404,10 @@ class Active:
         if config.projection:
             with RandomStream(seed, self.name, "projection"):
                 self.projection = nn.Linear(self.code_width, config.projection).to(self.device)
-        networks = [self.encoder, self.head, *([self.projection] if self.projection else [])]
-        self.optimizer = config.build(p for network in networks for p in network.parameters())
+        self.networks = nn.ModuleDict({"encoder": self.encoder, "head": self.head})
+        if self.projection is not None:
+            self.networks["projection"] = self.projection
+        self.optimizer = config.build(self.networks.parameters())
         # Streams of their own, so that helpers change neither the labelled batches nor their
         # dropout: with every lambda 0, training is bit for bit that of the active party alone.
         self.random = RandomStream(seed, self.name, "labelled", device=self.device)
@@ -371,8 +421,13 @@ class Active:
         self.labelled = Minibatches(rows, self.config.batch_size, rng)
         self.steps_per_epoch = self.config.steps_per_epoch or self.labelled.steps_per_pass
 
-    def share(self, parties: tuple[str, ...]) -> None:
-        """Fix which rows are shared with whom; called once, when passive parties are ready."""
+    def share(self, wants_projected: Mapping[str, bool]) -> None:
+        """Fix which rows are shared with whom, and who wants projected codes.
+
+        Called once, when passive parties are ready.
+        """
+        self.wants_projected = dict(wants_projected)
+        parties = tuple(wants_projected)
         self.sample_of_row: dict[str, Tensor] = {}  # (N,) each, -1 where not shared
         self.shared: Minibatches | None = None  # None: the labelled batch serves
         if not parties:
@@ -410,9 +465,7 @@ class Active:
                 shared, self.config.batch_size, generator(self.seed, self.name, "shared batches")
             )
 
-    def codes_to_send(
-        self, rows_B: Tensor, code_BD: Tensor, wants_projected: Mapping[str, bool]
-    ) -> dict[str, tuple[Tensor, Tensor]]:
+    def codes_to_send(self, rows_B: Tensor, code_BD: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         """Party -> (samples, their codes with graph), of this step's shared batch.
 
         The shared batch is the labelled one where both are drawn from the same rows.
@@ -422,10 +475,10 @@ class Active:
             with self.random_shared:
                 code_BD = self.encode(rows_B)
         projected_BD = code_BD
-        if self.projection is not None and any(wants_projected.values()):
+        if self.projection is not None and any(self.wants_projected.values()):
             projected_BD = self.projection(code_BD)
         sent = {}
-        for party, wants in wants_projected.items():
+        for party, wants in self.wants_projected.items():
             samples_B = self.sample_of_row[party][rows_B]
             held = samples_B >= 0
             code = projected_BD if wants else code_BD
@@ -453,13 +506,34 @@ class Active:
         return Model(
             party=self.name,
             task=self.task,
-            encoder=self.encoder,
-            head=self.head,
-            input_shape=self.input_shape,
-            encoder_spec=self.encoder_spec,
-            head_spec=self.head_spec,
+            network=EncoderHeadNetwork(self.encoder, self.head),
+            spec=self.spec,
+            shapes={self.block: self.input_shape},
             about={"method": "apfed", "seed": self.seed},
         )
+
+    def state(self) -> State:
+        """What its next step depends on; to be saved when training has begun."""
+        return {
+            "networks": self.networks.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "random": self.random.state(),
+            "random_shared": self.random_shared.state(),
+            "labelled": self.labelled.state(),
+            "shared": None if self.shared is None else self.shared.state(),
+            "wants_projected": self.wants_projected,
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from there, with the same passive parties."""
+        self.share(state["wants_projected"])
+        self.networks.load_state_dict(state["networks"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.random.restore(state["random"])
+        self.random_shared.restore(state["random_shared"])
+        self.labelled.restore(state["labelled"])
+        if self.shared is not None:
+            self.shared.restore(state["shared"])
 
 
 # --- What the driver executes: Algorithm 1 -----------------------------------------------------
@@ -486,26 +560,37 @@ class Epoch:
     reasons: Mapping[str, str]
 
 
-def train(active: Active, network: Engine | None = None) -> Iterator[Epoch]:
+def train(
+    active: Active, network: Engine | None = None, checkpoint: Checkpoint | None = None
+) -> Iterator[Epoch]:
     """Trains epoch by epoch; between them ``active.model()`` is the model so far.
 
     Args:
         active: the label owner, which drives.
         network: reaches the passive parties; None trains alone ("SingleVL" in the paper).
+        checkpoint: saves each epoch, and goes on from what it saved; None saves nothing.
 
     Raises:
         PartyError: a passive party cannot begin.
         TrainingError: L_A is no longer finite.
     """
     network = network or InProcess({}, driver=active.name)
-    wants_projected = begin(active, network)
-    for number in range(1, active.config.epochs + 1):
+    checkpoint = checkpoint or Checkpoint.none()
+    done = checkpoint.resume(active, network, lenient=True)
+    if not done:
+        begin(active, network)
+        checkpoint.save(0, active, network)
+    elif checkpoint.lost:  # a passive party that lost its disk helps again, from its beginning
+        again = _ask_to_begin(active, network, checkpoint.lost)
+        for failure in again.failures.values():  # each step says so too, and goes on without it
+            _log.warning("it does not begin anew: %s", failure)
+    for number in range(done + 1, active.config.epochs + 1):
         started = time.perf_counter()
         total = 0.0
         missed: dict[str, int] = {}
         reasons: dict[str, str] = {}
         for place in range(1, active.steps_per_epoch + 1):
-            loss, failures = step(active, network, wants_projected)
+            loss, failures = step(active, network)
             if not math.isfinite(loss):
                 raise TrainingError(
                     f"party {active.name!r}: its loss is {loss} in epoch {number}, step {place}; "
@@ -518,30 +603,37 @@ def train(active: Active, network: Engine | None = None) -> Iterator[Epoch]:
         seconds = time.perf_counter() - started
         num_steps = active.steps_per_epoch
         yield Epoch(number, total / num_steps, seconds, num_steps, missed, reasons)
+        checkpoint.save(number, active, network)
 
 
-def begin(active: Active, network: Engine) -> dict[str, bool]:
-    """Open the run with every passive party; party -> whether it wants projected codes.
+def begin(active: Active, network: Engine) -> None:
+    """Open the run with every passive party.
 
     Raises:
         PartyError: one cannot begin.
     """
     for party in network.parties:
         active.config.weight(party)  # a missing trade-off is found before any work
-    message = Begin(active.code_shape, active.config.projection or 0, active.seed)
-    ready = network.ask(dict.fromkeys(network.parties, message), Ready).or_raise()
-    active.share(network.parties)
+    active.share(_open(active, network, network.parties))
+
+
+def _open(active: Active, network: Engine, parties: tuple[str, ...]) -> dict[str, bool]:
+    """Have these parties begin; party -> whether it wants projected codes."""
+    ready = _ask_to_begin(active, network, parties).or_raise()
     return {party: reply.projected for party, reply in ready.items()}
 
 
-def step(
-    active: Active, network: Engine, wants_projected: Mapping[str, bool]
-) -> tuple[float, dict[str, PartyError]]:
+def _ask_to_begin(active: Active, network: Engine, parties: tuple[str, ...]) -> Replies[Ready]:
+    message = Begin(active.code_shape, active.config.projection or 0, active.seed)
+    return network.ask(dict.fromkeys(parties, message), Ready)
+
+
+def step(active: Active, network: Engine) -> tuple[float, dict[str, PartyError]]:
     """One step of Algorithm 1: L_A of its batch, and the parties that were left out."""
     rows_B = next(active.labelled)
     with active.random:
         code_BD = active.encode(rows_B)  # line 3
-    sent = active.codes_to_send(rows_B, code_BD, wants_projected)
+    sent = active.codes_to_send(rows_B, code_BD)
     requests = {party: Codes(samples, code.detach()) for party, (samples, code) in sent.items()}
     pending = network.send(requests, CodeGradient, timeout_s=active.config.timeout_s)  # line 4
 

@@ -58,7 +58,7 @@ from dovetail.models import (
     network_input,
     output_shape,
 )
-from dovetail.network import Engine, Message, check_shape
+from dovetail.network import Checkpoint, Engine, Message, State, check_shape
 
 # --- Hyper-parameters --------------------------------------------------------------------------
 
@@ -152,8 +152,16 @@ class Member:
         self.config = config
         self.device = device or torch.device("cpu")
         self._make = encoder
+        self._seed: int | None = None
+        self._code_BD: Tensor | None = None
 
     def handle(self, message: Message) -> Message:
+        if self._seed is None and not isinstance(message, Open):
+            raise PartyError(
+                self.name,
+                f"was sent {message.wire_name()} before training began, or was restarted since; go "
+                "on with --resume",
+            )
         match message:
             case Open():
                 return self._open(message)
@@ -165,13 +173,14 @@ class Member:
 
     def _open(self, message: Open) -> Opened:
         row_shape = tuple(self.shared.x.shape[1:])
+        self._seed = message.seed
         self._random = RandomStream(message.seed, self.name, "member", device=self.device)
         with self._random:
             made = self._make
             network = made if isinstance(made, nn.Module) else made.encoder(row_shape)
         self.encoder = network.to(self.device)
         self.optimizer = self.config.build(self.encoder.parameters())
-        self._code_BD: Tensor | None = None
+        self._code_BD = None
         shape = output_shape(self.encoder, row_shape, self.device)
         return Opened(math.prod(shape))
 
@@ -197,6 +206,24 @@ class Member:
         code_BD.backward(message.gradient_BD.to(self.device))
         self.optimizer.step()
         return Updated()
+
+    def state(self) -> State:
+        """What its next step depends on, and the seed it was told when training began."""
+        if self._seed is None:
+            raise TrainingError("it has nothing to save before training began")
+        return {
+            "seed": self._seed,
+            "encoder": self.encoder.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "random": self._random.state(),
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from there; a party that never began needs no ``Open``."""
+        self._open(Open(state["seed"]))
+        self.encoder.load_state_dict(state["encoder"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._random.restore(state["random"])
 
 
 # --- What the label owner executes -------------------------------------------------------------
@@ -287,6 +314,27 @@ class Owner:
             code_BD: Tensor = self.encoder(network_input(x, self.device)).flatten(1)
         return code_BD
 
+    def state(self) -> State:
+        """What its next step depends on; to be saved when training has begun."""
+        return {
+            "code_widths": self.code_widths,
+            "encoder": self.encoder.state_dict(),
+            "head": self.head.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "random": self._random.state(),
+            "batches": self.batches.state(),
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from there, with the same parties."""
+        widths = state["code_widths"]
+        self.open({party: width for party, width in widths.items() if party != self.name})
+        self.encoder.load_state_dict(state["encoder"])
+        self.head.load_state_dict(state["head"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._random.restore(state["random"])
+        self.batches.restore(state["batches"])
+
 
 # --- What the driver executes ------------------------------------------------------------------
 
@@ -301,17 +349,25 @@ class Epoch:
     num_steps: int
 
 
-def train(owner: Owner, network: Engine) -> Iterator[Epoch]:
+def train(owner: Owner, network: Engine, checkpoint: Checkpoint | None = None) -> Iterator[Epoch]:
     """Trains epoch by epoch; afterwards ``predict`` asks the parties, ``predict_alone`` not.
+
+    Args:
+        owner: the label owner, which drives.
+        network: reaches the other parties.
+        checkpoint: saves each epoch, and goes on from what it saved; None saves nothing.
 
     Raises:
         PartyError: a party does not answer; classic vertical learning cannot do without it.
         TrainingError: the loss is no longer finite.
     """
-    opened = network.ask(dict.fromkeys(network.parties, Open(owner.seed)), Opened).or_raise()
-    owner.open({party: reply.code_width for party, reply in opened.items()})
+    checkpoint = checkpoint or Checkpoint.none()
+    done = checkpoint.resume(owner, network)
+    if not done:
+        begin(owner, network)
+        checkpoint.save(0, owner, network)
     num_steps = owner.config.steps_per_epoch or owner.batches.steps_per_pass
-    for number in range(1, owner.config.epochs + 1):
+    for number in range(done + 1, owner.config.epochs + 1):
         started = time.perf_counter()
         total = 0.0
         for place in range(1, num_steps + 1):
@@ -323,6 +379,17 @@ def train(owner: Owner, network: Engine) -> Iterator[Epoch]:
                 )
             total += loss
         yield Epoch(number, total / num_steps, time.perf_counter() - started, num_steps)
+        checkpoint.save(number, owner, network)
+
+
+def begin(owner: Owner, network: Engine) -> None:
+    """Open the run with every party.
+
+    Raises:
+        PartyError: one cannot begin.
+    """
+    opened = network.ask(dict.fromkeys(network.parties, Open(owner.seed)), Opened).or_raise()
+    owner.open({party: reply.code_width for party, reply in opened.items()})
 
 
 def step(owner: Owner, network: Engine) -> float:

@@ -687,7 +687,7 @@ class _Initiator:
         replies = self.engine.ask(requests, Ready, timeout_s=self.timeout_s).or_raise()
         pairs = {}
         for party, ready in replies.items():
-            if ready.num_ids < 0:
+            if not 0 <= ready.num_ids <= MAX_TOTAL_IDS:
                 raise PartyError(party, f"says it has {ready.num_ids} ids")
             secret = secrets.token_bytes(POINT_BYTES)
             pairs[party] = _Pair(ready.num_ids, secret, random_order(len(ids.values)))

@@ -1,9 +1,18 @@
-"""A party's part of an alignment, kept at its home until it trains."""
+"""A party's part of an alignment, kept at its home until it trains.
+
+One safetensors file. Tensors: ``rows_S``, and at the initiator ``has.PARTNER`` for each partner.
+Metadata: party, run, ids_sha256, and at a responder the driver it was aligned with.
+
+The run is the alignment's own name: all of its parts have the same one. Over a network it is the
+run id of the alignment's messages, and whatever is trained on it has a run id that begins with it
+(``alignment_of``). So a party whose part is of another alignment notices before it answers.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +21,12 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from dovetail.alignment.psi import ELSEWHERE
+from dovetail.data import Alignment
 from dovetail.errors import AlignmentError
+
+#: What a partner's mask is called in the file.
+_HAS = "has."
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,12 +38,42 @@ class StoredRows:
         run: the alignment's own name; parts of one alignment have the same.
         rows_S: (S,) int64, -1 where the party lacks the sample.
         ids_sha256: of the party's ids in the order of its table then.
+        driver: with whom, where the party answered a driver elsewhere; else empty.
+        partners: partner -> (S,) bool, which samples it has; of an initiator whose partners keep
+            their rows to themselves.
     """
 
     party: str
     run: str
     rows_S: Tensor
     ids_sha256: str
+    driver: str = ""
+    partners: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def alignment(self) -> Alignment:
+        """What this party alone knows: its own rows, and who else has which sample."""
+        elsewhere = {
+            name: torch.where(has_S, ELSEWHERE, -1) for name, has_S in self.partners.items()
+        }
+        return Alignment({self.party: self.rows_S, **elsewhere})
+
+
+def training_run(alignment: str, *parts: str) -> str:
+    """The id of a run that trains on this alignment.
+
+    >>> training_run("5f0c", "apfed", "seed-0")
+    '5f0c/apfed/seed-0'
+    """
+    return "/".join((alignment, *parts))
+
+
+def alignment_of(run: str) -> str:
+    """The alignment that a run with this id trains on; of an alignment itself, its own name.
+
+    >>> alignment_of("5f0c/apfed/seed-0")
+    '5f0c'
+    """
+    return run.partition("/")[0]
 
 
 def digest(ids: np.ndarray) -> str:
@@ -45,9 +89,15 @@ def save_rows(path: Path, stored: StoredRows) -> None:
         AlignmentError: it cannot be written.
     """
     fresh = path.with_name(f".{path.name}.new")
-    metadata = {"party": stored.party, "run": stored.run, "ids_sha256": stored.ids_sha256}
+    metadata = {
+        "party": stored.party,
+        "run": stored.run,
+        "ids_sha256": stored.ids_sha256,
+        "driver": stored.driver,
+    }
+    tensors = {f"{_HAS}{name}": has_S for name, has_S in stored.partners.items()}
     try:
-        safetensors.torch.save_file({"rows_S": stored.rows_S}, fresh, metadata=metadata)
+        safetensors.torch.save_file({"rows_S": stored.rows_S, **tensors}, fresh, metadata=metadata)
         fresh.replace(path)
     except (safetensors.SafetensorError, OSError) as error:
         fresh.unlink(missing_ok=True)
@@ -67,6 +117,11 @@ def load_rows(path: Path, party: str, ids: np.ndarray) -> StoredRows:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             rows_S = file.get_tensor("rows_S")
+            partners = {
+                name.removeprefix(_HAS): file.get_tensor(name)
+                for name in file.keys()  # noqa: SIM118  # it is no mapping
+                if name.startswith(_HAS)
+            }
     except FileNotFoundError:
         raise AlignmentError(f"party {party!r} is not aligned yet: there is no {path}") from None
     except (safetensors.SafetensorError, OSError, KeyError) as error:
@@ -78,11 +133,19 @@ def load_rows(path: Path, party: str, ids: np.ndarray) -> StoredRows:
             f"{path} is no alignment (rows_S is {rows_S.dtype} {tuple(rows_S.shape)}); "
             "align again (dovetail align)"
         )
+    for name, has_S in partners.items():
+        if has_S.shape != rows_S.shape or has_S.dtype != torch.bool:
+            raise AlignmentError(
+                f"{path} is no alignment ({_HAS}{name} is {has_S.dtype} {tuple(has_S.shape)}); "
+                "align again (dovetail align)"
+            )
     stored = StoredRows(
         metadata.get("party", ""),
         metadata.get("run", ""),
         rows_S,
         metadata.get("ids_sha256", ""),
+        metadata.get("driver", ""),
+        partners,
     )
     if stored.party != party:
         raise AlignmentError(

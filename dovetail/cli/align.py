@@ -4,45 +4,127 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from dovetail.alignment import Overlap
 from dovetail.alignment.stored import StoredRows, digest, save_rows
+from dovetail.cli.driver import Driver
 from dovetail.cli.output import console
 from dovetail.cli.parties import align_sites, count_sites, stored_path
-from dovetail.cli.partyfile import Site, open_sites
+from dovetail.cli.partyfile import Site, open_site, open_sites
+from dovetail.cli.runfile import RunFile, StreamSection, load_run
+from dovetail.cli.validation import read_toml, validate
 from dovetail.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What the command line says of partners on other machines."""
+
+    partners: str | None = None
+    listen: str | None = None
+    certificates: Path | None = None
+    wait_s: float | None = None
+
+    def section(
+        self, run: RunFile | None, paths: tuple[Path, ...], initiator: str | None
+    ) -> StreamSection | None:
+        """Where to listen and for whom; None if all parties are here.
+
+        Raises:
+            ConfigError: half of what it takes, or what does not go with it.
+        """
+        given = {
+            "--partners": self.partners,
+            "--listen": self.listen,
+            "--certificates": self.certificates,
+            "--wait": self.wait_s,
+        }
+        said = [name for name, value in given.items() if value is not None]
+        if run is not None and said:
+            raise ConfigError(f"a run file says in [engine] who is elsewhere; leave {said[0]} out")
+        section = None if run is None or run.engine.kind != "stream" else run.engine
+        if said:
+            if self.partners is None or self.listen is None:
+                raise ConfigError(
+                    f"{said[0]} is for partners on other machines: give --partners and --listen, "
+                    "for example --partners shop --listen 0.0.0.0:7443"
+                )
+            values = {
+                "kind": "stream",
+                "listen": self.listen,
+                "partners": tuple(name.strip() for name in self.partners.split(",")),
+                "certificates": None if self.certificates is None else str(self.certificates),
+                "wait_s": self.wait_s,
+            }
+            section = validate(StreamSection, values, where="dovetail align")
+        if section is not None and len(paths) > 1:
+            raise ConfigError("name one party file, the driver's own; --partners names the others")
+        if section is not None and initiator is not None:
+            raise ConfigError("the driver starts; leave --initiator out")
+        return section
 
 
 def run_align(
     paths: tuple[Path, ...],
     *,
+    elsewhere: Elsewhere,
     initiator: str | None,
     count: bool,
     workers: int,
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Align these parties, write each one's part beside its party file, print the overlaps."""
-    sites = open_sites(paths)
-    if len(sites) < 2:
-        raise ConfigError("name two party files or more: dovetail align bank.toml shop.toml")
-    starter = initiator or _starter(sites)
-    if starter not in sites:
-        raise ConfigError(f"--initiator is {starter!r}; parties are {sorted(sites)}")
+    """Align these parties, keep each one's part at its home, print the overlaps."""
     show = not (quiet or as_json)
-    if count:
-        result = _count(sites, starter, workers=workers, show_progress=show)
+    run = load_run(paths[0]) if len(paths) == 1 and "party" not in read_toml(paths[0]) else None
+    if run is not None:
+        if run.parties is None:
+            raise ConfigError(f"{paths[0]} has no party files to align; it deals out one data set")
+        paths = tuple(map(Path, run.parties))
+    section = elsewhere.section(run, paths, initiator)
+    if section is not None:
+        with Driver(open_site(paths[0]), section, show_progress=show) as driver:
+            result = _result_of(driver, count=count, workers=workers)
     else:
-        result = _align(sites, starter, workers=workers, show_progress=show)
+        sites = open_sites(paths)
+        if len(sites) < 2:
+            raise ConfigError(
+                "name two party files or more: dovetail align bank.toml shop.toml; or where the "
+                "others are elsewhere: dovetail align bank.toml --partners shop --listen HOST:PORT"
+            )
+        starter = initiator or _starter(sites)
+        if starter not in sites:
+            raise ConfigError(f"--initiator is {starter!r}; parties are {sorted(sites)}")
+        act = _count if count else _align
+        result = act(sites, starter, workers=workers, show_progress=show)
     if as_json:
         print(json.dumps(result, indent=2))
     elif not quiet:
         console().print(_table(result))
         console().print(_learned(result), highlight=False, markup=False, soft_wrap=True)
+
+
+def _result_of(driver: Driver, *, count: bool, workers: int) -> dict[str, Any]:
+    """What came of it, with partners elsewhere."""
+    own, num_rows = driver.site.name, driver.site.table.num_rows
+    if count:
+        return _counted(own, num_rows, driver.count(workers=workers))
+    aligned = driver.align(workers=workers)
+    return {
+        "mode": "intersection",
+        "initiator": own,
+        "rows": dict(aligned.num_ids),
+        "shared": dict(aligned.overlap),
+        "shared_by_all": len(aligned.alignment.shared(own, *driver.partners)),
+        "files": {own: str(driver.stored_path)},
+    }
 
 
 def _starter(sites: dict[str, Site]) -> str:
@@ -75,11 +157,15 @@ def _count(
     sites: dict[str, Site], starter: str, *, workers: int, show_progress: bool
 ) -> dict[str, Any]:
     overlaps = count_sites(sites, starter, workers=workers, show_progress=show_progress)
+    return _counted(starter, sites[starter].table.num_rows, overlaps)
+
+
+def _counted(starter: str, num_rows: int, overlaps: Mapping[str, Overlap]) -> dict[str, Any]:
     return {
         "mode": "cardinality",
         "initiator": starter,
         "rows": {
-            starter: sites[starter].table.num_rows,
+            starter: num_rows,
             **{name: overlap.num_ids for name, overlap in overlaps.items()},
         },
         "shared": {name: overlap.num_shared for name, overlap in overlaps.items()},
@@ -109,9 +195,13 @@ def _learned(result: dict[str, Any]) -> str:
             f"{starter!r} has learned how many rows each partner has and shares; each partner how "
             f"many rows {starter!r} has. Nobody has learned which."
         )
+    files = ", ".join(result["files"].values())
+    if len(result["files"]) == 1:
+        kept = f"Each party keeps its own part at home; {starter!r}: {files}"
+    else:
+        kept = f"Each party's part is beside its party file: {files}"
     return (
         f"{starter!r} has learned which of its rows each partner has; each partner which of its "
-        f"rows {starter!r} has. Nothing else (docs/alignment.md).\n"
-        f"Each party's part is beside its party file: {', '.join(result['files'].values())}\n"
+        f"rows {starter!r} has. Nothing else (docs/alignment.md).\n{kept}\n"
         "Next: dovetail train RUN"
     )

@@ -18,10 +18,12 @@ from rich.text import Text
 from torch import Tensor
 
 from dovetail import data as dd
+from dovetail.cli.methods.apfed import ApfedSection, PassiveFields, passives
 from dovetail.cli.output import console
 from dovetail.cli.parties import count_sites
 from dovetail.cli.partyfile import Site, open_sites
-from dovetail.cli.runfile import ApfedSection, PassiveFields, encoder_spec, load_run
+from dovetail.cli.runfile import load_run
+from dovetail.cli.sections import encoder_spec
 from dovetail.cli.setup import load_data
 from dovetail.cli.validation import read_toml
 from dovetail.errors import ConfigError
@@ -57,7 +59,7 @@ def run_inspect(
             )
         loaded = load_data(run)
         parts = coverage.from_partition(loaded.data)
-        sizes = message_sizes(run.apfed, parts, loaded.passives)
+        sizes = message_sizes(run.apfed, parts, passives(run, loaded))
     else:
         files = paths if run is None or run.parties is None else tuple(map(Path, run.parties))
         sites = open_sites(files)

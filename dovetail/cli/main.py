@@ -1,4 +1,4 @@
-"""``dovetail``: demo, inspect, align, train, predict.
+"""``dovetail``: demo, inspect, align, train, predict, certificates, join, ledger.
 
 Nothing heavy is imported until a command runs, so that ``dovetail --help`` answers at once.
 """
@@ -68,7 +68,8 @@ def train(
         list[int] | None, typer.Option(help="Run this seed; repeat for several.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Skip seeds that finished with the same settings.")
+        bool,
+        typer.Option("--resume", help="Go on with what was stopped; skip seeds that finished."),
     ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -79,6 +80,9 @@ def train(
     The folder has run.toml (the settings), metrics.jsonl (a line per epoch), result.json,
     ledger.jsonl (what left each party) and models/PARTY, which `dovetail predict` uses. Several
     seeds get a folder each below it, and result.json has their mean and spread.
+
+    With [engine] kind = "stream", partners are on other machines and run `dovetail join`: it waits
+    for them, aligns with them unless `dovetail align` did, and trains.
     """
     from dovetail.cli.train import run_train
 
@@ -130,7 +134,24 @@ def inspect(
 
 @app.command()
 def align(
-    parties: Annotated[list[Path], typer.Argument(help="Two party files (TOML) or more.")],
+    parties: Annotated[
+        list[Path], typer.Argument(help="Two party files (TOML) or more; or a run file.")
+    ],
+    partners: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Parties on other machines; then name your file only."),
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where partners elsewhere dial in.")
+    ] = None,
+    certificates: Annotated[
+        Path | None,
+        typer.Option(help="ca.pem, NAME.pem, NAME.key. [certificates/NAME beside the party file]"),
+    ] = None,
+    wait: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds to wait for partners elsewhere. [until they come]"),
+    ] = None,
     initiator: Annotated[
         str | None, typer.Option(help="The party that starts. [the one with labels, or the first]")
     ] = None,
@@ -145,11 +166,18 @@ def align(
 
     No party sees another's ids: they are compared multiplied by both parties' secrets. Each
     party's part of the result is kept beside its party file, where `dovetail train` finds it.
+
+    With partners on other machines, who run `dovetail join`:
+
+    dovetail align bank.toml --partners shop,lab --listen 0.0.0.0:7443
+
+    Or name the run file that says so.
     """
-    from dovetail.cli.align import run_align
+    from dovetail.cli.align import Elsewhere, run_align
 
     run_align(
         tuple(parties),
+        elsewhere=Elsewhere(partners, listen, certificates, wait),
         initiator=initiator,
         count=count,
         workers=workers,
@@ -194,6 +222,133 @@ def predict(
     )
 
 
+@app.command()
+def certificates(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Parties' names. [none: list what --out has]")
+    ] = None,
+    driver: Annotated[
+        list[str] | None,
+        typer.Option(help="Which of them drives, so that the others dial it; repeat for several."),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="An address the driver listens on, for other tools; repeat for several."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder of certificates.")] = Path("certificates"),
+    days: Annotated[int, typer.Option(min=1, max=3650, help="How long they are valid.")] = 365,
+    request: Annotated[
+        bool, typer.Option("--request", help="Make my key here, and a request to be signed.")
+    ] = False,
+    sign: Annotated[Path | None, typer.Option(help="Sign this request of the party named.")] = None,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="New certificates; the old stay valid until they end.")
+    ] = False,
+    renew_ca: Annotated[
+        bool, typer.Option("--renew-ca", help="A new authority, believed beside the old one.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Make a new key in the place of the one there is.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the certificates that parties on several machines know each other by.
+
+    To try things out, everything at once, with the authority (CA) if there is none yet:
+
+    dovetail certificates bank shop --driver bank --host bank.example.org
+
+    Hand certificates/shop/ to the shop: ca.pem, shop.pem and shop.key, all it needs.
+
+    Companies that keep their keys to themselves take three steps. The bank, whose authority signs:
+
+    dovetail certificates bank --driver bank --host bank.example.org
+
+    The shop, whose key never leaves it; it sends shop.csr to the bank:
+
+    dovetail certificates shop --request
+
+    The bank, which sends ca.pem and shop.pem back:
+
+    dovetail certificates shop --sign shop.csr
+
+    Before they end: dovetail certificates shop --renew. Without names: what there is, until when.
+    """
+    from dovetail.cli.certificates import run_certificates
+
+    run_certificates(
+        tuple(names or ()),
+        drivers=tuple(driver or ()),
+        hosts=tuple(host or ()),
+        out=out,
+        days=days,
+        request=request,
+        sign=sign,
+        renew=renew,
+        renew_ca=renew_ca,
+        force=force,
+        quiet=quiet,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def join(
+    party: Annotated[Path, typer.Argument(help="A party file (TOML).")],
+    driver: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the driver listens.")],
+    name: Annotated[
+        str | None,
+        typer.Option(help="The driver's name. [the one in the party file's policy.drivers]"),
+    ] = None,
+    certificates: Annotated[
+        Path | None,
+        typer.Option(help="ca.pem, NAME.pem, NAME.key. [certificates/NAME beside the party file]"),
+    ] = None,
+    home: Annotated[
+        Path | None, typer.Option(help="What it keeps. [STEM.site beside the party file]")
+    ] = None,
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Go online as a party, and answer one driver until told to stop (Ctrl-C).
+
+    Dials the driver and stays, through failures of either side. Only what the party file's
+    [policy] allows is answered; refusals are shown and kept. No table leaves this machine: what
+    does is counted in STEM.site/ledger.jsonl.
+    """
+    from dovetail.cli.join import run_join
+
+    run_join(
+        party,
+        address=driver,
+        driver=name,
+        certificates=certificates,
+        home=home,
+        device_name=device,
+        quiet=quiet,
+    )
+
+
+@app.command()
+def ledger(
+    file: Annotated[Path, typer.Argument(help="A party's ledger.jsonl.")],
+    noted: Annotated[
+        str | None, typer.Option(metavar="HASH", help="A last hash of earlier; it must be there.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what left a party, and verify that its record is unbroken.
+
+    For whom, which messages, their tensors, how often, bytes, first and last time. A line that was
+    changed, removed, inserted or moved is named, and the exit code is 2. Lines missing at the end
+    show only against a hash noted earlier: --noted HASH.
+    """
+    from dovetail.cli.ledger import run_ledger
+
+    run_ledger(file, noted=noted, as_json=as_json)
+
+
 def _version(show: bool) -> None:
     if show:
         from dovetail import __version__
@@ -215,6 +370,7 @@ def main() -> None:
     """Runs a command; a user's mistake ends in one sentence and exit code 2, Ctrl-C in 130."""
     from dovetail.errors import DovetailError
 
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would print is told by our own errors
     try:
         try:
             app()

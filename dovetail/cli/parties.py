@@ -1,21 +1,20 @@
-"""From party files to data that can be trained on: align, split, encode."""
+"""Party files' samples: who has labels, and which rows are the same sample."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-
-import numpy as np
-import torch
-from sklearn.model_selection import train_test_split
+from typing import TYPE_CHECKING
 
 from dovetail import alignment as psi
 from dovetail import data as dd
 from dovetail.alignment.stored import load_rows
-from dovetail.cli.output import PointProgress
-from dovetail.cli.partyfile import Site
+from dovetail.cli.progress import PointProgress
 from dovetail.errors import AlignmentError, ConfigError
 from dovetail.network import InProcess
+
+if TYPE_CHECKING:
+    from dovetail.cli.partyfile import Site  # which imports the methods, and they this
 
 
 def label_owner(sites: Mapping[str, Site], chosen: str | None, *, where: str) -> str:
@@ -56,13 +55,7 @@ def responders(
     for name, site in sites.items():
         if name != initiator:
             site.check_policy("align", initiator)
-    return {
-        name: psi.Responder(
-            name, site.table.ids, lower=site.file.party.lowercase_ids, workers=workers
-        )
-        for name, site in sites.items()
-        if name != initiator
-    }
+    return {name: site.responder(workers) for name, site in sites.items() if name != initiator}
 
 
 def align_sites(
@@ -125,81 +118,3 @@ def stored_alignment(sites: Mapping[str, Site], active: str) -> dd.Alignment | N
             f"run dovetail align --initiator {active} {files}"
         )
     return dd.Alignment({name: part.rows_S for name, part in parts.items()})
-
-
-def partition_sites(
-    sites: Mapping[str, Site],
-    active: str,
-    alignment: dd.Alignment,
-    *,
-    test: float | None,
-    split_seed: int,
-) -> tuple[dd.Partitioned, dd.Alignment, dd.Alignment | None]:
-    """Training and test data of all parties, and their alignments.
-
-    The active party's labelled rows are split; its unlabelled rows all train. Its inputs are
-    fitted on training rows; the others, who have no test rows of their own, fit on all of theirs.
-    """
-    own = sites[active].table
-    assert own.labels is not None
-    assert own.label is not None
-    regression = sites[active].file.party.task == "regression"
-    train_rows, test_rows = _split_rows(own, test, split_seed, stratify=not regression)
-    train_table = own.take(train_rows)
-    assert train_table.labels is not None
-    task = dd.fit_task(
-        train_table.labels.values,
-        train_table.labels.missing,
-        regression=regression,
-        label=own.label,
-    )
-    inputs = {
-        name: site.fit_input(train_table if name == active else None)
-        for name, site in sites.items()
-    }
-    # Labels that a passive party may have stay unused.
-    others = [site.table.encoded(inputs[name]) for name, site in sites.items() if name != active]
-
-    def part(rows: np.ndarray) -> tuple[dd.Federation, dd.Alignment]:
-        table = train_table if rows is train_rows else own.take(rows)
-        federation = dd.Federation([table.encoded(inputs[active], task), *others])
-        return federation, _restricted(alignment, active, rows, own.num_rows)
-
-    train, train_alignment = part(train_rows)
-    tested, test_alignment = part(test_rows) if len(test_rows) else (None, None)
-    data = dd.Partitioned(train, tested, task, inputs, own.label)
-    return data, train_alignment, test_alignment
-
-
-def _split_rows(
-    table: dd.PartyTable, test: float | None, seed: int, *, stratify: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """(N',) training and (N'',) test rows, each in the table's order."""
-    rows = np.arange(table.num_rows)
-    if test is None:
-        return rows, rows[:0]
-    assert table.labels is not None
-    labelled = rows[~table.labels.missing]
-    classes = table.labels.values[labelled]
-    try:
-        _, held_out = train_test_split(
-            labelled, test_size=test, random_state=seed, stratify=classes if stratify else None
-        )
-    except ValueError as error:
-        raise ConfigError(
-            f"party {table.name!r}: its {len(labelled)} labelled rows cannot be split with "
-            f"test = {test}: {error}"
-        ) from None
-    held_out = np.sort(held_out)
-    return np.setdiff1d(rows, held_out, assume_unique=True), held_out
-
-
-def _restricted(
-    alignment: dd.Alignment, active: str, rows: np.ndarray, num_rows: int
-) -> dd.Alignment:
-    """The same alignment, where the active party has these rows only, numbered anew."""
-    place = torch.full((num_rows,), -1)
-    place[torch.from_numpy(rows)] = torch.arange(len(rows))
-    own_S = alignment.rows[active]
-    own_S = torch.where(own_S >= 0, place[own_S], -1)
-    return dd.Alignment({**alignment.rows, active: own_S})

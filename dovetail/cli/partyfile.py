@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
-from pydantic import Field, model_validator
+import torch
+from pydantic import Field, field_validator, model_validator
 
 from dovetail import data as dd
-from dovetail.cli.runfile import PartyName, PassiveFields, Section, encoder_spec
+from dovetail.algorithms import apfed, chfl, hyfem, vertical
+from dovetail.alignment import Workers, psi
+from dovetail.cli.methods.apfed import PassiveFields
+from dovetail.cli.methods.chfl import MemberSection
+from dovetail.cli.methods.hyfem import MemberSection as HyfemMember
+from dovetail.cli.sections import PartyName, Section, encoder_spec
 from dovetail.cli.validation import read_toml, validate
 from dovetail.errors import ConfigError
+from dovetail.network.checkpoint import REQUESTS
 
 
 class PartySection(Section):
@@ -39,11 +48,132 @@ class PartySection(Section):
         return self
 
 
+@dataclass(frozen=True)
+class Algorithm:
+    """What a party can be asked for: its name in a policy, and the messages it comes in."""
+
+    policy: str
+    messages: tuple[str, ...]
+
+
+#: The part of a message's wire name before the dot -> the algorithm.
+ALGORITHMS: Mapping[str, Algorithm] = {
+    prefix: Algorithm(policy, tuple(message.wire_name() for message in accepts))
+    for prefix, policy, accepts in (
+        ("psi", "align", psi.Responder.accepts),
+        ("apfed", "apfed", apfed.Passive.accepts),
+        ("vertical", "tvfl", vertical.Member.accepts),
+        ("chfl", "chfl", chfl.Member.accepts),
+        ("hyfem", "hyfem", hyfem.Member.accepts),
+    )
+}
+
+
 class PolicySection(Section):
     """What the party agrees to."""
 
     algorithms: tuple[str, ...] = ("align", "apfed", "tvfl")
     drivers: tuple[str, ...] | None = None  # names that may ask; None: any
+    # Wire names; None: all that the algorithms declare. Save and Restore come with any algorithm:
+    # they keep a state at the party's own home, so this list does not restrict them.
+    messages: tuple[str, ...] | None = None
+    max_message_mb: float = Field(default=256, gt=0, le=4096, allow_inf_nan=False)
+    max_rows: int = Field(default=100_000, ge=1)  # in one message
+    align_modes: tuple[Literal["intersection", "cardinality"], ...] = (
+        "intersection",
+        "cardinality",
+    )
+    min_ids: int = Field(default=0, ge=0)  # the smallest set it lets its ids be compared with
+
+    @field_validator("messages")
+    @classmethod
+    def _known(cls, messages: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        known = [name for algorithm in ALGORITHMS.values() for name in algorithm.messages]
+        for name in messages or ():
+            if name not in known:
+                raise ValueError(f"{name!r} is no message; there are {', '.join(known)}")
+        return messages
+
+    @property
+    def max_message_bytes(self) -> int:
+        return int(self.max_message_mb * 2**20)
+
+
+class Asked(Protocol):
+    """What the header of a message says before anything else of it is read."""
+
+    @property
+    def type(self) -> str:
+        """Its wire name."""
+
+    @property
+    def run(self) -> str:
+        """The run's id."""
+
+
+#: Messages that any algorithm may come with: they save and restore a party's state at its home.
+_OF_ANY = tuple(message.__qualname__ for message in REQUESTS)
+
+#: A run's id is part of file names.
+_RUN = re.compile(r"(?=.{1,200}$)\w[\w.-]*(?:/\w[\w.-]*)*")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Decides what a party answers, from its file alone.
+
+    A message cannot change it. No field of a message is a network, a loss, a rate or a table, but
+    for ``chfl.Begin`` and ``hyfem.Begin``: what is learned together has the coordinator's settings,
+    so a party must allow these by name (they are not among the defaults).
+    """
+
+    section: PolicySection
+
+    def check(self, algorithm: str, driver: str) -> None:
+        """Refuse an algorithm, or whoever asks for it.
+
+        Raises:
+            ConfigError: what was asked and what is allowed.
+        """
+        if algorithm not in self.section.algorithms:
+            allowed = ", ".join(self.section.algorithms) or "nothing"
+            raise ConfigError(f"refuses {algorithm!r}: its policy allows {allowed}")
+        self.check_driver(driver)
+
+    def check_driver(self, driver: str) -> None:
+        """Refuse whoever asks.
+
+        Raises:
+            ConfigError: who asked and who may.
+        """
+        if self.section.drivers is not None and driver not in self.section.drivers:
+            allowed = ", ".join(self.section.drivers) or "nobody"
+            raise ConfigError(f"refuses the driver {driver!r}: its policy allows {allowed}")
+
+    def admit(self, header: Asked, driver: str) -> None:
+        """Refuse a message before it is decoded.
+
+        Raises:
+            ConfigError: what was asked and what is allowed.
+        """
+        if not _RUN.fullmatch(header.run):
+            raise ConfigError(
+                f"refuses the run {header.run[:200]!r}: an id has at most 200 letters, digits, "
+                "dots and dashes, with slashes between its parts"
+            )
+        prefix, _, kind = header.type.partition(".")
+        algorithm = ALGORITHMS.get(prefix)
+        self.check(algorithm.policy if algorithm else prefix[:100], driver)
+        if algorithm is not None and kind in _OF_ANY:
+            return
+        if algorithm is None or header.type not in algorithm.messages:
+            raise ConfigError(f"refuses {header.type[:100]!r}: no such message is known here")
+        if self.section.messages is not None and header.type not in self.section.messages:
+            allowed = ", ".join(self.section.messages) or "nothing"
+            raise ConfigError(f"refuses {header.type!r}: its policy allows {allowed}")
+
+
+_OPTIMIZED = set(apfed.PassiveConfig.model_fields)
 
 
 class PartyFile(Section):
@@ -52,6 +182,8 @@ class PartyFile(Section):
     party: PartySection
     policy: PolicySection = PolicySection()
     apfed: PassiveFields = PassiveFields()  # as a passive party: its black box
+    chfl: MemberSection = MemberSection()  # as a member: what it offers as common
+    hyfem: HyfemMember = HyfemMember()  # as a member: its classifier
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,23 +205,48 @@ class Site:
             categorical=section.categorical, max_categories=section.max_categories
         )
 
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.file.policy)
+
+    def responder(self, workers: Workers | None = None) -> psi.Responder:
+        """Its side of an alignment, with what its policy agrees to.
+
+        Raises:
+            AlignmentError: ids that cannot be compared.
+        """
+        policy = self.file.policy
+        return psi.Responder(
+            self.name,
+            self.table.ids,
+            lower=self.file.party.lowercase_ids,
+            modes=policy.align_modes,
+            min_ids=policy.min_ids,
+            workers=workers,
+        )
+
+    def passive(self, shared: dd.SharedRows, device: torch.device | None = None) -> apfed.Passive:
+        """Its side of APFed: network, loss and rate are those of its file."""
+        section = self.file.apfed
+        config = apfed.PassiveConfig(**section.model_dump(include=_OPTIMIZED))
+        return apfed.Passive(shared, config, encoder_spec(section.encoder), device=device)
+
+    def member(self, shared: dd.SharedRows, device: torch.device | None = None) -> vertical.Member:
+        """Its side of classic vertical learning; test rows are asked for by the same numbers."""
+        section = self.file.apfed
+        config = apfed.PassiveConfig(**section.model_dump(include=_OPTIMIZED))
+        return vertical.Member(shared, shared, config, encoder_spec(section.encoder), device=device)
+
     def check_policy(self, algorithm: str, driver: str) -> None:
         """Refuse what the party's file does not allow.
 
         Raises:
             ConfigError: naming the party, what was asked and what it allows.
         """
-        policy = self.file.policy
-        if algorithm not in policy.algorithms:
-            raise ConfigError(
-                f"party {self.name!r} refuses {algorithm!r}: its policy allows "
-                f"{', '.join(policy.algorithms) or 'nothing'} ({self.path})"
-            )
-        if policy.drivers is not None and driver not in policy.drivers:
-            raise ConfigError(
-                f"party {self.name!r} refuses the driver {driver!r}: its policy allows "
-                f"{', '.join(policy.drivers) or 'nobody'} ({self.path})"
-            )
+        try:
+            self.policy.check(algorithm, driver)
+        except ConfigError as refusal:
+            raise ConfigError(f"party {self.name!r} {refusal} ({self.path})") from None
 
 
 def open_sites(paths: tuple[Path, ...]) -> dict[str, Site]:

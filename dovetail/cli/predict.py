@@ -37,8 +37,7 @@ def run_predict(
     model = load(_model_folder(folder))
     if device is not None:
         target = device_named(device)
-        model.encoder.to(target)
-        model.head.to(target)
+        model.network.to(target)
     ids, x, labels = _read(model, source, id_column, allow_unseen=allow_unseen)
     prediction = model.predict(x)
     label = str(model.about.get("label", "prediction"))
@@ -99,32 +98,64 @@ def _ids_name(id_column: str | None, said: Mapping[str, Any]) -> str:
 
 def _read(
     model: Model, source: Path, id_column: str | None, *, allow_unseen: bool
-) -> tuple[np.ndarray, Tensor, dd.Column | None]:
-    """Ids, network inputs and, where the data have it, the label."""
-    if isinstance(model.input, dd.TableEncoder):
-        table = dd.read_table(source)
-        x = model.input.transform(table, allow_unseen=allow_unseen)
-        label = model.about.get("label")
-        labels = table.column(label) if label in table.names else None
-        if id_column is None:
-            return np.arange(len(x)), x, labels
-        ids = table.column(id_column)
-        if ids.missing.any():
-            raise DataError(f"{source}: {ids.missing.sum()} rows have no {id_column!r}")
-        return whole_numbers(ids).values, x, labels
-    if isinstance(model.input, dd.ImageInput):
-        if id_column is None:
-            rows, images, labels = _numbered_images(source)
-        else:
-            rows, images, labels = _named_images(model, source, id_column)
-        try:
-            return rows, model.input.transform(images), labels
-        except DataError as error:
-            raise DataError(f"{source}: {error}") from None
-    raise ModelError(
-        f"the model of party {model.party!r} was saved without its input columns; "
-        "use dovetail.load(folder).predict(tensor) from Python"
-    )
+) -> tuple[np.ndarray, dict[str, Tensor], dd.Column | None]:
+    """Ids, block -> network inputs and, where the data have it, the label.
+
+    Raises:
+        ModelError: a model without inputs, or with inputs of several kinds.
+    """
+    bare = [name for name in model.shapes if name not in model.inputs]
+    if bare:
+        which = f" for block {bare[0]!r}" if len(model.shapes) > 1 else ""
+        raise ModelError(
+            f"the model of party {model.party!r} was saved without its input columns{which}; "
+            "use dovetail.load(folder).predict(tensor) from Python"
+        )
+    tables = {
+        name: each for name, each in model.inputs.items() if isinstance(each, dd.TableEncoder)
+    }
+    images = {name: each for name, each in model.inputs.items() if isinstance(each, dd.ImageInput)}
+    if tables and images:
+        raise ModelError(
+            f"the model of party {model.party!r} takes columns ({', '.join(tables)}) and images "
+            f"({', '.join(images)}), and one file has only the one or the other; use "
+            "dovetail.load(folder).predict({block: tensor, ...}) from Python"
+        )
+    if tables:
+        return _read_table(model, tables, source, id_column, allow_unseen=allow_unseen)
+    labels: dd.Column | None
+    if id_column is None:
+        rows, pixels, labels = _numbered_images(source)
+    else:
+        rows, pixels, labels = _named_images(model, source, id_column)
+    try:
+        return rows, {name: each.transform(pixels) for name, each in images.items()}, labels
+    except DataError as error:
+        raise DataError(f"{source}: {error}") from None
+
+
+def _read_table(
+    model: Model,
+    tables: Mapping[str, dd.TableEncoder],
+    source: Path,
+    id_column: str | None,
+    *,
+    allow_unseen: bool,
+) -> tuple[np.ndarray, dict[str, Tensor], dd.Column | None]:
+    """All blocks from one table; those it has, where the model predicts from some of them."""
+    table = dd.read_table(source)
+    if model.any_blocks:
+        held = {name: each for name, each in tables.items() if set(each.columns) <= {*table.names}}
+        tables = held or tables  # a table that has none is told which column it lacks
+    x = {name: each.transform(table, allow_unseen=allow_unseen) for name, each in tables.items()}
+    label = model.about.get("label")
+    labels = table.column(label) if label in table.names else None
+    if id_column is None:
+        return np.arange(table.num_rows), x, labels
+    ids = table.column(id_column)
+    if ids.missing.any():
+        raise DataError(f"{source}: {ids.missing.sum()} rows have no {id_column!r}")
+    return whole_numbers(ids).values, x, labels
 
 
 def _numbered_images(source: Path) -> tuple[np.ndarray, Tensor, dd.Column]:
@@ -157,7 +188,9 @@ def _named_images(
     return part.ids, part.x, part.labels
 
 
-def _scores(model: Model, x: Tensor, labels: dd.Column, label: str) -> dict[str, float] | None:
+def _scores(
+    model: Model, x: Mapping[str, Tensor], labels: dd.Column, label: str
+) -> dict[str, float] | None:
     """Scores of the rows that have a label; None, with a note, where there is nothing to score."""
     present = np.flatnonzero(~labels.missing)
     if not len(present):
@@ -169,7 +202,8 @@ def _scores(model: Model, x: Tensor, labels: dd.Column, label: str) -> dict[str,
         print(f"dovetail: not scored: {error}", file=sys.stderr)
         return None
     rows = torch.from_numpy(present)
-    return score(model.task, model.outputs(x[rows]), truth[rows])
+    outputs = model.outputs({name: block[rows] for name, block in x.items()})
+    return score(model.task, outputs, truth[rows])
 
 
 def _print_csv(columns: dict[str, np.ndarray]) -> None:

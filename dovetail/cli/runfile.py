@@ -3,85 +3,22 @@
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from dovetail.algorithms import apfed
+from dovetail.cli import methods
+from dovetail.cli.methods.apfed import ApfedSection
+from dovetail.cli.methods.chfl import ChflSection
+from dovetail.cli.methods.hyfem import HyfemSection
+from dovetail.cli.partitions import AnyPartition, shares
+from dovetail.cli.sections import Address, PartyName, Section
 from dovetail.cli.validation import read_toml, validate
 from dovetail.errors import ConfigError
-from dovetail.evaluation import Stage
-from dovetail.models import (
-    TABLE_3,
-    TABLE_4,
-    Convolutional,
-    EncoderSpec,
-    Head,
-    Perceptron,
-)
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ConvolutionalSection(Section):
-    """A convolutional encoder of one's own."""
-
-    channels: tuple[int, ...]
-    kernels: tuple[int, ...]
-    strides: tuple[int, ...]
-    padding: int = 1
-
-
-EncoderName = Literal["table-3", "table-4"]
-EncoderField = EncoderName | tuple[int, ...] | ConvolutionalSection
-
-_ENCODERS: Mapping[EncoderName, EncoderSpec] = {"table-3": TABLE_3, "table-4": TABLE_4}
-
-
-def encoder_spec(field: EncoderField) -> EncoderSpec:
-    """The encoder that a run file names: widths, a table of the paper, or layers."""
-    if isinstance(field, str):
-        return _ENCODERS[field]
-    if isinstance(field, tuple):
-        return Perceptron(field)
-    return Convolutional(field.channels, field.kernels, field.strides, field.padding)
-
-
-class StripsSection(Section):
-    """Images cut into strips; setting m-i of the paper is views = m, active = i."""
-
-    kind: Literal["strips"]
-    views: int = Field(ge=1)
-    active: int = Field(default=1, ge=1)
-    axis: Literal["height", "width"] = "height"
-
-
-def _party_name(name: str) -> str:
-    if not re.fullmatch(r"\w[\w .-]{0,99}", name):
-        raise ValueError(
-            "a party's name begins with a letter or digit and has letters, digits, blanks, dots "
-            f"and dashes only, got {name!r}"
-        )
-    return name
-
-
-#: Also the name of a folder, in a run's models/.
-PartyName = Annotated[str, AfterValidator(_party_name)]
-
-
-class ColumnsSection(Section):
-    """A table's columns by party; names take ``*`` and ``[0-3]``."""
-
-    kind: Literal["columns"]
-    parties: dict[PartyName, tuple[str, ...]]
-    active: str
-    overlap: float | dict[str, float] = 1.0  # share of the active's training rows, by party
+from dovetail.network import Precision
 
 
 class DataSection(Section):
@@ -99,7 +36,7 @@ class DataSection(Section):
     labels: int | None = Field(default=None, ge=1)  # keep so many labels, drawn by the run's seed
     categorical: tuple[str, ...] = ()  # numeric columns that are codes
     max_categories: int = Field(default=100, ge=1)
-    partition: Annotated[StripsSection | ColumnsSection, Field(discriminator="kind")]
+    partition: AnyPartition
 
     @model_validator(mode="after")
     def _no_key_without_effect(self) -> DataSection:
@@ -107,29 +44,59 @@ class DataSection(Section):
         if len(ways) > 1:
             raise ValueError(f"give one of {' and '.join(ways)}: each says which rows test")
         idle = self.model_fields_set & {"categorical", "max_categories"}
-        if idle and isinstance(self.partition, StripsSection):
+        if idle and not self.partition.of_tables:
             raise ValueError(f"{sorted(idle)[0]} is for tables; images are cut into strips")
         return self
 
 
-class ApfedSection(apfed.Config):
-    """The active party: its settings and networks."""
-
-    encoder: EncoderField = (64, 32)
-    head: tuple[int, ...] = (64,)  # hidden widths
-    dropout: float = Field(default=0.5, ge=0, lt=1)  # of the head
-
-
-class PassiveFields(apfed.PassiveConfig):
-    """One passive party: its settings and network."""
-
-    encoder: EncoderField = (64, 32)
-
-
-class EngineSection(Section):
-    """What carries messages."""
+class InProcessSection(Section):
+    """Every party in this process."""
 
     kind: Literal["inprocess"] = "inprocess"
+    precision: Precision = "float32"  # how float32 tensors travel
+
+
+class StreamSection(Section):
+    """Partners on other machines, who join by ``dovetail join``."""
+
+    kind: Literal["stream"]
+    listen: Address  # where they dial
+    partners: tuple[PartyName, ...] = Field(min_length=1)
+    name: PartyName | None = None  # of a driver without data; None: coordinator
+    certificates: str | None = None  # a folder; None: certificates/NAME beside the party file
+    precision: Precision = "float32"  # how float32 tensors travel
+    wait_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)  # for all; None: for ever
+    grace_s: float = Field(default=5.0, ge=0, allow_inf_nan=False)  # for one that is lost
+    # For any answer to which the method itself sets no deadline.
+    timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> StreamSection:
+        if len(set(self.partners)) < len(self.partners):
+            raise ValueError(f"partners must be different names, got {list(self.partners)}")
+        return self
+
+
+def _engine_kind(section: Any) -> Any:
+    if isinstance(section, Mapping):
+        return section.get("kind", "inprocess")
+    return getattr(section, "kind", None)
+
+
+EngineSection = Annotated[
+    Annotated[InProcessSection, Tag("inprocess")] | Annotated[StreamSection, Tag("stream")],
+    Discriminator(_engine_kind),
+]
+
+
+def _stage(name: str) -> str:
+    known = [repr(stage) for stage in methods.stages()]
+    if repr(name) not in known:
+        raise ValueError(f"input should be {', '.join(known[:-1])} or {known[-1]}, got {name!r}")
+    return name
+
+
+Stage = Annotated[str, AfterValidator(_stage)]
 
 
 class RunFile(Section):
@@ -139,17 +106,21 @@ class RunFile(Section):
     seed: int | None = None
     seeds: tuple[int, ...] | None = None
     rulers: tuple[Stage, ...] = ()
-    evaluate_every: int = Field(default=1, ge=0)  # epochs between test scores; 0: the last only
+    evaluate_every: int = Field(default=1, ge=0)  # epochs or rounds; 0: the last only
+    checkpoint_every: int = Field(default=1, ge=0)  # epochs or rounds; 0: never
     device: str = "cpu"
     data: DataSection | None = None  # simulation: one pooled data set and a partition
     parties: tuple[str, ...] | None = None  # or party files, each with a table of its own
     active: str | None = None  # of party files: who drives, where several have labels
     test: float | None = Field(default=None, gt=0, lt=1)  # of party files: share of labelled rows
-    sha256: dict[str, str] = {}  # of party files, their tables and alignments; written, not read
+    # Of party files, their tables and alignments; written, not read.
+    sha256: dict[str, str] = Field(default_factory=dict)
     apfed: ApfedSection = ApfedSection()
-    passive: dict[str, Any] = {}
-    engine: EngineSection = EngineSection()
-    recipes: dict[str, dict[str, Any]] = {}
+    chfl: ChflSection = ChflSection()
+    hyfem: HyfemSection = HyfemSection()
+    passive: dict[str, Any] = Field(default_factory=dict)
+    engine: EngineSection = InProcessSection()
+    recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_kind_of_seed(self) -> RunFile:
@@ -161,7 +132,13 @@ class RunFile(Section):
 
     @model_validator(mode="after")
     def _one_kind_of_data(self) -> RunFile:
-        if (self.data is None) == (self.parties is None):
+        if self.engine.kind == "stream" and methods.coordinated(self.method):
+            if self.data is not None or self.parties is not None:
+                raise ValueError(
+                    f"{self.method!r} is driven by a coordinator without data: leave [data] and "
+                    "parties out; the parties join as engine.partners names them"
+                )
+        elif (self.data is None) == (self.parties is None):
             raise ValueError(
                 "give either [data] with a partition (simulation) or parties = [...], party files"
             )
@@ -172,6 +149,16 @@ class RunFile(Section):
             )
         if self.parties is None and (self.active is not None or self.test is not None):
             raise ValueError("active and test go with parties; in simulation set them in [data]")
+        return self
+
+    @model_validator(mode="after")
+    def _partners_are_elsewhere(self) -> RunFile:
+        coordinated = methods.coordinated(self.method)
+        if self.engine.kind == "stream" and not coordinated and len(self.parties or ()) != 1:
+            raise ValueError(
+                'with engine.kind = "stream" parties names one file, the driver\'s own; the others '
+                "are named in engine.partners, and their files stay with them"
+            )
         return self
 
     def all_seeds(self) -> tuple[int, ...]:
@@ -200,8 +187,14 @@ def load_run(path: Path, *, recipe: str | None = None, overrides: tuple[str, ...
             beside = _existing(path.parent, data.get(key))
             if beside is not None:  # paths are relative to the run file
                 data[key] = str(beside.resolve())
+        partition = data.get("partition")
+        if isinstance(partition, dict) and isinstance(partition.get("assignment"), str):
+            partition["assignment"] = shares(path.parent / partition["assignment"])
     if isinstance(values.get("parties"), list):
         values["parties"] = [str((path.parent / str(file)).resolve()) for file in values["parties"]]
+    engine = values.get("engine")
+    if isinstance(engine, dict) and isinstance(engine.get("certificates"), str):
+        engine["certificates"] = str((path.parent / engine["certificates"]).resolve())
     return check_run(values, where=str(path))
 
 
@@ -217,33 +210,11 @@ def _existing(folder: Path, source: Any) -> Path | None:
 def check_run(values: Mapping[str, Any], *, where: str) -> RunFile:
     """The run file with these values; also checks every recipe and passive party in it."""
     run = validate(RunFile, values, where=where)
-    _check_parties(run, where=where)
+    methods.check(run, where=where)
     for name, recipe in run.recipes.items():
         varied = validate(RunFile, merge(values, recipe), where=f"{where}, recipe {name!r}")
-        _check_parties(varied, where=f"{where}, recipe {name!r}")
+        methods.check(varied, where=f"{where}, recipe {name!r}")
     return run
-
-
-def _check_parties(run: RunFile, *, where: str) -> None:
-    """Refuse networks that cannot be, and settings for parties that are not in the run."""
-    sections: dict[str, ApfedSection | PassiveFields] = {"[apfed]": run.apfed}
-    for name, fields in passive_fields(run, where=where).items():
-        sections[f"[passive], party {name!r}"] = fields
-    for section, settings in sections.items():
-        try:
-            encoder_spec(settings.encoder)
-            if isinstance(settings, ApfedSection):
-                Head(settings.head, settings.dropout)
-        except ConfigError as error:
-            raise ConfigError(f"{where}, {section}: {error}") from None
-    names = _party_names(run)
-    weighted = run.apfed.trade_off if run.data is not None else 1.0
-    for name in weighted if isinstance(weighted, Mapping) else ():
-        if name not in names:
-            raise ConfigError(
-                f"{where}: apfed.trade_off names {name!r}, which is no passive party of this run; "
-                f"they are {sorted(names)}"
-            )
 
 
 def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,51 +242,14 @@ def _override(text: str) -> dict[str, Any]:
     return dict(nested)
 
 
-def passive_fields(run: RunFile, *, where: str = "run file") -> dict[str, PassiveFields]:
-    """Party -> settings: those for all under [passive], then its own under [passive.NAME]."""
-    for_all = {key: value for key, value in run.passive.items() if not isinstance(value, Mapping)}
-    by_party = {key: value for key, value in run.passive.items() if isinstance(value, Mapping)}
-    names = _party_names(run)
-    convolutional = by_party.pop("encoder", None)  # a table too, but of layers
-    if convolutional is not None:
-        for_all["encoder"] = convolutional
-    for name in by_party:
-        if name not in names:
-            raise ConfigError(
-                f"{where}: [passive.{name}] is no party of this run; passive parties are "
-                f"{sorted(names)}"
-            )
-    return {
-        name: validate(
-            PassiveFields,
-            {**for_all, **by_party.get(name, {})},
-            where=f"{where}, [passive{'.' + name if name in by_party else ''}]",
-        )
-        for name in names
-    }
-
-
-def _party_names(run: RunFile) -> list[str]:
-    """The passive parties' names."""
-    if run.data is None:
-        return []  # the party files say
-    partition = run.data.partition
-    if isinstance(partition, StripsSection):
-        return [f"view-{i}" for i in range(1, partition.views + 1) if i != partition.active]
-    return [name for name in partition.parties if name != partition.active]
-
-
 def resolved(run: RunFile, seed: int) -> dict[str, Any]:
     """The run file with every default written out, for one seed; running it repeats the run."""
     values = run.model_copy(update={"seed": seed}).model_dump(
         mode="json", exclude_none=True, exclude={"seeds", "recipes"}
     )
+    values |= methods.method_of(run.method).resolved(run)
     if run.data is None:
         return values
-    values["passive"] = {
-        name: fields.model_dump(mode="json", exclude_none=True)
-        for name, fields in passive_fields(run).items()
-    }
     for key in ("source", "test_source"):
         source = _existing(Path(), values["data"].get(key))
         if source is not None:

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from dovetail import data as dd
-from dovetail.algorithms import apfed
-from dovetail.cli.parties import (
-    align_sites,
-    label_owner,
-    partition_sites,
-    stored_alignment,
-)
+from dovetail.cli import methods
+from dovetail.cli.methods import apfed, chfl, hyfem
 from dovetail.cli.partyfile import Site, open_sites
-from dovetail.cli.runfile import (
-    DataSection,
-    PassiveFields,
-    RunFile,
-    StripsSection,
-    encoder_spec,
-    passive_fields,
-)
+from dovetail.cli.runfile import DataSection, RunFile
 from dovetail.errors import ConfigError
-from dovetail.evaluation import PassiveSetup, Setup
-from dovetail.models import Head, generator
+from dovetail.evaluation import Setup
+from dovetail.models import generator
+from dovetail.network import Engine
+
+if TYPE_CHECKING:
+    from dovetail.cli.driver import Coordinator, Driver
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,24 +29,48 @@ class Loaded:
 
     Attributes:
         data: training and test federation.
-        active: the party that has labels.
-        passives: the other parties' settings.
+        active: the only party that has labels; None where several do.
+        sites: party -> its own file and table; none in simulation.
         alignment, test_alignment: of party files; None in simulation, where ids are compared.
+        connect: stage -> what reaches partners who are elsewhere; None where they are here.
     """
 
     data: dd.Partitioned
-    active: str
-    passives: Mapping[str, PassiveFields]
+    active: str | None
+    sites: Mapping[str, Site] = field(default_factory=dict)
     alignment: dd.Alignment | None = None
     test_alignment: dd.Alignment | None = None
+    connect: Callable[[str], Engine] | None = None
 
 
-def load_data(run: RunFile, *, show_progress: bool = False) -> Loaded:
-    """Read what a run needs: a pooled set to deal out, or every party's own file."""
-    if run.data is None:
-        return _load_parties(run, show_progress=show_progress)
-    data, active = _load_pooled(run.data)
-    return Loaded(data, active, passive_fields(run))
+def load_data(
+    run: RunFile, *, driver: Driver | Coordinator | None = None, show_progress: bool = False
+) -> Loaded:
+    """Read what a run needs: a pooled set to deal out, or every party's own file.
+
+    With a driver its own file is read, if it has one, and its partners are waited for.
+    """
+    if driver is not None:
+        from dovetail.cli.driver import Coordinator  # which imports this file
+
+        if isinstance(driver, Coordinator):
+            driver.wait()
+            is_hyfem = methods.method_of(run.method) is hyfem
+            nobody = hyfem.nobody(run) if is_hyfem else chfl.nobody()
+            return Loaded(nobody, None, connect=driver.connect)
+        own = driver.site.name
+        parts = apfed.load_driver(run, driver, where="the run file")
+        return Loaded(parts[0], own, {own: driver.site}, *parts[1:], driver.connect)
+    if run.data is not None:
+        return Loaded(_load_pooled(run.data), run.data.partition.active_party())
+    assert run.parties is not None
+    sites = open_sites(tuple(Path(file) for file in run.parties))
+    data, alignment, test_alignment = methods.method_of(run.method).load_sites(
+        run, sites, where="the run file", show_progress=show_progress
+    )
+    labelled = [name for name, party in data.train.parties.items() if party.labels is not None]
+    active = labelled[0] if len(labelled) == 1 else None
+    return Loaded(data, active, sites, alignment, test_alignment)
 
 
 def setup(run: RunFile, seed: int, loaded: Loaded) -> Setup:
@@ -62,90 +79,22 @@ def setup(run: RunFile, seed: int, loaded: Loaded) -> Setup:
     Raises:
         ConfigError: more labels asked for than there are, or an unknown device.
     """
-    data = loaded.data
     if run.data is not None and run.data.labels is not None:
-        data = keep_labels(data, loaded.active, run.data.labels, seed)
-    section = run.apfed
-    return Setup(
-        method=run.method,
-        data=data,
-        active=loaded.active,
-        config=apfed.Config(**section.model_dump(include=set(apfed.Config.model_fields))),
-        encoder=encoder_spec(section.encoder),
-        head=Head(section.head, section.dropout),
-        passives={
-            name: PassiveSetup(
-                apfed.PassiveConfig(
-                    **fields.model_dump(include=set(apfed.PassiveConfig.model_fields))
-                ),
-                encoder_spec(fields.encoder),
-            )
-            for name, fields in loaded.passives.items()
-        },
-        own_networks=run.data is None,
-        alignment=loaded.alignment,
-        test_alignment=loaded.test_alignment,
-        rulers=run.rulers,
-        evaluate_every=run.evaluate_every,
-        device=device(run.device),
-    )
+        loaded = _with_labels(loaded, run.data.labels, seed)
+    return methods.method_of(run.method).setup(run, loaded, device(run.device))
 
 
-def _load_parties(run: RunFile, *, show_progress: bool) -> Loaded:
-    """Party files: aligned before, or now."""
-    assert run.parties is not None
-    where = "the run file"
-    sites = open_sites(tuple(Path(file) for file in run.parties))
-    active = label_owner(sites, run.active, where=where)
-    for name in run.apfed.trade_off if isinstance(run.apfed.trade_off, Mapping) else ():
-        if name not in sites or name == active:
-            raise ConfigError(
-                f"{where}: apfed.trade_off names {name!r}, which is no passive party of this run; "
-                f"they are {sorted(sites.keys() - {active})}"
-            )
-    stages = dict.fromkeys((run.method, *run.rulers))
-    if set(stages) == {"alone"}:
-        sites = {active: sites[active]}  # nobody else is asked
-    for stage in stages:
-        algorithm = "tvfl" if stage == "tvfl" else "apfed"
-        if stage in ("apfed-r", "apfed-c"):
-            raise ConfigError(
-                f"{where}: {stage!r} sets every passive party's loss, which with party files is "
-                'each party\'s own; write method = "apfed"'
-            )
-        if stage == "pooled":
-            raise ConfigError(
-                f"{where}: the ruler 'pooled' puts everybody's columns in one place, which parties "
-                "with files of their own do not agree to; leave it out"
-            )
-        for name, site in sites.items():
-            if name != active and stage != "alone":
-                site.check_policy(algorithm, active)
-    if len(sites) == 1 and set(stages) != {"alone"}:
-        raise ConfigError(
-            f"{where}: {active!r} is the only party; name its partners' files in parties, or write "
-            'method = "alone"'
-        )
-    alignment = _alignment(sites, active, show_progress=show_progress)
-    data, train_alignment, test_alignment = partition_sites(
-        sites, active, alignment, test=run.test, split_seed=0
-    )
-    passives = {name: site.file.apfed for name, site in sites.items() if name != active}
-    return Loaded(data, active, passives, train_alignment, test_alignment)
+def _with_labels(loaded: Loaded, num_labels: int, seed: int) -> Loaded:
+    """Labels on so many rows of each party that has labels."""
+    data = loaded.data
+    for name, party in data.train.parties.items():
+        if party.labels is not None:
+            data = dd.keep_labels(data, name, num_labels, generator(seed, name, "kept labels"))
+    return replace(loaded, data=data)
 
 
-def _alignment(sites: Mapping[str, Site], active: str, *, show_progress: bool) -> dd.Alignment:
-    """What ``dovetail align`` left, or an alignment made now."""
-    if len(sites) == 1:
-        return dd.Alignment({active: torch.arange(sites[active].table.num_rows)})
-    stored = stored_alignment(sites, active)
-    if stored is not None:
-        return stored
-    return align_sites(sites, active, workers=1, show_progress=show_progress)[1]
-
-
-def _load_pooled(section: DataSection) -> tuple[dd.Partitioned, str]:
-    """One data set, split and dealt out; and the active party's name."""
+def _load_pooled(section: DataSection) -> dd.Partitioned:
+    """One data set, split and dealt out."""
     classify = section.task == "classification"
     train, test = dd.load(
         section.source,
@@ -167,51 +116,7 @@ def _load_pooled(section: DataSection) -> tuple[dd.Partitioned, str]:
         )
     if section.rows is not None:
         train = dd.subset(train, rows=section.rows, seed=section.split_seed, stratify=classify)
-    partition = section.partition
-    if isinstance(partition, StripsSection):
-        partitioned = dd.strips(
-            train,
-            test,
-            views=partition.views,
-            active=partition.active,
-            axis=partition.axis,
-            regression=not classify,
-        )
-        return partitioned, f"view-{partition.active}"
-    partitioned = dd.columns(
-        train,
-        test,
-        parties=partition.parties,
-        active=partition.active,
-        overlap=partition.overlap,
-        seed=section.split_seed,
-        categorical=section.categorical,
-        max_categories=section.max_categories,
-        regression=not classify,
-    )
-    return partitioned, partition.active
-
-
-def keep_labels(
-    partitioned: dd.Partitioned, active: str, num_labels: int, seed: int
-) -> dd.Partitioned:
-    """The same data with labels on a random ``num_labels`` of the active party's rows only.
-
-    Raises:
-        ConfigError: fewer rows have a label.
-    """
-    own = partitioned.train[active]
-    labelled = own.labelled_rows()
-    if num_labels > len(labelled):
-        raise ConfigError(
-            f"data.labels is {num_labels}, but only {len(labelled)} training rows of party "
-            f"{active!r} have a label; ask for at most so many"
-        )
-    order = torch.randperm(len(labelled), generator=generator(seed, active, "kept labels"))
-    kept = own.with_labels_on(labelled[order[:num_labels]].sort().values)
-    parties = partitioned.train.parties.values()
-    train = dd.Federation(kept if party.name == active else party for party in parties)
-    return replace(partitioned, train=train)
+    return section.partition.deal(train, test, section)
 
 
 def device(name: str) -> torch.device:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from dovetail import evaluation
-from dovetail.cli.output import EpochProgress, console, result_table
+from dovetail.cli.driver import open_driver
+from dovetail.cli.output import console, result_table
 from dovetail.cli.partyfile import fingerprints
+from dovetail.cli.progress import EpochProgress
 from dovetail.cli.runfile import RunFile, load_run, resolved
 from dovetail.cli.setup import device, load_data, setup
 from dovetail.errors import ConfigError
@@ -62,50 +65,64 @@ def train_seeds(
     _check_folder(out)
     if not alone:  # a summary says that all seeds finished
         (out / "result.json").unlink(missing_ok=True)
-    loaded = None
     results = []
-    for seed, folder in folders.items():
-        settings = resolved(run, seed)
-        if run.parties is not None:
-            settings["sha256"] = fingerprints(tuple(Path(file) for file in run.parties))
-        done = evaluation.finished(folder, settings) if resume else None
-        if done is not None:
-            results.append(done)
-            continue
-        if loaded is None:
-            device(run.device)  # one that is not there is told before data are read
-            loaded = load_data(run, show_progress=show_progress)
-        task = setup(run, seed, loaded)
-        title = "" if alone else f"seed {seed} "
-        with (
-            evaluation.RunFolder(folder, settings, seed=seed, method=run.method) as kept,
-            EpochProgress(title, shown=show_progress) as progress,
-        ):
-
-            def observe(
-                stage: str,
-                num_epochs: int,
-                line: dict[str, Any],
-                kept: evaluation.RunFolder = kept,
-                progress: EpochProgress = progress,
-            ) -> None:
-                kept.epoch(stage, line)
-                progress.epoch(stage, num_epochs, line)
-
-            for stage, outcome in evaluation.run(task, seed, observe):
-                kept.stage(stage, outcome)
-                for party, missed in outcome.missed.items():
-                    print(
-                        f"dovetail: party {party!r} was left out of {missed['steps']} of "
-                        f"{missed['of']} steps; first in {missed['first']}",
-                        file=sys.stderr,
-                    )
-            results.append(kept.finish(task.active))
+    loaded = driver = None
+    with ExitStack() as stack:
+        for seed, folder in folders.items():
+            settings = resolved(run, seed)
+            if run.parties is not None:
+                settings["sha256"] = fingerprints(tuple(Path(file) for file in run.parties))
+            done = evaluation.finished(folder, settings) if resume else None
+            if done is not None:
+                results.append(done)
+                continue
+            if loaded is None:
+                device(run.device)  # one that is not there is told before data are read
+                driver = stack.enter_context(open_driver(run, show_progress=show_progress))
+                loaded = load_data(run, driver=driver, show_progress=show_progress)
+            task = setup(run, seed, loaded)
+            title = "" if alone else f"seed {seed} "
+            with (
+                evaluation.RunFolder(
+                    folder,
+                    settings,
+                    seed=seed,
+                    method=run.method,
+                    resume=resume,
+                    every=run.checkpoint_every,
+                ) as kept,
+                EpochProgress(title, shown=show_progress) as progress,
+            ):
+                if driver is not None:
+                    kept.name(driver.begin(seed, kept.id))
+                results.append(_train(task, seed, kept, progress))
     if alone:
         return results[0]
     summary = evaluation.summarise(results)
     evaluation.write_text(out / "result.json", json.dumps(summary, indent=2) + "\n")
     return summary
+
+
+def _train(
+    task: evaluation.Setup, seed: int, kept: evaluation.RunFolder, progress: EpochProgress
+) -> dict[str, Any]:
+    """Train one seed into its folder."""
+
+    def observe(stage: str, total: int, line: dict[str, Any]) -> None:
+        kept.epoch(stage, line)
+        progress.epoch(stage, total, line)
+
+    stages = evaluation.run(task, seed, observe, checkpoint=kept.checkpoint, skip=kept.stages)
+    for stage, outcome in stages:
+        kept.stage(stage, outcome)
+        for party, missed in outcome.missed.items():
+            unit = "steps" if "steps" in missed else "rounds"
+            print(
+                f"dovetail: party {party!r} was left out of {missed[unit]} of "
+                f"{missed['of']} {unit}; first in {missed['first']}",
+                file=sys.stderr,
+            )
+    return kept.finish()
 
 
 def _check_folder(out: Path) -> None:

@@ -1,8 +1,20 @@
 """Which party holds which block of which sample, and how raw data becomes blocks."""
 
+from dovetail.data.agreed import (
+    CategorySummary,
+    NumberSummary,
+    Summary,
+    agree,
+    common_first,
+    kind_of,
+    summarise,
+)
+from dovetail.data.blocks import Blocks, Share, blocks, read_assignment
+from dovetail.data.common_unique import CommonUnique, common_unique
 from dovetail.data.databases import is_database_url, read_database
 from dovetail.data.datasets import BUILT_IN, Dataset, load, split, subset
 from dovetail.data.federation import Alignment, Coverage, Federation
+from dovetail.data.homes import keep_labels, split_homes
 from dovetail.data.images import ImageInput, ImagePart, ImageSet, read_images
 from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.minibatches import Minibatches
@@ -10,6 +22,7 @@ from dovetail.data.partitions import Partitioned, columns, strips
 from dovetail.data.party import UNLABELLED, PartyData
 from dovetail.data.partytables import PartyTable, read_party_table
 from dovetail.data.preprocessing import TableEncoder
+from dovetail.data.regions import ImageRegion, quadrants
 from dovetail.data.shared import SharedRows
 from dovetail.data.tables import Column, Table, is_query, read_table, table_from_arrays, write_table
 from dovetail.data.task import (
@@ -25,38 +38,55 @@ __all__ = [
     "BUILT_IN",
     "UNLABELLED",
     "Alignment",
+    "Blocks",
+    "CategorySummary",
     "Classification",
     "Column",
+    "CommonUnique",
     "Coverage",
     "Dataset",
     "Federation",
     "ImageInput",
     "ImagePart",
+    "ImageRegion",
     "ImageSet",
     "Input",
     "Minibatches",
+    "NumberSummary",
     "Partitioned",
     "PartyData",
     "PartyTable",
     "Regression",
+    "Share",
     "SharedRows",
+    "Summary",
     "Table",
     "TableEncoder",
     "Task",
+    "agree",
+    "blocks",
     "columns",
+    "common_first",
+    "common_unique",
     "encode_labels",
     "fit_task",
     "input_from_json",
     "is_database_url",
     "is_query",
+    "keep_labels",
+    "kind_of",
     "load",
+    "quadrants",
+    "read_assignment",
     "read_database",
     "read_images",
     "read_party_table",
     "read_table",
     "split",
+    "split_homes",
     "strips",
     "subset",
+    "summarise",
     "table_from_arrays",
     "task_from_json",
     "write_table",

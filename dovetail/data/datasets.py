@@ -104,7 +104,9 @@ def split(dataset: Dataset, *, test: float, seed: int, stratify: bool) -> tuple[
     """
     if not 0 < test < 1:
         raise DataError(f"test must be a share of the rows between 0 and 1, got {test}")
-    train_rows, test_rows = _drawn(dataset, test, seed, stratify)
+    train_rows, test_rows = draw_rows(
+        dataset.labels, test, seed=seed, stratify=stratify, whose=f"rows of {dataset.name}"
+    )
     return dataset.take(train_rows), dataset.take(test_rows)
 
 
@@ -121,31 +123,43 @@ def subset(dataset: Dataset, *, rows: int, seed: int, stratify: bool) -> Dataset
         )
     if rows == dataset.num_rows:
         return dataset
-    _, drawn = _drawn(dataset, rows, seed, stratify)
+    _, drawn = draw_rows(
+        dataset.labels, rows, seed=seed, stratify=stratify, whose=f"rows of {dataset.name}"
+    )
     return dataset.take(np.sort(drawn))
 
 
-def _drawn(
-    dataset: Dataset, size: float, seed: int, stratify: bool
+def draw_rows(
+    labels: Column, size: float, *, seed: int, stratify: bool, whose: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows left and rows drawn; ``size`` is a share (float) or a number of rows (int)."""
+    """Rows left and rows drawn, both shuffled.
+
+    Args:
+        labels: (N,) raw labels.
+        size: what to draw: a share (float) or a number of rows (int).
+        seed: 0 or more.
+        stratify: keep the classes' shares the same in both.
+        whose: what the N rows are called in errors.
+
+    Raises:
+        DataError: a part would be empty, or a class has too few rows to be in both.
+    """
     # Imported where it is used: scikit-learn takes a second to import.
     from sklearn.model_selection import train_test_split
 
+    num_rows = len(labels.values)
     strata = None
     if stratify:
         # Rows without a label are a stratum of their own.
-        _, strata = np.unique(dataset.labels.values, return_inverse=True)
-        strata = np.where(dataset.labels.missing, -1, strata)
+        _, strata = np.unique(labels.values, return_inverse=True)
+        strata = np.where(labels.missing, -1, strata)
     try:
         left, drawn = train_test_split(
-            np.arange(dataset.num_rows), test_size=size, random_state=seed, stratify=strata
+            np.arange(num_rows), test_size=size, random_state=seed, stratify=strata
         )
     except ValueError as error:
         how = " by label" if stratify else ""
-        raise DataError(
-            f"cannot split the {dataset.num_rows} rows of {dataset.name}{how}: {error}"
-        ) from None
+        raise DataError(f"cannot split the {num_rows} {whose}{how}: {error}") from None
     return left, drawn
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from dovetail.data.images import ImageInput
 from dovetail.data.preprocessing import TableEncoder
+from dovetail.data.regions import ImageRegion
 from dovetail.errors import ModelError
 
 Input = TableEncoder | ImageInput
@@ -23,4 +24,6 @@ def input_from_json(stored: Mapping[str, Any]) -> Input:
         return TableEncoder.from_json(stored)
     if kind == "image":
         return ImageInput.from_json(stored)
+    if kind == "region":
+        return ImageRegion.from_json(stored)
     raise ModelError(f"a model's input is a 'table' or an 'image', got {kind!r}")

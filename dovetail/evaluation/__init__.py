@@ -1,27 +1,22 @@
 """Scores, tabulates or draws a run."""
 
-from dovetail.evaluation.experiment import (
-    SUBSTITUTES,
-    Outcome,
-    PassiveSetup,
-    Setup,
-    Stage,
-    pool,
-    run,
-)
+from dovetail.evaluation.apfed import SUBSTITUTES, ApfedSetup, PassiveSetup, pool
+from dovetail.evaluation.experiment import Observer, Outcome, Setup, mean_over, run
 from dovetail.evaluation.metrics import headline, mean_and_spread, score
 from dovetail.evaluation.runfolder import RunFolder, finished, summarise, write_text
 
 __all__ = [
     "SUBSTITUTES",
+    "ApfedSetup",
+    "Observer",
     "Outcome",
     "PassiveSetup",
     "RunFolder",
     "Setup",
-    "Stage",
     "finished",
     "headline",
     "mean_and_spread",
+    "mean_over",
     "pool",
     "run",
     "score",

@@ -21,7 +21,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from dovetail.data import Federation, ImageInput, Partitioned, PartyData
+from dovetail.data import Blocks, Federation, ImageInput, Input, Partitioned, PartyData
 from dovetail.data.task import Classification
 from dovetail.errors import DataError
 
@@ -88,15 +88,21 @@ def from_partition(partitioned: Partitioned) -> list[Part]:
     classes = task.classes if isinstance(task, Classification) else ()
     parts = []
     for name, data in partitioned.train.parties.items():
-        own = partitioned.inputs[name]
-        if isinstance(own, ImageInput):
-            shape = " × ".join(str(size) for size in own.shape)
-            names: tuple[str, ...] = (f"{shape}, {own.axis} {own.start} to {own.stop}",)
+        if isinstance(partitioned, Blocks):
+            inputs = {block: partitioned.block_inputs[block] for block in data.blocks}
         else:
-            names = own.columns
-        has_labels = data.labels is not None
-        parts.append(Part(data, dict.fromkeys(data.blocks, names), classes if has_labels else ()))
+            inputs = dict.fromkeys(data.blocks, partitioned.inputs[name])
+        columns = {block: _columns(own) for block, own in inputs.items()}
+        parts.append(Part(data, columns, classes if data.labels is not None else ()))
     return parts
+
+
+def _columns(own: Input) -> tuple[str, ...]:
+    """A block's columns, or one line that describes its part of an image."""
+    if not isinstance(own, ImageInput):
+        return own.columns
+    shape = " × ".join(str(size) for size in own.shape)
+    return (f"{shape}, {own.axis} {own.start} to {own.stop}",)
 
 
 @dataclass(frozen=True, eq=False)

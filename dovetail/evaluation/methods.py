@@ -549,7 +549,7 @@ def _chfl(found: _Situation) -> Fit:
         f"yes: every party has labels, on different samples{told}; "
         f"{count_text(len(common), 'column')} {'is' if len(common) == 1 else 'are'} at all "
         f"{len(everyone)} parties, and each has {own_counts} of its own",
-        _not_yet("chfl"),
+        "dovetail train RUN --set method=chfl",
         tuple(
             MessageSize(name, "coordinator", "round", size, size, assuming) for name in found.names
         ),
@@ -611,7 +611,7 @@ def _hyfem(found: _Situation) -> Fit:
         f"{'is' if shared_columns == 1 else 'are'} at two or more of "
         f"{count_text(len(found.names), 'party', 'parties')} "
         f"({count_text(len(found.blocks), 'block')} by who holds what){notes}",
-        _not_yet("hyfem"),
+        "dovetail train RUN --set method=hyfem",
         tuple(sizes),
     )
 

@@ -1,5 +1,15 @@
 """Layers and networks that algorithms share, and the form in which a model is kept."""
 
+from dovetail.models.blocks import (
+    BlocksNetwork,
+    BlocksSpec,
+    Extractor,
+    ResNet18,
+    SmallCnn,
+    Unchanged,
+    extractor_from_json,
+)
+from dovetail.models.columns import Column, Columns, ColumnsSpec, UniqueColumn
 from dovetail.models.networks import (
     TABLE_3,
     TABLE_4,
@@ -14,20 +24,38 @@ from dovetail.models.networks import (
 from dovetail.models.optimizers import OptimizerConfig
 from dovetail.models.randomness import RandomStream, derive_seed, generator
 from dovetail.models.saved import Model, Prediction, load
+from dovetail.models.specs import EncoderHead, EncoderHeadNetwork, NetworkSpec
+from dovetail.models.stacked import StackedColumns, StackedOptimizer
 
 __all__ = [
     "TABLE_3",
     "TABLE_4",
+    "BlocksNetwork",
+    "BlocksSpec",
+    "Column",
+    "Columns",
+    "ColumnsSpec",
     "Convolutional",
+    "EncoderHead",
+    "EncoderHeadNetwork",
     "EncoderSpec",
+    "Extractor",
     "Head",
     "Model",
+    "NetworkSpec",
     "OptimizerConfig",
     "Perceptron",
     "Prediction",
     "RandomStream",
+    "ResNet18",
+    "SmallCnn",
+    "StackedColumns",
+    "StackedOptimizer",
+    "Unchanged",
+    "UniqueColumn",
     "derive_seed",
     "encoder_from_json",
+    "extractor_from_json",
     "generator",
     "load",
     "network_input",

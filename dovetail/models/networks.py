@@ -187,7 +187,7 @@ def encoder_from_json(stored: dict[str, Any]) -> EncoderSpec:
             )
     raise ModelError(
         f"an encoder is 'perceptron' or 'convolutional', got {stored.get('kind')!r}; "
-        "a network of your own must be handed to load(folder, encoder=..., head=...)"
+        "copy the whole folder again"
     )
 
 

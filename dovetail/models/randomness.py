@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from dovetail.errors import ConfigError
 
 
 def derive_seed(seed: int, *purpose: str) -> int:
@@ -56,3 +59,21 @@ class RandomStream:
         if self._device is not None:
             self._own_cuda = torch.cuda.get_rng_state(self._device)
             torch.cuda.set_rng_state(self._outer_cuda, self._device)
+
+    def state(self) -> dict[str, Any]:
+        """Where the stream is, for ``restore``; not from inside it."""
+        return {"own": self._own, "cuda": self._own_cuda}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from there.
+
+        Raises:
+            ConfigError: the state is of another kind of device.
+        """
+        if (state["cuda"] is None) != (self._device is None):
+            then, now = ("cpu", "cuda") if state["cuda"] is None else ("cuda", "cpu")
+            raise ConfigError(
+                f"the saved random numbers are of device {then!r}, this run computes on {now!r}; "
+                "resume on the same kind of device"
+            )
+        self._own, self._own_cuda = state["own"], state["cuda"]

@@ -1,14 +1,13 @@
 """A model that its party uses alone: predicts, is saved to a folder, and is loaded from it.
 
 The folder holds ``model.safetensors`` (the weights) and ``model.json`` (everything else: the
-networks' layers, the task, and how raw columns become network inputs).
+network's layers, the task, and how raw columns become network inputs).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import shutil
 import tempfile
@@ -27,15 +26,16 @@ from torch import Tensor, nn
 from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.task import Classification, Task, task_from_json
 from dovetail.errors import DataError, DovetailError, ModelError
-from dovetail.models.networks import (
-    EncoderSpec,
-    Head,
-    encoder_from_json,
-    network_input,
-    output_shape,
-)
+from dovetail.models.networks import Shape, network_input
+from dovetail.models.specs import NetworkSpec, spec_from_json
 
-FORMAT = 1
+FORMAT = 2
+
+#: What ``model.json`` says of a model itself; ``about`` adds the rest.
+_OWN_KEYS = ("format", "party", "task", "network", "blocks", "weights_sha256")
+
+#: (N, ...) rows of the only block, or block -> (N, ...) rows.
+Rows = Tensor | Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,71 +55,113 @@ class Prediction:
 
 @dataclass(eq=False)
 class Model:
-    """Encoder and head of one party, with what is needed to use them on raw data.
+    """The network of one party, with what is needed to use it on raw data.
+
+    A network takes a (B, ...) tensor where the model has one block, and a dict block -> (B, ...)
+    tensor where it has several; it gives (B, outputs). One whose attribute ``any_blocks`` is True
+    also takes a dict with some of its blocks only.
 
     Attributes:
         party: whose model it is.
         task: what it predicts.
-        encoder: (B, *input_shape) -> codes.
-        head: (B, D) flattened codes -> (B, outputs).
-        input_shape: shape of one row of network input.
-        input: how raw columns or images become that row; None if only tensors are given.
-        encoder_spec, head_spec: what the networks are built from; None for networks of your own.
+        network: predicts.
+        spec: what the network is built from; None for a network of your own.
+        shapes: block -> shape of one row of network input.
+        inputs: block -> how raw columns or images become that row; a block is left out where only
+            tensors are given.
         about: more to keep with it (method, label, seed, ...), JSON-ready.
     """
 
     party: str
     task: Task
-    encoder: nn.Module
-    head: nn.Module
-    input_shape: tuple[int, ...]
-    input: Input | None = None
-    encoder_spec: EncoderSpec | None = None
-    head_spec: Head | None = None
+    network: nn.Module
+    spec: NetworkSpec | None
+    shapes: Mapping[str, Shape]
+    inputs: Mapping[str, Input] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
 
-    def outputs(self, x: Tensor, *, batch_size: int = 512) -> Tensor:
+    @property
+    def any_blocks(self) -> bool:
+        """Whether it predicts from some of its blocks, too."""
+        return bool(getattr(self.network, "any_blocks", False))
+
+    def outputs(self, x: Rows, *, batch_size: int = 512) -> Tensor:
         """(N, C) logits or (N, 1) standardised values; asks no other party.
 
         Raises:
-            DataError: rows of another shape than the model was trained on.
+            DataError: blocks or rows of another shape than the model was trained on.
         """
-        if tuple(x.shape[1:]) != self.input_shape:
-            raise DataError(
-                f"the model of party {self.party!r} takes rows of shape {self.input_shape}, "
-                f"got {tuple(x.shape[1:])}"
-            )
-        parameters = [*self.encoder.parameters(), *self.head.parameters()]
-        device = parameters[0].device if parameters else None
-        trained = self.encoder.training, self.head.training
-        self.encoder.eval()
-        self.head.eval()
+        blocks = self._blocks(x)
+        parameter = next(self.network.parameters(), None)
+        device = None if parameter is None else parameter.device
+        trained = [(module, module.training) for module in self.network.modules()]
+        self.network.eval()
+        parts = []
         with torch.inference_mode():
-            parts = [
-                self.head(self.encoder(network_input(part, device)).flatten(1)).cpu()
-                for part in x.split(batch_size)
-            ]
-        self.encoder.train(trained[0])
-        self.head.train(trained[1])
+            for start in range(0, _num_rows(blocks), batch_size):
+                batch = {
+                    name: network_input(block[start : start + batch_size], device)
+                    for name, block in blocks.items()
+                }
+                given = batch if len(self.shapes) > 1 else next(iter(batch.values()))
+                parts.append(self.network(given).cpu())
+        for module, was_training in trained:
+            module.training = was_training
         return torch.cat(parts) if parts else torch.empty(0, self.task.num_outputs)
 
-    def predict(self, x: Tensor, *, batch_size: int = 512) -> Prediction:
-        """Class or value of each row; asks no other party (Eq. 11).
-
-        Args:
-            x: (N, *input_shape) network inputs; see ``input.transform`` for raw data.
+    def _blocks(self, x: Rows) -> dict[str, Tensor]:
+        """Block -> rows, in the model's order.
 
         Raises:
-            DataError: rows of another shape than the model was trained on.
+            DataError: blocks that do not fit the model.
+        """
+        if isinstance(x, Tensor):
+            if len(self.shapes) > 1:
+                raise DataError(
+                    f"the model of party {self.party!r} takes the blocks {list(self.shapes)}; give "
+                    "a dict block -> rows, got one tensor"
+                )
+            x = {next(iter(self.shapes)): x}
+        unknown = x.keys() - self.shapes.keys()
+        missing = self.shapes.keys() - x.keys()
+        if unknown or not x or (missing and not self.any_blocks):
+            raise DataError(
+                f"the model of party {self.party!r} takes "
+                f"{'one or more of ' if self.any_blocks else ''}the blocks {list(self.shapes)}, "
+                f"got {list(x)}"
+            )
+        for name, block in x.items():
+            if tuple(block.shape[1:]) != self.shapes[name]:
+                which = f" of block {name!r}" if len(self.shapes) > 1 else ""
+                raise DataError(
+                    f"the model of party {self.party!r} takes rows{which} of shape "
+                    f"{self.shapes[name]}, got {tuple(block.shape[1:])}"
+                )
+        counts = {name: len(block) for name, block in x.items()}
+        if len(set(counts.values())) > 1:
+            raise DataError(
+                f"the blocks for the model of party {self.party!r} differ in rows: {counts}"
+            )
+        return {name: x[name] for name in self.shapes if name in x}
+
+    def predict(self, x: Rows, *, batch_size: int = 512) -> Prediction:
+        """Class or value of each row; asks no other party (APFed, Eq. 11).
+
+        Args:
+            x: (N, ...) network inputs, or block -> inputs where the model has several; see
+                ``inputs[block].transform`` for raw data.
+
+        Raises:
+            DataError: blocks or rows of another shape than the model was trained on.
             ModelError: outputs that are not finite.
         """
         outputs = self.outputs(x, batch_size=batch_size)
         num_lost = int((~outputs.isfinite().all(dim=1)).sum())
         if num_lost:
             raise ModelError(
-                f"the model of party {self.party!r} gives {num_lost} of {len(x)} rows outputs that "
-                "are not finite: its training went astray, or these rows are far from those it "
-                "was trained on"
+                f"the model of party {self.party!r} gives {num_lost} of {len(outputs)} rows "
+                "outputs that are not finite: its training went astray, or these rows are far "
+                "from those it was trained on"
             )
         if isinstance(self.task, Classification):
             classes = np.array(self.task.classes)
@@ -138,16 +180,27 @@ class Model:
         folder = Path(folder)
         if folder.exists() and not (folder / "model.json").exists() and any(folder.iterdir()):
             raise ModelError(f"{folder} holds other files; save the model to a folder of its own")
-        weights = safetensors.torch.save(self._weights())
+        weights = safetensors.torch.save(
+            {
+                # A copy, as two names may be one tensor, which safetensors refuses.
+                name: value.detach().cpu().contiguous().clone()
+                for name, value in self.network.state_dict().items()
+            }
+        )
+        blocks = {
+            name: {
+                "shape": list(shape),
+                "input": self.inputs[name].to_json() if name in self.inputs else None,
+            }
+            for name, shape in self.shapes.items()
+        }
         description = {
             "format": FORMAT,
             "party": self.party,
             **self.about,
             "task": self.task.to_json(),
-            "input": self.input.to_json() if self.input else None,
-            "input_shape": list(self.input_shape),
-            "encoder": self.encoder_spec.to_json() if self.encoder_spec else {"kind": "custom"},
-            "head": self.head_spec.to_json() if self.head_spec else {"kind": "custom"},
+            "network": self.spec.to_json() if self.spec else {"kind": "custom"},
+            "blocks": blocks,
             "weights_sha256": hashlib.sha256(weights).hexdigest(),
         }
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -163,24 +216,17 @@ class Model:
             shutil.rmtree(fresh, ignore_errors=True)
         return folder
 
-    def _weights(self) -> dict[str, Tensor]:
-        parts = {"encoder": self.encoder, "head": self.head}
-        return {
-            # A copy, as two names may be one tensor, which safetensors refuses.
-            f"{part}.{name}": value.detach().cpu().contiguous().clone()
-            for part, network in parts.items()
-            for name, value in network.state_dict().items()
-        }
+
+def _num_rows(blocks: Mapping[str, Tensor]) -> int:
+    return len(next(iter(blocks.values())))
 
 
-def load(
-    folder: str | Path, *, encoder: nn.Module | None = None, head: nn.Module | None = None
-) -> Model:
+def load(folder: str | Path, *, network: nn.Module | None = None) -> Model:
     """The model in a folder that ``Model.save`` wrote.
 
     Args:
-        encoder, head: for a model that was trained with networks of your own: the same networks,
-            whose weights are then replaced.
+        network: for a model that was trained with a network of your own: the same network, whose
+            weights are then replaced. APFed's is ``EncoderHeadNetwork(encoder, head)``.
 
     Raises:
         ModelError: no model there, files that cannot be read or do not belong together.
@@ -206,7 +252,7 @@ def load(
             "copy the whole folder again"
         )
     try:
-        return _build(description, weights, encoder, head)
+        return _build(description, weights, network)
     except DovetailError as error:
         raise ModelError(f"{folder}: {error}") from None
     except KeyError as error:
@@ -215,6 +261,7 @@ def load(
         ) from None
     except (
         AttributeError,
+        IndexError,
         TypeError,
         ValueError,
         RuntimeError,
@@ -225,48 +272,60 @@ def load(
         raise ModelError(f"{folder}: the model cannot be rebuilt ({cause})") from None
 
 
-def _build(
-    description: dict[str, Any], weights: bytes, encoder: nn.Module | None, head: nn.Module | None
-) -> Model:
+def _build(description: dict[str, Any], weights: bytes, network: nn.Module | None) -> Model:
     task = task_from_json(description["task"])
-    input_shape = tuple(description["input_shape"])
-    if not input_shape or not all(isinstance(size, int) and size > 0 for size in input_shape):
-        raise ModelError(f"input_shape is one or more sizes, got {list(input_shape)}")
+    blocks = description["blocks"]
+    if not blocks:
+        raise ModelError("a model has one block or more; copy the whole folder again")
+    shapes = {name: _shape(name, block["shape"]) for name, block in blocks.items()}
     tensors = safetensors.torch.load(weights)
-    encoder_spec = head_spec = None
-    # Layers are made without memory: their weights come from the file, and nothing is drawn.
-    if encoder is None:
-        encoder_spec = encoder_from_json(description["encoder"])
-        with torch.device("meta"):
-            encoder = encoder_spec.encoder(input_shape)
-    if head is None:
-        if description["head"].get("kind") == "custom":
-            raise ModelError("the head is a network of your own: load(folder, head=...)")
-        head_spec = Head(tuple(description["head"]["widths"]), description["head"]["dropout"])
-        device = next((each.device for each in encoder.parameters()), torch.device("cpu"))
-        code_width = math.prod(output_shape(encoder, input_shape, device))
-        with torch.device("meta"):
-            head = head_spec.build(code_width, task.num_outputs)
-    for part, network in {"encoder": encoder, "head": head}.items():
-        own = {
-            name.removeprefix(f"{part}."): value
-            for name, value in tensors.items()
-            if name.startswith(f"{part}.")
-        }
-        if any(each.is_meta for each in network.parameters()):
-            own = {name: value.float() for name, value in own.items()}
-            network.load_state_dict(own, assign=True)
-        else:
-            network.load_state_dict(own)
-    known = {"format", "party", "task", "input", "input_shape", "encoder", "head", "weights_sha256"}
+    spec = None
+    if network is None:
+        spec = spec_from_json(description["network"])
+        network = _rebuilt(spec, shapes, task, tensors)
+    network.load_state_dict(tensors)
     return Model(
         party=description["party"],
         task=task,
-        encoder=encoder.eval(),
-        head=head.eval(),
-        input_shape=input_shape,
-        input=input_from_json(description["input"]) if description["input"] else None,
-        encoder_spec=encoder_spec,
-        head_spec=head_spec,
-        about={name: value for name, value in description.items() if name not in known},
+        network=network.eval(),
+        spec=spec,
+        shapes=shapes,
+        inputs={
+            name: input_from_json(block["input"])
+            for name, block in blocks.items()
+            if block["input"] is not None
+        },
+        about={name: value for name, value in description.items() if name not in _OWN_KEYS},
     )
+
+
+def _shape(name: str, stored: Any) -> Shape:
+    shape = tuple(stored)
+    if not shape or not all(type(size) is int and size > 0 for size in shape):
+        raise ModelError(f"the shape of block {name!r} is one or more sizes, got {list(shape)}")
+    return shape
+
+
+def _rebuilt(
+    spec: NetworkSpec, shapes: Mapping[str, Shape], task: Task, tensors: Mapping[str, Tensor]
+) -> nn.Module:
+    """The network of this spec; nothing is drawn from torch's generators.
+
+    Raises:
+        ModelError: a network that does not fit the model's blocks or task.
+        RuntimeError: one that does not fit the weights.
+    """
+    # First without memory, so that no description makes a network larger than its weights.
+    with torch.device("meta"):
+        outline = spec.build().eval()
+        zeros = {name: torch.zeros(2, *shape) for name, shape in shapes.items()}
+        with torch.no_grad():
+            outputs = outline(zeros if len(shapes) > 1 else next(iter(zeros.values())))
+    if tuple(outputs.shape) != (2, task.num_outputs):
+        raise ModelError(
+            f"its network gives outputs of shape {tuple(outputs.shape[1:])}, its task needs "
+            f"{task.num_outputs}; copy the whole folder again"
+        )
+    outline.load_state_dict(tensors, assign=True)
+    with torch.random.fork_rng(devices=[]):
+        return spec.build()

@@ -1,19 +1,37 @@
 """Whatever carries, checks or counts a message."""
 
+from dovetail.network.checkpoint import Checkpoint, Keeper, State, Stateful, StatefulParty
 from dovetail.network.engine import Engine, Party, Pending, Replies
 from dovetail.network.inprocess import InProcess
-from dovetail.network.ledger import Ledger
-from dovetail.network.messages import Message, check_shape, decode, encode
+from dovetail.network.ledger import Ledger, LedgerFile
+from dovetail.network.messages import (
+    Header,
+    Message,
+    Precision,
+    check_shape,
+    decode,
+    encode,
+    read_header,
+)
 
 __all__ = [
+    "Checkpoint",
     "Engine",
+    "Header",
     "InProcess",
+    "Keeper",
     "Ledger",
+    "LedgerFile",
     "Message",
     "Party",
     "Pending",
+    "Precision",
     "Replies",
+    "State",
+    "Stateful",
+    "StatefulParty",
     "check_shape",
     "decode",
     "encode",
+    "read_header",
 ]

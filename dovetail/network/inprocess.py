@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from dovetail.errors import DovetailError, MessageError, PartyError
 from dovetail.network.engine import Engine, Party, Replies
-from dovetail.network.messages import Message, decode, encode
+from dovetail.network.messages import Message, Precision, decode, encode
 
 R = TypeVar("R", bound=Message)
 
@@ -31,14 +31,22 @@ class InProcess(Engine):
         parties: name -> party.
         driver: the driver's name, in the ledger.
         through_bytes: encode and decode every message, as a wire would; slower, same results.
+        precision: how float32 tensors travel. Any other than float32 goes through bytes, so that
+            the results are those of a wire.
     """
 
     def __init__(
-        self, parties: Mapping[str, Party], *, driver: str, through_bytes: bool = False
+        self,
+        parties: Mapping[str, Party],
+        *,
+        driver: str,
+        through_bytes: bool = False,
+        precision: Precision = "float32",
     ) -> None:
         super().__init__(driver)
         self._parties = dict(parties)
-        self._through_bytes = through_bytes
+        self._precision = precision
+        self._through_bytes = through_bytes or precision != "float32"
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -64,13 +72,19 @@ class InProcess(Engine):
             raise PartyError(name, f"no such party; there are {list(self._parties)}")
         if not isinstance(request, party.accepts):
             raise MessageError(f"it does not answer {request.wire_name()}")
-        self.ledger.record(self.driver, name, request)
-        if self._through_bytes:
-            request = decode(encode(request), party.accepts)
-        answer = party.handle(request)
-        self.ledger.record(name, self.driver, answer)
-        if self._through_bytes:
-            return decode(encode(answer), (reply,))
+        request = self._carried(self.driver, name, request, party.accepts)
+        answer = self._carried(name, self.driver, party.handle(request), (reply,))
         if not isinstance(answer, reply):
             raise MessageError(f"expected {reply.wire_name()}, got {answer.wire_name()}")
         return answer
+
+    def _carried(
+        self, sender: str, receiver: str, message: Message, accept: tuple[type[Message], ...]
+    ) -> Message:
+        """The message as it arrives."""
+        if self._through_bytes:
+            data = encode(message, precision=self._precision)
+            self.ledger.record(sender, receiver, message, self._precision)
+            return decode(data, accept)
+        self.ledger.record(sender, receiver, message)
+        return message

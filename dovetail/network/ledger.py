@@ -1,49 +1,70 @@
-"""The ledger: what left each party, and for whom."""
+"""The ledger: what left each party, and for whom.
+
+``Ledger`` counts in memory, for a run's report. ``LedgerFile`` is a party's own record on its disk:
+one line per message that left it, each bound to the one before by a hash.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
+import logging
+import os
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from dovetail.network.messages import Message
+from dovetail.errors import NetworkError
+from dovetail.network.messages import Message, OnWire, Precision, on_wire
 
 _Tensor = tuple[str, tuple[int, ...], str]  # name, shape, dtype
 _Line = tuple[str, str, str, tuple[_Tensor, ...]]  # sender, receiver, message type, tensors
+
+FORMAT = "dovetail ledger 1"
+
+#: What the first line has for the hash of the line before.
+NO_HASH = "0" * 64
+
+_MAX_LINE_BYTES = 2**20
+_HASH = b',"hash":"'
+_OPENING = f'{{"ledger":"{FORMAT}",'.encode()
+
+_log = logging.getLogger(__name__)
+_to_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 class Ledger:
     """Counts messages by sender, receiver, type, and the names, shapes and dtypes of tensors.
 
-    Bytes are those of the tensors; a message's header adds a few hundred.
+    Bytes are those of the tensors as they travel; a message's header adds a few hundred.
     """
 
     def __init__(self) -> None:
         self._counts: dict[_Line, int] = {}
         self._bytes: dict[_Line, int] = {}
 
-    def record(self, sender: str, receiver: str, message: Message) -> None:
-        """Add one message."""
-        tensors = message.tensors()
-        described = tuple(
-            (name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-            for name, tensor in tensors.items()
-        )
+    def record(
+        self, sender: str, receiver: str, message: Message, precision: Precision = "float32"
+    ) -> None:
+        """Add one message, whose float32 tensors travel in this precision."""
+        described, num_bytes = _described(on_wire(message, precision))
         line = (sender, receiver, message.wire_name(), described)
+        self._bytes[line] = self._bytes.get(line, 0) + num_bytes
         self._counts[line] = self._counts.get(line, 0) + 1
-        self._bytes[line] = self._bytes.get(line, 0) + sum(t.nbytes for t in tensors.values())
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """One JSON-ready line per kind of message, in the order they first left."""
-        for line, count in self._counts.items():
+        for line, count in list(self._counts.items()):  # a queued message may leave meanwhile
             sender, receiver, kind, described = line
             yield {
                 "from": sender,
                 "to": receiver,
                 "message": kind,
-                "tensors": [
-                    {"name": name, "shape": list(shape), "dtype": dtype}
-                    for name, shape, dtype in described
-                ],
+                "tensors": _tensor_list(described),
                 "count": count,
                 "bytes": self._bytes[line],
             }
@@ -51,7 +72,354 @@ class Ledger:
     def bytes_by_party(self) -> dict[str, dict[str, int]]:
         """Party -> bytes "sent" and "received"."""
         totals: dict[str, dict[str, int]] = {}
-        for (sender, receiver, _, _), num_bytes in self._bytes.items():
+        for (sender, receiver, _, _), num_bytes in list(self._bytes.items()):
             for party, direction in ((sender, "sent"), (receiver, "received")):
                 totals.setdefault(party, {"sent": 0, "received": 0})[direction] += num_bytes
         return totals
+
+    def state(self) -> dict[str, Any]:
+        """All counts so far, JSON-ready, for a checkpoint."""
+        return {"lines": list(self.lines())}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on counting from there; what was counted here is forgotten."""
+        self._counts, self._bytes = {}, {}
+        for line in state["lines"]:
+            described = tuple(
+                (each["name"], tuple(each["shape"]), each["dtype"]) for each in line["tensors"]
+            )
+            key = (line["from"], line["to"], line["message"], described)
+            self._counts[key], self._bytes[key] = line["count"], line["bytes"]
+
+
+@lru_cache(maxsize=1024)
+def _described(travelling: tuple[OnWire, ...]) -> tuple[tuple[_Tensor, ...], int]:
+    """The tensors of a message as they travel, and their bytes."""
+    described = tuple(
+        (name, shape, str(dtype).removeprefix("torch.")) for name, shape, dtype, _ in travelling
+    )
+    return described, sum(each.num_bytes for each in travelling)
+
+
+def _tensor_list(described: Iterable[_Tensor]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "shape": list(shape), "dtype": dtype} for name, shape, dtype in described
+    ]
+
+
+# --- A party's own record -------------------------------------------------------------------------
+
+
+class LedgerFile:
+    """Appends one line of JSON for each message that leaves this party, before it leaves.
+
+        time       when, UTC
+        run        which run it belongs to
+        sequence   the number of the request that it answers
+        to         for whom
+        message    its type
+        tensors    name -> [dtype, shape], as they travelled
+        bytes      of these tensors
+        bytes_to   running total for this receiver
+        bytes_all  running total for all
+        count      how many messages this line stands for, where that is not one
+        previous   the hash of the line before
+        hash       SHA-256 of this line, up to but without ``,"hash"``
+
+    Each start writes such a line, too: ``ledger`` (the format), ``party`` and ``time``, and ``cut``
+    where it has dropped the half line that a crash left. That message had not been sent.
+
+    A request or answer that goes out again under its number, because a line was lost, has one line
+    and is counted once. Of many failures in a row that a party tells one driver, a line stands for
+    ``count`` at most, written before the first of them leaves: refused requests cannot fill the
+    disk.
+
+    A line that was changed, removed, inserted or moved shows (``verify``). Two things do not show
+    from the file alone: lines missing at its end, and a file written anew as a whole. Who wants to
+    see those notes the last hash elsewhere from time to time, and looks for it later.
+
+    Lines reach the operating system at once, so that they outlive this process; they are forced
+    to the disk when the ledger is closed. After a power cut the last seconds may be missing.
+
+    Args:
+        path: the file; it is made if there is none, for its owner's eyes only. One that exists is
+            verified as a whole.
+        party: whose ledger it is.
+
+    Raises:
+        NetworkError: a file that is no ledger, another party's, or broken; or cannot be written.
+    """
+
+    def __init__(self, path: str | Path, party: str = "") -> None:
+        self.path = Path(path)
+        self.party = party
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise self._unwritable(error) from None
+        self._close = weakref.finalize(self, _close, self._file)
+        try:
+            self._begin()
+        except BaseException:
+            self._close()
+            raise
+
+    def _begin(self) -> None:
+        self._size = os.fstat(self._file).st_size
+        self._bytes_to: dict[str, int] = {}
+        self.last_hash = NO_HASH
+        opening: dict[str, Any] = {"ledger": FORMAT, "party": self.party, "time": _now()}
+        if self._size:
+            found = verify(self.path)
+            if found.num_lines and found.party != self.party:
+                raise NetworkError(
+                    f"{self.path}: expected the ledger of party {self.party!r}, found that of "
+                    f"{found.party!r}; give each party a file of its own"
+                )
+            self._bytes_to = found.bytes_to()
+            self.last_hash = found.last_hash
+            if found.unfinished_bytes:
+                opening["cut"] = found.unfinished_bytes
+                self._size -= found.unfinished_bytes
+                os.ftruncate(self._file, self._size)
+                _log.warning("%s: dropped a half line after line %d", self.path, found.num_lines)
+        self._append(opening)
+
+    def record(
+        self,
+        receiver: str,
+        message: Message,
+        *,
+        run: str = "",
+        sequence: int = 0,
+        precision: Precision = "float32",
+        count: int = 1,
+    ) -> None:
+        """Write down one message that is about to leave, encoded with these arguments.
+
+        ``count`` above one is for messages without tensors, of which at most so many will leave.
+
+        Raises:
+            NetworkError: it cannot be written, and the message must not be sent.
+        """
+        described, num_bytes = _described(on_wire(message, precision))
+        assert count == 1 or not described
+        bytes_to = self._bytes_to.get(receiver, 0) + num_bytes
+        self._append(
+            {
+                "time": _now(),
+                "run": run,
+                "sequence": sequence,
+                "to": receiver,
+                "message": message.wire_name(),
+                "tensors": {name: (dtype, shape) for name, shape, dtype in described},
+                "bytes": num_bytes,
+                "bytes_to": bytes_to,
+                "bytes_all": sum(self._bytes_to.values()) + num_bytes,
+                **({"count": count} if count > 1 else {}),
+            }
+        )
+        self._bytes_to[receiver] = bytes_to
+
+    def close(self) -> None:
+        """Forces all lines to the disk; nothing can be recorded any more."""
+        self._close()
+
+    def __enter__(self) -> LedgerFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _append(self, entries: Mapping[str, Any]) -> None:
+        if not self._close.alive:
+            raise NetworkError(f"{self.path}: this ledger is closed")
+        body = _to_json({**entries, "previous": self.last_hash})[:-1].encode()
+        digest = hashlib.sha256(body).hexdigest()
+        line = b'%b%b%b"}\n' % (body, _HASH, digest.encode())
+        try:
+            if os.fstat(self._file).st_size != self._size:
+                raise NetworkError(
+                    f"{self.path}: somebody else has written to it since it was opened; "
+                    "one process at a time keeps a ledger"
+                )
+            rest = line
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError as error:
+            os.ftruncate(self._file, self._size)  # the part that a full disk had room for
+            raise self._unwritable(error) from None
+        self._size += len(line)
+        self.last_hash = digest
+
+    def _unwritable(self, error: OSError) -> NetworkError:
+        return NetworkError(
+            f"{self.path}: the ledger cannot be written ({error.strerror}), so nothing is sent; "
+            "all earlier lines are kept; make room or allow writing there, and go on"
+        )
+
+
+def _close(file: int) -> None:
+    os.fsync(file)
+    os.close(file)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+# --- Reading it back ------------------------------------------------------------------------------
+
+
+@dataclass
+class Sent:
+    """How often one kind of message left for one receiver, when first and last."""
+
+    count: int = 0
+    bytes: int = 0
+    first: str = ""
+    last: str = ""
+
+
+@dataclass
+class Verified:
+    """An unbroken ledger, summed up.
+
+    Attributes:
+        party: whose it is.
+        num_lines: all of them, the lines of starts included.
+        last_hash: that of the last line.
+        unfinished_bytes: what stands after the last whole line.
+        sent: (receiver, message type, tensors as (name, shape, dtype)) -> how often and how much.
+    """
+
+    party: str = ""
+    num_lines: int = 0
+    last_hash: str = NO_HASH
+    unfinished_bytes: int = 0
+    sent: dict[tuple[str, str, tuple[_Tensor, ...]], Sent] = field(default_factory=dict)
+
+    def bytes_to(self) -> dict[str, int]:
+        """Receiver -> bytes of all tensors that left for it."""
+        totals: dict[str, int] = {}
+        for (receiver, _, _), sent in self.sent.items():
+            totals[receiver] = totals.get(receiver, 0) + sent.bytes
+        return totals
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """One JSON-ready line per receiver and kind of message, in the order they first left."""
+        for (receiver, kind, described), sent in self.sent.items():
+            yield {
+                "to": receiver,
+                "message": kind,
+                "tensors": _tensor_list(described),
+                "count": sent.count,
+                "bytes": sent.bytes,
+                "first": sent.first,
+                "last": sent.last,
+            }
+
+
+def verify(path: str | Path, *, noted: str | None = None) -> Verified:
+    """What an unbroken ``LedgerFile`` holds.
+
+    Args:
+        path: the file; it is only read.
+        noted: a hash that was the last one at some time, and must be in the chain.
+
+    Raises:
+        NetworkError: the first line that was changed, or does not follow the one before; a file
+            that is no such ledger; or no line with the noted hash.
+    """
+    path = Path(path)
+    found = Verified()
+    seen = noted is None
+    totals: dict[str, int] = {}
+    try:
+        with path.open("rb") as file:
+            while line := file.readline(_MAX_LINE_BYTES):
+                if _is_unfinished(line, found.num_lines):
+                    found.unfinished_bytes = len(line)
+                    break
+                _add(path, found, totals, line)
+                seen = seen or found.last_hash == noted
+    except OSError as error:
+        raise NetworkError(f"{path}: cannot be read ({error.strerror})") from None
+    if not seen:
+        raise NetworkError(
+            f"{path}: its chain is unbroken, but no line has the hash {noted}: the file was "
+            "written anew, or lines are missing at its end"
+        )
+    return found
+
+
+def _is_unfinished(line: bytes, num_before: int) -> bool:
+    if line.endswith(b"\n") or len(line) == _MAX_LINE_BYTES:
+        return False
+    # A short file of something else is not the beginning of a ledger.
+    return bool(num_before) or line[: len(_OPENING)] == _OPENING[: len(line)]
+
+
+def _add(path: Path, found: Verified, totals: dict[str, int], line: bytes) -> None:
+    """Count one more line, if it is as written and follows the one before."""
+    number = found.num_lines + 1
+    entries = _entries(path, number, line)
+    body, _, rest = line.rpartition(_HASH)
+    digest = hashlib.sha256(body).hexdigest()
+    if rest != digest.encode() + b'"}\n':
+        raise NetworkError(f"{path}: line {number} was changed: its hash is not that of its text")
+    if entries.get("previous") != found.last_hash:
+        before = f"line {number - 1}" if found.num_lines else "the beginning of a ledger"
+        raise NetworkError(
+            f"{path}: line {number} does not follow {before}: there a line was removed, inserted, "
+            "moved or changed"
+        )
+    try:
+        if "ledger" in entries:
+            found.party = str(entries["party"])
+        else:
+            _count(found, totals, entries)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise NetworkError(
+            f"{path}: line {number} is no line of a ledger: it lacks something, or its running "
+            "totals are not the sums"
+        ) from None
+    found.num_lines, found.last_hash = number, digest
+
+
+def _entries(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        entries = json.loads(line)
+    except (ValueError, RecursionError):
+        entries = None
+    if isinstance(entries, dict):
+        if number > 1 or entries.get("ledger") == FORMAT or "previous" in entries:
+            return entries
+        if {"from", "to", "message", "count"} <= entries.keys():
+            raise NetworkError(
+                f"{path}: this is a run's summary of messages, which has no chain to verify; the "
+                "ledger that a party keeps of what left it is ledger.jsonl in its own folder"
+            )
+    if number == 1:
+        raise NetworkError(f"{path}: this is no ledger of a party: its first line is none of one")
+    raise NetworkError(f"{path}: line {number} was changed: it is no line of a ledger")
+
+
+def _count(found: Verified, totals: dict[str, int], entries: Mapping[str, Any]) -> None:
+    """Add the message of one line.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: it lacks something, or its totals are not
+            the sums.
+    """
+    receiver, num_bytes, time = entries["to"], entries["bytes"], str(entries["time"])
+    described = tuple(
+        (name, tuple(shape), dtype) for name, (dtype, shape) in entries["tensors"].items()
+    )
+    totals[receiver] = totals.get(receiver, 0) + num_bytes
+    if (entries["bytes_to"], entries["bytes_all"]) != (totals[receiver], sum(totals.values())):
+        raise ValueError("running totals")
+    sent = found.sent.setdefault((receiver, entries["message"], described), Sent(first=time))
+    sent.count += int(entries.get("count", 1))
+    sent.bytes += num_bytes
+    sent.last = time

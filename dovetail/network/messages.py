@@ -1,21 +1,53 @@
 """Messages: frozen dataclasses of tensors, numbers and strings, and their bytes.
 
-On the wire a message is one safetensors file: its tensors by field name, and in the header's
-metadata its type and its other fields as JSON. Nothing in it can be executed.
+A message's bytes are one safetensors file, which other tools can open:
+
+    8 bytes       length of the header, little-endian
+    header        JSON: per tensor its dtype, shape and place; "__metadata__" (below)
+    tensors       one after the other, without gaps
+
+    __metadata__  protocol   "1"
+                  type       "<file>.<class>", for example "apfed.Codes"
+                  run        which run it belongs to
+                  sequence   the sender's number of it
+                  precision  how the sender's float32 tensors travel
+                  fields     the message's other fields, as JSON
+                  narrowed   JSON: name -> dtype to give back; only where a tensor travels narrower
+
+Nothing in it can be executed. A reader believes no length: the header's is compared with the bytes
+that are there and with ``MAX_HEADER_BYTES`` before anything is parsed, and names, dtypes, shapes
+and places of tensors are checked before a tensor is made.
+
+Tensors are copied once into the bytes and not at all out of a writable buffer: they lie in it.
+
+How float32 tensors travel, x being a value and everything else arriving as it left:
+
+    float32   as they are
+    float16   |error| <= |x| / 2048, near zero 3e-8; a finite value beyond 65504 arrives as 65504:
+              gradients of codes near zero can be so large, and a refusal would cost the step
+    bfloat16  |error| <= |x| / 256; a finite value beyond 3.39e38 arrives as that
+    int8      whole multiples -127 .. 127 of a scale per row of the first axis (one for a tensor of
+              one axis or none), which travels beside them as "<name>.scale":
+              |error| <= scale / 2 with scale = max|row| / 127, plus float32's own rounding;
+              a row below 1.5e-36 arrives as zeros; NaN and infinity are refused
+
+NaN and infinity survive float16 and bfloat16, so that a receiver can notice them.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import types
 import typing
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
-import safetensors
-import safetensors.torch
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +55,58 @@ from dovetail.errors import MessageError
 
 PROTOCOL = "1"
 
+#: The largest message that is read unless the caller says otherwise.
+MAX_MESSAGE_BYTES = 2**30
+
+#: The largest header: room for fields of a hundred thousand numbers.
+MAX_HEADER_BYTES = 2**20
+
+#: The longest name of a run.
+MAX_RUN_LENGTH = 200
+
+MAX_SEQUENCE = 2**63 - 1
+
+#: How float32 tensors travel; all others travel as they are.
+Precision = Literal["float32", "float16", "bfloat16", "int8"]
+
+PRECISIONS: tuple[Precision, ...] = ("float32", "float16", "bfloat16", "int8")
+
+#: Bytes of a message. Tensors of a writable buffer are not copied out of it.
+Data = bytes | bytearray | memoryview
+
 M = TypeVar("M", bound="Message")
+
+_CODES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_DTYPES = {code: dtype for dtype, code in _CODES.items()}
+_NARROW = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int8": torch.int8,
+}
+
+_METADATA = {"protocol", "type", "run", "sequence", "precision", "fields"}
+_TYPE = re.compile(r"\w+\.\w+", re.ASCII)
+_MAX_TYPE_LENGTH = 100
+_MAX_AXES = 64  # torch's own limit
+_MAX_DEPTH = 8  # a header has 4
+
+# Rows below have no scale that is a normal number; scales above could give infinity back.
+_SMALLEST_ROW = 127 * torch.finfo(torch.float32).tiny
+_LARGEST_SCALE = torch.finfo(torch.float32).max / 127 * (1 - 2**-22)
+
+_to_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,110 +124,494 @@ class Message:
     def tensors(self) -> dict[str, Tensor]:
         """Field name -> tensor, in the order of declaration."""
         return {
-            field.name: value
-            for field in fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
+            name: value
+            for name in _declared(type(self))
+            if isinstance(value := getattr(self, name), Tensor)
         }
 
 
-def encode(message: Message) -> bytes:
-    """The message as safetensors bytes; the inverse of ``decode``.
+@dataclass(frozen=True)
+class Header:
+    """What a message says of itself.
+
+    Attributes:
+        protocol: ``PROTOCOL``; any other is refused.
+        type: a message's wire name.
+        run: which run it belongs to.
+        sequence: the sender's number of it, 0 to 2^63 - 1.
+        precision: how the sender's float32 tensors travel; an answer should travel likewise.
+    """
+
+    protocol: str
+    type: str
+    run: str
+    sequence: int
+    precision: Precision = "float32"
+
+
+# --- Writing -------------------------------------------------------------------------------------
+
+
+class OnWire(NamedTuple):
+    """A tensor as it travels."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    num_bytes: int
+
+
+def on_wire(message: Message, precision: Precision = "float32") -> tuple[OnWire, ...]:
+    """The tensors of a message as they travel, each int8 one followed by its scales."""
+    return _layout(message.wire_name(), _shapes(message.tensors()), precision).travelling
+
+
+class _Layout(NamedTuple):
+    """Where tensors of such names, shapes and dtypes lie in the bytes of a message."""
+
+    travelling: tuple[OnWire, ...]
+    begins: tuple[int, ...]  # of each that travels
+    num_bytes: int
+    entries: str  # of the header, each after a comma
+    narrowed: frozenset[str]
+    metadata: dict[str, str]  # that of the precision
+
+
+_Shapes = tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> _Shapes:
+    return tuple((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items())
+
+
+@lru_cache(maxsize=1024)  # a method sends the same few shapes again and again
+def _layout(kind: str, shapes: _Shapes, precision: Precision) -> _Layout:
+    travelling = []
+    narrowed = []
+    for name, size, dtype in shapes:
+        shape, narrow = tuple(size), _NARROW[precision]
+        if dtype == torch.float32 != narrow:
+            narrowed.append(name)
+            dtype = narrow
+        if dtype not in _CODES:
+            raise MessageError(f"{kind}.{name}: tensors of {dtype} are not sent")
+        travelling.append(OnWire(name, shape, dtype, math.prod(shape) * dtype.itemsize))
+        if dtype == torch.int8 and name in narrowed:
+            num = _num_scales(shape)
+            travelling.append(OnWire(f"{name}.scale", (num,), torch.float32, 4 * num))
+    # The widest first, so that each tensor is aligned in memory.
+    entries = {}
+    begins = {}
+    end = 0
+    for name, shape, dtype, num_bytes in sorted(travelling, key=lambda each: -each.dtype.itemsize):
+        begins[name], end = end, end + num_bytes
+        offsets = begins[name], end
+        entries[name] = {"dtype": _CODES[dtype], "shape": shape, "data_offsets": offsets}
+    metadata: dict[str, str] = {"precision": precision}
+    if narrowed:
+        metadata["narrowed"] = _to_json(dict.fromkeys(narrowed, "float32"))
+    return _Layout(
+        tuple(travelling),
+        tuple(begins[each.name] for each in travelling),
+        end,
+        "".join(f",{_to_json(name)}:{_to_json(entry)}" for name, entry in entries.items()),
+        frozenset(narrowed),
+        metadata,
+    )
+
+
+def encode(
+    message: Message, *, run: str = "", sequence: int = 0, precision: Precision = "float32"
+) -> memoryview:
+    """The message as safetensors bytes, in a new buffer of their own; the inverse of ``decode``.
 
     Raises:
-        MessageError: a float that is not finite.
+        MessageError: a float that is not finite, one in a tensor that travels as int8, or
+            more fields than a header may have.
     """
-    tensors: dict[str, Tensor] = {}
-    storages: set[int] = set()
-    for name, value in message.tensors().items():
-        value = value.detach().cpu().contiguous()
-        storage = value.untyped_storage().data_ptr()
-        # safetensors refuses two tensors in one piece of memory.
-        tensors[name] = value.clone() if storage in storages else value
-        storages.add(storage)
+    kind = message.wire_name()
+    if not 0 <= sequence <= MAX_SEQUENCE or len(run) > MAX_RUN_LENGTH:
+        raise ValueError(
+            f"expected a sequence number in 0..2^63-1 and a run name of at most {MAX_RUN_LENGTH} "
+            f"characters, got {sequence} and {run!r}"
+        )
+    tensors = message.tensors()
+    layout = _layout(kind, _shapes(tensors), precision)
+    metadata = {
+        "protocol": PROTOCOL,
+        "type": kind,
+        "run": run,
+        "sequence": str(sequence),
+        "fields": _scalars(message, tensors),
+        **layout.metadata,
+    }
+    text = f'{{"__metadata__":{_to_json(metadata)}{layout.entries}}}'.encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > MAX_HEADER_BYTES:
+        raise MessageError(
+            f"{kind}: its fields take {len(text)} bytes and may take {MAX_HEADER_BYTES}; "
+            "long lists of numbers travel as tensors"
+        )
+    start = 8 + len(text)
+    data = np.empty(start + layout.num_bytes, np.uint8).data
+    data[:8] = len(text).to_bytes(8, "little")
+    data[8:start] = text
+    written = {
+        each.name: _tensor_in(data, start + begin, each.shape, each.dtype)
+        for each, begin in zip(layout.travelling, layout.begins, strict=True)
+    }
+    for name, tensor in tensors.items():
+        if name in layout.narrowed:
+            _write_narrow(f"{kind}.{name}", tensor.detach(), written, name)
+        else:
+            written[name].copy_(tensor.detach())
+    return data
+
+
+def _scalars(message: Message, tensors: Mapping[str, Tensor]) -> str:
     scalars = {
-        field.name: getattr(message, field.name)
-        for field in fields(message)
-        if field.name not in tensors
+        name: getattr(message, name) for name in _declared(type(message)) if name not in tensors
     }
     try:
-        described = json.dumps(scalars, allow_nan=False)
+        return _to_json(scalars) if scalars else "{}"
     except ValueError:
-        raise MessageError(
-            f"{message.wire_name()}: a number in it is not finite: {scalars}"
-        ) from None
-    header = {"protocol": PROTOCOL, "type": message.wire_name(), "fields": described}
-    return safetensors.torch.save(tensors, metadata=header)
+        raise MessageError(f"{message.wire_name()}: a number in it is not finite") from None
 
 
-def decode(data: bytes, accept: Collection[type[M]]) -> M:
-    """The message in these bytes, which must be of one of the types in ``accept``.
+def _num_scales(shape: tuple[int, ...]) -> int:
+    return shape[0] if len(shape) > 1 else 1
+
+
+def _write_narrow(named: str, x: Tensor, written: Mapping[str, Tensor], name: str) -> None:
+    narrow = written[name]
+    if narrow.dtype == torch.int8:
+        _write_int8(named, x, narrow, written[f"{name}.scale"])
+        return
+    narrow.copy_(x)
+    largest = torch.finfo(narrow.dtype).max
+    if x.numel() and not _largest(x) <= largest:  # beyond, or NaN
+        narrow.copy_(torch.where(x.isfinite(), x.clamp(-largest, largest), x))
+
+
+def _largest(x: Tensor) -> float:
+    """The largest absolute value; NaN if one is."""
+    low, high = x.aminmax()
+    return max(-low.item(), high.item())
+
+
+def _write_int8(named: str, x: Tensor, narrow: Tensor, scale_R: Tensor) -> None:
+    x_RN = x.flatten(1) if x.dim() > 1 else x.reshape(1, -1)
+    if not x.numel():
+        scale_R.zero_()
+        return
+    largest_R = x_RN.amax(dim=1).maximum(-x_RN.amin(dim=1))
+    if not math.isfinite(largest_R.max()):
+        raise MessageError(f"{named}: a value is not finite, and int8 has no code for that")
+    exact_R = (largest_R / 127).clamp_(max=_LARGEST_SCALE)
+    exact_R *= largest_R >= _SMALLEST_ROW
+    divisor_R = exact_R + (exact_R == 0)
+    narrow.view(x_RN.shape).copy_((x_RN / divisor_R[:, None]).round_())
+    scale_R.copy_(exact_R)
+
+
+def _tensor_in(data: memoryview, start: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """The tensor that lies there, in the same memory."""
+    num = math.prod(shape)
+    if not num:  # frombuffer refuses to read nothing
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype, count=num, offset=start).view(shape)
+
+
+# --- Reading -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A message of which only the header has been read; ``decode`` reads the rest.
+
+    Attributes:
+        header: what it says of itself.
+        data: the whole message.
+        start: where its tensors begin.
+        metadata: the header's, as it stands there.
+        entries: tensor name -> its dtype, shape and place, as they stand there, unchecked.
+    """
+
+    header: Header
+    data: Data
+    start: int
+    metadata: dict[str, str]
+    entries: dict[str, Any]
+
+
+def open_message(data: Data) -> Opened:
+    """A message's header, its tensors unread: so that a header is parsed once.
 
     Raises:
-        MessageError: bytes that are no message, another protocol, a type that was not asked for,
-            or fields other than the type declares.
+        MessageError: bytes that are no message, or of another protocol.
     """
-    metadata = _metadata(data)
-    if metadata.get("protocol") != PROTOCOL:
-        raise MessageError(
-            f"expected a message of protocol {PROTOCOL}, got {metadata.get('protocol')!r}; "
-            "install the same version of dovetail at every party"
-        )
+    length = int.from_bytes(data[:8], "little")
+    start = 8 + length
+    if len(data) < 8 or start > len(data):
+        raise MessageError(f"{len(data)} bytes that are no message: the header is cut off")
+    if length > MAX_HEADER_BYTES:
+        raise MessageError(f"a header of {length} bytes; at most {MAX_HEADER_BYTES} are allowed")
+    try:
+        entries = _from_json(str(data[8:start], "utf-8"))
+        metadata = entries.pop("__metadata__")
+        if set(map(type, metadata.values())) == {str}:
+            return Opened(_header(metadata), data, start, metadata, entries)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        pass
+    raise MessageError(f"{len(data)} bytes that are no message: the header cannot be read")
+
+
+def read_header(data: Data) -> Header:
+    """What a message says of itself.
+
+    Raises:
+        MessageError: bytes that are no message, or of another protocol.
+    """
+    return open_message(data).header
+
+
+def decode(
+    data: Data | Opened, accept: Collection[type[M]], *, max_bytes: int = MAX_MESSAGE_BYTES
+) -> M:
+    """The message in these bytes, which must be of one of the types in ``accept``.
+
+    Tensors lie in ``data`` where it is writable, and in one copy of it where it is not: torch has
+    no tensors that may not be written to. A narrow tensor becomes float32 again, in new memory of
+    up to four times its bytes.
+
+    Raises:
+        MessageError: bytes that are no message, more of them than ``max_bytes``, another protocol,
+            a type that was not asked for, or fields other than the type declares.
+    """
+    whole = data.data if isinstance(data, Opened) else data
+    if len(whole) > max_bytes:
+        raise MessageError(f"a message of {len(whole)} bytes; at most {max_bytes} are allowed")
+    opened = data if isinstance(data, Opened) else open_message(data)
+    header, metadata, entries = opened.header, opened.metadata, opened.entries
     by_name = {kind.wire_name(): kind for kind in accept}
-    kind = by_name.get(str(metadata.get("type")))
+    kind = by_name.get(header.type)
     if kind is None:
         raise MessageError(
             f"expected a message of type {' or '.join(sorted(by_name))}, "
-            f"got {metadata.get('type')!r}"
+            f"got {_short(repr(header.type))}"
         )
-    try:
-        tensors = safetensors.torch.load(data)
-        scalars = json.loads(metadata["fields"])
-    # RuntimeError: a shape or dtype that torch cannot make, or JSON nested too deeply.
-    except (safetensors.SafetensorError, ValueError, KeyError, RuntimeError) as error:
-        raise MessageError(f"{kind.wire_name()}: its bytes cannot be read ({error})") from None
-    if not isinstance(scalars, dict):
-        raise MessageError(f"{kind.wire_name()}: its fields are no table of names")
-    values: dict[str, Any] = {**scalars, **tensors}
+    scalars = _table(kind, metadata["fields"])
+    narrowed = _table(kind, metadata.get("narrowed", "{}"))
+    scales = {f"{name}.scale" for name in narrowed} if header.precision == "int8" else set()
     declared = _declared(kind)
-    if values.keys() != declared.keys() or scalars.keys() & tensors.keys():
+    came = [*scalars, *(entries.keys() - scales)]
+    if len(came) != len(declared) or set(came) != declared.keys() or not scales <= entries.keys():
         raise MessageError(
-            f"{kind.wire_name()}: expected the fields {sorted(declared)}, got {sorted(values)}"
+            f"{kind.wire_name()}: expected the fields {sorted(declared)}, "
+            f"got {_short(str(sorted(came)))}"
         )
+    values: dict[str, Any] = {**scalars, **_tensors(kind, opened, narrowed)}
     return kind(**{name: _checked(kind, name, values[name], declared[name]) for name in declared})
 
 
-def _metadata(data: bytes) -> dict[str, Any]:
-    """The header's metadata; safetensors' own readers do not return it for bytes."""
-    header_length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or header_length > len(data) - 8:
-        raise MessageError(f"{len(data)} bytes that are no message: the header is cut off")
+def _table(kind: type[Message], text: str) -> dict[str, Any]:
+    """The table of names in a JSON text."""
+    if text == "{}":
+        return {}
     try:
-        metadata = json.loads(data[8 : 8 + header_length])["__metadata__"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        metadata = None
-    if not isinstance(metadata, dict):
-        raise MessageError(f"{len(data)} bytes that are no message: the header cannot be read")
-    return metadata
+        table = _from_json(text)
+    except (ValueError, RecursionError) as error:
+        raise MessageError(f"{kind.wire_name()}: its fields cannot be read ({error})") from None
+    if not isinstance(table, dict):
+        raise MessageError(f"{kind.wire_name()}: its fields are no table of names")
+    return table
+
+
+def _header(metadata: Mapping[str, str]) -> Header:
+    protocol = metadata.get("protocol")
+    if protocol != PROTOCOL:
+        raise MessageError(
+            f"expected a message of protocol {PROTOCOL}, got {_short(repr(protocol))}; "
+            "install the same version of dovetail at every party"
+        )
+    if metadata.keys() - {"narrowed"} != _METADATA:
+        raise MessageError(
+            f"expected a header with {sorted(_METADATA)}, got {_short(str(sorted(metadata)))}"
+        )
+    if len(metadata["type"]) > _MAX_TYPE_LENGTH or not _TYPE.fullmatch(metadata["type"]):
+        raise MessageError(
+            f"expected a type like 'apfed.Codes', of at most {_MAX_TYPE_LENGTH} characters, "
+            f"got {_short(repr(metadata['type']))}"
+        )
+    number, run, precision = metadata["sequence"], metadata["run"], metadata["precision"]
+    sequence = int(number) if len(number) <= 19 and number.isdecimal() else -1
+    if str(sequence) != number or not 0 <= sequence <= MAX_SEQUENCE:
+        raise MessageError(f"expected a sequence number, got {_short(repr(number))}")
+    if len(run) > MAX_RUN_LENGTH:
+        raise MessageError(
+            f"a run name of {len(run)} characters; at most {MAX_RUN_LENGTH} are allowed"
+        )
+    for known in PRECISIONS:
+        if precision == known:
+            return Header(protocol, metadata["type"], run, sequence, known)
+    raise MessageError(f"expected a precision of {PRECISIONS}, got {_short(repr(precision))}")
+
+
+def _tensors(kind: type[Message], opened: Opened, narrowed: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors by field name, as wide as they were; none is made before all are checked."""
+    precision, data, start = opened.header.precision, opened.data, opened.start
+    places = {name: _place(kind, name, entry) for name, entry in opened.entries.items()}
+    end = 0
+    for each in sorted(places.values(), key=lambda each: (each.begin, each.end)):
+        if each.begin != end:
+            raise MessageError(f"{kind.wire_name()}: its tensors do not lie end to end")
+        end = each.end
+    if start + end != len(data):
+        raise MessageError(
+            f"{kind.wire_name()}: its tensors take {end} bytes, but {len(data) - start} are there"
+        )
+    for name, dtype in narrowed.items():
+        narrow = places.get(name)
+        scale = places.get(f"{name}.scale")
+        if (
+            precision == "float32"
+            or dtype != "float32"
+            or narrow is None
+            or narrow.dtype != _NARROW[precision]
+            or (
+                narrow.dtype == torch.int8
+                and (
+                    scale is None
+                    or scale.dtype != torch.float32
+                    or scale.shape != (_num_scales(narrow.shape),)
+                )
+            )
+        ):
+            raise MessageError(
+                f"{kind.wire_name()}: {_short(repr(name))} cannot be widened from "
+                f"{precision} to {_short(repr(dtype))}"
+            )
+    view = memoryview(data)
+    if view.readonly:
+        view, start = memoryview(bytearray(view[start:])), 0
+    tensors = {name: _read(kind, name, place, view, start) for name, place in places.items()}
+    for name in narrowed:
+        wide = tensors[name].to(torch.float32)
+        if precision == "int8":
+            scale_R = tensors.pop(f"{name}.scale")
+            wide *= scale_R.view(-1, *(1 for _ in wide.shape[1:])) if wide.dim() > 1 else scale_R[0]
+        tensors[name] = wide
+    return tensors
+
+
+class _Place(NamedTuple):
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def _place(kind: type[Message], name: str, entry: Any) -> _Place:
+    """What a header says of one tensor, if such a tensor can be."""
+    try:
+        code, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        dtype = _DTYPES[code]
+        # In Python's own integers: no product of sizes is too large to be compared.
+        if (
+            len(entry) == 3
+            and type(shape) is list
+            and len(shape) <= _MAX_AXES
+            and all(type(size) is int and size >= 0 for size in shape)
+            and type(begin) is int
+            and type(end) is int
+            and begin >= 0
+            and end - begin == math.prod(shape) * dtype.itemsize
+            and math.prod(size or 1 for size in shape) < 2**60
+        ):
+            return _Place(dtype, tuple(shape), begin, end)
+    except (KeyError, TypeError, ValueError, IndexError):
+        pass
+    raise MessageError(
+        f"{kind.wire_name()}.{name}: no tensor can be described by {_short(str(entry))}"
+    )
+
+
+def _read(kind: type[Message], name: str, place: _Place, view: memoryview, start: int) -> Tensor:
+    tensor = _tensor_in(view, start + place.begin, place.shape, place.dtype)
+    if tensor.data_ptr() % place.dtype.itemsize:
+        tensor = tensor.clone()  # some processors cannot compute across word boundaries
+    if place.dtype == torch.bool and (tensor.view(torch.uint8) > 1).any():
+        raise MessageError(f"{kind.wire_name()}.{name}: a bool in it is neither 0 nor 1")
+    return tensor
+
+
+def _from_json(text: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: no JSON, nested too deeply, or a name twice in one table.
+    """
+    # Few brackets cannot be deep; json itself gives up, slowly, at about a thousand.
+    if text.count("[") + text.count("{") > 500:
+        _check_depth(text)
+    return _decoder.decode(text)
+
+
+def _check_depth(text: str) -> None:
+    depth, quoted, escaped = 0, False, False
+    for character in text:
+        if quoted:
+            quoted = escaped or character != '"'
+            escaped = character == "\\" and not escaped
+        elif character == '"':
+            quoted = True
+        elif character in "[{":
+            depth += 1
+            if depth > _MAX_DEPTH:
+                raise ValueError("it is nested too deeply")
+        elif character in "]}":
+            depth -= 1
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        raise ValueError("a name stands in it twice")
+    return table
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_unique)
+
+
+def _short(text: str) -> str:
+    """Text of a stranger, for an error's words."""
+    return text if len(text) <= 200 else f"{text[:200]} …"
 
 
 def _declared(kind: type[Message]) -> dict[str, Any]:
-    """Field name -> declared type, of a message type."""
-    hints = typing.get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind)}
+    """Field name -> declared type, of a message type; worked out once."""
+    declared = _all_declared.get(kind)
+    if declared is None:
+        hints = typing.get_type_hints(kind)
+        declared = {field.name: hints[field.name] for field in fields(kind)}
+        _all_declared[kind] = declared
+    return declared
+
+
+_all_declared: WeakKeyDictionary[type[Message], dict[str, Any]] = WeakKeyDictionary()
 
 
 def _checked(kind: type[Message], name: str, value: Any, declared: Any) -> Any:
     """The value if it is of its field's declared type; lists become tuples."""
-    origin = typing.get_origin(declared)
-    if origin in (typing.Union, types.UnionType):
-        raise TypeError(f"{kind.__qualname__}.{name}: message fields have one type")
-    if origin is tuple:
-        inner = typing.get_args(declared)[0]
-        if isinstance(value, list | tuple) and all(_is_scalar(item, inner) for item in value):
-            return tuple(value)
-    elif declared is Tensor:
+    if declared is Tensor:
         if isinstance(value, Tensor):
             return value
+    elif (origin := typing.get_origin(declared)) is tuple:
+        inner = typing.get_args(declared)[0]
+        if isinstance(value, list) and all(_is_scalar(item, inner) for item in value):
+            return tuple(value)
+    elif origin in (typing.Union, types.UnionType):
+        raise TypeError(f"{kind.__qualname__}.{name}: message fields have one type")
     elif _is_scalar(value, declared):
         return value
     raise MessageError(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dovetail.algorithms import apfed
 from dovetail.data import Alignment, Classification, PartyData, Regression, SharedRows
-from dovetail.errors import ConfigError, DovetailError, PartyError, TrainingError
+from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
 from dovetail.models import Convolutional, Head, Perceptron
 from dovetail.network import InProcess, Message
 
@@ -73,8 +73,7 @@ def active(
 
 
 def weights(party: apfed.Active) -> dict[str, Tensor]:
-    model = party.model()
-    return {**model.encoder.state_dict(prefix="e."), **model.head.state_dict(prefix="h.")}
+    return dict(party.model().network.state_dict())
 
 
 def train_to_end(party: apfed.Active, engine: InProcess | None = None) -> list[apfed.Epoch]:
@@ -110,7 +109,7 @@ def test_one_federated_step_is_the_pooled_graphs_gradient_step(
     )
     helpers = passives(losses, momentum=0.0, weight_decay=0.0)
     engine = InProcess(helpers, driver="clinic")
-    wants = apfed.begin(party, engine)
+    apfed.begin(party, engine)
 
     # The same loss as one graph over copies of every party's network.
     batch = next(party.labelled)
@@ -123,7 +122,7 @@ def test_one_federated_step_is_the_pooled_graphs_gradient_step(
         total = F.cross_entropy(copies["active"][1](code), party.labels[batch])
     for name, helper in helpers.items():
         x = helper.shared.x[batch]
-        sent = copies["active"][2](code) if wants[name] else code
+        sent = copies["active"][2](code) if party.wants_projected[name] else code
         if helper.config.loss == "contrastive":
             term = apfed.contrastive_loss(sent, copies[name][0](x).flatten(1), 1.0)
         else:
@@ -131,7 +130,7 @@ def test_one_federated_step_is_the_pooled_graphs_gradient_step(
         total = total + trade_off[name] * term
     total.backward()
 
-    apfed.step(party, engine, wants)
+    apfed.step(party, engine)
 
     for name, modules in networks.items():
         rate = 0.1 if name == "active" else 0.05
@@ -229,7 +228,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not() -> None:
         return weights(party)
 
     assert_same_bits(run(3), run(3))
-    assert not torch.equal(run(3)["e.1.weight"], run(4)["e.1.weight"])
+    assert not torch.equal(run(3)["encoder.1.weight"], run(4)["encoder.1.weight"])
 
 
 @pytest.mark.parametrize("projection", [None, 4])
@@ -343,8 +342,35 @@ def test_the_contrast_needs_codes_of_one_width() -> None:
     helper = passives({"lab": "contrastive"})["lab"]
     narrow = apfed.Passive(helper.shared, helper.config, Perceptron((8, 5)))
     party = active(alignment=full_alignment("lab"))
-    with pytest.raises(PartyError, match=r"'lab'.*is 6, this party's encoder gives 5"):
+    with pytest.raises(PartyError, match=r"'lab'.*is 6, that of this party's encoder is another"):
         train_to_end(party, InProcess({"lab": narrow}, driver="clinic"))
+
+
+@pytest.mark.parametrize(
+    ("loss", "begin"),
+    [
+        ("reconstruction", apfed.Begin((apfed.MAX_CODE_WIDTH,), 0, 0)),
+        ("contrastive", apfed.Begin((6,), apfed.MAX_CODE_WIDTH, 0)),
+    ],
+)
+def test_a_network_that_would_be_too_large_is_refused_before_it_is_made(
+    loss: str, begin: apfed.Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    linear = nn.Linear
+
+    class Watched(linear):  # type: ignore[misc, valid-type]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            made.append(0 if self.weight.is_meta else self.weight.nbytes)
+
+    helper = passives({"lab": loss})["lab"]
+    monkeypatch.setattr(nn, "Linear", Watched)
+    with pytest.raises(MessageError, match="more than 268435456 bytes of parameters"):
+        helper.handle(begin)
+    assert made
+    assert max(made) < 1000
+    helper.handle(apfed.Begin((6,), 0, 0))  # and it is still there
 
 
 def test_a_projection_lets_widths_differ_and_cuts_what_is_sent() -> None:
@@ -450,7 +476,9 @@ def test_a_loss_that_is_not_finite_names_the_party_and_the_step() -> None:
         train_to_end(party)
 
 
-def test_a_passive_whose_loss_is_not_finite_is_named_and_left_out() -> None:
+def test_a_passive_whose_loss_is_not_finite_is_named_and_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     alignment = full_alignment("lab")
     helper = apfed.Passive(
         SharedRows("lab", passive_rows("lab") * 1e30, alignment.rows["lab"]),
@@ -459,7 +487,8 @@ def test_a_passive_whose_loss_is_not_finite_is_named_and_left_out() -> None:
     )
     epochs = train_to_end(active(alignment=alignment), InProcess({"lab": helper}, driver="clinic"))
     assert epochs[0].missed == {"lab": 3}
-    assert "reconstruction loss is inf; lower its learning_rate" in epochs[0].reasons["lab"]
+    assert epochs[0].reasons["lab"].endswith(": its loss is not finite; lower its learning_rate")
+    assert "reconstruction loss is inf; lower its learning_rate (" in caplog.text  # at home
 
 
 def test_an_active_party_needs_a_label() -> None:

@@ -287,6 +287,16 @@ def test_a_member_without_test_rows_says_so() -> None:
         vertical.predict(party, engine, rows_of("clinic", 2), torch.arange(2))
 
 
+@pytest.mark.parametrize(
+    "message",
+    [vertical.Encode(torch.arange(2), True, False), vertical.CodeGradient(torch.zeros(2, 6))],
+)
+def test_a_member_that_never_began_says_so(message: Message) -> None:
+    words = r"'lab'.* was sent vertical\.\w+ before training began, or was restarted since; go on w"
+    with pytest.raises(PartyError, match=words):
+        members("lab")["lab"].handle(message)
+
+
 def test_a_gradient_for_codes_that_were_not_sent_is_refused() -> None:
     member = members("lab")["lab"]
     member.handle(vertical.Open(0))

@@ -460,12 +460,13 @@ def test_a_partners_answers_that_do_not_fit_are_refused_by_name(mode, change, wo
         MODES[mode](engine, [3, 4, 5])
 
 
-def test_a_negative_number_of_ids_is_refused():
+@pytest.mark.parametrize("num_ids", [-1, psi.MAX_TOTAL_IDS + 1])
+def test_a_number_of_ids_that_no_table_has_is_refused(num_ids):
     engine = Recording(
         {"shop": Responder("shop", [1])},
-        answer=lambda m: psi.Ready(-1) if isinstance(m, psi.Ready) else m,
+        answer=lambda m: psi.Ready(num_ids) if isinstance(m, psi.Ready) else m,
     )
-    with pytest.raises(PartyError, match="party 'shop': says it has -1 ids"):
+    with pytest.raises(PartyError, match=f"party 'shop': says it has {num_ids} ids"):
         align(engine, [1])
 
 

@@ -9,6 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from dovetail.alignment import ELSEWHERE
 from dovetail.alignment.stored import StoredRows, digest, load_rows, save_rows
 from dovetail.errors import AlignmentError
 
@@ -49,6 +50,45 @@ def test_a_new_alignment_takes_the_old_ones_place(path: Path) -> None:
     save_rows(path, StoredRows("shop", "run 2", torch.tensor([1]), digest(IDS)))
     stored = load_rows(path, "shop", IDS)
     assert (stored.run, stored.rows_S.tolist()) == ("run 2", [1])
+
+
+def test_an_initiators_part_says_who_has_which_sample(path: Path) -> None:
+    rows_S = torch.tensor([2, 0, 1])
+    partners = {
+        "bank": torch.tensor([True, False, True]),
+        "the 2nd insurer": torch.tensor([False, False, False]),
+    }
+    save_rows(path, StoredRows("shop", "run 1", rows_S, digest(IDS), partners=partners))
+    stored = load_rows(path, "shop", IDS)
+    assert {name: has_S.tolist() for name, has_S in stored.partners.items()} == {
+        "bank": [True, False, True],
+        "the 2nd insurer": [False, False, False],
+    }
+    alignment = stored.alignment()
+    assert list(alignment.rows) == ["shop", "bank", "the 2nd insurer"]
+    assert alignment.rows["bank"].tolist() == [ELSEWHERE, -1, ELSEWHERE]
+    assert alignment.shared("shop", "bank").tolist() == [0, 2]
+    assert alignment.shared(*alignment.rows).tolist() == []
+    assert safetensors.torch.load_file(path).keys() == {
+        "rows_S",
+        "has.bank",
+        "has.the 2nd insurer",
+    }
+
+
+def test_a_responders_part_says_with_whom(path: Path) -> None:
+    assert load_rows(path, "shop", IDS).driver == ""
+    save_rows(path, StoredRows("shop", "run 1", torch.tensor([0]), digest(IDS), "bank"))
+    assert load_rows(path, "shop", IDS).driver == "bank"
+    assert load_rows(path, "shop", IDS).partners == {}
+
+
+def test_a_part_whose_partners_have_other_samples_is_refused(path: Path) -> None:
+    for has_S in (torch.tensor([True]), torch.tensor([1, 0, 1])):
+        partners = {"bank": has_S}
+        rows_S = torch.tensor([2, 0, 1])
+        save_rows(path, StoredRows("shop", "run 1", rows_S, digest(IDS), partners=partners))
+        refuse(path, r"is no alignment \(has\.bank is torch\.\w+ \(\d,\)\); align again")
 
 
 def test_no_id_is_in_the_file(path: Path) -> None:

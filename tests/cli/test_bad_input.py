@@ -125,14 +125,14 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "widths that differ": (
         "[passive]\nencoder = [8]",
         "[passive]\nencoder = [9]",
-        r"party 'lab': .* the active party's is 8, this party's encoder gives 9; change .*width",
+        r"party 'lab': .* the active party's is 8, that of this .* another; change .*width",
     ),
     "no test rows": ("test = 0.25\n", "", r"no test rows of its own: set data\.test to a share"),
     "a test share of more than all": ("test = 0.25", "test = 1.5", r"data\.test: .*less than 1"),
     "too many labels asked for": (
         "test = 0.25",
         "test = 0.25\nlabels = 500",
-        r"data\.labels is 500, but only 426 training rows of party 'clinic' have a label; ask",
+        r"labels is 500, but only 426 training rows of party 'clinic' have a label; ask",
     ),
     "too many rows asked for": (
         "test = 0.25",

@@ -15,7 +15,7 @@ import torch
 
 from dovetail import data as dd
 from dovetail.cli.inspect import message_sizes
-from dovetail.cli.runfile import ApfedSection, PassiveFields
+from dovetail.cli.methods.apfed import ApfedSection, PassiveFields
 from dovetail.evaluation import methods
 from dovetail.evaluation.coverage import Part
 
@@ -120,8 +120,9 @@ def test_the_terminal_names_it_too(dovetail: Any, write: Write, method: str) -> 
     assert (done.code, done.err) == (0, "")
     assert f"Recommended: {title}\n" in done.out
     assert re.search(rf"{title} +yes: ", done.out)
-    command = "dovetail train RUN --set method=apfed"
-    assert f"Next: {command if method == 'apfed' else 'not in this version'}" in done.out
+    command = f"dovetail train RUN --set method={method}"
+    trained = method in ("apfed", "chfl", "hyfem")
+    assert f"Next: {command if trained else 'not in this version'}" in done.out
     assert "█" in done.out
 
 

@@ -250,7 +250,7 @@ def test_a_run_uses_what_align_left_and_aligns_anew_where_it_is_gone(
     assert not list(dealt.folder.glob("*.safetensors"))
     dovetail("align", *dealt.files, "-q")
     with monkeypatch.context() as patched:
-        patched.setattr("dovetail.cli.setup.align_sites", None)  # not called
+        patched.setattr("dovetail.cli.methods.apfed.align_sites", None)  # not called
         assert train("stored") == anew
     (dealt.folder / "lab.aligned.safetensors").unlink()
     assert train("again") == anew
@@ -322,7 +322,7 @@ def test_the_rulers_are_what_they_are_on_their_own(dovetail: Any, deal: Any) -> 
     run = load_run(dealt.folder / "run.toml", overrides=("method=tvfl", "rulers=[]"))
     clear = replace(setup(run, 0, load_data(run)), alignment=None, test_alignment=None)
     ((_, outcome),) = evaluation.run(clear, 0, lambda *_: None)
-    assert outcome.scores == {name: rulers[name] for name in outcome.scores}
+    assert outcome.scores == {name: {"clinic": rulers[name]} for name in outcome.scores}
     assert len(outcome.scores) == 4
 
 
@@ -393,7 +393,9 @@ def test_each_partys_own_settings_are_its_files(dovetail: Any, deal: Any) -> Non
     assert dovetail("train", "run.toml", "-q", "--out", "mixed").err == ""
     assert weights("mixed") != weights("contrastive")
     dealt.change("lab.toml", ('loss = "reconstruction"', ""))
-    words = "party 'lab': .* the active party's is 8, this party's encoder gives 5; change .*width"
+    words = (
+        "party 'lab': .* the active party's is 8, that of this party's .* another; change .*width"
+    )
     assert_refused(dovetail("train", "run.toml", "-q"), words)
 
 
@@ -497,6 +499,18 @@ MISTAKES: dict[str, tuple[str, str, str, str]] = {
         '[policy]\ndrivers = ["bank", "shop"]\n[apfed]',
         r"party 'registry' refuses the driver 'clinic': its policy allows bank, shop \(.*registry",
     ),
+    "sets too small to compare": (
+        "lab.toml",
+        "[apfed]",
+        "[policy]\nmin_ids = 100000\n[apfed]",
+        r"party 'lab': 'clinic' has \d+ ids; this party compares itself with sets of 100000 or",
+    ),
+    "an alignment that would tell which": (
+        "lab.toml",
+        "[apfed]",
+        '[policy]\nalign_modes = ["cardinality"]\n[apfed]',
+        r"party 'lab': 'clinic' asks for mode 'intersection'; this party agrees to cardinality",
+    ),
     "two parties of one name": (
         "registry.toml",
         'name = "registry"\ntable = "registry.csv"',
@@ -572,7 +586,7 @@ MISTAKES: dict[str, tuple[str, str, str, str]] = {
         "run.toml",
         "test = 0.25",
         "test = 0.006",
-        r"party 'clinic': its 160 labelled rows cannot be split with test = 0\.006: The test_size",
+        r"the 160 labelled rows of party 'clinic' with test = 0\.006 by label: The test_size",
     ),
     "a test share of more than all": (
         "run.toml",

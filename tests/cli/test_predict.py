@@ -10,16 +10,19 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import dovetail as package
 from dovetail import data as dd
-from dovetail.models import Head, Model, Perceptron
+from dovetail.models import EncoderHead, Head, Model, Perceptron, specs
 
 HEADER = ["patient", "diagnosis", "p(benign)", "p(malignant)"]
 
@@ -62,8 +65,9 @@ def test_a_fresh_process_needs_nothing_but_the_model_and_a_table(
 
     # The same as from Python.
     loaded = package.load(model)
-    assert isinstance(loaded.input, dd.TableEncoder)
-    probabilities = loaded.predict(loaded.input.transform(table)).probabilities
+    (fitted,) = loaded.inputs.values()
+    assert isinstance(fitted, dd.TableEncoder)
+    probabilities = loaded.predict(fitted.transform(table)).probabilities
     assert probabilities is not None
     printed = np.array([[float(value) for value in row[2:]] for row in said])
     np.testing.assert_allclose(printed, probabilities, atol=1e-6)
@@ -238,17 +242,15 @@ def test_a_missing_value_is_imputed(
 
 
 def save_model(folder: Path, input: dd.Input | None, task: dd.Task, shape: tuple[int, ...]) -> Path:
-    spec, head = Perceptron((4,)), Head()
+    spec = EncoderHead(Perceptron((4,)), Head(), shape, task.num_outputs)
     torch.manual_seed(0)
     return Model(
         party="bank",
         task=task,
-        encoder=spec.encoder(shape),
-        head=head.build(4, task.num_outputs),
-        input_shape=shape,
-        input=input,
-        encoder_spec=spec,
-        head_spec=head,
+        network=spec.build(),
+        spec=spec,
+        shapes={"own": shape},
+        inputs={} if input is None else {"own": input},
         about={"label": "spent"},
     ).save(folder)
 
@@ -271,8 +273,9 @@ def test_a_regression_gives_values(dovetail: Any, bank: Path, tmp_path: Path) ->
     assert header == ["id", "spent"]
     assert [row[0] for row in said] == ["7", "9"]
     loaded = package.load(bank)
-    assert isinstance(loaded.input, dd.TableEncoder)
-    values = loaded.predict(loaded.input.transform(dd.read_table(tmp_path / "new.csv"))).values
+    fitted = loaded.inputs["own"]
+    assert isinstance(fitted, dd.TableEncoder)
+    values = loaded.predict(fitted.transform(dd.read_table(tmp_path / "new.csv"))).values
     assert [float(row[1]) for row in said] == pytest.approx(values, rel=1e-5)
 
 
@@ -477,3 +480,112 @@ def test_ids_are_written_as_they_are_read(
     done = dovetail("predict", trained, tmp_path / "numbers.parquet", "--id", "patient")
     lines = done.out.splitlines()
     assert [line.split(",")[0] for line in lines[1:4]] == ["12345678", "12345679", "12345680"]
+
+
+# --- Several blocks -------------------------------------------------------------------------------
+
+
+class OfBlocks(nn.Module):
+    """The sum of a layer's outputs for each block that is given."""
+
+    any_blocks = False
+
+    def __init__(self, widths: dict[str, int]) -> None:
+        super().__init__()
+        layers = {name: nn.Linear(width, 1) for name, width in widths.items()}
+        self.layers = nn.ModuleDict(layers)
+
+    def forward(self, x: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.stack([self.layers[name](block.flatten(1)) for name, block in x.items()]).sum(
+            dim=0
+        )
+
+
+class OfAnyBlocks(OfBlocks):
+    any_blocks = True
+
+
+@dataclass(frozen=True)
+class OfBlocksSpec:
+    kind: ClassVar[str] = "of-blocks"
+    widths: dict[str, int]
+    any_blocks: bool
+
+    def build(self) -> nn.Module:
+        return (OfAnyBlocks if self.any_blocks else OfBlocks)(self.widths)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "widths": self.widths, "any_blocks": self.any_blocks}
+
+    @classmethod
+    def from_json(cls, stored: Any) -> OfBlocksSpec:
+        return cls(stored["widths"], stored["any_blocks"])
+
+
+@pytest.fixture
+def of_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Model]:
+    """Saves a model with a block of money and one of people; or of people's pictures."""
+    monkeypatch.setattr(specs, "KINDS", {**specs.KINDS, "of-blocks": OfBlocksSpec})
+    table = dd.table_from_arrays(
+        "clients", {"balance": np.array([1.0, 2, 3]), "age": np.array([20.0, 40, 60])}
+    )
+    inputs: dict[str, dd.Input] = {
+        name: dd.TableEncoder.fit(table, [column], party="bank")
+        for name, column in (("money", "balance"), ("people", "age"))
+    }
+
+    def save(*, any_blocks: bool = False, pictures: bool = False) -> Model:
+        shapes: dict[str, tuple[int, ...]] = {"money": (1,), "people": (1,)}
+        if pictures:
+            inputs["people"] = dd.ImageInput(1, 1, 1, "height", 0, 1)
+            shapes["people"] = (1, 1, 1)
+        spec = OfBlocksSpec({"money": 1, "people": 1}, any_blocks)
+        torch.manual_seed(0)
+        network, about = spec.build(), {"label": "spent"}
+        task = dd.Regression(100.0, 10.0)
+        model = Model("bank", task, network, spec, shapes, inputs, about)
+        model.save(tmp_path / "model")
+        return model
+
+    return save
+
+
+def test_all_blocks_of_a_model_come_from_one_table(
+    dovetail: Any, of_blocks: Any, tmp_path: Path
+) -> None:
+    model = of_blocks()
+    (tmp_path / "new.csv").write_text("age,balance,spent\n30,2,90\n50,3,120\n")
+    done = dovetail("predict", "model", "new.csv")
+    assert (done.code, "rmse" in done.err) == (0, True)
+    table = dd.read_table(tmp_path / "new.csv")
+    x = {name: fitted.transform(table) for name, fitted in model.inputs.items()}
+    expected = model.predict(x).values
+    assert [float(row[1]) for row in rows(done.out)[1:]] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_model_of_any_blocks_predicts_from_those_a_table_has(
+    dovetail: Any, of_blocks: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "new.csv").write_text("age\n30\n50\n")
+    model = of_blocks(any_blocks=True)
+    done = dovetail("predict", "model", "new.csv")
+    assert (done.code, done.err) == (0, "")
+    x = {"people": model.inputs["people"].transform(dd.read_table(tmp_path / "new.csv"))}
+    expected = model.predict(x).values
+    assert [float(row[1]) for row in rows(done.out)[1:]] == pytest.approx(expected, rel=1e-5)
+    (tmp_path / "none.csv").write_text("height\n30\n")
+    assert "lacks the columns ['balance']" in dovetail("predict", "model", "none.csv").err
+    of_blocks()
+    done = dovetail("predict", "model", "new.csv")
+    assert (done.code, done.out) == (2, "")
+    assert "lacks the columns ['balance']" in done.err
+
+
+def test_columns_and_images_in_one_model_are_for_python(
+    dovetail: Any, of_blocks: Any, tmp_path: Path
+) -> None:
+    of_blocks(pictures=True)
+    (tmp_path / "new.csv").write_text("balance\n30\n")
+    done = dovetail("predict", "model", "new.csv")
+    assert (done.code, done.out) == (2, "")
+    assert "takes columns (money) and images (people), and one file has only" in done.err

@@ -8,7 +8,7 @@ import torch
 
 from dovetail.cli.runfile import check_run
 from dovetail.cli.setup import load_data, setup
-from dovetail.evaluation import pool
+from dovetail.evaluation import ApfedSetup, pool
 
 RUN = """
 method = "apfed-c"
@@ -27,6 +27,7 @@ def test_fewer_labels_change_labels_and_nothing_else() -> None:
     run = check_run(tomllib.loads(RUN), where="RUN")
     loaded = load_data(run)
     task = setup(run, 0, loaded)
+    assert isinstance(task, ApfedSetup)
     before, after = loaded.data.train, task.data.train
     assert list(after.parties) == list(before.parties) == ["lab", "clinic"]
     assert len(after["clinic"].labelled_rows()) == 60

@@ -16,8 +16,10 @@ import tomli_w
 import torch
 
 from dovetail import evaluation
-from dovetail.algorithms import apfed
+from dovetail.algorithms import apfed, vertical
+from dovetail.alignment import ELSEWHERE
 from dovetail.data import (
+    Alignment,
     Column,
     Dataset,
     Federation,
@@ -30,8 +32,10 @@ from dovetail.data import (
     table_from_arrays,
 )
 from dovetail.errors import ConfigError, PartyError, TrainingError
-from dovetail.evaluation import Outcome, PassiveSetup, RunFolder, Setup, Stage, pool
+from dovetail.evaluation import ApfedSetup, Outcome, PassiveSetup, RunFolder, Setup, pool
+from dovetail.evaluation.apfed import Stage
 from dovetail.models import Head, Perceptron, load
+from dovetail.network import InProcess
 
 SIDES = {"bank": ["a", "b"], "shop": ["c"], "lab": ["d", "b"]}
 WIDTHS = Perceptron((6, 5))
@@ -69,11 +73,11 @@ def images(num_rows: int, first_id: int = 0) -> Dataset:
     )
 
 
-def setup(method: Stage = "apfed-c", data: Partitioned | None = None, **changed: Any) -> Setup:
+def setup(method: Stage = "apfed-c", data: Partitioned | None = None, **changed: Any) -> ApfedSetup:
     data = data or dealt()
     active = changed.pop("active", "bank")
     settings = {"epochs": 2, "batch_size": 16, "learning_rate": 0.05, **changed.pop("config", {})}
-    return Setup(
+    return ApfedSetup(
         method=method,
         data=data,
         active=active,
@@ -152,11 +156,12 @@ def test_each_stage_is_scored_under_its_names() -> None:
     assert all(scored == [stage] for stage, scored in names.items())
     for outcome in done.values():
         for scores in outcome.scores.values():
-            assert scores.keys() == {"accuracy", "log_loss", "auc"}
+            assert scores.keys() == {"bank"}
+            assert scores["bank"].keys() == {"accuracy", "log_loss", "auc"}
     assert [(stage, num_epochs, line["epoch"]) for stage, num_epochs, line in lines] == [
         (stage, 2, epoch) for stage in done for epoch in (1, 2)
     ]
-    with_model = {stage for stage, outcome in done.items() if outcome.model is not None}
+    with_model = {stage for stage, outcome in done.items() if outcome.models}
     assert with_model == {"apfed-c", "apfed-r", "apfed", "alone"}  # pooled needs everybody
     silent = {stage for stage, outcome in done.items() if not outcome.ledger.bytes_by_party()}
     assert silent == {"alone", "pooled"}
@@ -189,7 +194,7 @@ def test_without_test_rows_there_is_a_model_and_no_score() -> None:
     data = replace(dealt(), test=None)
     done, _ = outcomes(setup(data=data, rulers=("tvfl", "pooled")))
     assert all(not outcome.scores for outcome in done.values())
-    assert done["apfed-c"].model is not None
+    assert done["apfed-c"].models.keys() == {"bank"}
 
 
 def test_classic_vertical_learning_needs_a_partner() -> None:
@@ -219,7 +224,7 @@ def test_a_party_that_is_left_out_is_told_of() -> None:
     done, lines = outcomes(setup("apfed-r", broken, rulers=("alone",)))
     missed = done["apfed-r"].missed["shop"]
     assert (missed["steps"], missed["of"]) == (6, 6)  # 3 steps in each of 2 epochs
-    assert "epoch 1, step 1: its reconstruction loss is inf" in missed["first"]
+    assert "epoch 1, step 1: its loss is not finite" in missed["first"]
     assert lines[0][2]["missed"] == {"shop": 3}
     assert done["alone"].missed == {}
 
@@ -227,14 +232,30 @@ def test_a_party_that_is_left_out_is_told_of() -> None:
 # --- The run folder -------------------------------------------------------------------------------
 
 
-def kept(path: Path, setup: Setup, seed: int = 0, **run: Any) -> dict[str, Any]:
-    """Train and write the folder; its result."""
+def kept(
+    path: Path,
+    setup: Setup,
+    seed: int = 0,
+    *,
+    resume: bool = False,
+    stop: tuple[str, int] | None = None,
+    **run: Any,
+) -> dict[str, Any]:
+    """Train and write the folder; its result. ``stop`` is the epoch of a stage that is not told."""
     settings = {"method": setup.method, "seed": seed, **run}
-    with RunFolder(path, settings, seed=seed, method=setup.method) as folder:
-        stages = evaluation.run(setup, seed, lambda stage, _, line: folder.epoch(stage, line))
+
+    def observe(stage: str, total: int, line: dict[str, Any]) -> None:
+        if (stage, line["epoch"]) == stop:
+            raise KeyboardInterrupt
+        folder.epoch(stage, line)
+
+    with RunFolder(path, settings, seed=seed, method=setup.method, resume=resume) as folder:
+        stages = evaluation.run(
+            setup, seed, observe, checkpoint=folder.checkpoint, skip=folder.stages
+        )
         for stage, outcome in stages:
             folder.stage(stage, outcome)
-        return folder.finish(setup.active)
+        return folder.finish()
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -300,9 +321,10 @@ def test_the_model_kept_is_the_methods_and_predicts_from_raw_columns(tmp_path: P
     result = kept(tmp_path, setup(rulers=("alone",)), seed=1)
     model = load(tmp_path / "models" / "bank")
     assert model.about == {"method": "apfed-c", "seed": 1, "label": "buys"}
-    assert isinstance(model.input, TableEncoder)
+    fitted = model.inputs["columns"]
+    assert isinstance(fitted, TableEncoder)
     test = table(20, first_id=40, seed=1)
-    said = model.predict(model.input.transform(test.x)).values  # type: ignore[arg-type]
+    said = model.predict(fitted.transform(test.x)).values  # type: ignore[arg-type]
     assert (said == test.labels.values).mean() == result["parties"]["bank"]["accuracy"]
 
 
@@ -415,7 +437,9 @@ def test_common_overlap_restricts_learning_alone_to_the_same_rows() -> None:
         outcomes(setup(method, data, config=config))[0][method] for method in ("apfed-c", "alone")
     )
     for ours, alone in zip(
-        one.model.encoder.parameters(), two.model.encoder.parameters(), strict=True
+        one.models["bank"].network.parameters(),
+        two.models["bank"].network.parameters(),
+        strict=True,
     ):
         assert torch.equal(ours, alone)
 
@@ -428,9 +452,9 @@ def test_classic_learning_says_on_how_many_rows_it_was_scored() -> None:
         for name, party in data.test.parties.items()
     ]
     scores = outcomes(setup("tvfl", replace(data, test=Federation(fewer))))[0]["tvfl"].scores
-    assert scores["tvfl"]["rows"] == 7
-    assert "rows" not in scores["tvfl-0"]
-    assert "rows" not in outcomes(setup("tvfl", data))[0]["tvfl"].scores["tvfl"]
+    assert scores["tvfl"]["bank"]["rows"] == 7
+    assert "rows" not in scores["tvfl-0"]["bank"]
+    assert "rows" not in outcomes(setup("tvfl", data))[0]["tvfl"].scores["tvfl"]["bank"]
 
 
 def test_classic_learning_is_not_scored_together_where_no_test_row_is_shared() -> None:
@@ -441,3 +465,154 @@ def test_classic_learning_is_not_scored_together_where_no_test_row_is_shared() -
     task = setup("tvfl", data, test_alignment=replace(alignment, rows=nowhere))
     scores = outcomes(task)[0]["tvfl"].scores
     assert set(scores) == {"tvfl-0", "tvfl-a", "tvfl-r"}
+
+
+# --- Going on where a run stopped ----------------------------------------------------------------
+
+
+def without_seconds(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_seconds(each) for name, each in value.items() if name != "seconds"}
+    return [without_seconds(each) for each in value] if isinstance(value, list) else value
+
+
+STOPS = [("apfed-r", 1), ("apfed-r", 3), ("alone", 2), ("tvfl", 1), ("tvfl", 3)]
+
+
+@pytest.mark.parametrize("stop", STOPS, ids=str)
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(
+    tmp_path: Path, stop: tuple[str, int]
+) -> None:
+    ours = setup("apfed-r", rulers=("alone", "tvfl"), config={"epochs": 3})
+    whole = kept(tmp_path / "whole", ours)
+    with pytest.raises(KeyboardInterrupt):
+        kept(tmp_path / "resumed", ours, stop=stop)
+    with (tmp_path / "resumed" / "metrics.jsonl").open("a") as file:
+        file.write('{"stage": "alo')  # as a power cut leaves it
+    assert evaluation.finished(tmp_path / "resumed", {"method": "apfed-r", "seed": 0}) is None
+    resumed = kept(tmp_path / "resumed", ours, resume=True)
+    assert without_seconds(resumed) == without_seconds(whole)
+    for name in ("metrics.jsonl", "ledger.jsonl"):
+        lines = [without_seconds(read_lines(tmp_path / run / name)) for run in ("resumed", "whole")]
+        assert lines[0] == lines[1]
+    weights = [tmp_path / run / "models/bank/model.safetensors" for run in ("resumed", "whole")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert not (tmp_path / "resumed" / "checkpoint").exists()
+
+
+def test_stages_that_are_done_are_not_trained_again(tmp_path: Path) -> None:
+    ours = setup("apfed-r", rulers=("alone", "tvfl"))
+    with pytest.raises(KeyboardInterrupt):
+        kept(tmp_path, ours, stop=("tvfl", 1))
+    with RunFolder(
+        tmp_path, {"method": "apfed-r", "seed": 0}, seed=0, method="apfed-r", resume=True
+    ) as folder:
+        assert list(folder.stages) == ["apfed-r", "alone"]
+        assert (tmp_path / "models" / "bank" / "model.json").exists()
+
+
+def test_a_stage_that_was_stopped_after_its_last_epoch_keeps_its_scores(tmp_path: Path) -> None:
+    for method in ("alone", "tvfl"):
+        ours = setup(method)
+        whole = kept(tmp_path / "whole", ours)
+
+        def stage_fails(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(RunFolder, "stage", stage_fails)
+            with pytest.raises(KeyboardInterrupt):
+                kept(tmp_path / "resumed", ours)
+        resumed = kept(tmp_path / "resumed", ours, resume=True)
+        assert without_seconds(resumed) == without_seconds(whole)
+
+
+def test_a_stopped_run_goes_on_at_another_address_but_not_at_another_precision(
+    tmp_path: Path,
+) -> None:
+    ours = setup("alone")
+
+    def engine(**changes: Any) -> dict[str, Any]:
+        return {"kind": "stream", "partners": ["shop"], "listen": "a:1", "wait_s": 9.0, **changes}
+
+    with pytest.raises(KeyboardInterrupt):
+        kept(tmp_path / "stopped", ours, stop=("alone", 2), engine=engine())
+    for changes in ({"precision": "int8"}, {"partners": ["lab"]}, {"kind": "other"}):
+        with pytest.raises(ConfigError, match=r"run\.toml differs in engine"):
+            kept(tmp_path / "stopped", ours, resume=True, engine=engine(**changes))
+    moved = engine(listen="b:2", wait_s=1.0, grace_s=2.0, timeout_s=3.0, certificates="c")
+    resumed = kept(tmp_path / "stopped", ours, resume=True, engine=moved)
+    whole = kept(tmp_path / "whole", ours, engine=engine())
+    assert without_seconds(resumed) == without_seconds(whole)
+
+
+def test_a_run_that_was_stopped_is_not_mixed_with_other_settings(tmp_path: Path) -> None:
+    ours = setup("alone")
+    with pytest.raises(KeyboardInterrupt):
+        kept(tmp_path, ours, stop=("alone", 2), rows=3)
+    words = (
+        r"was stopped, of other settings \(run\.toml differs in rows\); resume with the same, or"
+    )
+    with pytest.raises(ConfigError, match=words):
+        kept(tmp_path, ours, resume=True, rows=4)
+    anew = kept(tmp_path, ours, rows=4)
+    assert without_seconds(anew) == without_seconds(kept(tmp_path / "other", ours))
+
+
+# --- Partners who live elsewhere ------------------------------------------------------------------
+
+
+def elsewhere(stages: tuple[Stage, ...], **changed: Any) -> ApfedSetup:
+    """The bank's side alone of what ``setup`` trains; partners stand behind engines."""
+    whole = setup(stages[0], rulers=stages[1:], own_networks=True)
+    alignment, test_alignment = whole.align(), whole.align_test()
+    assert whole.data.test is not None
+    assert test_alignment is not None
+    parties = {"apfed": evaluation.apfed._passives(whole, "apfed", alignment)}
+    config = vertical.Config(**whole.config.model_dump(include=set(vertical.Config.model_fields)))
+    parties["tvfl"] = evaluation.apfed._members(whole, config)
+
+    def told_to_the_bank(alignment: Alignment) -> Alignment:
+        return Alignment(
+            {
+                name: rows if name == "bank" else torch.where(rows >= 0, ELSEWHERE, -1)
+                for name, rows in alignment.rows.items()
+            }
+        )
+
+    own = replace(
+        whole.data,
+        train=Federation([whole.data.train["bank"]]),
+        test=Federation([whole.data.test["bank"]]),
+    )
+    settings = {
+        "alignment": told_to_the_bank(alignment),
+        "test_alignment": told_to_the_bank(test_alignment),
+        "connect": lambda stage: InProcess(parties[stage], driver="bank"),
+        **changed,
+    }
+    return replace(whole, data=own, passives={}, **settings)
+
+
+def test_partners_who_live_elsewhere_train_the_same() -> None:
+    stages: tuple[Stage, ...] = ("apfed", "tvfl", "alone")
+    here, _ = outcomes(setup(stages[0], rulers=stages[1:], own_networks=True))
+    there, _ = outcomes(elsewhere(stages))
+    for stage in stages:
+        assert there[stage].scores == here[stage].scores
+        assert list(there[stage].ledger.lines()) == list(here[stage].ledger.lines())
+
+
+@pytest.mark.parametrize(
+    ("stages", "changed", "words"),
+    [
+        (("apfed",), {"alignment": None}, "their ids are not here to compare: give alignment"),
+        (("apfed",), {"test_alignment": None}, "give alignment, and test_alignment"),
+        (("apfed", "pooled"), {}, "'pooled' needs everybody's columns here; leave it out"),
+    ],
+)
+def test_what_needs_partners_here_is_refused_where_they_are_elsewhere(
+    stages: Any, changed: Any, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        elsewhere(stages, **changed)

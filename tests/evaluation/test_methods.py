@@ -85,8 +85,8 @@ def test_only_what_fits_chfl_fits_another_as_well(method):
 @pytest.mark.parametrize("method", FEDERATIONS)
 def test_the_next_command_is_one_that_exists(method):
     best = methods.recommended(methods.fits(FEDERATIONS[method]()))
-    if method == "apfed":
-        assert best.next_command == "dovetail train RUN --set method=apfed"
+    if method in ("apfed", "chfl", "hyfem"):
+        assert best.next_command == f"dovetail train RUN --set method={method}"
         assert best.available
     else:
         title = methods.TITLES[method]

@@ -24,7 +24,18 @@ from dovetail.data import (
     table_from_arrays,
 )
 from dovetail.errors import DataError, ModelError
-from dovetail.models import Convolutional, EncoderSpec, Head, Model, Perceptron, RandomStream, load
+from dovetail.models import (
+    Convolutional,
+    EncoderHead,
+    EncoderHeadNetwork,
+    EncoderSpec,
+    Head,
+    Model,
+    Perceptron,
+    RandomStream,
+    load,
+)
+from dovetail.models.columns import ColumnsSpec
 
 TABLE = table_from_arrays(
     "clients",
@@ -40,27 +51,16 @@ LAYERS = Convolutional((3,), (3,), (2,))
 
 def model(
     task: Task = CLASSES,
-    spec: EncoderSpec = Perceptron((7, 4)),  # noqa: B008  # frozen
+    encoder: EncoderSpec = Perceptron((7, 4)),  # noqa: B008  # frozen
     input_shape: tuple[int, ...] = (INPUT.num_features,),
     input: Input | None = INPUT,
     **about: Any,
 ) -> Model:
-    head = Head((5,))
+    spec = EncoderHead(encoder, Head((5,)), input_shape, task.num_outputs)
     with RandomStream(0, "test"):
-        encoder = spec.encoder(input_shape)
-        width = encoder(torch.zeros(2, *input_shape)).flatten(1).shape[1]
-        built = head.build(width, task.num_outputs)
-    return Model(
-        party="bank",
-        task=task,
-        encoder=encoder,
-        head=built,
-        input_shape=input_shape,
-        input=input,
-        encoder_spec=spec,
-        head_spec=head,
-        about=about,
-    )
+        network = spec.build()
+    inputs = {} if input is None else {"own": input}
+    return Model("bank", task, network, spec, {"own": input_shape}, inputs, about)
 
 
 def assert_same_predictions(one: Model, two: Model, x: Tensor) -> None:
@@ -76,21 +76,22 @@ def assert_same_predictions(one: Model, two: Model, x: Tensor) -> None:
 def test_a_model_of_a_table_predicts_the_same_after_loading(tmp_path: Path) -> None:
     saved = model(label="wants a loan", seed=3)
     loaded = load(saved.save(tmp_path / "bank"))
-    assert isinstance(loaded.input, TableEncoder)
-    x = loaded.input.transform(TABLE)
+    fitted = loaded.inputs["own"]
+    assert isinstance(fitted, TableEncoder)
+    x = fitted.transform(TABLE)
     assert torch.equal(x, INPUT.transform(TABLE))
     assert_same_predictions(saved, loaded, x)
-    assert (loaded.party, loaded.task, loaded.input_shape) == ("bank", CLASSES, (x.shape[1],))
-    assert (loaded.encoder_spec, loaded.head_spec) == (Perceptron((7, 4)), Head((5,)))
+    assert (loaded.party, loaded.task, loaded.shapes) == ("bank", CLASSES, {"own": x.shape[1:]})
+    assert loaded.spec == EncoderHead(Perceptron((7, 4)), Head((5,)), (6,), 3) == saved.spec
     assert loaded.about == {"label": "wants a loan", "seed": 3}
 
 
 def test_a_model_of_images_predicts_the_same_after_loading(tmp_path: Path) -> None:
     strip = ImageInput(1, 8, 6, "height", 4, 8)
-    saved = model(spec=LAYERS, input_shape=(1, 4, 6), input=strip)
+    saved = model(encoder=LAYERS, input_shape=(1, 4, 6), input=strip)
     loaded = load(saved.save(tmp_path / "bank"))
     images = torch.randint(256, (5, 1, 8, 6), dtype=torch.uint8)
-    assert loaded.input == strip
+    assert loaded.inputs == {"own": strip}
     assert_same_predictions(saved, loaded, strip.transform(images))
 
 
@@ -112,8 +113,8 @@ def test_a_loaded_model_can_be_saved_again(tmp_path: Path) -> None:
 
 def test_a_loaded_model_can_be_trained_on(tmp_path: Path) -> None:
     loaded = load(model().save(tmp_path / "bank"))
-    loaded.head(loaded.encoder(INPUT.transform(TABLE))).sum().backward()
-    assert all(weights.grad is not None for weights in loaded.encoder.parameters())
+    loaded.network(INPUT.transform(TABLE)).sum().backward()
+    assert all(weights.grad is not None for weights in loaded.network.parameters())
 
 
 def test_loading_draws_no_random_number(tmp_path: Path) -> None:
@@ -137,36 +138,106 @@ class Doubles(nn.Module):
         return out
 
 
-def test_a_model_of_networks_of_ones_own_is_loaded_into_them(tmp_path: Path) -> None:
-    saved = Model("bank", CLASSES, Doubles(), nn.Linear(3, 3), (3,))
+def test_a_model_of_a_network_of_ones_own_is_loaded_into_it(tmp_path: Path) -> None:
+    saved = Model("bank", CLASSES, Doubles(), None, {"own": (3,)})
     folder = saved.save(tmp_path / "bank")
-    loaded = dovetail.load(folder, encoder=Doubles(), head=nn.Linear(3, 3))
-    assert loaded.input is None
+    loaded = dovetail.load(folder, network=Doubles())
+    assert loaded.inputs == {}
     assert_same_predictions(saved, loaded, torch.randn(4, 3))
-    with pytest.raises(ModelError, match=r"a network of your own .* load\(folder, encoder=..., h"):
+    with pytest.raises(
+        ModelError, match=r"bank: its network is one of your own: load\(folder, net"
+    ):
         load(folder)
-    with pytest.raises(ModelError, match=r"the head is a network of your own: load\(folder, head="):
-        load(folder, encoder=Doubles())
-    with pytest.raises(ModelError, match=r"bank: the model cannot be rebuilt .*size mismatch"):
-        load(folder, encoder=Doubles(), head=nn.Linear(3, 2))
     with pytest.raises(ModelError, match=r"bank: the model cannot be rebuilt .*Missing key"):
-        load(folder, encoder=nn.Sequential(Doubles()), head=nn.Linear(3, 3))
+        load(folder, network=nn.Sequential(Doubles()))
 
 
-def test_one_network_of_ones_own_is_enough(tmp_path: Path) -> None:
-    whole = model()
-    saved = Model(
-        "bank", CLASSES, whole.encoder, nn.Identity(), whole.input_shape, encoder_spec=None
-    )
-    saved.head = nn.Linear(4, 3)
-    loaded = load(
-        saved.save(tmp_path / "bank"),
-        encoder=Perceptron((7, 4)).encoder((6,)),
-        head=nn.Linear(4, 3),
-    )
-    assert_same_predictions(saved, loaded, torch.randn(4, 6))
-    without_weights = Model("bank", CLASSES, Doubles(), nn.Identity(), (3,))
+def test_an_encoder_and_a_head_of_ones_own_are_one_network(tmp_path: Path) -> None:
+    def own(outputs: int = 3) -> EncoderHeadNetwork:
+        return EncoderHeadNetwork(Perceptron((7, 4)).encoder((6,)), nn.Linear(4, outputs))
+
+    saved = Model("bank", CLASSES, own(), None, {"own": (6,)})
+    folder = saved.save(tmp_path / "bank")
+    assert_same_predictions(saved, load(folder, network=own()), torch.randn(4, 6))
+    with pytest.raises(ModelError, match=r"bank: the model cannot be rebuilt .*size mismatch"):
+        load(folder, network=own(outputs=2))
+    without_weights = Model("bank", CLASSES, nn.Identity(), None, {"own": (3,)})
     assert without_weights.predict(torch.randn(4, 3)).values.shape == (4,)
+
+
+def test_a_network_with_tensors_that_are_no_weights_is_rebuilt_with_them(tmp_path: Path) -> None:
+    spec = ColumnsSpec(common=(2, 0), unique=(1,), widths=(4, 3), num_outputs=3)
+    saved = Model("bank", CLASSES, spec.build(), spec, {"own": (3,)})
+    loaded = load(saved.save(tmp_path / "bank"))
+    assert loaded.spec == spec
+    assert_same_predictions(saved, loaded, torch.randn(4, 3))
+
+
+# --- Several blocks -----------------------------------------------------------------------------
+
+
+class Sum(nn.Module):
+    """Logits that are the sum of a layer's for each block that is given."""
+
+    def __init__(self, *, any_blocks: bool = False) -> None:
+        super().__init__()
+        self.any_blocks = any_blocks
+        self.layers = nn.ModuleDict({"left": nn.Linear(2, 3), "right": nn.Linear(4, 3)})
+
+    def forward(self, x: dict[str, Tensor]) -> Tensor:
+        outputs: Tensor = torch.stack([self.layers[name](block) for name, block in x.items()])
+        return outputs.sum(dim=0)
+
+
+def of_two_blocks(**settings: Any) -> Model:
+    shapes = {"left": (2,), "right": (4,)}
+    return Model("bank", CLASSES, Sum(**settings), None, shapes)
+
+
+def test_a_model_of_several_blocks_takes_them_by_name(tmp_path: Path) -> None:
+    saved = of_two_blocks()
+    x = {"right": torch.randn(5, 4), "left": torch.randn(5, 2)}
+    layers = saved.network.layers
+    expected = layers["left"](x["left"]) + layers["right"](x["right"])
+    torch.testing.assert_close(saved.outputs(x, batch_size=2), expected.detach())
+    loaded = load(saved.save(tmp_path / "bank"), network=Sum())
+    assert loaded.shapes == {"left": (2,), "right": (4,)}
+    assert torch.equal(loaded.outputs(x), saved.outputs(x))
+
+
+def test_a_network_that_can_predicts_from_the_blocks_there_are() -> None:
+    one = of_two_blocks(any_blocks=True)
+    x = torch.randn(5, 4)
+    expected = one.network.layers["right"](x).detach()
+    torch.testing.assert_close(one.outputs({"right": x}), expected)
+
+
+@pytest.mark.parametrize(
+    ("any_blocks", "x", "words"),
+    [
+        (False, torch.zeros(2, 6), "takes the blocks .* give a dict block -> rows, got one tensor"),
+        (
+            False,
+            {"left": torch.zeros(2, 2)},
+            r"takes the blocks \['left', 'right'\], got \['left'\]",
+        ),
+        (True, {}, r"takes one or more of the blocks \['left', 'right'\], got \[\]"),
+        (True, {"top": torch.zeros(2, 2)}, r"got \['top'\]"),
+        (True, {"left": torch.zeros(2, 3)}, r"rows of block 'left' of shape \(2,\), got \(3,\)"),
+        (
+            False,
+            {"left": torch.zeros(2, 2), "right": torch.zeros(3, 4)},
+            r"'bank' differ in rows: \{'left': 2, 'right': 3\}",
+        ),
+    ],
+    ids=["a tensor", "one of two", "none", "another", "another shape", "other rows"],
+)
+def test_blocks_that_do_not_fit_are_refused(any_blocks: bool, x: Any, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        of_two_blocks(any_blocks=any_blocks).predict(x)
+
+
+# --- Predictions --------------------------------------------------------------------------------
 
 
 def test_a_prediction_is_the_most_probable_class() -> None:
@@ -194,12 +265,13 @@ def test_no_row_gives_no_prediction() -> None:
 
 def test_predicting_leaves_a_model_in_training_as_it_was() -> None:
     one = model()
-    one.encoder.train()
-    one.head.train()
+    one.network.train()
+    one.network.encoder.eval()
     x = torch.randn(4, 6)
     assert torch.equal(one.outputs(x), one.outputs(x))  # no dropout
-    assert one.encoder.training
-    assert one.head.training
+    assert one.network.training
+    assert one.network.head.training
+    assert not one.network.encoder.training
 
 
 def test_rows_of_another_shape_are_refused() -> None:
@@ -275,11 +347,11 @@ def test_a_description_that_is_no_text_is_named(tmp_path: Path) -> None:
     assert_refused(folder, r"model\.json cannot be read")
 
 
-@pytest.mark.parametrize("stored", [[], 3, None, "model", {}, {"format": 2}, {"format": "1"}])
+@pytest.mark.parametrize("stored", [[], 3, None, "model", {}, {"format": 1}, {"format": "2"}])
 def test_another_format_is_refused(tmp_path: Path, stored: Any) -> None:
     folder = model().save(tmp_path / "bank")
     (folder / "model.json").write_text(json.dumps(stored))
-    assert_refused(folder, "expected format 1; use the dovetail that wrote it")
+    assert_refused(folder, "expected format 2; use the dovetail that wrote it")
 
 
 def test_changed_weights_are_noticed(tmp_path: Path) -> None:
@@ -302,7 +374,7 @@ def test_weights_that_are_none_are_refused_whatever_their_sum(
     assert_refused(folder, "cannot be rebuilt")
 
 
-@pytest.mark.parametrize("key", ["party", "task", "input", "input_shape", "encoder", "head"])
+@pytest.mark.parametrize("key", ["party", "task", "network", "blocks"])
 def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
     def change(stored: dict[str, Any]) -> None:
         del stored[key]
@@ -319,13 +391,18 @@ HOSTILE = [None, [], {}, "text", 3, -1, 1.5, True, [None], {"kind": None}, {"kin
         ("task",),
         ("task", "kind"),
         ("task", "classes"),
-        ("input_shape",),
-        ("encoder",),
-        ("encoder", "widths"),
-        ("encoder", "widths", 0),
-        ("head",),
-        ("head", "widths"),
-        ("head", "widths", 0),
+        ("blocks",),
+        ("blocks", "own"),
+        ("blocks", "own", "shape"),
+        ("network",),
+        ("network", "kind"),
+        ("network", "input_shape"),
+        ("network", "encoder"),
+        ("network", "encoder", "widths"),
+        ("network", "encoder", "widths", 0),
+        ("network", "head"),
+        ("network", "head", "widths"),
+        ("network", "head", "widths", 0),
     ],
     ids=str,
 )
@@ -344,20 +421,44 @@ def test_a_value_of_another_type_is_refused(tmp_path: Path, key: tuple[str | int
 
 @pytest.mark.parametrize("value", [3, "text", [1], {"kind": "query"}, {"kind": "table"}, True])
 def test_an_input_of_another_type_is_refused(tmp_path: Path, value: Any) -> None:
-    assert_refused(broken(tmp_path / "bank", lambda stored: stored.update(input=value)))
+    def change(stored: dict[str, Any]) -> None:
+        stored["blocks"]["own"]["input"] = value
+
+    assert_refused(broken(tmp_path / "bank", change))
+
+
+@pytest.mark.parametrize("key", ["shape", "input"])
+def test_a_missing_key_of_a_block_is_named(tmp_path: Path, key: str) -> None:
+    def change(stored: dict[str, Any]) -> None:
+        del stored["blocks"]["own"][key]
+
+    assert_refused(broken(tmp_path / "bank", change), f"lacks '{key}'")
+
+
+def test_a_network_that_does_not_fit_the_task_or_the_blocks_is_refused(tmp_path: Path) -> None:
+    def fewer_classes(stored: dict[str, Any]) -> None:
+        stored["task"]["classes"].pop()
+
+    words = r"gives outputs of shape \(3,\), its task needs 2"
+    assert_refused(broken(tmp_path / "one", fewer_classes), words)
+
+    def wider(stored: dict[str, Any]) -> None:
+        stored["blocks"]["own"]["shape"] = [10**9]  # not made: 8 GB
+
+    assert_refused(broken(tmp_path / "two", wider), "cannot be rebuilt")
 
 
 def test_layers_that_do_not_fit_the_weights_are_refused_without_being_made(
     tmp_path: Path,
 ) -> None:
     def change(stored: dict[str, Any]) -> None:
-        stored["encoder"]["widths"] = [10**7, 10**7]  # 400 TB of weights
+        stored["network"]["encoder"]["widths"] = [10**7, 10**7]  # 400 TB of weights
 
     assert_refused(broken(tmp_path / "bank", change), "cannot be rebuilt .*size mismatch")
 
 
 def test_convolutions_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    folder = model(spec=LAYERS, input_shape=(1, 4, 6), input=None).save(tmp_path / "bank")
+    folder = model(encoder=LAYERS, input_shape=(1, 4, 6), input=None).save(tmp_path / "bank")
     whole = json.loads((folder / "model.json").read_text())
     for key, value in {
         "strides": [0],
@@ -366,6 +467,7 @@ def test_convolutions_that_cannot_be_are_refused(tmp_path: Path) -> None:
         "padding": "x",
         "kind": "recurrent",
     }.items():
-        changed = {**whole, "encoder": {**whole["encoder"], key: value}}
+        encoder = {**whole["network"]["encoder"], key: value}
+        changed = {**whole, "network": {**whole["network"], "encoder": encoder}}
         (folder / "model.json").write_text(json.dumps(changed))
         assert_refused(folder)

@@ -126,6 +126,28 @@ def test_through_bytes_a_party_gets_a_copy() -> None:
         assert (shop.asked[0] is QUESTION) != through_bytes
 
 
+def test_precision_is_that_of_what_arrives_on_either_side() -> None:
+    x = torch.tensor([1.0, 2**-12 + 1, 0.3])
+    for precision, dtype in (("float16", torch.float16), ("bfloat16", torch.bfloat16)):
+        shop = Multiplies()
+        engine = InProcess({"shop": shop}, driver="clinic", precision=precision)  # type: ignore[arg-type]
+        (answer,) = engine.ask({"shop": Question(x, 3)}, Answer).or_raise().values()
+        (asked,) = shop.asked
+        assert isinstance(asked, Question)
+        assert torch.equal(asked.x, x.to(dtype).float())
+        assert torch.equal(answer.x, (asked.x * 3).to(dtype).float())
+
+
+def test_what_the_precision_cannot_tell_is_that_partys_failure() -> None:
+    parties = {"shop": Multiplies(), "bank": Multiplies()}
+    engine = InProcess(parties, driver="clinic", precision="int8")
+    questions = {"shop": Question(torch.tensor([3e38]), 3), "bank": Question(torch.ones(1), 3)}
+    replies = engine.ask(questions, Answer)
+    assert replies["bank"].x.tolist() == [3.0]
+    assert "Answer.x: a value is not finite" in replies.failures["shop"].cause
+    assert engine.ledger.bytes_by_party()["shop"] == {"sent": 0, "received": 5}
+
+
 def test_messages_are_sent_at_once_and_their_replies_fetched_later() -> None:
     engine = InProcess({"shop": Multiplies()}, driver="clinic")
     pending = engine.send({"shop": QUESTION}, Answer, timeout_s=1.0)

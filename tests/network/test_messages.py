@@ -6,10 +6,13 @@ import json
 import math
 import random
 import string
+import tracemalloc
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
+import safetensors
 import safetensors.torch
 import torch
 from hypothesis import given, settings
@@ -17,7 +20,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dovetail.errors import MessageError
-from dovetail.network import Message, check_shape, decode, encode
+from dovetail.network import (
+    Header,
+    Message,
+    Precision,
+    check_shape,
+    decode,
+    encode,
+    read_header,
+)
+from dovetail.network.messages import MAX_HEADER_BYTES, MAX_SEQUENCE, on_wire
 
 DTYPES = (
     torch.float32,
@@ -78,8 +90,32 @@ def packed(
 ) -> bytes:
     """Bytes with any JSON at all where a message has its fields."""
     text = fields if isinstance(fields, str) else json.dumps(fields)
-    header = {"protocol": "1", "type": kind, "fields": text}
+    header = {
+        "protocol": "1",
+        "type": kind,
+        "run": "",
+        "sequence": "0",
+        "precision": "float32",
+        "fields": text,
+    }
     return safetensors.torch.save(tensors or {}, metadata=header)
+
+
+METADATA = {
+    "protocol": "1",
+    "type": "test_messages.Nothing",
+    "run": "",
+    "sequence": "0",
+    "precision": "float32",
+    "fields": "{}",
+}
+
+
+def with_metadata(**changed: Any) -> bytes:
+    """A message without fields, but for what is changed; None leaves it out."""
+    metadata = {**METADATA, **changed}
+    metadata = {name: value for name, value in metadata.items() if value is not None}
+    return with_header(json.dumps({"__metadata__": metadata}))
 
 
 def with_header(header: str | bytes, body: bytes = b"") -> bytes:
@@ -248,7 +284,7 @@ def test_every_cut_of_a_message_is_refused() -> None:
         with pytest.raises(MessageError):
             decode(data[:length], (Everything,))
     with pytest.raises(MessageError):
-        decode(data + b"\0", (Everything,))
+        decode(bytes(data) + b"\0", (Everything,))
 
 
 @pytest.mark.parametrize("claimed", [2**63, 2**64 - 1, 2**32, 10**6])
@@ -265,13 +301,6 @@ HEADERS = {
     "metadata no table": '{"__metadata__": 3}',
     "deep": "[" * 100_000,
     "no text": b"\xff\xfe\xfa",
-    "type no text": '{"__metadata__": {"protocol": "1", "type": ["x"], "fields": "{}"}}',
-    "type a table": '{"__metadata__": {"protocol": "1", "type": {}, "fields": "{}"}}',
-    "no fields": '{"__metadata__": {"protocol": "1", "type": "test_messages.Nothing"}}',
-    "fields no text": (
-        '{"__metadata__": {"protocol": "1", "type": "test_messages.Nothing", "fields": 3}}'
-    ),
-    "protocol no text": '{"__metadata__": {"protocol": 1, "type": "test_messages.Nothing"}}',
 }
 
 
@@ -281,28 +310,408 @@ def test_a_header_that_is_none_is_refused(header: str | bytes) -> None:
         decode(with_header(header), (Nothing,))
 
 
+@pytest.mark.parametrize("value", [None, 3, 1.5, True, [], ["x"], {}], ids=str)
+@pytest.mark.parametrize("name", METADATA)
+def test_metadata_that_lacks_something_or_is_no_text_is_refused(name: str, value: Any) -> None:
+    assert isinstance(decode(with_metadata(), (Nothing,)), Nothing)
+    with pytest.raises(MessageError):
+        decode(with_metadata(**{name: value}), (Nothing,))
+
+
 @pytest.mark.parametrize(
-    "described",
+    ("changed", "words"),
     [
-        {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]},
-        {"dtype": "F32", "shape": [1], "data_offsets": [0, 400]},
-        {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]},
-        {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]},
-        {"dtype": "F32", "shape": [2**62, 8], "data_offsets": [0, 4]},
-        {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]},
-        {"dtype": "F4", "shape": [8], "data_offsets": [0, 4]},
-        {"dtype": "F8_E8M0", "shape": [4], "data_offsets": [0, 4]},
-        {"dtype": 3, "shape": [1], "data_offsets": [0, 4]},
-        {"shape": [1], "data_offsets": [0, 4]},
-        {},
-        3,
+        ({"sequence": "-1"}, "expected a sequence number, got '-1'"),
+        ({"sequence": "01"}, "expected a sequence number, got '01'"),
+        ({"sequence": ""}, "expected a sequence number, got ''"),
+        ({"sequence": "٣"}, "expected a sequence number"),
+        ({"sequence": str(2**63)}, "expected a sequence number, got '9223372036854775808'"),
+        ({"sequence": "9" * 5000}, "expected a sequence number, got '999"),
+        ({"run": "x" * 201}, "a run name of 201 characters; at most 200 are allowed"),
+        ({"precision": "float8"}, "expected a precision of .*, got 'float8'"),
+        ({"more": "x"}, "expected a header with "),
+        ({"narrowed": "[]"}, "its fields are no table"),
+        ({"narrowed": "{"}, "its fields cannot be read"),
+        ({"narrowed": '{"x": "float32"}'}, "'x' cannot be widened from float32 to 'float32'"),
+        ({"fields": '{"a": 1, "a": 1}'}, "a name stands in it twice"),
     ],
 )
-def test_a_tensor_that_cannot_be_is_refused(described: Any) -> None:
-    metadata = {"protocol": "1", "type": "test_messages.Everything", "fields": "{}"}
-    header = json.dumps({"__metadata__": metadata, "x": described})
+def test_metadata_that_cannot_be_is_refused(changed: dict[str, str], words: str) -> None:
+    with pytest.raises(MessageError, match=words):
+        decode(with_metadata(**changed), (Nothing,))
+
+
+def test_a_header_comes_back_without_the_tensors() -> None:
+    data = encode(everything(), run="out/bank 3", sequence=MAX_SEQUENCE, precision="int8")
+    header = Header("1", "test_messages.Everything", "out/bank 3", MAX_SEQUENCE, "int8")
+    assert read_header(data) == header
+    length = 8 + int.from_bytes(data[:8], "little")
+    assert read_header(data[:length]) == header
+    with pytest.raises(MessageError, match="the header is cut off"):
+        read_header(data[: length - 1])
+    with pytest.raises(MessageError, match="expected a message of protocol 1, got '2'"):
+        read_header(with_metadata(protocol="2"))
+
+
+@pytest.mark.parametrize(
+    "numbered", [{"sequence": -1}, {"sequence": 2**63}, {"run": "x" * 201}], ids=str
+)
+def test_a_number_or_run_that_would_be_refused_is_not_sent(numbered: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"expected a sequence number in 0\.\.2\^63-1 and a run"):
+        encode(Nothing(), **numbered)
+
+
+# --- Limits: nothing is believed or made before it is checked -----------------------------------
+
+
+def tensor_header(**described: Any) -> str:
+    metadata = {**METADATA, "type": "test_messages.One"}
+    return json.dumps({"__metadata__": metadata, **described})
+
+
+@dataclass(frozen=True, eq=False)
+class One(Message):
+    """A single tensor."""
+
+    x: Tensor
+
+
+def test_a_tensor_that_can_be_is_read() -> None:
+    described = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    data = with_header(tensor_header(x=described), np.float32(2.5).tobytes())
+    assert decode(data, (One,)).x.tolist() == [2.5]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"shape": [2]},
+        {"shape": [-1]},
+        {"shape": [-1, -1]},
+        {"shape": [1.0]},
+        {"shape": [True]},
+        {"shape": ["1"]},
+        {"shape": None},
+        {"shape": 1},
+        {"shape": [1] * 65},
+        {"shape": [2**62, 8]},  # times 4 bytes is 0 in 64 bits
+        {"shape": [2**64 + 1]},
+        {"shape": [0, 2**62, 2**62], "data_offsets": [0, 0]},
+        {"data_offsets": [0, 400]},
+        {"data_offsets": [4, 0]},
+        {"data_offsets": [1, 5]},
+        {"data_offsets": [-4, 0]},
+        {"data_offsets": [0]},
+        {"data_offsets": [0, 4, 4]},
+        {"data_offsets": [0.0, 4.0]},
+        {"data_offsets": [0, 2**64 + 4]},
+        {"data_offsets": 4},
+        {"dtype": "F99"},
+        {"dtype": "F4", "shape": [8]},
+        {"dtype": "F8_E8M0", "shape": [4]},
+        {"dtype": 3},
+        {"dtype": ["F32"]},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_a_tensor_that_cannot_be_is_refused(changed: dict[str, Any]) -> None:
+    described = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4], **changed}
+    with pytest.raises(MessageError, match=r"test_messages\.One"):
+        decode(with_header(tensor_header(x=described), bytes(4)), (One,))
+
+
+@pytest.mark.parametrize("described", [{}, 3, [], "F32", None], ids=str)
+def test_a_tensor_that_is_not_described_is_refused(described: Any) -> None:
+    with pytest.raises(MessageError, match=r"One\.x: no tensor can be described by"):
+        decode(with_header(tensor_header(x=described), bytes(4)), (One,))
+
+
+@dataclass(frozen=True, eq=False)
+class Two(Message):
+    x: Tensor
+    y: Tensor
+
+
+def test_tensors_lie_end_to_end_and_take_all_bytes() -> None:
+    metadata = {**METADATA, "type": Two.wire_name(), "fields": "{}"}
+    for places, num_bytes, words in (
+        (((0, 4), (0, 4)), 4, "do not lie end to end"),  # one upon the other
+        (((0, 4), (2, 6)), 6, "do not lie end to end"),
+        (((0, 4), (8, 12)), 12, "do not lie end to end"),  # a gap
+        (((4, 8), (8, 12)), 12, "do not lie end to end"),
+        (((0, 4), (4, 8)), 9, "take 8 bytes, but 9 are there"),
+        (((0, 4), (4, 8)), 7, "take 8 bytes, but 7 are there"),
+    ):
+        described = [{"dtype": "F32", "shape": [1], "data_offsets": place} for place in places]
+        header = json.dumps({"__metadata__": metadata, "x": described[0], "y": described[1]})
+        with pytest.raises(MessageError, match=words):
+            decode(with_header(header, bytes(num_bytes)), (Two,))
+
+
+def test_a_tensor_that_is_described_twice_is_refused() -> None:
+    text = tensor_header(x={"dtype": "F32", "shape": [1], "data_offsets": [0, 4]})
+    with pytest.raises(MessageError, match="the header cannot be read"):
+        decode(with_header(text[:-1] + ', "x": 1}', bytes(4)), (One,))
+
+
+def test_a_bool_is_0_or_1() -> None:
+    described = {"dtype": "BOOL", "shape": [3], "data_offsets": [0, 3]}
+    header = tensor_header(x=described)
+    assert decode(with_header(header, b"\1\0\1"), (One,)).x.tolist() == [True, False, True]
+    with pytest.raises(MessageError, match=r"One\.x: a bool in it is neither 0 nor 1"):
+        decode(with_header(header, b"\1\0\2"), (One,))
+
+
+def large_claims() -> dict[str, bytes]:
+    four_gib = {"dtype": "F32", "shape": [2**30], "data_offsets": [0, 2**32]}
+    deep = json.dumps({**METADATA, "fields": "[" * 900_000})
+    return {
+        "a header of 2^63 bytes": (2**63).to_bytes(8, "little") + bytes(100),
+        "a header of 4 GiB": (2**32).to_bytes(8, "little") + bytes(100),
+        "a tensor of 4 GiB": with_header(tensor_header(x=four_gib), bytes(100)),
+        "brackets": with_header("[" * MAX_HEADER_BYTES),
+        "brackets in a text": with_header('{"__metadata__": ' + deep + "}"),
+        "a header too large": with_header(" " * (MAX_HEADER_BYTES + 1)),
+    }
+
+
+@pytest.mark.parametrize("claim", large_claims())
+def test_a_claim_of_size_takes_no_memory(claim: str) -> None:
+    data = large_claims()[claim]
+    tracemalloc.start()
+    try:
+        with pytest.raises(MessageError):
+            decode(data, (One, Nothing))
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(data) + 100_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_message_larger_than_allowed_is_not_opened() -> None:
+    data = encode(everything())
+    decode(data, (Everything,), max_bytes=len(data))
+    with pytest.raises(MessageError, match=rf"{len(data)} bytes; at most {len(data) - 1} are"):
+        decode(data, (Everything,), max_bytes=len(data) - 1)
+    with pytest.raises(MessageError, match="a message of 9 bytes; at most 8 are allowed"):
+        decode(b"no header", (Everything,), max_bytes=8)
+
+
+def test_more_fields_than_a_header_may_have_are_not_sent() -> None:
+    decode(encode(everything(shape=(1,) * 200_000)), (Everything,))
+    with pytest.raises(MessageError, match=r"its fields take .* may take 1048576; long lists"):
+        encode(everything(shape=(1,) * 600_000))
+
+
+def test_a_dtype_that_is_not_sent_is_named() -> None:
+    with pytest.raises(MessageError, match=r"One\.x: tensors of torch.complex64 are not sent"):
+        encode(One(torch.zeros(2, dtype=torch.complex64)))
+
+
+# --- Memory -------------------------------------------------------------------------------------
+
+
+def memory(data: Any) -> range:
+    begin = np.frombuffer(data, np.uint8).ctypes.data
+    return range(begin, begin + len(data))
+
+
+def test_tensors_lie_in_the_bytes_they_came_in_if_those_may_be_written_to() -> None:
+    sent = everything(x=torch.randn(7, 3))
+    for data in (encode(sent), bytearray(encode(sent))):
+        came = decode(data, (Everything,))
+        for name, tensor in sent.tensors().items():
+            assert getattr(came, name).data_ptr() in memory(data)
+            assert torch.equal(getattr(came, name), tensor)
+    came = decode(bytes(encode(sent)), (Everything,))
+    came.x.zero_()  # its own copy: bytes never change
+
+
+def test_tensors_are_aligned_however_their_bytes_were_cut_out() -> None:
+    sent = Everything(
+        x=torch.tensor([True, False, True]),
+        y=torch.randn(5, dtype=torch.float64),
+        **{name: getattr(everything(), name) for name in ("count", "share", "ready", "name")},
+        shape=(),
+        names=(),
+    )
+    data = encode(sent)
+    for shift in range(9):
+        moved = memoryview(bytearray(shift) + data)[shift:]
+        came = decode(moved, (Everything,))
+        assert came.y.data_ptr() % 8 == 0
+        assert torch.equal(came.x, sent.x)
+        assert torch.equal(came.y, sent.y)
+
+
+def test_bytes_share_no_memory_with_the_message() -> None:
+    x = torch.ones(3)
+    data = encode(One(x))
+    x.zero_()
+    assert decode(data, (One,)).x.tolist() == [1.0, 1.0, 1.0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(x=TENSORS, y=TENSORS)
+def test_other_tools_open_the_bytes(x: Tensor, y: Tensor) -> None:
+    message = everything(x=x, y=y)
+    data = encode(message, run="a", sequence=7)
+    assert len(data) % 8 == sum(each.num_bytes for each in on_wire(message)) % 8
+    opened = safetensors.torch.load(bytes(data))
+    assert opened.keys() == {"x", "y"}
+    assert torch.equal(opened["x"], x)
+    assert torch.equal(opened["y"], y)
+    assert opened["x"].dtype == x.dtype
+
+
+# --- Narrower than they are ---------------------------------------------------------------------
+
+NARROW: tuple[Precision, ...] = ("float16", "bfloat16", "int8")
+
+WIDE = st.builds(
+    lambda shape, seed, scale: (
+        torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 10.0**scale
+    ),
+    st.lists(st.integers(0, 5), max_size=4),
+    st.integers(0, 99),
+    st.integers(-45, 3),
+)
+
+
+def carried(x: Tensor, precision: Precision) -> Tensor:
+    return decode(encode(One(x), precision=precision), (One,)).x
+
+
+@settings(max_examples=150, deadline=None)
+@given(x=WIDE, precision=st.sampled_from(NARROW))
+def test_what_travels_narrower_comes_back_within_its_bound(x: Tensor, precision: Precision) -> None:
+    came = carried(x, precision)
+    assert came.dtype == torch.float32
+    assert came.shape == x.shape
+    error = (came.double() - x.double()).abs()
+    if precision == "float16":
+        assert (error <= (x.double().abs() / 2048).clamp(min=3e-8)).all()
+    elif precision == "bfloat16":
+        assert (error <= (x.double().abs() / 256).clamp(min=1e-40)).all()
+    elif x.numel():
+        rows = x.flatten(1) if x.dim() > 1 else x.reshape(1, -1)
+        half_scale = rows.double().abs().amax(1, keepdim=True) / 127 / 2
+        assert (error.view(rows.shape) <= (half_scale * 1.0001).clamp(min=1.5e-36)).all()
+
+
+def test_int8_by_hand() -> None:
+    x = torch.tensor([[127.0, -63.6, 0.4], [0.0, 0.0, 0.0], [-2.54, 1.0, 0.02]])
+    expected = torch.tensor([[127.0, -64.0, 0.0], [0.0, 0.0, 0.0], [-2.54, 1.0, 0.02]])
+    torch.testing.assert_close(carried(x, "int8"), expected)
+    one_scale = torch.tensor([127.0, -63.6, 0.4])
+    assert carried(one_scale, "int8").tolist() == [127.0, -64.0, 0.0]
+    assert carried(torch.tensor(-3.0), "int8").item() == pytest.approx(-3.0)
+    message = One(torch.ones(2, 3, 4))
+    assert [(each.name, each.shape, each.num_bytes) for each in on_wire(message, "int8")] == [
+        ("x", (2, 3, 4), 24),
+        ("x.scale", (2,), 8),
+    ]
+
+
+@pytest.mark.parametrize("precision", NARROW)
+def test_zeros_and_empty_tensors_stay_what_they_are(precision: Precision) -> None:
+    for shape in ((), (0,), (3,), (0, 4), (4, 0), (2, 3), (2, 0, 3), (0, 0)):
+        assert torch.equal(carried(torch.zeros(shape), precision), torch.zeros(shape))
+
+
+def test_the_largest_and_smallest_numbers_survive_int8() -> None:
+    largest = torch.finfo(torch.float32).max
+    x = torch.tensor([[largest, -largest], [largest * 0.999, 1.0], [1.6e-36, -1.6e-36]])
+    torch.testing.assert_close(carried(x, "int8"), x, rtol=1e-5, atol=1e-36 * largest)
+    assert carried(x, "int8").isfinite().all()
+    assert carried(torch.tensor([1.4e-36, 1e-45]), "int8").tolist() == [0.0, 0.0]
+
+
+def test_only_float32_travels_narrower() -> None:
+    for dtype in DTYPES:
+        x = torch.tensor([1, 0, 1]).to(dtype)
+        data = encode(everything(x=x, y=x), precision="float16")
+        came = decode(data, (Everything,))
+        assert came.x.dtype == came.y.dtype == dtype
+        assert torch.equal(came.x, x)
+
+
+def test_float16_halves_the_bytes_and_int8_quarters_them() -> None:
+    message = One(torch.randn(64, 512))
+    sizes = [len(encode(message, precision=each)) for each in ("float32", *NARROW)]
+    tensors = [64 * 512 * 4, 64 * 512 * 2, 64 * 512 * 2, 64 * 512 + 64 * 4]
+    assert [sum(each.num_bytes for each in on_wire(message, "int8"))] == tensors[3:]
+    for size, num_bytes in zip(sizes, tensors, strict=True):
+        assert num_bytes < size < num_bytes + 400
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_a_value_that_has_no_room_arrives_as_the_largest(precision: Precision) -> None:
+    largest = torch.finfo(getattr(torch, precision)).max
+    x = torch.tensor([largest, -largest, largest * 1.003, -largest * 1.003, math.inf, -math.inf])
+    came = carried(x, precision).tolist()
+    assert came == [largest, -largest, largest, -largest, math.inf, -math.inf]
+    x = torch.tensor([math.nan, math.inf, largest * 1.003, 1.0])
+    expected = torch.tensor([math.nan, math.inf, largest, 1.0])
+    torch.testing.assert_close(carried(x, precision), expected, equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_int8_refuses_what_is_not_finite(value: float) -> None:
+    for x in (torch.tensor(value), torch.tensor([[1.0], [value]])):
+        with pytest.raises(MessageError, match=r"One\.x: a value is not finite, and int8 has no"):
+            carried(x, "int8")
+
+
+def test_narrow_tensors_of_any_layout_come_back() -> None:
+    whole = torch.randn(6, 8)
+    for x in (
+        whole.T,
+        whole[::2, 1:7:3],
+        whole[:, 0],
+        whole.expand(2, 6, 8),
+        whole.requires_grad_(),
+    ):
+        for precision in NARROW:
+            torch.testing.assert_close(
+                carried(x, precision), x.detach(), rtol=0.01, atol=x.abs().max().item() / 250
+            )
+
+
+@pytest.mark.parametrize(
+    ("changed", "tensors"),
+    [
+        ({}, {}),  # its scale is missing
+        ({}, {"x.scale": torch.ones(3)}),
+        ({}, {"x.scale": torch.ones(2, 1)}),
+        ({}, {"x.scale": torch.ones(2, dtype=torch.float64)}),
+        ({}, {"x.scale": torch.ones(2), "y.scale": torch.ones(2)}),
+        ({"narrowed": '{"x": "float64"}'}, {"x.scale": torch.ones(2)}),
+        ({"narrowed": '{"x": 1}'}, {"x.scale": torch.ones(2)}),
+        ({"narrowed": '{"y": "float32"}'}, {"y.scale": torch.ones(2)}),
+        ({"narrowed": "{}"}, {"x.scale": torch.ones(2)}),
+        ({"precision": "float16"}, {"x.scale": torch.ones(2)}),
+        ({"precision": "float16"}, {}),
+        ({"precision": "float32"}, {}),
+    ],
+)
+def test_what_was_not_narrowed_is_not_widened(
+    changed: dict[str, str], tensors: dict[str, Tensor]
+) -> None:
+    metadata = {
+        **METADATA,
+        "type": "test_messages.One",
+        "precision": "int8",
+        "narrowed": '{"x": "float32"}',
+    }
+    x = torch.ones(2, 3, dtype=torch.int8)
+    whole = safetensors.torch.save({"x": x, "x.scale": torch.tensor([2.0, 3.0])}, metadata=metadata)
+    assert decode(whole, (One,)).x.tolist() == [[2.0] * 3, [3.0] * 3]
     with pytest.raises(MessageError):
-        decode(with_header(header, bytes(4)), (Everything,))
+        decode(safetensors.torch.save({"x": x, **tensors}, {**metadata, **changed}), (One,))
+
+
+# --- Bytes that are no message ------------------------------------------------------------------
 
 
 def test_random_bytes_are_refused() -> None:
@@ -345,10 +754,11 @@ def test_a_tensor_of_another_shape_or_dtype_is_refused() -> None:
         check_shape(message, "x", (2, 3), torch.float64)
 
 
-def test_a_field_declared_as_either_of_two_types_is_a_bug() -> None:
-    @dataclass(frozen=True, eq=False)
-    class Either(Message):
-        value: int | None
+@dataclass(frozen=True, eq=False)
+class Either(Message):
+    value: int | None
 
+
+def test_a_field_declared_as_either_of_two_types_is_a_bug() -> None:
     with pytest.raises(TypeError, match="message fields have one type"):
         decode(packed({"value": 1}, kind=Either.wire_name()), (Either,))

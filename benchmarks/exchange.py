@@ -1,0 +1,301 @@
+"""Round trips through ``Stream`` against a bare gRPC echo of the same bytes, in the same run.
+
+    python -m benchmarks.exchange
+
+Parties are processes on this machine, with mutual TLS over loopback. Both engines stand as they
+would in use: the driver listens, each party dials out and keeps one stream open, under the same
+options of gRPC. The bare one sends the encoded message as one gRPC message and gets the same bytes
+back; ``Stream`` encodes, writes a line of its ledger, cuts into frames, checks, decodes, answers
+with a tensor of the same size, writes that down, and decodes the answer. A second ``Stream`` keeps
+no ledger files. All take turns, so that a noisy machine slows them alike; ratios are of medians.
+
+Bytes on the wire are those of the driver's sockets (TCP_INFO), TLS and heartbeats included,
+against the bytes of tensors that went both ways.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import grpc
+import torch
+from torch import Tensor
+
+from benchmarks import _results
+from dovetail.network import LedgerFile, Message, encode
+from dovetail.network.certificates import Authority, Credentials, certificate_pem, key_pem, new_key
+from dovetail.network.dialling import serve
+from dovetail.network.frames import options
+from dovetail.network.host import Host
+from dovetail.network.stream import Stream
+
+TARGET = 1.5
+TARGET_BYTES = 1.02
+DRIVER = "bank"
+PARTIES = ("shop", "clinic")
+SIZES = {"1 KB": (1, 256), "131 KB": (128, 256), "4 MB": (1024, 1024)}
+METHOD = "/bare/Echo"
+BARE_OPTIONS = [
+    *(each for each in options(silence_s=6.0) if not each[0].endswith("_message_length")),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+]
+
+
+@dataclass(frozen=True, eq=False)
+class There(Message):
+    """Driver -> party: send it back."""
+
+    x: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Back(Message):
+    """Party -> driver: what came."""
+
+    x: Tensor
+
+
+class Echo:
+    """Sends tensors back."""
+
+    accepts = (There,)
+
+    def handle(self, message: Message) -> Message:
+        assert isinstance(message, There)
+        return Back(message.x)
+
+
+# --- Parties -------------------------------------------------------------------------------------
+
+
+def run_party(kind: str, name: str, port: int, folder: Path) -> None:
+    """Answers until it is ended."""
+    shown = Credentials.load(folder, name)
+    if kind != "bare":
+        # Imported under the name that the driver knows its messages by.
+        from benchmarks.exchange import Echo as ByName
+
+        ledger = LedgerFile(folder / f"{name}.jsonl", name) if kind == "stream" else None
+        host = Host(name, lambda *_: ByName(), ledger=ledger)
+        serve(host, f"127.0.0.1:{port}", shown, driver=DRIVER, stop=threading.Event())
+        return
+    shows = grpc.ssl_channel_credentials(shown.ca, shown.key, shown.certificate)
+    channel = grpc.secure_channel(f"127.0.0.1:{port}", shows, BARE_OPTIONS)
+    outbox: SimpleQueue[bytes | None] = SimpleQueue()
+    outbox.put(name.encode())
+    try:
+        for data in channel.stream_stream(METHOD)(iter(outbox.get, None)):
+            outbox.put(data)
+    except grpc.RpcError:
+        pass  # the driver has finished
+
+
+class Bare:
+    """The driver's end of the bare echo."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self.lines: dict[str, tuple[SimpleQueue[bytes | None], SimpleQueue[bytes]]] = {}
+        self.server = grpc.server(futures.ThreadPoolExecutor(4), options=BARE_OPTIONS)
+        handler = grpc.stream_stream_rpc_method_handler(self.exchange)
+        self.server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("bare", {"Echo": handler}),)
+        )
+        shows = grpc.ssl_server_credentials(
+            [(credentials.key, credentials.certificate)], credentials.ca, require_client_auth=True
+        )
+        self.port = self.server.add_secure_port("127.0.0.1:0", shows)
+        self.server.start()
+
+    def exchange(self, incoming: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        outbox: SimpleQueue[bytes | None] = SimpleQueue()
+        inbox: SimpleQueue[bytes] = SimpleQueue()
+        self.lines[next(incoming).decode()] = outbox, inbox
+
+        def receive() -> None:
+            try:
+                for data in incoming:
+                    inbox.put(data)
+            except grpc.RpcError:
+                outbox.put(None)
+
+        threading.Thread(target=receive, daemon=True).start()
+        yield from iter(outbox.get, None)
+
+    def ask(self, parties: tuple[str, ...], data: bytes) -> None:
+        for party in parties:
+            self.lines[party][0].put(data)
+        for party in parties:
+            assert len(self.lines[party][1].get(timeout=60)) == len(data)
+
+    def close(self) -> None:
+        for outbox, _ in self.lines.values():
+            outbox.put(None)
+        self.server.stop(grace=1).wait()
+
+
+# --- Measuring -----------------------------------------------------------------------------------
+
+
+def issue(folder: Path) -> None:
+    """An authority, and certificates for all."""
+    now = datetime.now(UTC)
+    authority = Authority.create(now=now)
+    (folder / "ca.pem").write_bytes(authority.pem)
+    for name in (DRIVER, *PARTIES):
+        key = new_key()
+        certificate = authority.issue(
+            name, key.public_key(), now=now, listens=name == DRIVER, hosts=("127.0.0.1",)
+        )
+        (folder / f"{name}.pem").write_bytes(certificate_pem(certificate))
+        (folder / f"{name}.key").write_bytes(key_pem(key))
+        (folder / f"{name}.key").chmod(0o600)
+
+
+def take_turns(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, list[float]]:
+    """Milliseconds of each call, for so many seconds in all."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    started = time.perf_counter()
+    number = 0
+    while time.perf_counter() - started < seconds or number < 20:
+        for name, call in calls.items():
+            began = time.perf_counter()
+            call()
+            if number >= 5:  # the first ones open windows
+                taken[name].append((time.perf_counter() - began) * 1e3)
+        number += 1
+    return taken
+
+
+def socket_bytes(port: int) -> int:
+    """Bytes that all connections to this port of this process have carried, both ways."""
+    total = 0
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            copy = os.dup(int(entry))
+        except OSError:
+            continue  # that of the listing
+        try:
+            found = socket.socket(fileno=copy)
+        except OSError:
+            os.close(copy)  # no socket
+            continue
+        with found:
+            if found.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            if found.getsockname()[1] != port:
+                continue
+            told = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
+        acked, received = struct.unpack_from("QQ", told, 120)  # struct tcp_info, linux/tcp.h
+        total += acked + received
+    return total
+
+
+def measure(stream: Stream, unwritten: Stream, bare: Bare, seconds: float) -> list[dict[str, Any]]:
+    rows = []
+    for num_parties in (1, 2):
+        parties = PARTIES[:num_parties]
+        engine = stream.engine("bench", parties=parties)
+        other = unwritten.engine("bench", parties=parties)
+        for size, shape in SIZES.items():
+            message = There(torch.randn(shape))
+            data = bytes(encode(message))
+            requests = dict.fromkeys(parties, message)
+            taken = take_turns(
+                {
+                    "stream": lambda: engine.ask(requests, Back).or_raise(),  # noqa: B023
+                    "no ledger": lambda: other.ask(requests, Back).or_raise(),  # noqa: B023
+                    "bare": lambda: bare.ask(parties, data),  # noqa: B023
+                },
+                seconds,
+            )
+            medians = {name: statistics.median(each) for name, each in taken.items()}
+            before = socket_bytes(stream.port)
+            for _ in range(20):
+                engine.ask(requests, Back).or_raise()
+            on_wire = socket_bytes(stream.port) - before
+            rows.append(
+                {
+                    "parties": num_parties,
+                    "size": size,
+                    "stream ms": medians["stream"],
+                    "stream p95": statistics.quantiles(taken["stream"], n=20)[-1],
+                    "bare ms": medians["bare"],
+                    "bare p95": statistics.quantiles(taken["bare"], n=20)[-1],
+                    "ratio": medians["stream"] / medians["bare"],
+                    "at most": TARGET,
+                    "ratio, no ledger": medians["no ledger"] / medians["bare"],
+                    "bytes ratio": on_wire / (20 * 2 * num_parties * message.x.nbytes),
+                    "bytes at most": TARGET_BYTES if size == "131 KB" else "",
+                }
+            )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each row [4]")
+    parser.add_argument("--party", nargs=4, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.party:
+        kind, name, port, folder = given.party
+        run_party(kind, name, int(port), Path(folder))
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        issue(folder)
+        credentials = Credentials.load(folder, DRIVER)
+        bare = Bare(credentials)
+        listens: dict[str, Any] = {
+            "driver": DRIVER,
+            "credentials": credentials,
+            "parties": PARTIES,
+        }
+        with (
+            LedgerFile(folder / "driver.jsonl", DRIVER) as ledger,
+            Stream("127.0.0.1:0", ledger=ledger, **listens) as stream,
+            Stream("127.0.0.1:0", **listens) as unwritten,
+        ):
+            command = [sys.executable, "-m", "benchmarks.exchange", "--party"]
+            ports = {"stream": stream.port, "unwritten": unwritten.port, "bare": bare.port}
+            started = [
+                subprocess.Popen([*command, kind, name, str(port), temporary])
+                for kind, port in ports.items()
+                for name in PARTIES
+            ]
+            try:
+                stream.wait(60)
+                unwritten.wait(60)
+                while len(bare.lines) < len(PARTIES):
+                    time.sleep(0.1)
+                # Under the name that parties know its messages by.
+                from benchmarks.exchange import measure as by_name
+
+                rows = by_name(stream, unwritten, bare, given.seconds)
+            finally:
+                bare.close()
+                for process in started:
+                    process.kill()
+                    process.wait()
+    _results.write("exchange", "Round trips through Stream against a bare gRPC echo", rows)
+
+
+if __name__ == "__main__":
+    main()

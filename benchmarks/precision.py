@@ -1,0 +1,108 @@
+"""What narrow codes and gradients cost: bytes, rounding and accuracy.
+
+    python -m benchmarks.precision
+
+APFed on the demo's digits, 100 of them labelled, through bytes in process, which gives the bits
+that a wire gives. Accuracy is the active party's alone, after training; "minus float32" is the mean
+over the same seeds, to be read beside the spread over seeds. Rounding is ||code as it arrives -
+code|| / ||code||, of the trained encoder on the test rows. A step is missed where a message cannot
+be sent: where a code is almost zero, the contrast's gradient may be beyond float16's 65504.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from dataclasses import replace
+from importlib import resources
+from typing import Any
+
+import torch
+
+from benchmarks import _results
+from benchmarks.exchange import There
+from dovetail.cli.runfile import check_run
+from dovetail.cli.setup import load_data, setup
+from dovetail.cli.validation import toml_tables
+from dovetail.evaluation.apfed import ApfedSetup
+from dovetail.models import EncoderHeadNetwork, Model, network_input
+from dovetail.network import Precision, decode, encode
+from dovetail.network.messages import PRECISIONS
+
+
+def train(made: ApfedSetup, stage: str, seed: int) -> dict[str, float]:
+    """Bytes, missed steps, accuracy and rounding of one training."""
+    missed = 0
+
+    def observe(_stage: str, _epochs: int, line: dict[str, Any]) -> None:
+        nonlocal missed
+        missed += sum(line.get("missed", {}).values())
+
+    outcome = made.train(stage, seed, observe)
+    (accuracies,) = outcome.scores[stage].values()
+    assert outcome.ledger is not None
+    sent = outcome.ledger.bytes_by_party().values()
+    return {
+        "MB": sum(each["sent"] for each in sent) / 1e6,
+        "missed": missed,
+        "accuracy": 100 * accuracies["accuracy"],
+        "rounding": rounding(made, outcome.models[made.active], made.precision),
+    }
+
+
+def rounding(made: ApfedSetup, model: Model, precision: Precision) -> float:
+    assert made.data.test is not None
+    assert isinstance(model.network, EncoderHeadNetwork)
+    model.network.eval()
+    with torch.no_grad():
+        code_ND = model.network.encoder(network_input(made.data.test[made.active].joined()))
+    came = decode(encode(There(code_ND), precision=precision), (There,))
+    return float((came.x - code_ND).norm() / code_ND.norm())
+
+
+def measure(seeds: range) -> list[dict[str, Any]]:
+    text = resources.files("dovetail.cli").joinpath("demo.toml").read_text()
+    run = check_run(toml_tables(text, where="demo.toml"), where="demo.toml")
+    loaded = load_data(run)
+    rows = []
+    for stage in ("apfed-r", "apfed-c"):
+        figures: dict[Precision, list[dict[str, float]]] = {}
+        for precision in PRECISIONS:
+            for seed in seeds:
+                made = setup(run, seed, loaded)
+                assert isinstance(made, ApfedSetup)
+                one = train(replace(made, precision=precision), stage, seed)
+                figures.setdefault(precision, []).append(one)
+        wide = figures["float32"]
+        for precision, narrow in figures.items():
+            accuracies = [one["accuracy"] for one in narrow]
+            changes = [
+                one["accuracy"] - other["accuracy"] for one, other in zip(narrow, wide, strict=True)
+            ]
+            rows.append(
+                {
+                    "method": stage,
+                    "precision": precision,
+                    "seeds": len(seeds),
+                    "MB": narrow[0]["MB"],
+                    "of float32": narrow[0]["MB"] / wide[0]["MB"],
+                    "missed steps": sum(one["missed"] for one in narrow),
+                    "accuracy %": statistics.mean(accuracies),
+                    "spread over seeds": statistics.stdev(accuracies),
+                    "minus float32": statistics.mean(changes),
+                    "rounding": f"{statistics.mean(one['rounding'] for one in narrow):.1e}",
+                }
+            )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3, help="of each row [3]")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    _results.write("precision", "What narrow codes and gradients cost", measure(range(given.seeds)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1520 @@
+"""CHFL: columns that all parties have are learned together, the others at home.
+
+Mori, Teranishi, Furukawa: "Continual Horizontal Federated Learning for Heterogeneous Data",
+arXiv:2203.02108.
+
+Several parties have different samples, the same labels, some columns in common and some of their
+own. A network of two columns reads them: the common column is trained by FedAvg, and the own one
+at home, leaning on the first through lateral connections. Nothing flows back into the common
+column, so that each party's own features do not disturb what all learn together. In the end every
+party has a model that reads all its features and asks nobody.
+
+    theta_c^(t+1) = 1/K sum_k theta_(c,k)^t                                          line 7
+    z_u^(i+1) = a(W_u^(i+1) z_u^(i) + b_u^(i+1) + mu U^(i+1) z_c^(i))                Eq. (6)
+    F(x_c, x_u) = softmax(z_c^(L) + z_u^(L))                                         Eq. (7)
+
+    Paper        Here                     Shape   Lives at
+    X_k^c        Member.x_common          (N, F)  member k
+    X_k^u        Member.x_unique          (N, F)  member k
+    theta_c^t    Coordinator.common_P     (P,)    coordinator; sent to every member
+    theta_(c,k)  Member.columns.common            member k; sent back as (P,)
+    theta_(u,k)  Member.columns.unique            member k; never leaves it
+    U_k          Member.columns.unique.laterals   member k; never leaves it
+    mu, E, eta   Config.mu, .local_epochs, .learning_rate
+    T            Config.rounds
+    K            participants of a round
+
+    Letters: K members, N rows, B rows of a minibatch, F features, C columns of a table, P
+    parameters of the common column.
+
+What crosses the boundary, besides theta_c: names and types of the columns a member offers as
+common, its classes, how many rows it has, and its accuracy on its validation rows. Where members
+hold raw tables (``TableRows``), also for each of those columns how many values there are, their
+mean and squared deviation, or each category's count: so all encode them alike.
+
+Departures from the paper:
+    - Eq. (6) prints the activation a at the last layer too; logits are added, so it has none there.
+    - Below Eq. (7) the joint loss is said to use theta_c^t; it uses theta_(c,k), which line 14 has
+      just updated, as the sentence before says.
+    - Lines 15 and 16 are one step: both gradients are taken at the same parameters.
+    - The common column's Adam starts anew each round, when its parameters are replaced; that of the
+      own column goes on. A member that trains alone (``method = "local"``) replaces nothing and
+      starts nothing anew.
+    - ``choose``: V-A3 has each client tune on its own validation rows. "each" does so for the
+      round; "mean" (the default) takes the round of the best mean accuracy for all.
+    - T is not given in the paper; ``patience`` stops when the rounds no longer improve.
+    - ``weights``, ``participation``, ``proximal`` and ``secure`` are not in the paper; their
+      defaults leave them out.
+    - The simple method of V-B5 reads "the output of the common network": its class probabilities.
+    - A party without columns of its own has the common column alone.
+
+Rulers, as ``method``: "common" is FedAvg on the common columns (FedProx with ``proximal`` > 0),
+"local" is each member alone with all its columns, "simple" is V-B5. Pooled on common is "local"
+with one member that has everyone's rows and nothing but the common columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, ValidationError, model_validator
+from torch import Tensor
+
+from dovetail.data import (
+    CategorySummary,
+    Classification,
+    Minibatches,
+    NumberSummary,
+    PartyData,
+    Summary,
+    Table,
+    TableEncoder,
+    agree,
+    common_first,
+    summarise,
+)
+from dovetail.errors import ConfigError, DataError, MessageError, PartyError, TrainingError
+from dovetail.models import (
+    Column,
+    Columns,
+    ColumnsSpec,
+    Model,
+    OptimizerConfig,
+    RandomStream,
+    StackedColumns,
+    StackedOptimizer,
+    generator,
+    network_input,
+)
+from dovetail.network import (
+    Checkpoint,
+    Engine,
+    InProcess,
+    Keeper,
+    Message,
+    Party,
+    Pending,
+    State,
+    check_shape,
+)
+from dovetail.network.engine import R
+from dovetail.privacy import KEY_BYTES, MaskKeys, from_fixed, to_fixed, total
+
+# --- Hyper-parameters --------------------------------------------------------------------------
+
+
+class Config(OptimizerConfig):
+    """Settings of a run; the coordinator's, sent to every member."""
+
+    method: Literal["chfl", "common", "local", "simple"] = "chfl"  # V-A2, V-B5
+    widths: tuple[int, ...] = Field(default=(512, 256, 128), min_length=1)  # V-A2
+    mu: float = Field(default=1.0, ge=0, le=1)  # mu, IV-C
+    rounds: int = Field(default=30, ge=1)  # T
+    local_epochs: int = Field(default=5, ge=1)  # E, V-A3
+    batch_size: int = Field(default=64, ge=1)  # V-A3
+    optimizer: Literal["sgd", "adam"] = "adam"  # V-A3
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    weights: Literal["even", "samples"] = "even"  # line 7: 1/K; or N_k / sum N
+    participation: float = Field(default=1.0, gt=0, le=1)  # share of the members in a round
+    proximal: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # FedProx's mu
+    secure: bool = False  # sum the common columns under masks (privacy.masks)
+    choose: Literal["mean", "each", "last"] = "mean"  # which round's parameters are kept
+    patience: int | None = Field(default=None, ge=1)  # stop after so many rounds without a better
+    max_categories: int = Field(default=100, ge=1)  # of a common column that members encode alike
+    timeout_s: float | None = Field(default=None, gt=0)  # how long a round waits for an answer
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if min(self.widths) < 1:
+            raise ValueError(f"widths must be positive, got {self.widths}")
+        if self.method == "local" and (self.secure or self.proximal or self.participation < 1):
+            raise ValueError(
+                "method 'local' sends nothing: secure, proximal, participation are off"
+            )
+        return self
+
+
+# --- What crosses the boundary -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Describe(Message):
+    """Coordinator -> member: what do you offer?"""
+
+
+@dataclass(frozen=True, eq=False)
+class Description(Message):
+    """Member -> coordinator: the columns it offers as common, its classes, how many rows it has.
+
+    ``kinds`` are "numbers" and "categories", with their summaries, or "feature": an input that was
+    encoded alike at all members before. Category i is one of column ``category_columns[i]``.
+    """
+
+    columns: tuple[str, ...]
+    kinds: tuple[str, ...]
+    classes: tuple[str, ...]  # as JSON, so that 1 and "1" differ
+    num_rows: int
+    counts_C: Tensor  # int64, rows with a value
+    missing_C: Tensor  # int64, rows without
+    means_C: Tensor  # float64
+    squares_C: Tensor  # float64, sums of squared deviations from the mean
+    categories: tuple[str, ...]
+    category_columns: tuple[int, ...]
+    category_counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Begin(Message):
+    """Coordinator -> member: training starts, on these common columns.
+
+    ``settings`` is the ``Config`` as JSON; ``agreed`` says how raw common columns are encoded, ""
+    where they are features already.
+    """
+
+    settings: str
+    seed: int
+    common: tuple[str, ...]
+    agreed: str
+
+
+@dataclass(frozen=True, eq=False)
+class Ready(Message):
+    """Member -> coordinator: how many features its common column reads."""
+
+    num_common: int
+
+
+@dataclass(frozen=True, eq=False)
+class Average(Message):
+    """Coordinator -> member: theta_c after round ``number`` (line 4 of the next).
+
+    ``best`` is the best round before this one, 0 where there is none. Nothing in ``common_P`` where
+    each member trains alone.
+    """
+
+    number: int
+    best: int
+    common_P: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Scored(Message):
+    """Member -> coordinator: its model's accuracy on its validation rows; 0 of 0 without any."""
+
+    accuracy: float
+    num_rows: int
+
+
+@dataclass(frozen=True, eq=False)
+class Train(Message):
+    """Coordinator -> member: do round ``number`` from the theta_c you have (line 5)."""
+
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class Trained(Message):
+    """Member -> coordinator: theta_(c,k) (line 19); nothing in it where it is summed in secret."""
+
+    common_P: Tensor
+    loss: float  # means over the round's minibatches, before their steps
+    joint_loss: float
+
+
+@dataclass(frozen=True, eq=False)
+class GiveKey(Message):
+    """Coordinator -> member: a new public key, for one attempt at this round's sum."""
+
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class PublicKey(Message):
+    """Member -> coordinator, which hands it to the others of this attempt."""
+
+    key: Tensor  # (32,) uint8
+
+
+@dataclass(frozen=True, eq=False)
+class GiveShare(Message):
+    """Coordinator -> member: your share of the sum over these members, at this weight."""
+
+    number: int
+    weight: float
+    members: tuple[str, ...]
+    keys_K32: Tensor  # uint8, in the order of members
+
+
+@dataclass(frozen=True, eq=False)
+class Share(Message):
+    """Member -> coordinator: weight x theta_(c,k) in fixed point, masked."""
+
+    masked_P: Tensor  # int64
+
+
+@dataclass(frozen=True, eq=False)
+class Finish(Message):
+    """Coordinator -> member: training is over; keep the parameters after round ``best``."""
+
+    best: int
+
+
+@dataclass(frozen=True, eq=False)
+class Finished(Message):
+    """Member -> coordinator: the round whose parameters it kept."""
+
+    number: int
+
+
+#: The most that a member's network may take whose widths ``Begin`` sets, in bytes of parameters;
+#: counted before anything of that size is made.
+MAX_PARAMETER_BYTES = 2**28
+
+#: The widest layer, and the most layers, that a member counts at all.
+MAX_WIDTH, MAX_LAYERS = 2**24, 1000
+
+
+# --- What a member has -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A member's rows as its network reads them."""
+
+    x: Tensor
+    validation: Tensor | None
+    common: tuple[int, ...]
+    unique: tuple[int, ...]
+    input: TableEncoder | None
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedRows:
+    """Rows that are network inputs already, common features alike at all members.
+
+    Attributes:
+        data: training rows and labels.
+        features: (F,) names of the block's features.
+        common: those that it offers as common.
+        task: what the labels say.
+        validation: rows to choose hyper-parameters on.
+        input: how raw columns become the features, to be kept with the model.
+    """
+
+    data: PartyData
+    features: Sequence[str]
+    common: Sequence[str]
+    task: Classification
+    validation: PartyData | None = None
+    input: TableEncoder | None = None
+
+    def __post_init__(self) -> None:
+        absent = [name for name in self.common if name not in set(self.features)]
+        if absent:
+            raise ConfigError(f"party {self.name!r} has no feature {absent[0]!r} to share")
+        if self.data.joined().flatten(1).shape[1] != len(self.features):
+            raise ConfigError(
+                f"party {self.name!r}: {len(self.features)} names for "
+                f"{self.data.joined().flatten(1).shape[1]} features"
+            )
+
+    @property
+    def name(self) -> str:
+        return self.data.name
+
+    def labels(self) -> tuple[Tensor | None, Tensor | None]:
+        return self.data.labels, None if self.validation is None else self.validation.labels
+
+    def offers(self) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, Summary]]:
+        """Columns, their kinds, and the summaries of raw ones."""
+        return tuple(self.common), ("feature",) * len(self.common), {}
+
+    def prepare(self, common: Sequence[str], agreed: str) -> Prepared:
+        places = {name: place for place, name in enumerate(self.features)}
+        chosen = tuple(places[name] for name in common)
+        rest = tuple(place for name, place in places.items() if name not in set(common))
+        return Prepared(
+            network_input(self.data.joined().flatten(1)),
+            None if self.validation is None else network_input(self.validation.joined().flatten(1)),
+            chosen,
+            rest,
+            self.input,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class TableRows:
+    """Raw rows: common columns are encoded as all members agree, when training begins.
+
+    Attributes:
+        name: the party.
+        table: training rows.
+        row_labels: (N,) class indices.
+        task: what the labels say.
+        common: columns that it offers as common; the others stay its own.
+        validation, validation_labels: rows to choose hyper-parameters on.
+        categorical: names of number columns whose values are names, such as postcodes.
+        max_categories: of its own columns; see ``TableEncoder.fit``.
+    """
+
+    name: str
+    table: Table
+    row_labels: Tensor
+    task: Classification
+    common: Sequence[str]
+    validation: Table | None = None
+    validation_labels: Tensor | None = None
+    categorical: Sequence[str] = ()
+    max_categories: int = 100
+
+    def labels(self) -> tuple[Tensor | None, Tensor | None]:
+        return self.row_labels, self.validation_labels
+
+    def offers(self) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, Summary]]:
+        summaries = summarise(
+            self.table, self.common, categorical=self.categorical, party=self.name
+        )
+        kinds = tuple(
+            "numbers" if isinstance(summary, NumberSummary) else "categories"
+            for summary in summaries.values()
+        )
+        return tuple(summaries), kinds, summaries
+
+    def prepare(self, common: Sequence[str], agreed: str) -> Prepared:
+        shared = TableEncoder.from_json(json.loads(agreed)) if common else TableEncoder("all", ())
+        if shared.columns != tuple(common):
+            raise MessageError("the agreed encoding is not of the common columns")
+        names = [name for name in self.table.names if name not in set(common)]
+        own = None
+        if names:
+            own = TableEncoder.fit(
+                self.table,
+                names,
+                categorical=[name for name in self.categorical if name in names],
+                max_categories=self.max_categories,
+                party=self.name,
+            )
+        encoder = common_first(shared, own, party=self.name)
+        first = range(shared.num_features)
+        return Prepared(
+            encoder.transform(self.table),
+            None
+            if self.validation is None
+            else encoder.transform(self.validation, allow_unseen=True),
+            tuple(first),
+            tuple(range(len(first), encoder.num_features)),
+            encoder,
+        )
+
+
+# --- What a member executes --------------------------------------------------------------------
+
+
+def pull(parameters: Iterable[Tensor], anchor: Iterable[Tensor], strength: float) -> None:
+    """Add the gradient of FedProx's term strength/2 |theta - theta^t|^2 to what is there."""
+    for parameter, start in zip(parameters, anchor, strict=True):
+        assert parameter.grad is not None
+        parameter.grad.add_(parameter.detach() - start, alpha=strength)
+
+
+class Member:
+    """A party that learns with the others: keeps its rows, its own column and U.
+
+    Args:
+        rows: what it has.
+        device: where it computes.
+    """
+
+    accepts = (Describe, Begin, Average, Train, GiveKey, GiveShare, Finish)
+
+    def __init__(
+        self, rows: EncodedRows | TableRows, *, device: torch.device | None = None
+    ) -> None:
+        self.name = rows.name
+        self.rows = rows
+        self.task = rows.task
+        self.device = device or torch.device("cpu")
+        self.columns: Columns | None = None
+        self.ahead: tuple[float, float] | None = None  # losses of a round already trained
+        self._keys: MaskKeys | None = None
+
+    def handle(self, message: Message) -> Message:
+        if self.columns is None and not isinstance(message, Describe | Begin):
+            raise PartyError(self.name, f"was sent {message.wire_name()} before training began")
+        match message:
+            case Describe():
+                return self._describe()
+            case Begin():
+                return self._begin(message)
+            case Average():
+                return self._average(message)
+            case Train():
+                return self._train(message)
+            case GiveKey():
+                self._check_trained(message.number)
+                self._keys = MaskKeys()
+                return PublicKey(torch.tensor(list(self._keys.public), dtype=torch.uint8))
+            case GiveShare():
+                return self._share(message)
+            case Finish():
+                return self._finish(message)
+        raise AssertionError(f"an engine passes on only {self.accepts}")
+
+    def _describe(self) -> Description:
+        columns, kinds, summaries = self.rows.offers()
+        labels, _ = self.rows.labels()
+        numbers = [summaries.get(name) for name in columns]
+        listed = [
+            (place, category, count)
+            for place, summary in enumerate(numbers)
+            if isinstance(summary, CategorySummary)
+            for category, count in summary.counts.items()
+        ]
+        is_number = [s if isinstance(s, NumberSummary) else None for s in numbers]
+        return Description(
+            columns,
+            kinds,
+            tuple(json.dumps(name) for name in self.task.classes),
+            0 if labels is None else int((labels >= 0).sum()),
+            torch.tensor([s.count if s else 0 for s in is_number], dtype=torch.int64),
+            torch.tensor([s.missing if s else 0 for s in numbers], dtype=torch.int64),
+            torch.tensor([s.mean if s else 0.0 for s in is_number], dtype=torch.float64),
+            torch.tensor([s.squares if s else 0.0 for s in is_number], dtype=torch.float64),
+            tuple(category for _, category, _ in listed),
+            tuple(place for place, _, _ in listed),
+            tuple(int(count) for _, _, count in listed),
+        )
+
+    def _begin(self, begin: Begin) -> Ready:
+        try:
+            config = Config.model_validate_json(begin.settings)
+        except ValidationError as error:
+            raise MessageError(f"{begin.wire_name()}: settings that cannot be ({error})") from None
+        if max(config.widths) > MAX_WIDTH or len(config.widths) > MAX_LAYERS:
+            raise MessageError(
+                f"{begin.wire_name()}: at most {MAX_LAYERS} layers of width {MAX_WIDTH}"
+            )
+        offered, *_ = self.rows.offers()
+        if not (begin.common or config.method == "local") or not set(begin.common) <= set(offered):
+            raise MessageError(f"{begin.wire_name()}: it does not offer {list(begin.common)}")
+        prepared = self.rows.prepare(begin.common, begin.agreed)
+        labels, validation_labels = self.rows.labels()
+        held = torch.empty(0) if labels is None else (labels >= 0).nonzero().flatten()
+        if labels is None or len(held) < config.batch_size:
+            raise ConfigError(
+                f"it has {len(held)} labelled training rows, fewer than a batch of "
+                f"{config.batch_size}; lower batch_size, or leave it out"
+            )
+        common, unique = prepared.common, prepared.unique
+        if config.method == "local":
+            common, unique = tuple(range(prepared.x.shape[1])), ()
+        elif config.method == "common":
+            unique = ()
+        spec = ColumnsSpec(
+            common,
+            unique,
+            config.widths,
+            self.task.num_outputs,
+            config.mu,
+            "input" if config.method == "simple" else "sum",
+        )
+        with torch.device("meta"):  # takes no memory
+            num_bytes = sum(each.nbytes for each in spec.build().parameters())
+        if num_bytes > MAX_PARAMETER_BYTES:
+            raise MessageError(
+                f"{begin.wire_name()}: widths {list(config.widths)[:5]} make a network of more "
+                f"than {MAX_PARAMETER_BYTES} bytes of parameters here"
+            )
+        self.config = config
+        self.prepared = prepared
+        self.spec = spec
+        # Streams of their own: neither the batches nor the common column depend on what is unique.
+        with RandomStream(begin.seed, self.name, "common column"):
+            common_column = self.spec.build_common()  # replaced by theta_c unless it trains alone
+        with RandomStream(begin.seed, self.name, "unique column"):
+            unique_column = self.spec.build_unique()
+        self.columns = self.spec.join_columns(common_column, unique_column).to(self.device)
+        self.common_optimizer = config.build(self.columns.common.parameters())
+        self.unique_optimizer: torch.optim.Optimizer | None = None
+        if self.columns.unique is not None:
+            self.unique_optimizer = config.build(self.columns.unique.trained())
+        self.batches = Minibatches(
+            held, config.batch_size, generator(begin.seed, self.name, "batches")
+        )
+        self.x_common = prepared.x[:, list(common)].to(self.device)
+        self.x_unique = prepared.x[:, list(unique)].to(self.device)
+        self.labels = labels.to(self.device)
+        self.validation: tuple[Tensor, Tensor] | None = None
+        if prepared.validation is not None and validation_labels is not None:
+            held = (validation_labels >= 0).nonzero().flatten()
+            if len(held):
+                self.validation = (
+                    prepared.validation[held].to(self.device),
+                    validation_labels[held].to(self.device),
+                )
+        self._begun = begin
+        self._installed = -1  # the round after which theta_c is in place
+        self._trained = -1  # the round it did last
+        self._latest: tuple[int, dict[str, Tensor]] | None = None  # parameters as last scored
+        self._best: tuple[int, dict[str, Tensor]] | None = None
+        self._best_accuracy = -1.0
+        return Ready(len(common))
+
+    def _average(self, message: Average) -> Scored:
+        assert self.columns is not None
+        parameters = list(self.columns.common.parameters())
+        if self.config.method != "local":
+            check_shape(message, "common_P", (sum(map(torch.numel, parameters)),), torch.float32)
+            if not message.common_P.isfinite().all():
+                raise MessageError(f"{message.wire_name()}: the weights are not finite")
+            write_vector(message.common_P, parameters)
+        self._keep(message.best)
+        self._installed = message.number
+        accuracy, num_rows = self.accuracy()
+        self._latest = (message.number, self._parameters())
+        if self.config.choose == "each" and message.number and accuracy > self._best_accuracy:
+            self._best_accuracy = accuracy
+            self._best = self._latest
+        return Scored(accuracy, num_rows)
+
+    def _keep(self, best: int) -> None:
+        """The coordinator says that this round was the best so far."""
+        latest = self._latest
+        if self.config.choose != "each" and best and latest is not None and latest[0] == best:
+            self._best = latest
+
+    def _parameters(self) -> dict[str, Tensor]:
+        assert self.columns is not None
+        return {name: value.clone() for name, value in self.columns.state_dict().items()}
+
+    @torch.no_grad()
+    def accuracy(self) -> tuple[float, int]:
+        """Share of its validation rows that are classified rightly, and their number."""
+        if self.validation is None or self.columns is None:
+            return 0.0, 0
+        x, labels = self.validation
+        right = 0
+        for part, true in zip(x.split(8192), labels.split(8192), strict=True):
+            right += int((self.columns(part).argmax(dim=1) == true).sum())
+        return right / len(labels), len(labels)
+
+    def can_train(self, message: Train) -> bool:
+        """Whether it has the theta_c that this round starts from."""
+        return self.columns is not None and message.number == self._installed + 1
+
+    def _train(self, message: Train) -> Trained:
+        if not self.can_train(message):
+            raise PartyError(
+                self.name,
+                f"was asked for round {message.number} but has the weights after round "
+                f"{self._installed}",
+            )
+        losses, self.ahead = self.ahead, None
+        loss, joint_loss = losses or local_learning(self)
+        if not (math.isfinite(loss) and math.isfinite(joint_loss)):
+            raise TrainingError(
+                f"its loss is {loss}, its joint loss {joint_loss} in round {message.number}; lower "
+                f"the learning_rate ({self.config.learning_rate})"
+            )
+        self._trained = message.number
+        sent = self.config.method != "local" and not self.config.secure
+        return Trained(self.common_vector() if sent else torch.empty(0), loss, joint_loss)
+
+    def common_vector(self) -> Tensor:
+        """(P,) theta_(c,k)."""
+        assert self.columns is not None
+        return vector_of(self.columns.common)
+
+    def _check_trained(self, number: int) -> None:
+        if not self.config.secure or self._trained != number or self._installed >= number:
+            raise PartyError(self.name, f"has no weights to sum for round {number}")
+
+    def _share(self, message: GiveShare) -> Share:
+        self._check_trained(message.number)
+        if self._keys is None:
+            raise MessageError("a share was asked for before a key")
+        check_shape(message, "keys_K32", (len(message.members), KEY_BYTES), torch.uint8)
+        if not 0 <= message.weight <= 1:
+            raise MessageError(f"a weight in a mean lies in [0, 1], got {message.weight}")
+        keys = [bytes(key.tolist()) for key in message.keys_K32]
+        publics = dict(zip(message.members, keys, strict=True))
+        fixed_P = to_fixed(self.common_vector().double() * message.weight, len(publics))
+        return Share(self._keys.mask(self.name, publics, fixed_P))
+
+    def _finish(self, message: Finish) -> Finished:
+        assert self.columns is not None
+        self._keep(message.best)
+        kept = self._best or self._latest
+        if kept is None:
+            raise PartyError(self.name, "has no finished round to keep")
+        self._best = kept
+        self.columns.load_state_dict(kept[1])
+        return Finished(kept[0])
+
+    def model(self) -> Model:
+        """The model as it is now: predicts alone from all of this party's features, Eq. (7)."""
+        assert self.columns is not None
+        return Model(
+            party=self.name,
+            task=self.task,
+            network=self.columns,
+            spec=self.spec,
+            shapes={"columns": (self.prepared.x.shape[1],)},
+            inputs={} if self.prepared.input is None else {"columns": self.prepared.input},
+            about={"method": self.config.method, "seed": self._begun.seed},
+        )
+
+    def state(self) -> State:
+        """What its next step depends on, and what it was told when training began."""
+        if self.columns is None:
+            raise TrainingError("it has nothing to save before training began")
+        return {
+            "begun": {item.name: getattr(self._begun, item.name) for item in fields(Begin)},
+            "columns": self.columns.state_dict(),
+            "common_optimizer": (  # else it starts anew in the next round
+                self.common_optimizer.state_dict() if self.config.method == "local" else None
+            ),
+            "unique_optimizer": (
+                None if self.unique_optimizer is None else self.unique_optimizer.state_dict()
+            ),
+            "batches": self.batches.state(),
+            "installed": self._installed,
+            "trained": self._trained,
+            "latest": self._latest,
+            "best": self._best,
+            "best_accuracy": self._best_accuracy,
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from there; a member that never began needs no ``Begin``."""
+        self._begin(Begin(**state["begun"]))
+        assert self.columns is not None
+        self.columns.load_state_dict(state["columns"])
+        if state["common_optimizer"] is not None:
+            self.common_optimizer.load_state_dict(state["common_optimizer"])
+        if self.unique_optimizer is not None:
+            self.unique_optimizer.load_state_dict(state["unique_optimizer"])
+        self.batches.restore(state["batches"])
+        self._installed = state["installed"]
+        self._trained = state["trained"]
+        self._latest = state["latest"]
+        self._best = state["best"]
+        self._best_accuracy = state["best_accuracy"]
+
+    def restart(self) -> None:
+        """A fresh optimizer for a common column whose parameters were replaced."""
+        assert self.columns is not None
+        if self.config.method != "local":
+            self.common_optimizer = self.config.build(self.columns.common.parameters())
+
+    def next_pass(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Common features, own features and labels of all rows, in the order of the batches."""
+        steps = self.batches.steps_per_pass
+        rows = torch.cat([next(self.batches) for _ in range(steps)]).to(self.device)
+        return self.x_common[rows], self.x_unique[rows], self.labels[rows]
+
+
+def local_learning(member: Member) -> tuple[float, float]:
+    """ClientLocalLearning, lines 10-19: E passes; mean losses of the common column and of all."""
+    columns, config = member.columns, member.config
+    assert columns is not None
+    member.restart()
+    parameters = list(columns.common.parameters())
+    anchor = [parameter.detach().clone() for parameter in parameters] if config.proximal else []
+    losses = torch.zeros((), device=member.device)
+    joint_losses = torch.zeros((), device=member.device)
+    for _ in range(config.local_epochs):  # line 12
+        batches = (part.split(config.batch_size) for part in member.next_pass())
+        for x_common, x_unique, labels_B in zip(*batches, strict=True):  # line 13
+            loss = F.cross_entropy(columns.common(x_common), labels_B)
+            member.common_optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            if config.proximal:
+                pull(parameters, anchor, config.proximal)
+            member.common_optimizer.step()  # line 14
+            losses += loss.detach()
+            if member.unique_optimizer is None:
+                joint_losses += loss.detach()
+                continue
+            with torch.no_grad():  # the common column is fixed: no gradient reaches it
+                z_common = columns.common.outputs(x_common)
+            joint_loss = F.cross_entropy(columns.joint(x_unique, z_common), labels_B)
+            member.unique_optimizer.zero_grad(set_to_none=True)
+            joint_loss.backward()
+            member.unique_optimizer.step()  # lines 15 and 16
+            joint_losses += joint_loss.detach()
+    num_steps = config.local_epochs * member.batches.steps_per_pass
+    return losses.item() / num_steps, joint_losses.item() / num_steps
+
+
+def vector_of(column: Column) -> Tensor:
+    """(P,) copies of a column's parameters, first layer to last."""
+    return torch.cat([parameter.detach().flatten() for parameter in column.parameters()]).cpu()
+
+
+def write_vector(vector_P: Tensor, parameters: Sequence[Tensor]) -> None:
+    """The inverse of ``vector_of``, into parameters that are there."""
+    parts = vector_P.split([parameter.numel() for parameter in parameters])
+    with torch.no_grad():
+        for part, parameter in zip(parts, parameters, strict=True):
+            parameter.copy_(part.view_as(parameter))
+
+
+# --- Simulation: members of one process train together -----------------------------------------
+
+#: So many networks at once; more do not fit in a processor's cache, and are no faster.
+MAX_STACK = 8
+
+
+class Together(Engine):
+    """Calls members as ``InProcess`` does, but trains those of one round as stacked tensors.
+
+    Messages, ledger and random batches are the same. Sums within a batched product are taken in
+    another order than in a single one, so weights agree to float32 rounding: to about 1e-5 of
+    their size after a round (tests hold 1e-4).
+
+    Args:
+        parties: name -> member, or a ``Keeper`` of one.
+        driver: the driver's name, in the ledger.
+        options: more for ``InProcess``.
+    """
+
+    def __init__(self, parties: Mapping[str, Party], *, driver: str, **options: Any) -> None:
+        super().__init__(driver)
+        self._inner = InProcess(parties, driver=driver, **options)
+        self.ledger = self._inner.ledger
+        self._members = {
+            name: member
+            for name, party in parties.items()
+            if isinstance(member := party.party if isinstance(party, Keeper) else party, Member)
+        }
+        self._stacks: dict[tuple[str, ...], Stack] = {}
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        return self._inner.parties
+
+    def send(
+        self, requests: Mapping[str, Message], reply: type[R], *, timeout_s: float | None = None
+    ) -> Pending[R]:
+        if issubclass(reply, Trained):
+            self._train_ahead(requests)
+        replies = self._inner.send(requests, reply, timeout_s=timeout_s)
+        if issubclass(reply, Finished):
+            self._keep_stacks({})
+        return replies
+
+    def _train_ahead(self, requests: Mapping[str, Message]) -> None:
+        """Do the round of all who can be stacked; each finds its losses when it is asked."""
+        alike: dict[object, list[Member]] = {}
+        for name, request in requests.items():
+            member = self._members.get(name)
+            if member and isinstance(request, Train) and member.can_train(request):
+                alike.setdefault(_stack_key(member), []).append(member)
+        groups = [
+            members[start : start + MAX_STACK]
+            for members in alike.values()
+            for start in range(0, len(members), MAX_STACK)
+        ]
+        names = {tuple(member.name for member in group): group for group in groups}
+        stacks = {
+            key: stack
+            for key, group in names.items()
+            if (stack := self._stacks.get(key)) and stack.fits(group)
+        }
+        self._keep_stacks(stacks)
+        for key, group in names.items():
+            if len(group) > 1:
+                stack = self._stacks.get(key) or Stack(group)
+                self._stacks[key] = stack
+                for member, losses in zip(group, stack.learn(), strict=True):
+                    member.ahead = losses
+
+    def _keep_stacks(self, stacks: dict[tuple[str, ...], Stack]) -> None:
+        """Drop the others: their members' weights lie apart again, as if never stacked."""
+        for key, stack in self._stacks.items():
+            if key not in stacks:
+                stack.release()
+        self._stacks = stacks
+
+
+def _stack_key(member: Member) -> object:
+    """Members of one key can be stacked: like networks, as many batches, optimizers of one age."""
+    columns = member.columns
+    assert columns is not None
+    optimizers = [member.unique_optimizer]
+    if member.config.method == "local":
+        optimizers.append(member.common_optimizer)
+    ages = tuple(
+        float(next(iter(optimizer.state.values()))["step"])
+        if optimizer is not None and optimizer.state and member.config.optimizer == "adam"
+        else bool(optimizer is not None and optimizer.state)
+        for optimizer in optimizers
+    )
+    return (
+        member.config,
+        columns.unique is None,
+        member.task.num_outputs,
+        member.batches.steps_per_pass,
+        ages,
+        str(member.device),
+    )
+
+
+class Stack:
+    """Members whose networks and optimizers lie side by side from round to round.
+
+    Their own parameters and optimizer states are views of the stacked ones: each can be asked,
+    scored, saved or given weights at any time, and nothing is copied in between.
+    """
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        config = members[0].config
+        self.members = list(members)
+        self._networks = [member.columns for member in members if member.columns is not None]
+        self._columns = StackedColumns(self._networks, config.batch_size)
+        common = self._columns.common
+        self._optimizers: list[StackedOptimizer] = []
+        if config.method == "local":
+            goes_on = StackedOptimizer(
+                common, config.build, [member.common_optimizer for member in members]
+            )
+            self._optimizers.append(goes_on)
+            self._common_optimizer = goes_on.optimizer
+        else:
+            self._common_optimizer = config.build([common.flat])
+        self._unique_optimizer = None
+        if self._columns.unique is not None:
+            own = [m.unique_optimizer for m in members if m.unique_optimizer is not None]
+            stacked = StackedOptimizer(self._columns.unique, config.build, own)
+            self._optimizers.append(stacked)
+            self._unique_optimizer = stacked.optimizer
+        self._rows = _Rows(members)
+
+    def fits(self, members: Sequence[Member]) -> bool:
+        """Whether these are its members, and none began anew or was restored since."""
+        own = [
+            optimizer
+            for member in members
+            for optimizer in (member.common_optimizer, member.unique_optimizer)
+        ]
+        return (
+            len(members) == len(self.members)
+            and all(one is other for one, other in zip(members, self.members, strict=True))
+            and all(m.columns is n for m, n in zip(members, self._networks, strict=True))
+            and self._columns.common.holds()
+            and all(
+                stacked.holds() and all(any(o is has for has in own) for o in stacked.own)
+                for stacked in self._optimizers
+            )
+        )
+
+    def release(self) -> None:
+        """Let what still is a view of the stack lie in memory of its own."""
+        for stacked in self._optimizers:
+            stacked.release()
+        self._columns.common.release()
+        if self._columns.unique is not None:
+            self._columns.unique.release()
+
+    def learn(self) -> list[tuple[float, float]]:
+        """``local_learning`` of all members at once; their mean losses."""
+        config, stack = self.members[0].config, self._columns
+        if config.method != "local":  # starts anew, as fresh ones would
+            for value in self._common_optimizer.state[stack.common.flat].values():
+                if isinstance(value, Tensor):
+                    value.zero_()
+        anchor = stack.common.flat.detach().clone() if config.proximal else None
+        losses_K = torch.zeros(len(self.members))
+        joint_losses_K = torch.zeros(len(self.members))
+        for _ in range(config.local_epochs):
+            for x, x_unique, labels_KB, weights_KB in self._rows.next_pass():
+                losses_K += (loss_K := stack.common_gradient(x, labels_KB, weights_KB))
+                if anchor is not None:
+                    pull([stack.common.flat], [anchor], config.proximal)
+                self._common_optimizer.step()  # line 14
+                if self._unique_optimizer is None:
+                    joint_losses_K += loss_K
+                    continue
+                joint_losses_K += stack.joint_gradient(x, x_unique, labels_KB, weights_KB)
+                self._unique_optimizer.step()  # lines 15 and 16
+        for stacked in self._optimizers:
+            stacked.share()
+        num_steps = config.local_epochs * self.members[0].batches.steps_per_pass
+        return [
+            (loss / num_steps, joint_loss / num_steps)
+            for loss, joint_loss in zip(losses_K.tolist(), joint_losses_K.tolist(), strict=True)
+        ]
+
+
+class _Rows:
+    """Rows of several members, side by side; rows and features that one lacks are zeros."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._members = list(members)
+        self._batch_size = members[0].config.batch_size
+        self._starts = [0, *itertools.accumulate(len(member.labels) for member in members)]
+        self._x = _side_by_side([member.x_common for member in members])
+        self._x_unique = _side_by_side([member.x_unique for member in members])
+        self._labels = torch.cat([*(member.labels for member in members), torch.zeros(1).long()])
+        self._weights_KN = torch.empty(0, 0)
+
+    def next_pass(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Batches of one pass of each: common and own features, labels, weights in the mean."""
+        orders = [
+            torch.cat([next(member.batches) for _ in range(member.batches.steps_per_pass)])
+            for member in self._members
+        ]
+        size = (len(orders), max(map(len, orders)))
+        rows_KN = torch.full(size, self._starts[-1])  # a row of zeros
+        for k, order in enumerate(orders):
+            torch.add(order, self._starts[k], out=rows_KN[k, : len(order)])
+        if self._weights_KN.shape != size:
+            self._weights_KN = torch.zeros(size)
+            for k, order in enumerate(orders):
+                last = (len(order) - 1) // self._batch_size * self._batch_size
+                self._weights_KN[k, :last] = 1 / self._batch_size
+                self._weights_KN[k, last : len(order)] = 1 / (len(order) - last)
+        for batch_KB, weights_KB in zip(
+            rows_KN.split(self._batch_size, dim=1),
+            self._weights_KN.split(self._batch_size, dim=1),
+            strict=True,
+        ):
+            yield self._x[batch_KB], self._x_unique[batch_KB], self._labels[batch_KB], weights_KB
+
+
+def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
+    """(sum N + 1, most F) of (N, F) each; the last row is all zeros."""
+    width = max(part.shape[1] for part in parts)
+    padded = [F.pad(part, (0, width - part.shape[1])) for part in parts]
+    return torch.cat([*padded, parts[0].new_zeros(1, width)])
+
+
+# --- What the coordinator executes: Algorithm 2 ------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round did.
+
+    Attributes:
+        number: 1, 2, ...
+        loss: mean over its participants of their common column's loss.
+        joint_loss: the same of the whole networks.
+        accuracy: mean over members of their accuracy on validation rows; None without any.
+        accuracies: member -> accuracy on its validation rows.
+        best: the best round so far.
+        participants: members whose common column is in the average.
+        missed: member -> why it is not, or why it was not scored.
+        seconds: wall time of the round.
+        attempts: 1, and one more each time a secret sum was repeated without a lost member.
+    """
+
+    number: int
+    loss: float
+    joint_loss: float
+    accuracy: float | None
+    accuracies: Mapping[str, float]
+    best: int
+    participants: tuple[str, ...]
+    missed: Mapping[str, str]
+    seconds: float
+    attempts: int = 1
+
+
+class Coordinator:
+    """Drives a run, and has no data: theta_c, who takes part, and which round was the best.
+
+    Args:
+        config: the run's settings.
+        seed: of everything random here and at the members.
+    """
+
+    def __init__(self, config: Config, *, seed: int) -> None:
+        self.config = config
+        self.seed = seed
+        self.common_P = torch.empty(0)
+        self.num_rows: dict[str, int] = {}
+        self.current: set[str] = set()  # members that have theta_c as it is now
+        self.best = 0
+        self.best_accuracy = -1.0
+        self.best_of: dict[str, float] = {}
+        self.improved = 0  # the last round in which what counts got better
+        self._rng = generator(seed, "participation")
+        self.begin: Begin | None = None
+        self.num_common = 0
+
+    def initial(self, num_common: int, num_outputs: int) -> None:
+        """Draw theta_c^0."""
+        self.num_common = num_common
+        with RandomStream(self.seed, "common column"):
+            column = Column.build(num_common, self.config.widths, num_outputs)
+        self.common_P = vector_of(column)
+
+    def participants(self, members: Sequence[str]) -> tuple[str, ...]:
+        """Who takes part in the next round."""
+        num = max(2 if self.config.secure else 1, round(self.config.participation * len(members)))
+        if num >= len(members):
+            return tuple(members)
+        chosen = torch.randperm(len(members), generator=self._rng)[:num].sort().values
+        return tuple(members[place] for place in chosen.tolist())
+
+    def weights_of(self, members: Sequence[str]) -> dict[str, float]:
+        """Each member's weight in the average; they sum to 1."""
+        if self.config.weights == "even":
+            return dict.fromkeys(members, 1 / len(members))
+        rows = sum(self.num_rows[member] for member in members)
+        return {member: self.num_rows[member] / rows for member in members}
+
+    def note(self, number: int, accuracies: Mapping[str, float]) -> float | None:
+        """Mean accuracy after this round; remembers the best."""
+        accuracy = sum(accuracies.values()) / len(accuracies) if accuracies else None
+        if self.config.choose == "each":
+            for member, own in accuracies.items():
+                if own > self.best_of.get(member, -1.0):
+                    self.best_of[member] = own
+                    self.improved = number
+        if accuracy is None:
+            self.improved = number  # nothing to stop by
+        if accuracy is None or self.config.choose == "last":
+            self.best = number
+        if accuracy is not None and accuracy > self.best_accuracy:
+            self.best_accuracy = accuracy
+            if self.config.choose != "last":
+                self.best = number
+            if self.config.choose != "each":
+                self.improved = number
+        return accuracy
+
+    def state(self) -> State:
+        """What the next round depends on."""
+        assert self.begin is not None
+        return {
+            "begin": {item.name: getattr(self.begin, item.name) for item in fields(Begin)},
+            "num_common": self.num_common,
+            "common": self.common_P,
+            "num_rows": self.num_rows,
+            "current": sorted(self.current),
+            "best": self.best,
+            "best_accuracy": self.best_accuracy,
+            "best_of": self.best_of,
+            "improved": self.improved,
+            "rng": self._rng.get_state(),
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from there."""
+        self.begin = Begin(**state["begin"])
+        self.num_common = state["num_common"]
+        self.common_P = state["common"]
+        self.num_rows = dict(state["num_rows"])
+        self.current = set(state["current"])
+        self.best = state["best"]
+        self.best_accuracy = state["best_accuracy"]
+        self.best_of = dict(state["best_of"])
+        self.improved = state["improved"]
+        self._rng.set_state(state["rng"])
+
+
+def train(
+    coordinator: Coordinator, network: Engine, checkpoint: Checkpoint | None = None
+) -> Iterator[Round]:
+    """Trains round by round; after the last, every member keeps the parameters that were chosen.
+
+    A round closes at its deadline with those who answered; who did not is asked again in the next.
+
+    Args:
+        coordinator: drives.
+        network: reaches the members.
+        checkpoint: saves each round, and goes on from what it saved; None saves nothing.
+
+    Raises:
+        ConfigError: members that do not fit together.
+        PartyError: one cannot begin.
+        TrainingError: nobody answered in a round.
+    """
+    config = coordinator.config
+    checkpoint = checkpoint or Checkpoint.none()
+    done = checkpoint.resume(coordinator, network, lenient=True)
+    if not done:
+        begin(coordinator, network)
+        checkpoint.save(0, coordinator, network)
+    else:
+        assert coordinator.begin is not None
+        coordinator.current -= set(checkpoint.behind)
+        if checkpoint.lost:
+            network.ask(dict.fromkeys(checkpoint.lost, coordinator.begin), Ready)
+    for number in range(done + 1, config.rounds + 1):  # line 2
+        if config.patience and number - coordinator.improved > config.patience:
+            break
+        yield run_round(number, coordinator, network)
+        checkpoint.save(number, coordinator, network)
+    finish = Finish(coordinator.best)
+    network.ask(dict.fromkeys(network.parties, finish), Finished, timeout_s=config.timeout_s)
+
+
+def begin(coordinator: Coordinator, network: Engine) -> None:
+    """Find the common columns, agree on their encoding, and send theta_c^0.
+
+    Raises:
+        ConfigError: no common column, label sets that differ, columns of different types.
+        PartyError: a member cannot begin.
+    """
+    members = network.parties
+    if not members:
+        raise ConfigError("there is no member to train with; name at least one party")
+    config = coordinator.config
+    described = network.ask(dict.fromkeys(members, Describe()), Description).or_raise()
+    for member, description in described.items():
+        try:
+            _check_description(description)
+        except MessageError as cause:
+            raise PartyError(member, str(cause)) from None
+    common, agreed = agree_on(described, config)
+    coordinator.num_rows = {member: described[member].num_rows for member in members}
+    coordinator.begin = Begin(config.model_dump_json(), coordinator.seed, common, agreed)
+    ready = network.ask(dict.fromkeys(members, coordinator.begin), Ready).or_raise()
+    first = members[0]
+    if config.method != "local":
+        for member, reply in ready.items():
+            if reply.num_common != ready[first].num_common or reply.num_common < 1:
+                raise PartyError(
+                    member,
+                    f"its common columns make {reply.num_common} features, those of {first!r} "
+                    f"{ready[first].num_common}",
+                )
+        coordinator.initial(ready[first].num_common, len(described[first].classes))
+    send_average(0, members, coordinator, network).or_raise()
+
+
+def agree_on(described: Mapping[str, Description], config: Config) -> tuple[tuple[str, ...], str]:
+    """The columns that all offer, in the first member's order, and how raw ones are encoded.
+
+    Raises:
+        ConfigError: none, types that differ, or label sets that differ.
+    """
+    first, *others = described
+    for member in others:
+        if set(described[member].classes) != set(described[first].classes):
+            odd = set(described[member].classes) ^ set(described[first].classes)
+            raise ConfigError(
+                f"all members need one label set (Eq. 3), but {sorted(odd)[0]} is a class at only "
+                f"one of {first!r} and {member!r}; give both the same classes"
+            )
+        if described[member].classes != described[first].classes:
+            raise ConfigError(
+                f"{first!r} and {member!r} number their classes in different orders; sort both"
+            )
+    shared = set.intersection(*(set(own.columns) for own in described.values()))
+    common = tuple(name for name in described[first].columns if name in shared)
+    if not common and config.method == "local":
+        return (), ""
+    if not common:
+        raise ConfigError(
+            "the members have no common column (Eq. 4): "
+            + "; ".join(
+                f"{member!r} offers {list(own.columns)[:5]}" for member, own in described.items()
+            )
+            + ". Name the same columns as common at each"
+        )
+    kinds = {
+        member: dict(zip(own.columns, own.kinds, strict=True)) for member, own in described.items()
+    }
+    for name in common:
+        for member in others:
+            if kinds[member][name] != kinds[first][name]:
+                raise ConfigError(
+                    f"the common column {name!r} holds {kinds[first][name]} at {first!r} but "
+                    f"{kinds[member][name]} at {member!r}; make them one type, or leave it out of "
+                    "the common columns"
+                )
+    if kinds[first][common[0]] == "feature":
+        return common, ""
+    try:
+        summaries = {member: _summaries(member, own, common) for member, own in described.items()}
+        encoder = agree(summaries, max_categories=config.max_categories)
+    except DataError as error:
+        raise ConfigError(str(error)) from None
+    return common, json.dumps(encoder.to_json())
+
+
+def _summaries(member: str, described: Description, names: Sequence[str]) -> dict[str, Summary]:
+    """Column -> what this member's rows add to its encoding."""
+    summaries: dict[str, Summary] = {}
+    for name in names:
+        place = described.columns.index(name)
+        missing = int(described.missing_C[place])
+        if described.kinds[place] == "categories":
+            counts = {
+                category: count
+                for category, column, count in zip(
+                    described.categories,
+                    described.category_columns,
+                    described.category_counts,
+                    strict=True,
+                )
+                if column == place
+            }
+            summaries[name] = CategorySummary(counts, missing)
+        else:
+            mean, squares = float(described.means_C[place]), float(described.squares_C[place])
+            if not (math.isfinite(mean) and math.isfinite(squares) and squares >= 0):
+                raise PartyError(member, f"its column {name!r} has no finite mean and spread")
+            summaries[name] = NumberSummary(int(described.counts_C[place]), missing, mean, squares)
+    return summaries
+
+
+def _check_description(described: Description) -> None:
+    """Refuse lists that do not belong together."""
+    num, num_categories = len(described.columns), len(described.categories)
+    if len(described.kinds) != num or len(set(described.columns)) != num:
+        raise MessageError(f"{described.wire_name()}: each column has one name and one kind")
+    if not len(described.category_columns) == len(described.category_counts) == num_categories:
+        raise MessageError(f"{described.wire_name()}: each category has one column and one count")
+    for name, dtype in (
+        ("counts_C", torch.int64),
+        ("missing_C", torch.int64),
+        ("means_C", torch.float64),
+        ("squares_C", torch.float64),
+    ):
+        check_shape(described, name, (num,), dtype)
+
+
+def run_round(number: int, coordinator: Coordinator, network: Engine) -> Round:
+    """One round of Algorithm 2.
+
+    Raises:
+        TrainingError: nobody answered.
+    """
+    started = time.perf_counter()
+    config = coordinator.config
+    missed: dict[str, str] = {}
+    chosen = coordinator.participants(network.parties)
+    stale = [member for member in chosen if member not in coordinator.current]
+    if stale:  # they missed the last average, or come back after a fall
+        late = send_average(number - 1, stale, coordinator, network)
+        missed.update({member: failure.cause for member, failure in late.failures.items()})
+    asked = [member for member in chosen if member in coordinator.current]
+    replies = network.ask(
+        dict.fromkeys(asked, Train(number)), Trained, timeout_s=config.timeout_s
+    )  # lines 3-6
+    missed.update({member: failure.cause for member, failure in replies.failures.items()})
+    answered: dict[str, Trained] = {}
+    for member, reply in replies.items():
+        try:
+            _check(reply, coordinator)
+            answered[member] = reply
+        except MessageError as cause:
+            missed[member] = str(cause)
+    attempts = 1
+    participants = tuple(answered)
+    if config.secure and participants:
+        participants, attempts = _sum_in_secret(number, participants, missed, coordinator, network)
+    if not participants:
+        reasons = "; ".join(f"{member}: {why}" for member, why in missed.items())
+        raise TrainingError(f"no member finished round {number} ({reasons})")
+    if config.method != "local" and not config.secure:
+        weights = coordinator.weights_of(participants)
+        mean_P = torch.zeros(len(coordinator.common_P), dtype=torch.float64)
+        for member in participants:
+            mean_P.add_(answered[member].common_P.double(), alpha=weights[member])
+        coordinator.common_P = mean_P.float()  # line 7
+    coordinator.current.clear()
+    scored = send_average(number, network.parties, coordinator, network)
+    for member, failure in scored.failures.items():
+        missed.setdefault(member, failure.cause)
+    accuracies = {member: reply.accuracy for member, reply in scored.items() if reply.num_rows}
+    accuracy = coordinator.note(number, accuracies)
+    return Round(
+        number,
+        sum(answered[member].loss for member in participants) / len(participants),
+        sum(answered[member].joint_loss for member in participants) / len(participants),
+        accuracy,
+        accuracies,
+        coordinator.best,
+        participants,
+        missed,
+        time.perf_counter() - started,
+        attempts,
+    )
+
+
+def send_average(
+    number: int, members: Sequence[str], coordinator: Coordinator, network: Engine
+) -> Any:
+    """Give these members theta_c as it is now; their scores."""
+    best = coordinator.best if coordinator.best < number else 0
+    message = Average(number, best, coordinator.common_P)
+    scored = network.ask(
+        dict.fromkeys(members, message), Scored, timeout_s=coordinator.config.timeout_s
+    )
+    for member, reply in list(scored.items()):
+        if not 0 <= reply.accuracy <= 1 or reply.num_rows < 0:
+            del scored[member]
+            cause = f"{reply.wire_name()}: {reply.accuracy} of {reply.num_rows} rows is no accuracy"
+            scored.failures[member] = PartyError(member, cause)
+    coordinator.current |= scored.keys()
+    return scored
+
+
+def _check(reply: Trained, coordinator: Coordinator) -> None:
+    """Refuse weights that cannot be averaged: a member that lies is left out of the round."""
+    expected = 0
+    if coordinator.config.method != "local" and not coordinator.config.secure:
+        expected = len(coordinator.common_P)
+    check_shape(reply, "common_P", (expected,), torch.float32)
+    if not reply.common_P.isfinite().all():
+        raise MessageError(f"{reply.wire_name()}: the weights are not finite")
+
+
+def _sum_in_secret(
+    number: int,
+    members: tuple[str, ...],
+    missed: dict[str, str],
+    coordinator: Coordinator,
+    network: Engine,
+) -> tuple[tuple[str, ...], int]:
+    """Line 7 under masks: who is in the sum, and how many attempts it took.
+
+    A member that is lost after keys were exchanged leaves masks in the sum, so the others give new
+    keys and new shares without it.
+
+    Raises:
+        TrainingError: fewer than two are left, or the sum cannot be.
+    """
+    timeout_s = coordinator.config.timeout_s
+    for attempt in itertools.count(1):
+        keys: dict[str, Tensor] = {}
+        given = network.ask(dict.fromkeys(members, GiveKey(number)), PublicKey, timeout_s=timeout_s)
+        failures = {member: failure.cause for member, failure in given.failures.items()}
+        for member, reply in given.items():
+            try:
+                check_shape(reply, "key", (KEY_BYTES,), torch.uint8)
+                keys[member] = reply.key
+            except MessageError as cause:
+                failures[member] = str(cause)
+        members = tuple(keys)
+        missed.update(failures)
+        if len(members) < 2:
+            raise TrainingError(
+                f"a secret sum needs two or more members, round {number} has {len(members)} left "
+                f"({'; '.join(f'{name}: {why}' for name, why in missed.items())})"
+            )
+        weights = coordinator.weights_of(members)
+        stacked = torch.stack([keys[member] for member in members])
+        requests = {
+            member: GiveShare(number, weights[member], members, stacked) for member in members
+        }
+        replies = network.ask(requests, Share, timeout_s=timeout_s)
+        lost = {member: failure.cause for member, failure in replies.failures.items()}
+        shares: dict[str, Tensor] = {}
+        for member, share in replies.items():
+            try:
+                check_shape(share, "masked_P", (len(coordinator.common_P),), torch.int64)
+                shares[member] = share.masked_P
+            except MessageError as cause:
+                lost[member] = str(cause)
+        missed.update(lost)
+        members = tuple(shares)
+        if not lost:
+            coordinator.common_P = from_fixed(total(shares.values()))
+            return members, attempt
+    raise AssertionError("count does not end")
+
+
+# --- Hyper-parameters chosen on validation rows, V-A3 ------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting of a search.
+
+    Attributes:
+        config: the whole setting.
+        changed: the fields that the search varied.
+        accuracy: best mean accuracy over members on validation rows.
+        accuracies: member -> best accuracy on its validation rows.
+        round: the round of the best mean.
+        rounds: rounds that were trained.
+        seconds: wall time.
+        network: the engine it ran on.
+    """
+
+    config: Config
+    changed: Mapping[str, Any]
+    accuracy: float
+    accuracies: Mapping[str, float]
+    round: int
+    rounds: int
+    seconds: float
+    network: Engine = field(repr=False)
+
+
+def search(
+    config: Config,
+    grid: Mapping[str, Sequence[Any]],
+    start: Callable[[Config], Engine],
+    *,
+    seed: int,
+    observe: Callable[[Trial], None] | None = None,
+) -> list[Trial]:
+    """Trains once for each combination of the grid's values; the trials, best first.
+
+    Args:
+        config: what the grid does not vary.
+        grid: field of ``Config`` -> values to try.
+        start: reaches members for one trial; new ones in a simulation, so that those of the best
+            trial keep its model.
+        seed: the same for every trial.
+        observe: called after each trial, to log it.
+
+    Raises:
+        ConfigError: no validation rows, or a value that cannot be.
+    """
+    trials = []
+    for values in itertools.product(*grid.values()):
+        changed = dict(zip(grid, values, strict=True))
+        try:
+            tried = Config(**{**config.model_dump(), **changed})
+        except ValidationError as error:
+            raise ConfigError(f"cannot try {changed}: {error.errors()[0]['msg']}") from None
+        network = start(tried)
+        started = time.perf_counter()
+        coordinator = Coordinator(tried, seed=seed)
+        best: dict[str, float] = {}
+        num_rounds = 0
+        for done in train(coordinator, network):
+            num_rounds = done.number
+            for member, accuracy in done.accuracies.items():
+                best[member] = max(best.get(member, 0.0), accuracy)
+        if not best:
+            raise ConfigError("a search needs validation rows; give at least one member some")
+        trial = Trial(
+            tried,
+            changed,
+            coordinator.best_accuracy,
+            best,
+            coordinator.best,
+            num_rounds,
+            time.perf_counter() - started,
+            network,
+        )
+        trials.append(trial)
+        if observe is not None:
+            observe(trial)
+    # sorted is stable: of equally good ones, the one tried first.
+    return sorted(trials, key=lambda trial: -_criterion(trial))
+
+
+def _criterion(trial: Trial) -> float:
+    if trial.config.choose == "each":
+        return sum(trial.accuracies.values()) / len(trial.accuracies)
+    return trial.accuracy

@@ -1,0 +1,1168 @@
+"""HyFEM: any columns, any rows.
+
+Zhang, Yin, Chen, Hong: "Hybrid Federated Learning for Feature & Sample Heterogeneity: Algorithms
+and Implementation", Transactions on Machine Learning Research, 04/2024.
+
+Each party has some blocks of some samples, and their labels; no party need have all blocks or all
+classes, and no two need share a sample. A party's model is one extractor for each of its blocks
+and a classifier over their features. The server, which has no data, has an extractor for every
+block and a classifier over all; a party's classifier is a pruned copy of it, and which neurons are
+whose is found by matching.
+
+    min sum_m p_m (f_m(Theta_m, w_m) + mu_1 r_1 + mu_2 r_2)   Eq. (6)
+    r_1 = 1/2 |Theta_m - P_m Theta_0|^2                       Eq. (4)
+    r_2 = 1/2 |w_m - Pi_m w_0|^2                              Eq. (5), (18)
+
+    Paper            Here                        Lives at
+    x_m, y           Member.blocks, .labels      party m
+    Theta_m, w_m     Member.network              party m; sent to the server after Q steps
+    P_m              Holding.blocks              both
+    Theta_0          Coordinator.extractors      server; party m is sent P_m Theta_0
+    w_0              Coordinator.classifier      server; party m is sent Pi_m w_0
+    Pi_m             Coordinator.assignments     server; see models/matching.py
+    p_m              Coordinator.weights()       server
+    T, Q, eta        Config.rounds, .local_steps, .learning_rate
+    P                Config.sweeps               times M
+    mu_1, mu_2       Config.mu_1, .mu_2
+
+    Letters: M parties, B rows of a minibatch, D features, H hidden neurons.
+
+What leaves a party: its weights after each round, and once the names and shapes of its blocks, its
+hidden widths, its number of rows, and of each class whether it has any (how many, where
+``class_weights`` are asked for). Of raw columns also each one's number of values, mean and
+deviation, or its categories and how many rows have each, so that all parties encode a block alike.
+
+Departures from the paper:
+    - Algorithm 2 restarts each party at the server's slice in every round (line 2), Eq. (22a)
+      goes on from its own weights: ``restart`` is True or False.
+    - Parties begin at the server's weights (Alg. 1 line 1), so that neuron j of each is neuron j of
+      all; ``start = "own"`` begins with classifiers of their own, matched from nothing in round 1.
+    - "Sweeps": Algorithm 3 picks a random party P times, Algorithm 2 goes over all of them P
+      times. Here each sweep goes over all, one after the other in random order.
+    - Alg. 3 line 5's inverse does not exist for a weight that no party holds: it is 0 (only where
+      parties differ in width, or the server's grows).
+    - Eq. (20) leaves the cost open. "pfnm" is Yurochkin et al.'s; "distance" is what an assignment
+      adds to (11), so that the server step never raises it.
+    - The server's width is fixed, as Theorem 1 assumes, unless ``width = "free"``.
+    - A party that does not answer by the deadline, or not as asked, keeps its last known place in
+      (6): the server step uses the weights it last sent, or began with. It is named in the round.
+    - ``class_weights`` weighs rows of the output layer by how many samples of that class a party
+      has; off is the paper.
+    - A momentum or Adam state starts anew each round, as the parameters were replaced.
+    - A new party (Remark 2) takes those server neurons that most parties have.
+    - After the last round each party is sent its slice once more (line 9): that is its model.
+    - BatchNorm's running means are averaged like weights, but not pulled.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field, TypeAdapter, ValidationError
+from torch import Tensor, nn
+
+from dovetail.data import (
+    Classification,
+    Minibatches,
+    NumberSummary,
+    PartyData,
+    Summary,
+    Table,
+    TableEncoder,
+    Task,
+    agree,
+    summarise,
+)
+from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
+from dovetail.models import Model, OptimizerConfig, RandomStream, derive_seed, generator, matching
+from dovetail.models.blocks import (
+    BlocksNetwork,
+    BlocksSpec,
+    Extractor,
+    classifier,
+    extractor_from_json,
+)
+from dovetail.models.networks import Shape, network_input
+from dovetail.network import Checkpoint, Engine, Message, State, check_shape
+
+_SUMMARIES: TypeAdapter[dict[str, Summary]] = TypeAdapter(dict[str, Summary])
+
+# --- Hyper-parameters --------------------------------------------------------------------------
+
+
+class Config(OptimizerConfig):
+    """One setting for all parties."""
+
+    learning_rate: float = Field(default=0.05, gt=0, allow_inf_nan=False)  # eta
+    momentum: float = Field(default=0.0, ge=0, lt=1)  # the paper: none
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # the paper: none
+    rounds: int = Field(default=128, ge=1)  # T
+    local_steps: int = Field(default=32, ge=1)  # Q
+    batch_size: int = Field(default=64, ge=1)
+    mu_1: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # pull of extractors, Eq. (4)
+    mu_2: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # of classifiers, Eq. (5)
+    start: Literal["server", "own"] = "server"  # own: classifiers begin apart at each party
+    restart: bool = True  # Alg. 2 line 2; False: Eq. (22a)
+    weights: Literal["size", "even"] = "size"  # p_m = |N_m| / |N|, or 1/M
+    classifier: Literal["matched", "own", "frozen"] = "matched"  # own: Remark 3.4; frozen: 3.2
+    cost: Literal["pfnm", "distance"] = "pfnm"  # Eq. (20)
+    sigma: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    sigma_0: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    mu_0: float = Field(default=0.0, allow_inf_nan=False)
+    gamma: float = Field(default=7.0, gt=0, allow_inf_nan=False)
+    sweeps: int = Field(default=1, ge=1)  # P / M
+    width: int | tuple[int, ...] | Literal["widest", "free"] = "widest"  # of the server's layers
+    match_rounds: int | None = Field(default=None, ge=0)  # rounds with matching; None: all
+    class_weights: bool = False
+    timeout_s: float | None = Field(default=None, gt=0)  # when a round closes
+
+    def matching_cost(self) -> matching.Cost:
+        if self.cost == "distance":
+            return matching.Distance()
+        return matching.Pfnm(self.sigma, self.sigma_0, self.mu_0, self.gamma)
+
+
+def alone(config: Config) -> Config:
+    """For one party and its own coordinator: T Q plain steps."""
+    return config.model_copy(update={"mu_1": 0.0, "mu_2": 0.0, "match_rounds": 0})
+
+
+def fedprox(config: Config, mu: float) -> Config:
+    """For parties that hold the same blocks: Li et al.'s method (Remark 3.2, Appendix C.1)."""
+    update = {"mu_1": mu, "mu_2": mu, "match_rounds": 0, "restart": True, "width": "widest"}
+    return config.model_copy(update={**update, "classifier": "matched", "class_weights": False})
+
+
+def fedavg(config: Config) -> Config:
+    """For parties that hold the same blocks: McMahan et al.'s method (Remark 3.3)."""
+    return fedprox(config, 0.0)
+
+
+def fedper(config: Config) -> Config:
+    """Extractors are shared, each party's classifier is its own (Remark 3.4)."""
+    return config.model_copy(update={"mu_1": 0.0, "mu_2": 0.0, "classifier": "own"})
+
+
+# --- What crosses the boundary -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Hello(Message):
+    """Server -> party: what do you hold?"""
+
+    count_classes: bool  # else only whether it has any of a class
+
+
+@dataclass(frozen=True, eq=False)
+class Holding(Message):
+    """Party -> server: its blocks, their shapes ("3x16x16"), hidden widths, rows and classes.
+
+    Of a block of raw columns there is no shape yet, but a summary, in JSON: column -> what this
+    party's rows add to how all parties encode it.
+    """
+
+    blocks: tuple[str, ...]
+    shapes: tuple[str, ...]  # "" for raw columns
+    summaries: tuple[str, ...]  # "" for all else
+    widths: tuple[int, ...]
+    num_rows: int
+    classes: tuple[int, ...]  # of each class how many rows, or 0 and 1; empty for a regression
+
+
+@dataclass(frozen=True, eq=False)
+class Begin(Message):
+    """Server -> party: training starts, with these settings and extractors, in JSON."""
+
+    settings: str
+    extractors: tuple[str, ...]  # in the order of its blocks
+    encodings: tuple[str, ...]  # of each block of raw columns, "" for all else
+    task: str
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Ready(Message):
+    """Party -> server: its networks are made."""
+
+
+@dataclass(frozen=True, eq=False)
+class Train(Message):
+    """Server -> party: P_m Theta_0 and Pi_m w_0, from where it makes Q steps (Alg. 1 line 4).
+
+    Each is one vector: block after block, layer after layer.
+    """
+
+    extractors: Tensor
+    classifier: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Trained(Message):
+    """Party -> server: Theta_m and w_m after its steps (line 5), and their mean loss f_m."""
+
+    extractors: Tensor
+    classifier: Tensor  # empty if it keeps its own
+    loss: float
+
+
+@dataclass(frozen=True, eq=False)
+class Finish(Message):
+    """Server -> party: its slice of the server's model, to use alone (line 9)."""
+
+    extractors: Tensor
+    classifier: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Finished(Message):
+    """Party -> server: it has its model."""
+
+
+# --- What a party executes ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """A block as raw columns of a table, which is encoded as all parties agree.
+
+    Attributes:
+        table: rows, in the order of the party's other blocks.
+        names: its columns.
+        categorical: names of number columns whose values are names.
+    """
+
+    table: Table
+    names: tuple[str, ...]
+    categorical: tuple[str, ...] = ()
+
+
+class Member:
+    """A party with blocks and labels of its samples.
+
+    Args:
+        data: its rows; those without a label are left out.
+        raw: blocks of raw columns, of the same rows; all of them count for the encoding.
+        task: what the labels say; the same at all parties, also of classes it has no sample of.
+        widths: hidden widths of its classifier; parties may differ in widths, not in depth.
+        device: where it computes.
+
+    Raises:
+        ConfigError: no labelled row, or no block.
+    """
+
+    accepts = (Hello, Begin, Train, Finish)
+
+    def __init__(
+        self,
+        data: PartyData,
+        task: Task,
+        *,
+        raw: Mapping[str, Columns] | None = None,
+        widths: Sequence[int] = (64,),
+        device: torch.device | None = None,
+    ) -> None:
+        self.name = data.name
+        self.task = task
+        self.widths = tuple(widths)
+        self.device = device or torch.device("cpu")
+        rows = data.labelled_rows()
+        if data.labels is None or not len(rows):
+            raise ConfigError(
+                f"party {self.name!r} has no labelled sample; every party of HyFEM trains on its "
+                "own labels, so leave it out"
+            )
+        self.raw = dict(raw or {})
+        if not (data.blocks or self.raw):
+            raise ConfigError(f"party {self.name!r} has no block; give it one, or leave it out")
+        self.blocks = dict(data.blocks)
+        self.inputs: dict[str, TableEncoder] = {}
+        self.labels = data.labels.to(self.device)
+        self._rows = rows
+        self.network: BlocksNetwork | None = None
+
+    def handle(self, message: Message) -> Message:
+        match message:
+            case Hello():
+                return self._holding(message)
+            case Begin():
+                return self._begin(message)
+            case Train():
+                return self._train(message)
+            case Finish():
+                return self._finish(message)
+        raise AssertionError(f"an engine passes on only {self.accepts}")
+
+    def _holding(self, hello: Hello) -> Holding:
+        counts: tuple[int, ...] = ()
+        if isinstance(self.task, Classification):
+            labels = self.labels[self._rows.to(self.device)].cpu()
+            found = torch.bincount(labels, minlength=self.task.num_outputs)
+            counts = tuple(found.tolist() if hello.count_classes else found.clamp(max=1).tolist())
+        summaries = {name: _summary_json(own, self.name) for name, own in self.raw.items()}
+        encoded = {name: x for name, x in self.blocks.items() if name not in self.raw}
+        return Holding(
+            (*encoded, *self.raw),
+            (
+                *("x".join(map(str, block.shape[1:])) for block in encoded.values()),
+                *("" for _ in self.raw),
+            ),
+            (*("" for _ in encoded), *summaries.values()),
+            self.widths,
+            len(self._rows),
+            counts,
+        )
+
+    def _begin(self, begin: Begin) -> Ready:
+        own = _task_text(self.task)
+        if begin.task != own:
+            raise ConfigError(
+                f"its labels are {own[:200]}, the server's are {begin.task[:200]}; name all "
+                "classes of the federation in the party's file"
+            )
+        names = [*(name for name in self.blocks if name not in self.raw), *self.raw]
+        if not len(begin.extractors) == len(begin.encodings) == len(names):
+            raise MessageError(
+                f"{begin.wire_name()}: expected {len(names)} extractors and encodings, "
+                f"got {len(begin.extractors)} and {len(begin.encodings)}"
+            )
+        encodings = dict(zip(names, begin.encodings, strict=True))
+        for name, columns in self.raw.items():
+            try:
+                encoder = TableEncoder.from_json(json.loads(encodings[name]))
+            except (ValueError, DovetailError) as error:
+                raise MessageError(f"{begin.wire_name()}: it cannot be read ({error})") from None
+            if encoder.columns != columns.names:
+                raise MessageError(f"{begin.wire_name()}: another block's encoding of {name!r}")
+            self.inputs[name] = encoder
+            self.blocks[name] = encoder.transform(columns.table, allow_unseen=True)
+        try:
+            self.config = Config.model_validate_json(begin.settings)
+            extractors = tuple(extractor_from_json(json.loads(each)) for each in begin.extractors)
+        except (ValidationError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise MessageError(f"{begin.wire_name()}: it cannot be read ({error})") from None
+        self.spec = BlocksSpec(
+            tuple(self.blocks),
+            tuple(tuple(block.shape[1:]) for block in self.blocks.values()),
+            extractors,
+            self.widths,
+            self.task.num_outputs,
+        )
+        self._begun = begin
+        with RandomStream(begin.seed, self.name, "hyfem"):
+            self.network = self.spec.build()
+        self.network.to(self.device).train()
+        self.network.classifier.requires_grad_(self.config.classifier != "frozen")
+        self._started = False  # its weights are not the server's yet
+        self.batches = Minibatches(
+            self._rows, self.config.batch_size, generator(begin.seed, self.name, "hyfem batches")
+        )
+        return Ready()
+
+    def _train(self, train: Train) -> Trained:
+        """Alg. 2, ClientUpdate."""
+        network = self._with_slice(train, load=self.config.restart or not self._started)
+        self._started = True
+        network.train()
+        shared = list(network.extractors.parameters())
+        own = [each for each in network.classifier.parameters() if each.requires_grad]
+        pulls = [
+            (parameter, target, mu)
+            for parameters, targets, mu in (
+                (shared, self._target_shared, self.config.mu_1),
+                (own, self._target_own, self.config.mu_2),
+            )
+            if mu and not (parameters is own and self.config.classifier == "own")
+            for parameter, target in zip(parameters, targets, strict=True)
+        ]
+        optimizer = self.config.build([*shared, *own])
+        total = torch.zeros((), device=self.device)
+        for _ in range(self.config.local_steps):  # lines 3-6
+            loss = self._loss(network, next(self.batches))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            for parameter, target, mu in pulls:
+                assert parameter.grad is not None
+                parameter.grad.add_(parameter.detach() - target, alpha=mu)  # Eq. (4), (5)
+            optimizer.step()
+            total += loss.detach()
+        extractors = _vector(network.extractors)
+        weights = torch.empty(0)
+        if self.config.classifier == "matched":
+            weights = _classifier_vector(network.classifier)
+        mean = (total / self.config.local_steps).item()
+        if not (math.isfinite(mean) and extractors.isfinite().all() and weights.isfinite().all()):
+            raise TrainingError(
+                f"its loss is {mean} after {self.config.local_steps} steps; lower learning_rate "
+                f"({self.config.learning_rate}), mu_1 or mu_2"
+            )
+        return Trained(extractors, weights, mean)
+
+    def _loss(self, network: BlocksNetwork, rows_B: Tensor) -> Tensor:
+        x = {name: network_input(block[rows_B], self.device) for name, block in self.blocks.items()}
+        outputs = network(x)
+        target = self.labels[rows_B.to(self.device)]
+        if isinstance(self.task, Classification):
+            return F.cross_entropy(outputs, target)  # Eq. (3)
+        return F.mse_loss(outputs[:, 0], target)
+
+    def _finish(self, finish: Finish) -> Finished:
+        self._started = True
+        self._with_slice(finish, load=True)
+        return Finished()
+
+    def _with_slice(self, message: Train | Finish, *, load: bool) -> BlocksNetwork:
+        """Its network, at the server's slice if ``load``; what pulls it is kept."""
+        network = self.network
+        if network is None:
+            raise PartyError(self.name, "was asked to train before training began")
+        keeps_own = self.config.classifier == "own" if self._started else self.config.start == "own"
+        shared = _vector(network.extractors)
+        check_shape(message, "extractors", tuple(shared.shape), torch.float32)
+        expected = _classifier_vector(network.classifier)
+        check_shape(message, "classifier", tuple(expected.shape), torch.float32)
+        vectors = message.extractors, message.classifier
+        if not all(vector.isfinite().all() for vector in vectors):
+            raise MessageError(f"{message.wire_name()}: weights that are not finite")
+        kept = shared, expected
+        with torch.no_grad():
+            _load_vector(network.extractors, message.extractors)
+            _load_classifier(network.classifier, message.classifier)
+            self._target_shared = [p.detach().clone() for p in network.extractors.parameters()]
+            self._target_own = [p.detach().clone() for p in network.classifier.parameters()]
+            if not load:
+                _load_vector(network.extractors, kept[0])
+            if not load or keeps_own:
+                _load_classifier(network.classifier, kept[1])
+            if not self._started:  # a classifier of its own is not pulled to what it never was
+                self._target_own = [p.detach().clone() for p in network.classifier.parameters()]
+        return network
+
+    def model(self) -> Model:
+        """The model as it is now: predicts alone."""
+        if self.network is None:
+            raise TrainingError(f"party {self.name!r} has no model before training began")
+        return Model(
+            party=self.name,
+            task=self.task,
+            network=self.network,
+            spec=self.spec,
+            shapes=dict(zip(self.spec.blocks, self.spec.shapes, strict=True)),
+            inputs=dict(self.inputs),
+            about={"method": "hyfem", "seed": self._begun.seed},
+        )
+
+    def state(self) -> State:
+        """What its next round depends on, and what it was told when training began."""
+        if self.network is None:
+            raise TrainingError("it has nothing to save before training began")
+        return {
+            "begun": {field.name: getattr(self._begun, field.name) for field in fields(Begin)},
+            "network": self.network.state_dict(),
+            "started": self._started,
+            "batches": self.batches.state(),
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from there; a party that never began needs no ``Begin``."""
+        begun = dict(state["begun"])
+        lists = {name: tuple(begun[name]) for name in ("extractors", "encodings")}
+        self._begin(Begin(**{**begun, **lists}))
+        assert self.network is not None
+        self.network.load_state_dict(state["network"])
+        self._started = bool(state["started"])
+        self.batches.restore(state["batches"])
+
+
+# --- What the server executes ------------------------------------------------------------------
+
+
+class Coordinator:
+    """The server: drives, combines, and has no data.
+
+    Args:
+        task: what the parties' labels say; its classes are all that any party has.
+        extractors: block -> its extractor, of every block; their order is that of the features.
+        config: the settings, for all parties.
+        seed: of everything random.
+        name: what it is called in the ledger.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        extractors: Mapping[str, Extractor],
+        config: Config,
+        *,
+        seed: int,
+        name: str = "server",
+    ) -> None:
+        self.name = name
+        self.task = task
+        self.config = config
+        self.seed = seed
+        self.blocks = tuple(extractors)
+        self.specs = dict(extractors)
+        self.holdings: dict[str, Holding] = {}
+        self.shapes: dict[str, Shape] = {}
+        self.encodings: dict[str, TableEncoder] = {}  # of blocks of raw columns
+        self.extractors: dict[str, Tensor] = {}  # Theta_0
+        self.classifier: list[np.ndarray] = []  # w_0
+        self.assignments: dict[str, matching.Assignment] = {}  # Pi
+        self.known: dict[str, tuple[Tensor, Tensor]] = {}  # party -> (Theta_m, w_m), last sent
+        self.num_rounds = 0
+
+    def hold(self, holdings: Mapping[str, Holding]) -> None:
+        """Take note of what parties hold; the server's model is made of it.
+
+        Raises:
+            ConfigError: a block or class that no party holds.
+            PartyError: what a party holds does not fit the others.
+        """
+        self._agree(holdings)
+        for party, holding in holdings.items():
+            self._note(party, holding)
+        held = {block for holding in self.holdings.values() for block in holding.blocks}
+        missing = [block for block in self.blocks if block not in held]
+        if missing:
+            raise ConfigError(
+                f"no party holds the block {missing[0]!r}; parties hold {sorted(held)}: leave it "
+                "out, or ask a party that has it"
+            )
+        # One party alone may lack classes: it is the ruler of those that learn together.
+        if isinstance(self.task, Classification) and len(self.holdings) > 1:
+            counts = np.array([holding.classes for holding in self.holdings.values()]).sum(axis=0)
+            unseen = [name for name, n in zip(self.task.classes, counts, strict=True) if n == 0]
+            if unseen:
+                raise ConfigError(
+                    f"no party has a sample of class {unseen[0]!r}; leave the class out, or ask a "
+                    "party that has some"
+                )
+        features = self._spec((), self.blocks).features()
+        self.num_features = dict(zip(self.blocks, features, strict=True))
+        self._begin_model()
+
+    def _agree(self, holdings: Mapping[str, Holding]) -> None:
+        """How each block of raw columns is encoded, by what all that hold it have in it."""
+        summaries: dict[str, dict[str, dict[str, Summary]]] = {}
+        for party, holding in holdings.items():
+            for block, text in zip(holding.blocks, holding.summaries, strict=False):
+                if text and block not in self.encodings:
+                    summaries.setdefault(block, {})[party] = _summary_of(party, block, text)
+        for block, each in summaries.items():
+            first, *others = each
+            for party in others:
+                if list(each[party]) != list(each[first]):
+                    raise PartyError(
+                        party,
+                        f"its block {block!r} has the columns {list(each[party])}, that of "
+                        f"{first!r} has {list(each[first])}; a block must be the same at all "
+                        "parties that have it",
+                    )
+            self.encodings[block] = agree(each)
+
+    def _note(self, party: str, holding: Holding) -> None:
+        unknown = [block for block in holding.blocks if block not in self.specs]
+        if unknown:
+            raise PartyError(
+                party, f"it holds a block {unknown[0]!r}; this run's are {list(self.blocks)}"
+            )
+        sizes = (
+            len(holding.blocks),
+            len(set(holding.blocks)),
+            len(holding.shapes),
+            len(holding.summaries),
+        )
+        classes = self.task.num_outputs if isinstance(self.task, Classification) else 0
+        if not holding.blocks or len(set(sizes)) > 1 or len(holding.classes) != classes:
+            raise PartyError(party, f"what it says it holds does not fit together: {holding}")
+        if (
+            holding.num_rows < 1
+            or min(holding.widths, default=1) < 1
+            or min(holding.classes, default=0) < 0
+        ):
+            raise PartyError(
+                party,
+                f"it has {holding.num_rows} samples and hidden widths {holding.widths}; both "
+                "must be 1 or more",
+            )
+        for other, known in self.holdings.items():
+            if len(known.widths) != len(holding.widths):
+                raise ConfigError(
+                    f"party {party!r} has a classifier of {len(holding.widths)} hidden layers, "
+                    f"party {other!r} of {len(known.widths)}; all need the same depth, widths may "
+                    "differ"
+                )
+        for block, text, summary in zip(
+            holding.blocks, holding.shapes, holding.summaries, strict=True
+        ):
+            try:
+                shape = tuple(int(size) for size in text.split("x")) if text else ()
+            except ValueError:
+                raise PartyError(party, f"block {block!r} has no shape {text!r}") from None
+            if summary and block in self.encodings:
+                columns = tuple(_summary_of(party, block, summary))
+                if columns != self.encodings[block].columns:
+                    raise PartyError(
+                        party,
+                        f"its block {block!r} has the columns {list(columns)}, other parties' has "
+                        f"{list(self.encodings[block].columns)}; a block must be the same at all "
+                        "parties that have it",
+                    )
+                shape = (self.encodings[block].num_features,)
+            if not shape:
+                raise PartyError(party, f"block {block!r} has neither a shape nor a summary")
+            if self.shapes.setdefault(block, shape) != shape:
+                raise PartyError(
+                    party,
+                    f"its block {block!r} has rows of shape {shape}, other parties' have "
+                    f"{self.shapes[block]}; a block must be the same at all parties that have it",
+                )
+        self.holdings[party] = holding
+
+    def _begin_model(self) -> None:
+        """Theta_0^0, w_0^0 and Pi^0 (Alg. 1 line 1); parties begin at their slices."""
+        width = self._width()
+        own = [holding.widths for holding in self.holdings.values()]
+        start = width or tuple(map(max, zip(*own, strict=True)))
+        self.classifier = []
+        for block in self.blocks:  # a stream for each, so that one more leaves the others alone
+            with RandomStream(self.seed, self.name, "extractor", block):
+                self.extractors[block] = _vector(self.specs[block].encoder(self.shapes[block]))
+        with RandomStream(self.seed, self.name, "classifier"):
+            network = classifier(sum(self._sizes()), start, self.task.num_outputs)
+        self.classifier = _rows(network)
+        self.assignments = dict(zip(self.holdings, matching.by_position(own, start), strict=True))
+        self._check_widths()
+        self.known = {party: self._slice(party) for party in self.holdings}
+
+    def _width(self) -> tuple[int, ...] | None:
+        own = [holding.widths for holding in self.holdings.values()]
+        depth = len(own[0])
+        match self.config.width:
+            case "free":
+                return None
+            case "widest":
+                return tuple(map(max, zip(*own, strict=True)))
+            case int(width):
+                return (width,) * depth
+            case widths:
+                if len(widths) != depth:
+                    raise ConfigError(
+                        f"width names {len(widths)} hidden layers, the parties' classifiers have "
+                        f"{depth}; give one width for each"
+                    )
+                return tuple(int(width) for width in widths)
+
+    def _check_widths(self) -> None:
+        """Find a width that cannot be before anybody trains."""
+        if self.config.match_rounds == 0 and self.config.width == "free":
+            return
+        matching.check_widths(
+            [holding.widths for holding in self.holdings.values()],
+            self.config.matching_cost(),
+            self._width(),
+        )
+
+    def weights(self) -> dict[str, float]:
+        """p_m."""
+        sizes = {party: holding.num_rows for party, holding in self.holdings.items()}
+        if self.config.weights == "even":
+            sizes = dict.fromkeys(sizes, 1)
+        total = sum(sizes.values())
+        return {party: size / total for party, size in sizes.items()}
+
+    def _sizes(self) -> list[int]:
+        return [self.num_features[block] for block in self.blocks]
+
+    def _places(self, party: str) -> tuple[int, ...]:
+        """P_m: its blocks' places among the server's, rising."""
+        return tuple(sorted(self.blocks.index(block) for block in self.holdings[party].blocks))
+
+    def _slice(self, party: str) -> tuple[Tensor, Tensor]:
+        """P_m Theta_0 and Pi_m w_0, in the order of the party's own blocks."""
+        layers = matching.matched_slice(
+            self.classifier, self._places(party), self.assignments[party], self._sizes()
+        )
+        layers[0] = layers[0][:, self._reorder(party, to_party=True)]
+        weights = torch.from_numpy(np.concatenate([layer.ravel() for layer in layers])).float()
+        blocks = self.holdings[party].blocks
+        return torch.cat([self.extractors[block] for block in blocks]), weights
+
+    def _reorder(self, party: str, *, to_party: bool) -> np.ndarray:
+        """Columns of a first layer, from the server's order of blocks to the party's, or back."""
+        own = self.holdings[party].blocks
+        ordered = [block for block in self.blocks if block in own]
+        source, wanted = (ordered, own) if to_party else (own, ordered)
+        begins, place = {}, 0
+        for block in source:
+            begins[block] = place
+            place += self.num_features[block]
+        spans = [np.arange(begins[b], begins[b] + self.num_features[b]) for b in wanted]
+        return np.concatenate([*spans, [place]])
+
+    def slices(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Party -> P_m Theta_0 and Pi_m w_0 (line 9)."""
+        return {party: self._slice(party) for party in self.holdings}
+
+    def receive(self, party: str, reply: Trained) -> None:
+        """Take note of a party's new weights.
+
+        Raises:
+            MessageError: they are not what was asked for: a party that lies is left out.
+        """
+        shared, own = self._slice(party)
+        check_shape(reply, "extractors", tuple(shared.shape), torch.float32)
+        num_own = len(own) if self.config.classifier == "matched" else 0
+        check_shape(reply, "classifier", (num_own,), torch.float32)
+        for name, vector in reply.tensors().items():
+            if not vector.sum().isfinite():
+                raise MessageError(f"{reply.wire_name()}.{name}: its weights are not finite")
+        self.known[party] = reply.extractors.cpu(), reply.classifier.cpu() if num_own else own
+
+    def combine(self) -> None:
+        """The server step: Alg. 1 lines 7 and 8, of what each party last sent."""
+        p = self.weights()
+        for block in self.blocks:  # line 7, the exact minimum of (10)
+            holders = [party for party in self.holdings if block in self.holdings[party].blocks]
+            total = sum(p[party] * self._known_block(party, block).double() for party in holders)
+            assert isinstance(total, Tensor)
+            self.extractors[block] = (total / sum(p[party] for party in holders)).float()
+        self.num_rounds += 1
+        if self.config.classifier != "matched":
+            return
+        parties = [self._classifier_of(party) for party in self.holdings]
+        assignments = list(self.assignments.values())
+        limit, first = self.config.match_rounds, self.num_rounds == 1
+        if limit is None or self.num_rounds <= limit:  # line 8
+            assignments = matching.match(
+                parties,
+                self._sizes(),
+                list(p.values()),
+                cost=self.config.matching_cost(),
+                width=self._width(),
+                sweeps=self.config.sweeps,
+                rng=np.random.default_rng(
+                    derive_seed(self.seed, self.name, "matching", str(self.num_rounds))
+                ),
+                start=None if self.config.start == "own" and first else assignments,
+            )
+            self.assignments = dict(zip(self.holdings, assignments, strict=True))
+        counts = None
+        if self.config.class_weights and isinstance(self.task, Classification):
+            counts = np.array([each.classes for each in self.holdings.values()], dtype=np.float64)
+        self.classifier = matching.average(
+            parties, assignments, self._sizes(), list(p.values()), counts
+        )
+
+    def _known_block(self, party: str, block: str) -> Tensor:
+        """theta_{m,i}: one block's part of what the party last sent."""
+        place = 0
+        for other in self.holdings[party].blocks:
+            size = len(self.extractors[other])
+            if other == block:
+                return self.known[party][0][place : place + size]
+            place += size
+        raise AssertionError(f"{party} does not hold {block}")
+
+    def _classifier_of(self, party: str) -> matching.Classifier:
+        """w_m, its features in the server's order of blocks."""
+        holding = self.holdings[party]
+        num_inputs = sum(self.num_features[block] for block in holding.blocks)
+        sizes = [num_inputs, *holding.widths, self.task.num_outputs]
+        layers, place = [], 0
+        flat = self.known[party][1].numpy()
+        for before, after in pairwise(sizes):
+            layers.append(flat[place : place + after * (before + 1)].reshape(after, before + 1))
+            place += after * (before + 1)
+        layers[0] = layers[0][:, self._reorder(party, to_party=False)]
+        return matching.Classifier(self._places(party), tuple(layers))
+
+    def disagreement(self) -> tuple[float, float]:
+        """sum_m p_m r_1 and sum_m p_m r_2 of (6): what the server step makes smaller."""
+        p = self.weights()
+        shared = sum(
+            0.5
+            * p[party]
+            * (self._known_block(party, block) - self.extractors[block])
+            .double()
+            .square()
+            .sum()
+            .item()
+            for party in self.holdings
+            for block in self.holdings[party].blocks
+        )
+        own = matching.objective(
+            [self._classifier_of(party) for party in self.holdings],
+            list(self.assignments.values()),
+            self._sizes(),
+            list(p.values()),
+            self.classifier,
+        )
+        return float(shared), own
+
+    def widths(self) -> tuple[int, ...]:
+        """Hidden widths of the server's classifier."""
+        return tuple(len(layer) for layer in self.classifier[:-1])
+
+    def _spec(self, widths: tuple[int, ...], blocks: Iterable[str]) -> BlocksSpec:
+        blocks = tuple(blocks)
+        return BlocksSpec(
+            blocks,
+            tuple(self.shapes[block] for block in blocks),
+            tuple(self.specs[block] for block in blocks),
+            widths,
+            self.task.num_outputs,
+        )
+
+    def model(self) -> Model:
+        """The server's model: predicts from all blocks, or from those a table has.
+
+        Raises:
+            TrainingError: the parties keep their classifiers, so that the server has none.
+        """
+        self._check_has_classifier()
+        flat = torch.from_numpy(np.concatenate([layer.ravel() for layer in self.classifier]))
+        shared = torch.cat([self.extractors[block] for block in self.blocks])
+        return self._model(self.name, self._spec(self.widths(), self.blocks), shared, flat.float())
+
+    def model_of(self, party: str) -> Model:
+        """A party's slice of the server's model, as ``Finish`` would send it.
+
+        Raises:
+            TrainingError: the parties keep their classifiers.
+        """
+        self._check_has_classifier()
+        holding = self.holdings[party]
+        return self._model(party, self._spec(holding.widths, holding.blocks), *self._slice(party))
+
+    def _check_has_classifier(self) -> None:
+        if self.config.classifier == "own":
+            raise TrainingError(
+                'the server has no classifier with classifier = "own"; each party has its model'
+            )
+
+    def _model(self, party: str, spec: BlocksSpec, shared: Tensor, own: Tensor) -> Model:
+        with torch.random.fork_rng(devices=[]):
+            network = spec.build()
+        with torch.no_grad():
+            _load_vector(network.extractors, shared)
+            _load_classifier(network.classifier, own)
+        return Model(
+            party=party,
+            task=self.task,
+            network=network.eval(),
+            spec=spec,
+            shapes=dict(zip(spec.blocks, spec.shapes, strict=True)),
+            inputs={
+                block: self.encodings[block] for block in spec.blocks if block in self.encodings
+            },
+            about={"method": "hyfem", "seed": self.seed},
+        )
+
+    def welcome(self, party: str, holding: Holding) -> None:
+        """Remark 2: a new party with blocks the server knows; its slice is ready at once.
+
+        It takes the server's neurons that most parties have, and counts from the next round on.
+
+        Raises:
+            PartyError: what it holds does not fit the others.
+        """
+        if any(own > whole for own, whole in zip(holding.widths, self.widths(), strict=False)):
+            raise PartyError(
+                party, f"its hidden widths {holding.widths} exceed the server's {self.widths()}"
+            )
+        self._note(party, holding)
+        chosen = []
+        for i, width in enumerate(holding.widths):
+            held = np.concatenate([assignment[i] for assignment in self.assignments.values()])
+            popularity = np.bincount(held, minlength=self.widths()[i])
+            chosen.append(np.sort(np.argsort(-popularity, kind="stable")[:width]))
+        self.assignments[party] = tuple(chosen)
+        self.known[party] = self._slice(party)
+
+    def state(self) -> State:
+        """What its next round depends on; to be saved when training has begun."""
+        return {
+            "holdings": {party: asdict(each) for party, each in self.holdings.items()},
+            "encodings": {
+                block: json.dumps(each.to_json()) for block, each in self.encodings.items()
+            },
+            "extractors": dict(self.extractors),
+            "classifier": [torch.from_numpy(layer) for layer in self.classifier],
+            "assignments": {
+                party: [torch.from_numpy(places) for places in assignment]
+                for party, assignment in self.assignments.items()
+            },
+            "known": {party: list(vectors) for party, vectors in self.known.items()},
+            "num_rounds": self.num_rounds,
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from there."""
+        self.holdings, self.shapes = {}, {}
+        stored_encodings: dict[str, str] = state["encodings"]
+        self.encodings = {
+            block: TableEncoder.from_json(json.loads(text))
+            for block, text in stored_encodings.items()
+        }
+        holdings: dict[str, dict[str, Any]] = state["holdings"]
+        self.hold({party: Holding(**stored) for party, stored in holdings.items()})
+        self.extractors = dict(state["extractors"])
+        self.classifier = [layer.numpy() for layer in state["classifier"]]
+        self.assignments = {
+            party: tuple(places.numpy() for places in assignment)
+            for party, assignment in state["assignments"].items()
+        }
+        self.known = {party: (pair[0], pair[1]) for party, pair in state["known"].items()}
+        self.num_rounds = int(state["num_rounds"])
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round did.
+
+    Attributes:
+        number: 1, 2, ...
+        losses: party -> mean of f_m over its steps, of those that answered.
+        widths: hidden widths of the server's classifier.
+        seconds: wall time.
+        missed: party -> 1, of those that did not answer as asked by the deadline.
+        reasons: party -> why.
+    """
+
+    number: int
+    losses: Mapping[str, float]
+    widths: tuple[int, ...]
+    seconds: float
+    missed: Mapping[str, int]
+    reasons: Mapping[str, str]
+
+
+def train(
+    coordinator: Coordinator, network: Engine, checkpoint: Checkpoint | None = None
+) -> Iterator[Round]:
+    """Algorithm 1, round by round; between them ``coordinator.model()`` is the model so far.
+
+    Args:
+        coordinator: the server, which drives.
+        network: reaches the parties.
+        checkpoint: saves each round, and goes on from what it saved; None saves nothing.
+
+    Raises:
+        ConfigError: blocks, classes or widths that do not fit together.
+        PartyError: a party cannot begin.
+        TrainingError: no party answered in a round.
+    """
+    checkpoint = checkpoint or Checkpoint.none()
+    done = checkpoint.resume(coordinator, network, lenient=True)
+    if not done:
+        begin(coordinator, network)
+        checkpoint.save(0, coordinator, network)
+    elif checkpoint.lost:  # a party that lost its disk goes on from its slice
+        _open(coordinator, network, checkpoint.lost)
+    for number in range(done + 1, coordinator.config.rounds + 1):
+        yield play_round(coordinator, network, number)
+        checkpoint.save(number, coordinator, network)
+    finish(coordinator, network)
+
+
+def begin(coordinator: Coordinator, network: Engine) -> None:
+    """Ask what each party holds, and have it make its networks.
+
+    Raises:
+        ConfigError: blocks, classes or widths that do not fit together.
+        PartyError: a party cannot begin.
+    """
+    hello = Hello(coordinator.config.class_weights)
+    holdings = network.ask(dict.fromkeys(network.parties, hello), Holding).or_raise()
+    if not holdings:
+        raise ConfigError("HyFEM needs one party or more, got none")
+    coordinator.hold(dict(holdings))
+    _open(coordinator, network, network.parties)
+
+
+def _open(coordinator: Coordinator, network: Engine, parties: Iterable[str]) -> None:
+    requests = {
+        party: Begin(
+            coordinator.config.model_dump_json(),
+            tuple(
+                json.dumps(coordinator.specs[block].to_json())
+                for block in coordinator.holdings[party].blocks
+            ),
+            tuple(
+                json.dumps(coordinator.encodings[block].to_json())
+                if block in coordinator.encodings
+                else ""
+                for block in coordinator.holdings[party].blocks
+            ),
+            _task_text(coordinator.task),
+            coordinator.seed,
+        )
+        for party in parties
+    }
+    network.ask(requests, Ready).or_raise()
+
+
+def play_round(coordinator: Coordinator, network: Engine, number: int) -> Round:
+    """Lines 3-9; closes at the deadline with who answered.
+
+    Raises:
+        TrainingError: nobody answered as asked.
+    """
+    started = time.perf_counter()
+    requests = {party: Train(*weights) for party, weights in coordinator.slices().items()}
+    replies = network.ask(requests, Trained, timeout_s=coordinator.config.timeout_s)  # lines 3-5
+    failures: dict[str, DovetailError] = dict(replies.failures)
+    losses = {}
+    for party, reply in replies.items():
+        try:
+            coordinator.receive(party, reply)
+        except MessageError as cause:
+            failures[party] = PartyError(party, str(cause))
+        else:
+            losses[party] = reply.loss
+    if not losses:
+        raise TrainingError(
+            f"round {number}: no party answered as asked; the first says: "
+            f"{next(iter(failures.values()))}"
+        )
+    coordinator.combine()  # lines 6-8
+    return Round(
+        number,
+        losses,
+        coordinator.widths(),
+        time.perf_counter() - started,
+        dict.fromkeys(failures, 1),
+        {party: f"round {number}: {_cause(error)}" for party, error in failures.items()},
+    )
+
+
+def _cause(error: DovetailError) -> str:
+    return error.cause if isinstance(error, PartyError) else str(error)
+
+
+def finish(coordinator: Coordinator, network: Engine) -> dict[str, PartyError]:
+    """Send each party its slice, to use alone; gives those that it did not reach.
+
+    They keep their own weights of their last round.
+    """
+    requests = {party: Finish(*weights) for party, weights in coordinator.slices().items()}
+    replies = network.ask(requests, Finished, timeout_s=coordinator.config.timeout_s)
+    return replies.failures
+
+
+def welcome(coordinator: Coordinator, network: Engine, party: str) -> None:
+    """Remark 2: a new party gets its model at once, and takes part from the next round on.
+
+    Raises:
+        PartyError: it cannot begin, or holds what does not fit the others.
+    """
+    hello = Hello(coordinator.config.class_weights)
+    holding = network.ask({party: hello}, Holding).or_raise()[party]
+    coordinator.welcome(party, holding)
+    _open(coordinator, network, [party])
+    slice_ = Finish(*coordinator.known[party])
+    network.ask({party: slice_}, Finished, timeout_s=coordinator.config.timeout_s).or_raise()
+
+
+# --- Tasks and summaries as text ---------------------------------------------------------------
+
+
+def _task_text(task: Task) -> str:
+    """What must be the same at all: the classes in their order, or that it is a number."""
+    return json.dumps(task.to_json()) if isinstance(task, Classification) else "a number"
+
+
+def _summary_json(own: Columns, party: str) -> str:
+    found = summarise(own.table, own.names, categorical=own.categorical, party=party)
+    return json.dumps({name: asdict(summary) for name, summary in found.items()})
+
+
+def _summary_of(party: str, block: str, text: str) -> dict[str, Summary]:
+    """Column -> summary, of what a party sent.
+
+    Raises:
+        PartyError: it cannot be.
+    """
+    try:
+        found = _SUMMARIES.validate_json(text)
+    except ValidationError as error:
+        cause = str(error.errors()[0]["msg"])
+    else:
+        wrong = [name for name, summary in found.items() if not _can_be(summary)]
+        if found and not wrong:
+            return found
+        cause = f"{wrong} are no counts, mean and deviation" if wrong else "it has no column"
+    raise PartyError(party, f"its summary of block {block!r} cannot be read ({cause})")
+
+
+def _can_be(summary: Summary) -> bool:
+    if isinstance(summary, NumberSummary):
+        numbers = (summary.count, summary.missing, summary.squares)
+        return min(numbers) >= 0 and math.isfinite(summary.mean) and math.isfinite(summary.squares)
+    return min(summary.missing, *summary.counts.values(), 0) >= 0
+
+
+# --- Weights as vectors ------------------------------------------------------------------------
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    """Parameters, then running statistics; not the counter of batches."""
+    buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+    return [*(parameter.detach() for parameter in module.parameters()), *buffers]
+
+
+def _by_extractor(module: nn.Module) -> list[Tensor]:
+    modules = list(module) if isinstance(module, nn.ModuleList) else [module]
+    return [tensor for each in modules for tensor in _tensors(each)]
+
+
+def _vector(module: nn.Module) -> Tensor:
+    """(n,) a copy of an extractor's weights, or of several one after the other."""
+    tensors = _by_extractor(module)
+    if not tensors:
+        return torch.empty(0)
+    return torch.cat([tensor.flatten() for tensor in tensors]).cpu()
+
+
+def _load_vector(module: nn.Module, vector: Tensor) -> None:
+    place = 0
+    for tensor in _by_extractor(module):
+        part = vector[place : place + tensor.numel()]
+        tensor.copy_(part.view(tensor.shape))
+        place += tensor.numel()
+
+
+def _linears(module: nn.Module) -> list[nn.Linear]:
+    return [layer for layer in module.children() if isinstance(layer, nn.Linear)]
+
+
+def _rows(module: nn.Module) -> list[np.ndarray]:
+    """A classifier's layers as (outputs, inputs + 1), the bias last."""
+    return [
+        torch.cat([layer.weight, layer.bias[:, None]], dim=1).detach().cpu().numpy()
+        for layer in _linears(module)
+    ]
+
+
+def _classifier_vector(module: nn.Module) -> Tensor:
+    return torch.cat([torch.from_numpy(rows).flatten() for rows in _rows(module)])
+
+
+def _load_classifier(module: nn.Module, vector: Tensor) -> None:
+    place = 0
+    for layer in _linears(module):
+        outputs, inputs = layer.weight.shape
+        rows = vector[place : place + outputs * (inputs + 1)].view(outputs, inputs + 1)
+        layer.weight.detach().copy_(rows[:, :-1])
+        layer.bias.detach().copy_(rows[:, -1])
+        place += outputs * (inputs + 1)

@@ -1,0 +1,425 @@
+"""The driver's side of a command whose partners are elsewhere: listen, wait, align, connect.
+
+A driver is the party with labels, or, where every party has them, a coordinator without data.
+
+bank.toml                       its own party file
+bank.site/                      what it keeps, as dovetail join does at its partners
+    aligned/bank.safetensors    its row of each sample, and which partner has which
+    ledger.jsonl                what left it, and for whom
+    driver.log
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from dovetail import alignment as psi
+from dovetail import data as dd
+from dovetail.alignment.stored import (
+    StoredRows,
+    alignment_of,
+    digest,
+    load_rows,
+    save_rows,
+    training_run,
+)
+from dovetail.cli.join import Home, certificates_of, logged, threads_end
+from dovetail.cli.partyfile import Site, open_site
+from dovetail.cli.progress import PointProgress
+from dovetail.cli.runfile import RunFile, StreamSection
+from dovetail.errors import AlignmentError, ConfigError
+from dovetail.network import Engine, link, stream
+from dovetail.network.certificates import (
+    Credentials,
+    certificate_name,
+    make_folder,
+    may_listen,
+    read_certificates,
+)
+from dovetail.network.frames import printable
+from dovetail.network.ledger import LedgerFile
+from dovetail.network.stream import Stream
+
+#: Seconds from one look at who is here to the next.
+TICK_S = 0.1
+
+
+class Listener:
+    """Whoever drives, and its lines to the partners; listens while the context is open.
+
+    Args:
+        name: its own; the one in its certificate.
+        home: the folder that it keeps.
+        certificates: the folder of its certificate and key.
+        section: where it listens, and for whom.
+        show_progress: tell who is waited for.
+
+    Raises:
+        ConfigError: certificates that will not do; an address where it cannot listen, when the
+            context is entered.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        home: Path,
+        certificates: Path,
+        section: StreamSection,
+        *,
+        show_progress: bool,
+    ) -> None:
+        self.name = name
+        self.partners = section.partners
+        self._home = home
+        self._section = section
+        self._show_progress = show_progress
+        self._credentials = _credentials(certificates, name)
+        self._stack = ExitStack()
+        self._run: tuple[str, ...] = ()
+        self._waited = False
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(Home(self._home))
+            stack.enter_context(logged(self._home / "driver.log"))
+            stack.enter_context(_Warnings())
+            stack.enter_context(threads_end())
+            ledger = stack.enter_context(LedgerFile(self._home / "ledger.jsonl", self.name))
+            self._stream = stack.enter_context(
+                Stream(
+                    self._section.listen,
+                    driver=self.name,
+                    credentials=self._credentials,
+                    parties=self.partners,
+                    ledger=ledger,
+                )
+            )
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def wait(self) -> None:
+        """Wait until all partners are here; from then on it is told when one is lost, or back.
+
+        Raises:
+            NetworkError: some did not come in time.
+        """
+        if self._waited:
+            return
+        with _Waiting(self._section.listen, shown=self._show_progress) as waiting:
+            self._stream.wait(self._section.wait_s, waiting.changed)
+        self._stack.enter_context(_Watch(self._stream))
+        self._waited = True
+
+    def _engine(self, run: str) -> Engine:
+        section = self._section
+        return self._stream.engine(
+            run,
+            precision=section.precision,
+            grace_s=section.grace_s,
+            timeout_s=section.timeout_s,
+        )
+
+
+class Coordinator(Listener):
+    """A driver that has no data: its name and folder are its own, and nothing is aligned.
+
+    Raises:
+        ConfigError: its own name among the partners; else as of ``Listener``.
+    """
+
+    def __init__(self, section: StreamSection, *, show_progress: bool) -> None:
+        name = section.name or "coordinator"
+        if name in section.partners:
+            raise ConfigError(
+                f"partners names {name!r}, which is the driver itself; name the others only, or "
+                "give the driver another engine.name"
+            )
+        folder = section.certificates or f"certificates/{certificate_name(name)}"
+        super().__init__(
+            name,
+            Path(f"{certificate_name(name)}.site"),
+            Path(folder),
+            section,
+            show_progress=show_progress,
+        )
+
+    def begin(self, seed: int, run: str) -> str:
+        """From here on ``connect`` reaches the partners in this run of this seed; its whole id."""
+        self._run = (run, f"seed-{seed}")
+        return run
+
+    def connect(self, stage: str) -> Engine:
+        """What reaches the partners in one stage of the run that was begun."""
+        run, seed = self._run
+        return self._engine(f"{run}/{stage}/{seed}")
+
+
+class Driver(Listener):
+    """The party that drives, and its lines to the others.
+
+    Args:
+        site: its own party file and table.
+        section: where it listens, and for whom.
+        show_progress: tell who is waited for.
+
+    Raises:
+        ConfigError: its own name among the partners; else as of ``Listener``.
+    """
+
+    def __init__(self, site: Site, section: StreamSection, *, show_progress: bool) -> None:
+        if site.name in section.partners:
+            raise ConfigError(
+                f"partners names {site.name!r}, which is the driver itself ({site.path}); name the "
+                "others only"
+            )
+        self.site = site
+        self._stored: StoredRows | None = None
+        folder = section.certificates
+        super().__init__(
+            site.name,
+            site.path.with_name(f"{site.path.stem}.site"),
+            Path(folder) if folder else certificates_of(site),
+            section,
+            show_progress=show_progress,
+        )
+
+    def align(self, *, workers: int = 1) -> psi.Aligned:
+        """Align with all partners, and keep what came of it; each partner keeps its own rows."""
+        self.wait()
+        run = secrets.token_hex(8)
+        with (
+            psi.Workers(workers) as shared,
+            PointProgress("aligning", shown=self._show_progress) as bar,
+        ):
+            aligned = psi.align(
+                self._engine(run),
+                self.site.table.ids,
+                lower=self.site.file.party.lowercase_ids,
+                workers=shared,
+                progress=bar.points,
+            )
+        rows = aligned.alignment.rows
+        self._stored = StoredRows(
+            self.site.name,
+            run,
+            rows[self.site.name],
+            digest(self.site.table.ids),
+            self.site.name,
+            {name: rows[name] >= 0 for name in self.partners},
+        )
+        make_folder(self.stored_path.parent)
+        save_rows(self.stored_path, self._stored)
+        return aligned
+
+    def count(self, *, workers: int = 1) -> dict[str, psi.Overlap]:
+        """How many ids each partner has and shares; nobody learns which."""
+        self.wait()
+        with (
+            psi.Workers(workers) as shared,
+            PointProgress("counting", shown=self._show_progress) as bar,
+        ):
+            return psi.count_overlap(
+                self._engine(secrets.token_hex(8)),
+                self.site.table.ids,
+                lower=self.site.file.party.lowercase_ids,
+                workers=shared,
+                progress=bar.points,
+            )
+
+    @property
+    def stored_path(self) -> Path:
+        """Where it keeps its own part of an alignment."""
+        return self._home / "aligned" / f"{certificate_name(self.site.name)}.safetensors"
+
+    def alignment(self) -> dd.Alignment:
+        """What ``dovetail align`` left here, or an alignment made now; of this run's partners.
+
+        Raises:
+            AlignmentError: what it left is of another table, or not of all partners.
+            PartyError: a partner does not align.
+        """
+        if not self.stored_path.exists():
+            self.align()
+        else:  # a table that changed is told before anyone is waited for
+            self._stored = load_rows(self.stored_path, self.site.name, self.site.table.ids)
+        assert self._stored is not None
+        known = self._stored.alignment()
+        missing = [name for name in self.partners if name not in known.rows]
+        if missing:
+            raise AlignmentError(
+                f"{self.site.name!r} is aligned with {', '.join(map(repr, self._stored.partners))} "
+                f"and not with {', '.join(map(repr, missing))}; align again with all of them "
+                "(dovetail align RUN)"
+            )
+        self.wait()
+        return dd.Alignment({name: known.rows[name] for name in (self.site.name, *self.partners)})
+
+    def begin(self, seed: int, run: str) -> str:
+        """From here on ``connect`` reaches the partners in this run of this seed; its whole id.
+
+        Args:
+            seed: the run's.
+            run: its id as a run folder keeps it: new for a run that begins, with the alignment in
+                front for one that is resumed.
+
+        Raises:
+            AlignmentError: the run began on another alignment.
+        """
+        assert self._stored is not None
+        aligned, slash, fresh = run.rpartition("/")
+        if slash and aligned != self._stored.run:
+            raise AlignmentError(
+                f"the run began on alignment {alignment_of(run)!r}, and {self.site.name!r} has "
+                f"aligned again since ({self._stored.run!r}); start anew without --resume"
+            )
+        self._run = (f"seed-{seed}", fresh)
+        return f"{self._stored.run}/{fresh}"
+
+    def connect(self, stage: str) -> Engine:
+        """What reaches the partners in one stage of the run that was begun."""
+        assert self._stored is not None
+        return self._engine(training_run(self._stored.run, stage, *self._run))
+
+
+def open_driver(
+    run: RunFile, *, show_progress: bool
+) -> AbstractContextManager[Driver | Coordinator | None]:
+    """The driver of a run whose partners are elsewhere; None where every party is in this process.
+
+    Raises:
+        ConfigError: see ``Driver`` and ``Coordinator``.
+    """
+    if not isinstance(run.engine, StreamSection):
+        return nullcontext()
+    if run.parties is None:
+        return Coordinator(run.engine, show_progress=show_progress)
+    (own,) = run.parties
+    return Driver(open_site(Path(own)), run.engine, show_progress=show_progress)
+
+
+def _credentials(folder: Path, name: str) -> Credentials:
+    """The driver's certificate and key.
+
+    Raises:
+        ConfigError: files that are missing or do not belong together, or a certificate that is for
+            those who dial.
+    """
+    found = Credentials.load(folder, name)
+    if not may_listen(read_certificates(found.certificate, where="the certificate")[0]):
+        raise ConfigError(
+            f"{folder}: the certificate of {name!r} is for a party that joins, and no partner "
+            "would believe it of a driver; make one that drives: dovetail certificates "
+            f"{name} --driver {name} --renew"
+        )
+    return found
+
+
+# --- What is said ---------------------------------------------------------------------------------
+
+
+class _Waiting:
+    """Says who is here and who is missing: on a terminal in one place, else a line per change."""
+
+    def __init__(self, address: str, *, shown: bool) -> None:
+        self._address = address
+        self._shown = shown
+        self._console = Console(stderr=True)
+        self._status: Status | None = None
+
+    def __enter__(self) -> _Waiting:
+        if self._shown and self._console.is_terminal:
+            self._status = self._console.status("")
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def changed(self, here: Sequence[str], missing: Sequence[str]) -> None:
+        """Called at once, and whenever somebody comes or goes."""
+        told = f"here: {', '.join(here) or 'nobody yet'}"
+        if missing:
+            told = f"waiting at {self._address} for {', '.join(missing)}; {told}"
+        if self._status is not None:
+            self._status.update(Text(f"{told} (Ctrl-C stops)"))
+        elif self._shown:
+            _say(told)
+
+
+class _Watch:
+    """Says when a partner is lost, and when it is back; not what is missed meanwhile."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._lost_at: dict[str, float] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="dovetail-watch")
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(TICK_S):
+            here = self._stream.connected
+            now = time.monotonic()
+            for name in self._stream.links:
+                if name not in here and name not in self._lost_at:
+                    self._lost_at[name] = now
+                    _say(f"{time.strftime('%H:%M:%S')} lost {name!r}; it may come back")
+                elif name in here and name in self._lost_at:
+                    away_s = now - self._lost_at.pop(name)
+                    _say(f"{time.strftime('%H:%M:%S')} {name!r} is back after {away_s:.1f} s")
+
+
+class _Warnings(logging.Handler):
+    """What the lines to partners warn of, each once: who was turned away, and why."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._told: set[tuple[str, str]] = set()
+
+    def __enter__(self) -> _Warnings:
+        for module in (stream, link):
+            logging.getLogger(module.__name__).addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for module in (stream, link):
+            logging.getLogger(module.__name__).removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        why = record.args[-1] if isinstance(record.args, tuple) and record.args else ""
+        if (record.msg, str(why)) not in self._told:  # one that dials again has another port
+            self._told.add((record.msg, str(why)))
+            _say(record.getMessage())
+
+
+def _say(text: str) -> None:
+    print(f"dovetail: {printable(text)}", file=sys.stderr, flush=True)

@@ -1,0 +1,256 @@
+"""CHFL in a run file: [chfl], for the coordinator and all parties; and in a party's own file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from pydantic import Field, ValidationError
+
+from dovetail import data as dd
+from dovetail.algorithms import chfl
+from dovetail.cli.sections import Section
+from dovetail.data.datasets import draw_rows
+from dovetail.errors import ConfigError
+from dovetail.evaluation.chfl import (
+    DRIVER,
+    ChflSetup,
+    Holding,
+    Search,
+    Stage,
+    holdings,
+    stage_config,
+)
+
+if TYPE_CHECKING:
+    from dovetail.cli.partyfile import Site
+    from dovetail.cli.runfile import RunFile
+    from dovetail.cli.setup import Loaded
+
+#: What can be trained, and what a table calls it.
+STAGES: Mapping[str, str] = {
+    "chfl": "CHFL, predicts alone",
+    "chfl-mu0": "CHFL without lateral connections",
+    "common": "common columns, FedAvg",
+    "local": "each party alone",
+    "fedprox": "common columns, FedProx",
+    "simple": "simple method of V-B5",
+    "pooled": "pooled rows, common columns",
+}
+assert STAGES.keys() == {*get_args(Stage)}
+
+#: No stage is scored under other names.
+SCORES: Mapping[str, str] = {}
+
+#: The kinds of partition that it is simulated on.
+PARTITIONS: Collection[str] = ("common-unique",)
+
+
+class SearchSection(Section):
+    """Values to choose from on validation rows; nothing is chosen where there are none."""
+
+    learning_rate: tuple[float, ...] = ()
+    mu: tuple[float, ...] = ()
+    proximal: tuple[float, ...] = ()
+    rounds: int = Field(default=10, ge=1)  # of each trial
+    seed: int | None = Field(default=None, ge=0)  # choose once, for all seeds of the run
+
+    def grid(self) -> dict[str, tuple[float, ...]]:
+        """Field -> values."""
+        return {
+            name: values
+            for name in ("learning_rate", "mu", "proximal")
+            if (values := getattr(self, name))
+        }
+
+
+class ChflSection(chfl.Config):
+    """Settings of the method and its rulers."""
+
+    proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the ruler "fedprox"
+    search: SearchSection = SearchSection()
+    stages: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a stage's own settings
+
+
+def check(run: RunFile, *, where: str) -> None:
+    """Refuse settings that cannot be, of any stage.
+
+    Raises:
+        ConfigError: naming the file and the section.
+    """
+    section = run.chfl
+    if section.method != "chfl":
+        raise ConfigError(
+            f"{where}, [chfl]: what is trained is the run file's method; leave method out here"
+        )
+    for stage in section.stages:
+        if stage not in STAGES:
+            raise ConfigError(
+                f"{where}: [chfl.stages.{stage}] is no stage; there are {', '.join(STAGES)}"
+            )
+    for stage in dict.fromkeys((run.method, *run.rulers, *section.stages)):
+        own = section.stages.get(stage, {})
+        _try(section, stage, own, where=f"{where}, [chfl.stages.{stage}]")
+    for name, values in section.search.grid().items():
+        for value in values:
+            _try(section, "fedprox", {name: value}, where=f"{where}, [chfl.search]")
+
+
+def _try(section: ChflSection, stage: str, own: Mapping[str, Any], *, where: str) -> None:
+    try:
+        stage_config(config(section), stage, own)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"]) or "settings"
+        raise ConfigError(
+            f"{where}: {name}: {first['msg'].removeprefix('Value error, ')}, "
+            f"got {first.get('input')!r}"
+        ) from None
+
+
+def config(section: ChflSection) -> chfl.Config:
+    """The section's settings for all stages."""
+    return chfl.Config(**section.model_dump(include=set(chfl.Config.model_fields)))
+
+
+def resolved(run: RunFile) -> dict[str, Any]:
+    """Its keys of the run file whose defaults the run file itself does not write out."""
+    return {}
+
+
+class MemberSection(Section):
+    """[chfl] of a party file: what it offers, and which of its rows only test."""
+
+    common: tuple[str, ...] = ("*",)  # columns that others may have too; names take *
+    validation_share: float = Field(default=0.25, ge=0, lt=1)  # of the rows that do not test
+    test_share: float = Field(default=0.2, ge=0, lt=1)  # of the labelled rows
+
+
+@dataclass(frozen=True, eq=False)
+class Homes(dd.Partitioned):
+    """Party files of one process: each encodes its own rows when training begins.
+
+    Attributes:
+        holdings: party -> its rows.
+    """
+
+    holdings: Mapping[str, Holding]
+
+
+def load_sites(
+    run: RunFile, sites: Mapping[str, Site], *, where: str, show_progress: bool
+) -> tuple[dd.Partitioned, None, None]:
+    """Party files, which are not aligned: their samples are different ones.
+
+    Raises:
+        ConfigError: no party, a policy that refuses, or rows that cannot be learned from.
+    """
+    if run.active is not None or run.test is not None:
+        raise ConfigError(
+            f"{where}: active and test are not for {run.method!r}: nobody is the active party, and "
+            "test_share stands below [chfl] in each party's own file"
+        )
+    held = {}
+    for name, site in sites.items():
+        site.check_policy("chfl", DRIVER)
+        held[name] = holding(site)
+    if not held:
+        raise ConfigError(f"{where}: parties names no party file")
+    federation = dd.Federation(
+        dd.PartyData(name, np.arange(len(own.rows.row_labels)), labels=own.rows.row_labels)
+        for name, own in held.items()
+        if isinstance(own.rows, chfl.TableRows)
+    )
+    first = next(iter(held.values()))
+    return Homes(federation, None, first.rows.task, {}, first.label, held), None, None
+
+
+def nobody() -> Homes:
+    """What a coordinator has, whose parties are elsewhere: no row."""
+    return Homes(dd.Federation([]), None, dd.Classification(()), {}, "", {})
+
+
+def holding(site: Site) -> Holding:
+    """A party's labelled rows, dealt out to training, validation and test by its own file.
+
+    Raises:
+        ConfigError: no table, no label, or a label of numbers.
+        DataError: rows that cannot be dealt out, or columns that are not there.
+    """
+    table, section, party = site.table, site.file.chfl, site.file.party
+    if table.labels is None or table.label is None:
+        raise ConfigError(
+            f"party {site.name!r} has no labels, which CHFL needs at every party; name its column "
+            f"with label = ... in {site.path}"
+        )
+    if not isinstance(table.x, dd.Table):
+        raise ConfigError(f"party {site.name!r} holds images; CHFL learns from tables")
+    if party.task == "regression":
+        raise ConfigError(f"party {site.name!r} predicts numbers; CHFL predicts classes")
+    task = dd.fit_task(
+        table.labels.values, table.labels.missing, regression=False, label=table.label
+    )
+    labels = dd.encode_labels(task, table.labels.values, table.labels.missing, label=table.label)
+    assert isinstance(task, dd.Classification)
+    rows = np.flatnonzero(~table.labels.missing)
+    rest, tested = _drawn(site, rows, section.test_share, "test_share")
+    train, validation = _drawn(site, rest, section.validation_share, "validation_share")
+    x = table.x
+
+    def part(chosen: np.ndarray) -> tuple[dd.Table | None, torch.Tensor | None]:
+        if not len(chosen):
+            return None, None
+        return x.take(chosen), labels[torch.from_numpy(chosen)]
+
+    return Holding(
+        chfl.TableRows(
+            site.name,
+            x.take(train),
+            labels[torch.from_numpy(train)],
+            task,
+            x.select(section.common),
+            *part(validation),
+            categorical=party.categorical,
+            max_categories=party.max_categories,
+        ),
+        table.label,
+        *part(tested),
+    )
+
+
+def _drawn(site: Site, rows: np.ndarray, share: float, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """The rows that are left and those that are drawn, each in the table's order."""
+    if not share:
+        return rows, rows[:0]
+    assert site.table.labels is not None
+    whose = f"labelled rows of party {site.name!r} with {what} = {share}"
+    left, drawn = draw_rows(site.table.labels.take(rows), share, seed=0, stratify=True, whose=whose)
+    return rows[np.sort(left)], rows[np.sort(drawn)]
+
+
+#: Data -> stage -> what was chosen on them, for the seeds that come after.
+_FOUND: WeakKeyDictionary[dd.Partitioned, dict[str, dict[str, float]]] = WeakKeyDictionary()
+
+
+def setup(run: RunFile, loaded: Loaded, device: torch.device) -> ChflSetup:
+    """Everything that one seed's run is a function of."""
+    section = run.chfl
+    data = loaded.data
+    assert isinstance(data, dd.CommonUnique | Homes)
+    return ChflSetup(
+        method=run.method,  # type: ignore[arg-type]  # one of STAGES
+        parties=data.holdings if isinstance(data, Homes) else holdings(data),
+        config=config(section),
+        stages=section.stages,
+        search=Search(section.search.grid(), section.search.rounds, section.search.seed),
+        rulers=run.rulers,  # type: ignore[arg-type]  # each one of STAGES
+        evaluate_every=run.evaluate_every,
+        device=device,
+        precision=run.engine.precision,
+        connect=loaded.connect,
+        found=_FOUND.setdefault(data, {}),
+    )

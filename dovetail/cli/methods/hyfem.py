@@ -1,0 +1,402 @@
+"""HyFEM in a run file: [hyfem], for the server and all parties; and in a party's own file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import torch
+from pydantic import Field, ValidationError
+
+from dovetail import data as dd
+from dovetail.algorithms import hyfem
+from dovetail.cli.sections import PartyName, Section
+from dovetail.data.datasets import draw_rows
+from dovetail.errors import ConfigError
+from dovetail.evaluation.hyfem import SERVER, Holding, HyfemSetup, Stage, holdings, stage_config
+from dovetail.models import Perceptron
+from dovetail.models.blocks import Extractor, ResNet18, SmallCnn, Unchanged
+
+if TYPE_CHECKING:
+    from dovetail.cli.partyfile import Site
+    from dovetail.cli.runfile import RunFile
+    from dovetail.cli.setup import Loaded
+
+#: What can be trained, and what a table calls it.
+STAGES: Mapping[str, str] = {
+    "hyfem": "HyFEM, predicts alone",
+    "standalone": "each party alone, all its blocks",
+    "pooled": "pooled (all blocks and rows in one place)",
+    "fedavg": "common blocks, FedAvg",
+    "fedprox": "common blocks, FedProx",
+    "fedper": "shared extractors, own classifiers (FedPer)",
+}
+assert STAGES.keys() == {*get_args(Stage)}
+
+#: What a table calls the other scores that a stage gives.
+SCORES: Mapping[str, str] = {"server": "HyFEM, the server's model (all blocks)"}
+
+#: The kinds of partition that it is simulated on.
+PARTITIONS: Collection[str] = ("blocks",)
+
+
+class SmallCnnSection(Section):
+    """A small CNN of one's own."""
+
+    kind: Literal["small-cnn"]
+    channels: tuple[int, ...] = (16, 32)
+    kernel: int = 3
+    pool: int = 2
+
+
+class ResNet18Section(Section):
+    """A ResNet-18 of one's own."""
+
+    kind: Literal["resnet-18"]
+    width: int = 64
+    stem: Literal["small", "large"] = "small"
+
+
+ExtractorField = (
+    Literal["small-cnn", "resnet-18", "unchanged"]
+    | tuple[int, ...]
+    | SmallCnnSection
+    | ResNet18Section
+)
+
+
+def extractor(field: ExtractorField) -> Extractor:
+    """The extractor that a file names: a kind, its settings, or widths.
+
+    Raises:
+        ConfigError: settings that cannot be.
+    """
+    match field:
+        case "small-cnn":
+            return SmallCnn()
+        case "resnet-18":
+            return ResNet18()
+        case "unchanged":
+            return Unchanged()
+        case SmallCnnSection():
+            return SmallCnn(field.channels, field.kernel, field.pool)
+        case ResNet18Section():
+            return ResNet18(field.width, field.stem)
+    assert isinstance(field, tuple)
+    return Perceptron(field)
+
+
+class HyfemSection(hyfem.Config):
+    """Settings of the method and its rulers."""
+
+    # Block (names take *) -> its extractor, by the longest name that matches; else a small CNN for
+    # images, and one layer of 32 for columns.
+    extractors: dict[str, ExtractorField] = Field(default_factory=dict)
+    # Hidden widths of a party's classifier: of all, or by party, "*" being all others.
+    widths: tuple[int, ...] | dict[PartyName | Literal["*"], tuple[int, ...]] = (64,)
+    # Of the whole federation, where parties have files of their own; () is all that these have.
+    classes: tuple[str | int, ...] = ()
+    proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the ruler "fedprox"
+    stages: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a stage's own settings
+
+
+def check(run: RunFile, *, where: str) -> None:
+    """Refuse settings that cannot be, of any stage.
+
+    Raises:
+        ConfigError: naming the file and the section.
+    """
+    section = run.hyfem
+    for stage in section.stages:
+        if stage not in STAGES:
+            raise ConfigError(
+                f"{where}: [hyfem.stages.{stage}] is no stage; there are {', '.join(STAGES)}"
+            )
+    for stage in dict.fromkeys((run.method, *run.rulers, *section.stages)):
+        own = section.stages.get(stage, {})
+        try:
+            stage_config(config(section), stage, own, proximal=section.proximal)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(str(part) for part in first["loc"]) or "settings"
+            raise ConfigError(
+                f"{where}, [hyfem.stages.{stage}]: {name}: "
+                f"{first['msg'].removeprefix('Value error, ')}, got {first.get('input')!r}"
+            ) from None
+    for block, field in section.extractors.items():
+        try:
+            extractor(field)
+        except ConfigError as error:
+            raise ConfigError(f"{where}, [hyfem.extractors] {block!r}: {error}") from None
+    if run.engine.kind == "stream":
+        if len(section.classes) < 2:
+            raise ConfigError(
+                f"{where}: over a network hyfem.classes names all classes of the federation, as no "
+                'party need have all; for example classes = ["no", "yes"]'
+            )
+        if not section.extractors or any(set(name) & {*"*?["} for name in section.extractors):
+            raise ConfigError(
+                f"{where}: over a network [hyfem.extractors] names every block and its extractor, "
+                "without *; for example [hyfem.extractors] blood = [32]"
+            )
+        for stage in (run.method, *run.rulers):
+            if stage not in ("hyfem", "fedper"):
+                raise ConfigError(
+                    f"{where}: {stage!r} is trained in one process only; leave it out"
+                )
+    elif section.classes and run.data is not None:
+        raise ConfigError(
+            f"{where}: hyfem.classes is for parties with files of their own; in simulation the "
+            "data say which there are"
+        )
+    if isinstance(section.widths, dict) and run.data is not None:
+        widths_of(section, run.data.partition.party_names(), where=where)
+
+
+def config(section: HyfemSection) -> hyfem.Config:
+    """The section's settings for all stages."""
+    return hyfem.Config(**section.model_dump(include=set(hyfem.Config.model_fields)))
+
+
+def widths_of(
+    section: HyfemSection, parties: Collection[str], *, where: str
+) -> dict[str, tuple[int, ...]]:
+    """Party -> hidden widths of its classifier.
+
+    Raises:
+        ConfigError: widths for a party that is not there, or none for one that is.
+    """
+    widths = section.widths
+    if isinstance(widths, tuple):
+        return dict.fromkeys(parties, widths)
+    for name in widths:
+        if name != "*" and name not in parties:
+            raise ConfigError(
+                f"{where}: hyfem.widths names {name!r}, which is no party of this run; they are "
+                f"{list(parties)}"
+            )
+    rest = widths.get("*")
+    found = {name: widths.get(name, rest) for name in parties}
+    for name, own in found.items():
+        if own is None:
+            raise ConfigError(
+                f'{where}: hyfem.widths names no widths for party {name!r}; "*" = [64] is for all '
+                "others"
+            )
+    return {name: own for name, own in found.items() if own is not None}
+
+
+def extractors_of(
+    section: HyfemSection, shapes: Mapping[str, tuple[int, ...]], *, where: str
+) -> dict[str, Extractor]:
+    """Block -> its extractor.
+
+    Raises:
+        ConfigError: a name that no block has, or an extractor that does not fit a block.
+    """
+    for pattern in section.extractors:
+        if not any(fnmatchcase(block, pattern) for block in shapes):
+            raise ConfigError(
+                f"{where}: hyfem.extractors names {pattern!r}, but the blocks are {list(shapes)}"
+            )
+    found: dict[str, Extractor] = {}
+    for block, shape in shapes.items():
+        names = [name for name in section.extractors if fnmatchcase(block, name)]
+        # Tables of a TOML file have no order: the most exact name counts.
+        closest = max(names, key=lambda name: (name == block, len(name), name), default=None)
+        if closest is not None:
+            found[block] = extractor(section.extractors[closest])
+        else:
+            found[block] = SmallCnn() if len(shape) == 3 else Perceptron((32,))
+        try:
+            with torch.device("meta"):
+                found[block].encoder(shape)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: the extractor of block {block!r}: {error}") from None
+    return found
+
+
+def resolved(run: RunFile) -> dict[str, Any]:
+    """Its keys of the run file whose defaults the run file itself does not write out."""
+    return {}
+
+
+class MemberSection(Section):
+    """[hyfem] of a party file: its classifier, all classes there are, and which rows only test."""
+
+    widths: tuple[int, ...] = (64,)  # hidden widths
+    classes: tuple[str | int, ...] = ()  # of the whole federation; () where it has all of them
+    test_share: float = Field(default=0.2, ge=0, lt=1)  # share of the labelled rows
+
+
+@dataclass(frozen=True, eq=False)
+class Homes(dd.Partitioned):
+    """Party files: blocks of columns are encoded when training begins.
+
+    Attributes:
+        holdings: party -> its rows; none of those that are elsewhere.
+    """
+
+    holdings: Mapping[str, Holding]
+
+
+def load_sites(
+    run: RunFile, sites: Mapping[str, Site], *, where: str, show_progress: bool
+) -> tuple[dd.Partitioned, None, None]:
+    """Party files, which are not aligned: it does not matter who shares which sample.
+
+    Raises:
+        ConfigError: no party, a policy that refuses, or rows that cannot be learned from.
+    """
+    if run.active is not None or run.test is not None:
+        raise ConfigError(
+            f"{where}: active and test are not for {run.method!r}: nobody is the active party, and "
+            "test stands below [hyfem] in each party's own file"
+        )
+    if isinstance(run.hyfem.widths, dict) or "widths" in run.hyfem.model_fields_set:
+        raise ConfigError(
+            f"{where}: hyfem.widths is for simulation; with parties it stands below [hyfem] in "
+            "each party's own file"
+        )
+    labels: set[str | int] = set()
+    for site in sites.values():
+        site.check_policy("hyfem", SERVER)
+        labels |= set(classes_of(site))
+    if not sites:
+        raise ConfigError(f"{where}: parties names no party file")
+    classes = run.hyfem.classes or tuple(np.unique(list(labels)).tolist())
+    if len({isinstance(name, str) for name in labels}) > 1:
+        raise ConfigError(
+            f"{where}: the parties' classes are numbers and texts: {sorted(map(str, labels))}"
+        )
+    task = dd.Classification(classes)
+    held = {name: holding(site, task) for name, site in sites.items()}
+    federation = dd.Federation(own.train for own in held.values())
+    label = next(iter(held.values())).label
+    return Homes(federation, None, task, {}, label, held), None, None
+
+
+def nobody(run: RunFile) -> Homes:
+    """What a coordinator has, whose parties are elsewhere: no row, but all classes."""
+    return Homes(dd.Federation([]), None, dd.Classification(run.hyfem.classes), {}, "", {})
+
+
+def classes_of(site: Site) -> tuple[str | int, ...]:
+    """All classes that a party file names, or else has.
+
+    Raises:
+        ConfigError: no labels, or labels that are numbers.
+    """
+    table, party = site.table, site.file.party
+    if table.labels is None:
+        raise ConfigError(
+            f"party {site.name!r} has no labels, which HyFEM needs at every party; name its column "
+            f"with label = ... in {site.path}"
+        )
+    if party.task == "regression":
+        raise ConfigError(
+            f"party {site.name!r} predicts numbers; from party files HyFEM predicts classes"
+        )
+    own = site.file.hyfem.classes
+    present = np.unique(table.labels.values[~table.labels.missing])
+    return own or tuple(present.tolist())
+
+
+def holding(site: Site, task: dd.Classification | None = None) -> Holding:
+    """A party's labelled rows, dealt out to training and test by its own file.
+
+    Raises:
+        ConfigError: no label, or a label of numbers.
+        DataError: rows that cannot be dealt out, or a class that is not among those of all.
+    """
+    table, section, party = site.table, site.file.hyfem, site.file.party
+    task = task or dd.Classification(classes_of(site))
+    assert table.labels is not None
+    assert table.label is not None
+    labels = dd.encode_labels(task, table.labels.values, table.labels.missing, label=table.label)
+    train = np.flatnonzero(~table.labels.missing)
+    if not len(train):
+        raise ConfigError(
+            f"party {site.name!r} has no labelled row; every party of HyFEM trains on its own "
+            "labels, so leave it out"
+        )
+    test = train[:0]
+    if section.test_share:
+        whose = f"labelled rows of party {site.name!r} with test_share = {section.test_share}"
+        left, drawn = draw_rows(
+            table.labels.take(train), section.test_share, seed=0, stratify=True, whose=whose
+        )
+        train, test = train[np.sort(left)], train[np.sort(drawn)]
+
+    def rows(chosen: np.ndarray, blocks: Mapping[str, torch.Tensor]) -> dd.PartyData:
+        at = torch.from_numpy(chosen)
+        own = {name: x[at] for name, x in blocks.items()}
+        return dd.PartyData(site.name, table.ids[chosen], own, labels[at])
+
+    if not isinstance(table.x, dd.Table):
+        whole = dict.fromkeys(table.blocks, table.x)
+        inputs = dict.fromkeys(table.blocks, site.fit_input())
+        return Holding(
+            rows(train, whole), section.widths, rows(test, whole), inputs=inputs, label=table.label
+        )
+    x = table.x
+    categorical = x.select(party.categorical)
+    return Holding(
+        rows(train, {}),
+        section.widths,
+        rows(test, {}),
+        {
+            block: hyfem.Columns(
+                x.take(train), names, tuple(name for name in categorical if name in names)
+            )
+            for block, names in table.blocks.items()
+        },
+        dict.fromkeys(table.blocks, x.take(test)),
+        label=table.label,
+    )
+
+
+def setup(run: RunFile, loaded: Loaded, device: torch.device) -> HyfemSetup:
+    """Everything that one seed's run is a function of."""
+    section, data, where = run.hyfem, loaded.data, "the run file"
+    inputs: Mapping[str, dd.Input] = {}
+    pooled = None
+    if isinstance(data, dd.Blocks):
+        shapes = {block: tuple(x.shape[1:]) for block, x in data.pooled.blocks.items()}
+        widths = widths_of(section, list(data.train.parties), where=where)
+        widest = max(widths.values(), key=lambda own: (len(own), own))
+        parties = holdings(data, widths)
+        pooled = Holding(data.pooled, widest, data.pooled_test)
+        extractors = extractors_of(section, shapes, where=where)
+        inputs = data.block_inputs
+    else:
+        assert isinstance(data, Homes)
+        parties = dict(data.holdings)
+        if loaded.connect is not None:
+            extractors = {block: extractor(own) for block, own in section.extractors.items()}
+        else:
+            # How many features columns give is not known yet; their extractors take any number.
+            shapes = {block: (1,) for own in parties.values() for block in own.raw}
+            for each in parties.values():
+                shapes |= {block: tuple(x.shape[1:]) for block, x in each.train.blocks.items()}
+            extractors = extractors_of(section, shapes, where=where)
+    return HyfemSetup(
+        method=run.method,  # type: ignore[arg-type]  # one of STAGES
+        task=data.task,
+        label=data.label,
+        extractors=extractors,
+        parties=parties,
+        config=config(section),
+        stages=section.stages,
+        proximal=section.proximal,
+        rulers=run.rulers,  # type: ignore[arg-type]  # each one of STAGES
+        pooled=pooled,
+        inputs=inputs,
+        evaluate_every=run.evaluate_every,
+        device=device,
+        precision=run.engine.precision,
+        connect=loaded.connect,
+    )

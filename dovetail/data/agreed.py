@@ -1,0 +1,169 @@
+"""Columns that several parties have: encoded the same way at each, without pooling their rows.
+
+Each party summarises its own training rows. The summaries of all are combined into one encoding.
+A mean and a variance combine exactly (Chan, Golub, LeVeque 1983); a median does not, so a missing
+number takes the mean of all parties instead of the median that ``TableEncoder.fit`` takes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail.data.preprocessing import CategoryColumn, NumberColumn, TableEncoder
+from dovetail.data.tables import Table
+from dovetail.errors import DataError
+
+
+@dataclass(frozen=True)
+class NumberSummary:
+    """Of one party's column of numbers: what its rows add to the mean and variance of all.
+
+    Attributes:
+        count: rows with a value.
+        missing: rows without.
+        mean: of the values; 0 where there are none.
+        squares: sum of (value - mean)^2.
+    """
+
+    count: int
+    missing: int
+    mean: float
+    squares: float
+
+
+@dataclass(frozen=True)
+class CategorySummary:
+    """Of one party's column of categories: how many rows have each.
+
+    Attributes:
+        counts: category -> rows.
+        missing: rows without a value.
+    """
+
+    counts: Mapping[str, int]
+    missing: int
+
+
+Summary = NumberSummary | CategorySummary
+
+
+def kind_of(summary: Summary) -> str:
+    """What a column holds, as errors say it."""
+    return "numbers" if isinstance(summary, NumberSummary) else "categories"
+
+
+def summarise(
+    table: Table, names: Sequence[str], *, categorical: Sequence[str] = (), party: str
+) -> dict[str, Summary]:
+    """Column -> what this party's rows add; all that other parties need to encode alike.
+
+    Args:
+        table: the party's training rows.
+        names: columns that other parties have too.
+        categorical: names of number columns whose values are names, such as postcodes.
+        party: whose columns they are, for errors.
+
+    Raises:
+        DataError: a column that is not there, or has infinite values.
+    """
+    summaries: dict[str, Summary] = {}
+    for name in names:
+        column = table.column(name)
+        missing = int(column.missing.sum())
+        present = column.values[~column.missing]
+        if column.is_text:
+            summaries[name] = CategorySummary(Counter(present.tolist()), missing)
+            continue
+        if name in categorical:
+            values, counts = np.unique(present, return_counts=True)
+            texts = [
+                str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+                for value in values.tolist()
+            ]
+            summaries[name] = CategorySummary(
+                dict(zip(texts, counts.tolist(), strict=True)), missing
+            )
+            continue
+        numbers = present.astype(np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):  # refused below
+            mean = float(numbers.mean()) if len(numbers) else 0.0
+            squares = float(((numbers - mean) ** 2).sum())
+        if not (np.isfinite(mean) and np.isfinite(squares)):
+            raise DataError(
+                f"party {party!r}: column {name!r} of {table.description} has infinite or too "
+                "large values; replace them, or leave them empty to have them taken as missing"
+            )
+        summaries[name] = NumberSummary(len(numbers), missing, mean, squares)
+    return summaries
+
+
+def agree(
+    summaries: Mapping[str, Mapping[str, Summary]], *, max_categories: int = 100
+) -> TableEncoder:
+    """How all parties encode the columns that all of them summarised.
+
+    Args:
+        summaries: party -> column -> summary; the same columns in the same order for each.
+        max_categories: a column with more keeps so many of the most frequent.
+
+    Raises:
+        DataError: a column that is numbers at one party and categories at another, or that no
+            party has a value of.
+    """
+    first, *_ = summaries
+    return TableEncoder(
+        "all",
+        [
+            _agree_on(name, {party: own[name] for party, own in summaries.items()}, max_categories)
+            for name in summaries[first]
+        ],
+    )
+
+
+def _agree_on(
+    name: str, summaries: Mapping[str, Summary], max_categories: int
+) -> NumberColumn | CategoryColumn:
+    first, *_ = summaries
+    for party, summary in summaries.items():
+        if kind_of(summary) != kind_of(summaries[first]):
+            raise DataError(
+                f"the common column {name!r} has {kind_of(summaries[first])} at party {first!r} "
+                f"but {kind_of(summary)} at party {party!r}; make them one type, or leave it out "
+                "of the common columns"
+            )
+    flag = any(summary.missing for summary in summaries.values())
+    counts: Counter[str] = Counter()
+    count, mean, squares = 0, 0.0, 0.0
+    for summary in summaries.values():
+        if isinstance(summary, CategorySummary):
+            counts.update(summary.counts)
+        elif summary.count:
+            total = count + summary.count
+            shift = summary.mean - mean
+            mean += shift * summary.count / total
+            squares += summary.squares + shift**2 * count * summary.count / total
+            count = total
+    if not counts and not count:
+        raise DataError(f"the common column {name!r} has no value at any party; leave it out")
+    if counts:
+        ranked = sorted(counts, key=lambda category: (-counts[category], category))
+        return CategoryColumn(
+            name, tuple(sorted(ranked[:max_categories])), len(ranked) > max_categories, flag
+        )
+    scale = float(np.sqrt(squares / count))
+    # Rounding leaves a constant column's deviation a little above 0.
+    if scale <= 1e-12 * max(1.0, abs(mean)):
+        scale = 1.0
+    return NumberColumn(name, mean, mean, scale, flag)
+
+
+def common_first(agreed: TableEncoder, own: TableEncoder | None, *, party: str) -> TableEncoder:
+    """A party's encoder: the agreed columns, then its own."""
+    columns = agreed.to_json()["columns"]
+    if own is not None:
+        columns = [*columns, *own.to_json()["columns"]]
+    return TableEncoder.from_json({"party": party, "columns": columns})

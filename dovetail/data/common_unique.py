@@ -1,0 +1,184 @@
+"""CHFL's split of a pooled table: some columns at every party, the others dealt out; rows too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from dovetail.data.agreed import agree, common_first, summarise
+from dovetail.data.datasets import Dataset
+from dovetail.data.federation import Federation
+from dovetail.data.partitions import Partitioned
+from dovetail.data.party import PartyData
+from dovetail.data.preprocessing import TableEncoder
+from dovetail.data.tables import Table
+from dovetail.data.task import encode_labels, fit_task
+from dovetail.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True, eq=False)
+class CommonUnique(Partitioned):
+    """A simulated federation whose parties share some columns and no rows.
+
+    Attributes:
+        validation: the parties' rows that hyper-parameters are chosen on; None: there are none.
+        common: names of the columns that all parties have.
+        common_features: the features that these become; the first of every party's.
+        unique: party -> names of the columns that it alone has.
+    """
+
+    validation: Federation | None
+    common: tuple[str, ...]
+    common_features: tuple[str, ...]
+    unique: Mapping[str, tuple[str, ...]]
+
+
+def common_unique(
+    train: Dataset,
+    test: Dataset | None,
+    *,
+    parties: int | Sequence[str],
+    common: float = 0.3,
+    validation: float = 0.25,
+    seed: int = 0,
+    categorical: Sequence[str] = (),
+    max_categories: int = 100,
+) -> CommonUnique:
+    """A table dealt out as in CHFL's experiments (Mori et al., section V-A3).
+
+    Columns are drawn at random: a share is common to all, the rest is divided into as many parts
+    as there are parties. Rows are drawn at random and dealt out evenly, each with its label; the
+    parts differ by at most one. Every party has all test rows. Common columns are encoded alike
+    at all parties, by what all their training rows hold (see ``agreed``), and each party's own by
+    what its own training rows hold. The block is called "columns", common features first.
+
+    Args:
+        train, test: tables.
+        parties: how many, or their names; "party-1", ... by default.
+        common: the share of the columns that all have, in (0, 1]; at least one column.
+        validation: the share of each party's rows that is kept for choosing hyper-parameters, in
+            [0, 1); with 20 % of all rows in ``test``, 0.25 makes the paper's 60/20/20.
+        seed: 0 or more; which columns and rows go where.
+        categorical, max_categories: see ``TableEncoder.fit``.
+
+    Raises:
+        ConfigError: fewer than one party, or a share outside its range.
+        DataError: no table, fewer rows than parties need, or columns or labels that cannot be
+            learned.
+    """
+    names = _names(parties)
+    if not 0 < common <= 1:
+        raise ConfigError(f"common must be a share of the columns in (0, 1], got {common}")
+    if not 0 <= validation < 1:
+        raise ConfigError(f"validation must be a share of the rows in [0, 1), got {validation}")
+    table, test_table = _table(train), None if test is None else _table(test)
+    if train.labels.missing.any():
+        raise DataError(
+            f"label {train.label!r} is missing in {int(train.labels.missing.sum())} of the "
+            f"{train.num_rows} rows of {train.name}; every row needs one here, so remove them"
+        )
+    task = fit_task(train.labels.values, train.labels.missing, regression=False, label=train.label)
+    labels = encode_labels(task, train.labels.values, train.labels.missing, label=train.label)
+    named_categories = table.select(categorical)
+
+    rng = np.random.default_rng([seed, 0])
+    order = [table.names[place] for place in rng.permutation(len(table.names))]
+    num_common = max(1, round(common * len(order)))
+    shared = [name for name in table.names if name in order[:num_common]]
+    dealt = np.array_split(np.array(order[num_common:], dtype=object), len(names))
+    unique = {
+        party: tuple(name for name in table.names if name in set(part))
+        for party, part in zip(names, dealt, strict=True)
+    }
+    rows = np.random.default_rng([seed, 1]).permutation(train.num_rows)
+    train_rows: dict[str, np.ndarray] = {}
+    validation_rows: dict[str, np.ndarray] = {}
+    for party, held in zip(names, np.array_split(rows, len(names)), strict=True):
+        num_validation = round(validation * len(held))
+        validation_rows[party], train_rows[party] = held[:num_validation], held[num_validation:]
+        if not len(train_rows[party]) or (validation and not num_validation):
+            raise DataError(
+                f"{train.num_rows} rows of {train.name} are too few for {len(names)} parties with "
+                f"training and validation rows (validation = {validation}); ask for fewer parties"
+            )
+
+    agreed = agree(
+        {
+            party: summarise(
+                table.take(train_rows[party]), shared, categorical=named_categories, party=party
+            )
+            for party in names
+        },
+        max_categories=max_categories,
+    )
+    inputs: dict[str, TableEncoder] = {}
+    for party in names:
+        own = None
+        if unique[party]:
+            own = TableEncoder.fit(
+                table.take(train_rows[party]),
+                unique[party],
+                categorical=[name for name in named_categories if name in unique[party]],
+                max_categories=max_categories,
+                party=party,
+            )
+        inputs[party] = common_first(agreed, own, party=party)
+
+    def deal(held: Mapping[str, np.ndarray]) -> Federation:
+        return Federation(
+            PartyData(
+                party,
+                train.ids[held[party]],
+                {"columns": inputs[party].transform(table.take(held[party]), allow_unseen=True)},
+                labels[held[party]],
+            )
+            for party in names
+        )
+
+    test_federation = None
+    if test is not None and test_table is not None:
+        if test.labels.missing.any():
+            raise DataError(
+                f"label {test.label!r} is missing in {int(test.labels.missing.sum())} of the "
+                f"{test.num_rows} test rows; remove them: they cannot be scored"
+            )
+        test_labels = encode_labels(task, test.labels.values, test.labels.missing, label=test.label)
+        test_federation = Federation(
+            PartyData(
+                party,
+                test.ids,
+                {"columns": inputs[party].transform(test_table, allow_unseen=True)},
+                test_labels,
+            )
+            for party in names
+        )
+    return CommonUnique(
+        deal(train_rows),
+        test_federation,
+        task,
+        MappingProxyType(inputs),
+        train.label,
+        deal(validation_rows) if validation else None,
+        tuple(shared),
+        agreed.feature_names,
+        MappingProxyType(unique),
+    )
+
+
+def _names(parties: int | Sequence[str]) -> list[str]:
+    if not isinstance(parties, int):
+        names = list(parties)
+    else:
+        names = [f"party-{place}" for place in range(1, parties + 1)]
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(f"parties must be 1 or more, or names that differ, got {parties}")
+    return names
+
+
+def _table(dataset: Dataset) -> Table:
+    if not isinstance(dataset.x, Table):
+        raise DataError(f"{dataset.name} holds images; common_unique deals out tables")
+    return dataset.x

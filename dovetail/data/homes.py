@@ -1,0 +1,122 @@
+"""Parties' own tables, aligned before: which rows train and test, and labels that are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from dovetail.data.datasets import draw_rows
+from dovetail.data.federation import Alignment, Federation
+from dovetail.data.inputs import Input
+from dovetail.data.partitions import Partitioned
+from dovetail.data.partytables import PartyTable
+from dovetail.data.task import fit_task
+from dovetail.errors import ConfigError
+
+
+def split_homes(
+    tables: Mapping[str, PartyTable],
+    owner: str,
+    alignment: Alignment,
+    *,
+    fit: Callable[[PartyTable], Input],
+    regression: bool,
+    test: float | None,
+    seed: int,
+) -> tuple[Partitioned, Alignment, Alignment | None]:
+    """Training and test data of all parties, and their alignments.
+
+    The label owner's labelled rows are split; its unlabelled rows all train. Its inputs are fitted
+    on training rows; the others, who have no test rows of their own, fit on all of theirs.
+
+    Args:
+        tables: party -> its table; parties that are elsewhere are left out.
+        owner: the party whose labels are learned.
+        alignment: rows by shared sample, of all parties.
+        fit: what turns a party's rows into network inputs, fitted on these.
+        regression: predict a number rather than a class.
+        test: the share of labelled rows that test; None: none.
+        seed: of the split.
+
+    Raises:
+        DataError: rows that cannot be split, or labels that cannot be learned.
+    """
+    own = tables[owner]
+    assert own.labels is not None
+    assert own.label is not None
+    train_rows, test_rows = _split_rows(own, test, seed, stratify=not regression)
+    train_table = own.take(train_rows)
+    assert train_table.labels is not None
+    task = fit_task(
+        train_table.labels.values,
+        train_table.labels.missing,
+        regression=regression,
+        label=own.label,
+    )
+    inputs = {name: fit(train_table if name == owner else table) for name, table in tables.items()}
+    # Labels that another party may have stay unused.
+    others = [table.encoded(inputs[name]) for name, table in tables.items() if name != owner]
+
+    def part(rows: np.ndarray) -> tuple[Federation, Alignment]:
+        table = train_table if rows is train_rows else own.take(rows)
+        federation = Federation([table.encoded(inputs[owner], task), *others])
+        return federation, _restricted(alignment, owner, rows, own.num_rows)
+
+    train, train_alignment = part(train_rows)
+    tested, test_alignment = part(test_rows) if len(test_rows) else (None, None)
+    data = Partitioned(train, tested, task, inputs, own.label)
+    return data, train_alignment, test_alignment
+
+
+def _split_rows(
+    table: PartyTable, test: float | None, seed: int, *, stratify: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """(N',) training and (N'',) test rows, each in the table's order."""
+    rows = np.arange(table.num_rows)
+    if test is None:
+        return rows, rows[:0]
+    assert table.labels is not None
+    labelled = rows[~table.labels.missing]
+    _, drawn = draw_rows(
+        table.labels.take(labelled),
+        test,
+        seed=seed,
+        stratify=stratify,
+        whose=f"labelled rows of party {table.name!r} with test = {test}",
+    )
+    held_out = np.sort(labelled[drawn])
+    return np.setdiff1d(rows, held_out, assume_unique=True), held_out
+
+
+def _restricted(alignment: Alignment, party: str, rows: np.ndarray, num_rows: int) -> Alignment:
+    """The same alignment, where this party has these rows only, numbered anew."""
+    place = torch.full((num_rows,), -1)
+    place[torch.from_numpy(rows)] = torch.arange(len(rows))
+    own_S = alignment.rows[party]
+    own_S = torch.where(own_S >= 0, place[own_S], -1)
+    return Alignment({**alignment.rows, party: own_S})
+
+
+def keep_labels(
+    partitioned: Partitioned, party: str, num_labels: int, rng: torch.Generator
+) -> Partitioned:
+    """The same data with labels on a random ``num_labels`` of this party's training rows only.
+
+    Raises:
+        ConfigError: fewer rows have a label.
+    """
+    own = partitioned.train[party]
+    labelled = own.labelled_rows()
+    if num_labels > len(labelled):
+        raise ConfigError(
+            f"labels is {num_labels}, but only {len(labelled)} training rows of party {party!r} "
+            "have a label; ask for at most so many"
+        )
+    order = torch.randperm(len(labelled), generator=rng)
+    kept = own.with_labels_on(labelled[order[:num_labels]].sort().values)
+    parties = partitioned.train.parties.values()
+    train = Federation(kept if each.name == party else each for each in parties)
+    return replace(partitioned, train=train)

@@ -1,0 +1,403 @@
+"""A network with one extractor for each block, and a classifier over all their features.
+
+Zhang et al., TMLR 2024, Eq. (2) and Figure 3b. A block that is not given counts as features of
+zero, as P_m^T pads them in Eq. (14): so one network serves all subsets of its blocks.
+
+Letters: B rows, C channels, H height, W width, D features, K blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dovetail.errors import ConfigError, ModelError
+from dovetail.models.networks import (
+    Convolutional,
+    Perceptron,
+    Shape,
+    encoder_from_json,
+    output_shape,
+)
+
+
+@dataclass(frozen=True)
+class SmallCnn:
+    """Convolution with stride 2 and ReLU for each of ``channels``, then one pooling layer.
+
+    The stride does what max pooling does elsewhere, in a third to a half of the time.
+
+    Attributes:
+        channels: of each layer.
+        kernel: odd.
+        pool: the side of the pooled map; D is its square times the last channels.
+    """
+
+    channels: tuple[int, ...] = (16, 32)
+    kernel: int = 3
+    pool: int = 2
+
+    def __post_init__(self) -> None:
+        if not self.channels or min(*self.channels, self.kernel, self.pool) < 1:
+            raise ConfigError(
+                "a small CNN needs one or more positive channels, a kernel and a pool, got "
+                f"{self.channels}, {self.kernel} and {self.pool}"
+            )
+        if self.kernel % 2 == 0:
+            raise ConfigError(f"a small CNN's kernel is odd, got {self.kernel}")
+
+    def encoder(self, input_shape: Shape) -> nn.Sequential:
+        """(B, C, H, W) -> (B, D).
+
+        Raises:
+            ConfigError: the input is no image.
+        """
+        layers: list[nn.Module] = []
+        before = _image(input_shape, "a small CNN")[0]
+        for after in self.channels:
+            layers += [nn.Conv2d(before, after, self.kernel, 2, self.kernel // 2), nn.ReLU()]
+            before = after
+        return nn.Sequential(*layers, _Pool(self.pool), nn.Flatten())
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "small-cnn", **asdict(self)}
+
+
+class _Pool(nn.Module):
+    """Mean over a grid of ``side`` x ``side`` parts of the map."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = x.shape[2:]
+        if height % self.side or width % self.side:
+            return F.adaptive_avg_pool2d(x, self.side)
+        # The same, in a half to a third of the time.
+        return F.avg_pool2d(x, (height // self.side, width // self.side))
+
+
+@dataclass(frozen=True)
+class ResNet18:
+    """He et al. 2016 without its head, and one pooling layer; for a GPU.
+
+    Attributes:
+        width: channels of the first stage; the last has eight times as many, which is D.
+        stem: "small" is a convolution of width 3, for images of 64 pixels and less; "large" is the
+            one for ImageNet, of width 7 and stride 2, then max pooling.
+    """
+
+    width: int = 64
+    stem: Literal["small", "large"] = "small"
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or self.stem not in ("small", "large"):
+            raise ConfigError(
+                "a ResNet-18 has a positive width and the stem 'small' or 'large', got "
+                f"{self.width} and {self.stem!r}"
+            )
+
+    def encoder(self, input_shape: Shape) -> nn.Sequential:
+        """(B, C, H, W) -> (B, 8 width).
+
+        Raises:
+            ConfigError: the input is no image.
+        """
+        channels = _image(input_shape, "a ResNet-18")[0]
+        kernel, stride = (3, 1) if self.stem == "small" else (7, 2)
+        layers: list[nn.Module] = [
+            nn.Conv2d(channels, self.width, kernel, stride, kernel // 2, bias=False),
+            nn.BatchNorm2d(self.width),
+            nn.ReLU(),
+        ]
+        if self.stem == "large":
+            layers.append(nn.MaxPool2d(3, 2, 1))
+        before = self.width
+        for stage in range(4):
+            after = self.width * 2**stage
+            layers += [_Residual(before, after, 1 if stage == 0 else 2), _Residual(after, after, 1)]
+            before = after
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "resnet-18", **asdict(self)}
+
+
+class _Residual(nn.Module):
+    """Two convolutions and a shortcut."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(before, after, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(after),
+            nn.ReLU(),
+            nn.Conv2d(after, after, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(after),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride > 1 or before != after:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """Features are the block itself, flattened (Theta_m = I in Remark 3.1): nothing to train."""
+
+    def encoder(self, input_shape: Shape) -> nn.Flatten:
+        """(B, ...) -> (B, D)."""
+        return nn.Flatten()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "unchanged"}
+
+
+Extractor = Perceptron | Convolutional | SmallCnn | ResNet18 | Unchanged
+
+
+def extractor_from_json(stored: Mapping[str, Any]) -> Extractor:
+    """The extractor that ``to_json`` described.
+
+    Raises:
+        ModelError: an unknown kind.
+    """
+    match stored.get("kind"):
+        case "small-cnn":
+            return SmallCnn(tuple(stored["channels"]), int(stored["kernel"]), int(stored["pool"]))
+        case "resnet-18":
+            return ResNet18(int(stored["width"]), stored["stem"])
+        case "unchanged":
+            return Unchanged()
+        case "perceptron" | "convolutional":
+            return encoder_from_json(dict(stored))
+    raise ModelError(
+        "an extractor is 'perceptron', 'convolutional', 'small-cnn', 'resnet-18' or 'unchanged', "
+        f"got {stored.get('kind')!r}; copy the whole folder again"
+    )
+
+
+def num_features(extractor: Extractor, input_shape: Shape) -> int:
+    """D of one block."""
+    with torch.device("meta"):
+        network = extractor.encoder(input_shape)
+        return math.prod(output_shape(network, input_shape, torch.device("meta")))
+
+
+def classifier(num_inputs: int, widths: Sequence[int], num_outputs: int) -> nn.Sequential:
+    """Linear and ReLU for each hidden width, then Linear."""
+    layers: list[nn.Module] = []
+    for width in widths:
+        layers += [nn.Linear(num_inputs, width), nn.ReLU()]
+        num_inputs = width
+    return nn.Sequential(*layers, nn.Linear(num_inputs, num_outputs))
+
+
+class BlocksNetwork(nn.Module):
+    """Dict block -> (B, ...) tensor, or the tensor of its only block, to (B, outputs).
+
+    Args:
+        blocks: names, in the order of their features.
+        extractors: of each block; their outputs are flattened.
+        features: D of each block.
+        classifier: from all features to outputs.
+    """
+
+    #: A block that is not given counts as features of zero.
+    any_blocks = True
+
+    def __init__(
+        self,
+        blocks: Sequence[str],
+        extractors: Iterable[nn.Module],
+        features: Sequence[int],
+        classifier: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.blocks = tuple(blocks)
+        self.extractors = nn.ModuleList(extractors)
+        self.features = tuple(features)
+        self.classifier = classifier
+
+    def forward(self, x: Tensor | Mapping[str, Tensor]) -> Tensor:
+        if isinstance(x, Tensor):
+            x = {self.blocks[0]: x}
+        given = {name: block for name, block in x.items() if name in self.blocks}
+        extracted = self._extract(given)
+        some = next(iter(extracted.values()))
+        features = [
+            extracted[name] if name in extracted else some.new_zeros(len(some), width)  # Eq. (14)
+            for name, width in zip(self.blocks, self.features, strict=True)
+        ]
+        logits: Tensor = self.classifier(torch.cat(features, dim=1))
+        return logits
+
+    def _extract(self, x: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Block -> (B, D) features.
+
+        Small CNNs of one kind run side by side, as one convolution with a group for each block:
+        on a CPU a quarter to a half less time than one after the other.
+        """
+        alike: dict[tuple[Any, ...], list[str]] = {}
+        for name in x:
+            key = _kind(self._of(name)) or (name,)
+            alike.setdefault((*key, *x[name].shape[1:]), []).append(name)
+        extracted = {}
+        for names in alike.values():
+            if len(names) == 1:
+                extracted[names[0]] = self._of(names[0])(x[names[0]]).flatten(1)
+            else:
+                together = _extract_together(
+                    [self._of(name) for name in names], [x[name] for name in names]
+                )
+                extracted.update(zip(names, together, strict=True))
+        return extracted
+
+    def _of(self, block: str) -> nn.Module:
+        return self.extractors[self.blocks.index(block)]
+
+
+def _small_cnn_layers(extractor: nn.Module) -> list[nn.Conv2d] | None:
+    """The convolutions of what ``SmallCnn.encoder`` made; None of anything else."""
+    if not isinstance(extractor, nn.Sequential) or len(extractor) < 4 or len(extractor) % 2:
+        return None
+    *body, pool, flat = extractor
+    convolutions = [layer for layer in body[::2] if isinstance(layer, nn.Conv2d)]
+    if (
+        len(convolutions) * 2 < len(body)
+        or not all(isinstance(layer, nn.ReLU) for layer in body[1::2])
+        or not isinstance(pool, _Pool)
+        or not isinstance(flat, nn.Flatten)
+    ):
+        return None
+    return convolutions
+
+
+def _kind(extractor: nn.Module) -> tuple[Any, ...] | None:
+    """The same for small CNNs that differ in their weights only; None of anything else."""
+    layers = _small_cnn_layers(extractor)
+    if layers is None:
+        return None
+    assert isinstance(extractor, nn.Sequential)
+    sizes = ((each.in_channels, each.out_channels, each.kernel_size) for each in layers)
+    return (*sizes, extractor[-2].side)
+
+
+def _extract_together(extractors: Sequence[nn.Module], x: Sequence[Tensor]) -> list[Tensor]:
+    """(B, D) features of each of K blocks by small CNNs of one kind."""
+    together = torch.cat(list(x), dim=1).contiguous(memory_format=torch.channels_last)
+    columns = [_small_cnn_layers(extractor) for extractor in extractors]
+    for layers in zip(*(column for column in columns if column is not None), strict=True):
+        weight = torch.cat([layer.weight for layer in layers])
+        bias = torch.cat([layer.bias for layer in layers])
+        first = layers[0]
+        together = F.conv2d(
+            together, weight, bias, first.stride, first.padding, groups=len(extractors)
+        ).relu_()
+    first_extractor = extractors[0]
+    assert isinstance(first_extractor, nn.Sequential)
+    pooled: Tensor = first_extractor[-2](together)
+    return [part.flatten(1) for part in pooled.chunk(len(extractors), dim=1)]
+
+
+@dataclass(frozen=True)
+class BlocksSpec:
+    """What rebuilds a ``BlocksNetwork`` without its weights.
+
+    Attributes:
+        blocks: names, in the order of their features.
+        shapes: of one row of each block.
+        extractors: of each block.
+        widths: hidden widths of the classifier; none: it is linear.
+        num_outputs: C.
+    """
+
+    kind: ClassVar[str] = "blocks"
+
+    blocks: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+    extractors: tuple[Extractor, ...]
+    widths: tuple[int, ...]
+    num_outputs: int
+
+    def __post_init__(self) -> None:
+        if not self.blocks or len(set(self.blocks)) < len(self.blocks):
+            raise ConfigError(f"a network has one block or more, of different names: {self.blocks}")
+        if not len(self.blocks) == len(self.shapes) == len(self.extractors):
+            raise ConfigError(
+                f"{len(self.blocks)} blocks have {len(self.shapes)} shapes and "
+                f"{len(self.extractors)} extractors; each has one of each"
+            )
+        if min(self.num_outputs, *self.widths, 1) < 1:
+            raise ConfigError(
+                f"a classifier needs positive widths, got {self.widths} and "
+                f"{self.num_outputs} outputs"
+            )
+
+    def features(self) -> tuple[int, ...]:
+        """D of each block."""
+        return tuple(map(num_features, self.extractors, self.shapes))
+
+    def build(self) -> BlocksNetwork:
+        """The network with random weights, block after block and then the classifier."""
+        features = self.features()
+        extractors = [
+            extractor.encoder(shape)
+            for extractor, shape in zip(self.extractors, self.shapes, strict=True)
+        ]
+        return BlocksNetwork(
+            self.blocks,
+            extractors,
+            features,
+            classifier(sum(features), self.widths, self.num_outputs),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "blocks": list(self.blocks),
+            "shapes": [list(shape) for shape in self.shapes],
+            "extractors": [extractor.to_json() for extractor in self.extractors],
+            "widths": list(self.widths),
+            "num_outputs": self.num_outputs,
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> BlocksSpec:
+        """The spec that ``to_json`` stored.
+
+        Raises:
+            ModelError: fields that are missing or cannot be.
+        """
+        try:
+            return cls(
+                tuple(str(name) for name in stored["blocks"]),
+                tuple(tuple(int(size) for size in shape) for shape in stored["shapes"]),
+                tuple(extractor_from_json(each) for each in stored["extractors"]),
+                tuple(int(width) for width in stored["widths"]),
+                int(stored["num_outputs"]),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError, ConfigError) as error:
+            raise ModelError(
+                f"the model's network of blocks cannot be read ({error}); save the model again"
+            ) from None
+
+
+def _image(input_shape: Shape, what: str) -> Shape:
+    if len(input_shape) != 3:
+        raise ConfigError(
+            f"{what} needs images of shape (C, H, W), got rows of shape {tuple(input_shape)}; "
+            "columns take widths, such as [64, 32]"
+        )
+    return input_shape

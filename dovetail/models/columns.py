@@ -1,0 +1,220 @@
+"""CHFL's network: a column for common features, one for a party's own, and what joins them.
+
+Mori, Teranishi, Furukawa, arXiv:2203.02108, section IV-B.
+
+    z_u^(i+1) = a(W_u^(i+1) z_u^(i) + b_u^(i+1) + mu U^(i+1) z_c^(i))     Eq. (6)
+    F(x_c, x_u) = softmax(z_c^(L) + z_u^(L))                              Eq. (7)
+
+Letters: B rows, F features, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dovetail.errors import ConfigError, ModelError
+
+Join = Literal["sum", "input"]
+
+
+class Column(nn.Module):
+    """A multilayer perceptron that shows what each of its layers puts out."""
+
+    def __init__(self, layers: Iterable[nn.Linear]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    @classmethod
+    def build(cls, num_inputs: int, widths: Sequence[int], num_outputs: int) -> Column:
+        """Random weights, drawn from torch's global generator."""
+        return cls(_linears(num_inputs, widths, num_outputs))
+
+    def outputs(self, x: Tensor) -> list[Tensor]:
+        """z^(1), ..., z^(L): the hidden layers after their activation, then the logits."""
+        z = []
+        for layer in self.layers[:-1]:
+            x = F.relu(layer(x))
+            z.append(x)
+        z.append(self.layers[-1](x))
+        return z
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outputs(x)[-1]
+
+
+class UniqueColumn(nn.Module):
+    """A column whose layers also read the common column's layer before, scaled by mu."""
+
+    def __init__(
+        self, layers: Iterable[nn.Linear], laterals: Iterable[nn.Linear], mu: float
+    ) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.laterals = nn.ModuleList(laterals)  # U^(2), ..., U^(L)
+        self.mu = mu
+
+    @classmethod
+    def build(
+        cls, num_inputs: int, widths: Sequence[int], num_outputs: int, mu: float
+    ) -> UniqueColumn:
+        """Random weights; the U are drawn last, so that they change no other weight."""
+        layers = _linears(num_inputs, widths, num_outputs)
+        sizes = [*widths, num_outputs]
+        laterals = [nn.Linear(i, o, bias=False) for i, o in pairwise(sizes)]
+        return cls(layers, laterals, mu)
+
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that matter: with mu = 0 no U does."""
+        return [*self.layers.parameters(), *(self.laterals.parameters() if self.mu else ())]
+
+    def forward(self, x: Tensor, common: Sequence[Tensor]) -> Tensor:
+        """z_u^(L), from the own features and z_c^(1), ..., z_c^(L)."""
+        for i, layer in enumerate(self.layers):
+            x = F.relu(x) if i else x
+            x = layer(x)
+            if i and self.mu:
+                x = torch.add(x, self.laterals[i - 1](common[i - 1]), alpha=self.mu)  # Eq. (6)
+        return x
+
+
+class Columns(nn.Module):
+    """A party's whole network: (B, F) of its own features to (B, C) logits.
+
+    Args:
+        common: the column that is learned together.
+        unique: the party's own column; None: the common column alone.
+        common_places, unique_places: which of the F features each column reads.
+        join: "sum" is Eq. (7); "input" is the simple method of section V-B5: the own column reads
+            the common column's class probabilities and its features, and its output counts.
+    """
+
+    def __init__(
+        self,
+        common: Column,
+        unique: UniqueColumn | None,
+        common_places: Sequence[int],
+        unique_places: Sequence[int],
+        join: Join = "sum",
+    ) -> None:
+        super().__init__()
+        self.common = common
+        self.unique = unique
+        self.join = join
+        self.common_places = list(common_places)
+        self.unique_places = list(unique_places)
+
+    def joint(self, x_unique: Tensor, common: Sequence[Tensor]) -> Tensor:
+        """Logits of the whole network, given what the common column's layers put out."""
+        if self.unique is None:
+            return common[-1]
+        if self.join == "input":
+            probabilities = common[-1].softmax(dim=-1)
+            joined: Tensor = self.unique(torch.cat([probabilities, x_unique], dim=-1), common)
+            return joined
+        logits: Tensor = common[-1] + self.unique(x_unique, common)  # Eq. (7), before softmax
+        return logits
+
+    def forward(self, x_BF: Tensor) -> Tensor:
+        common = self.common.outputs(x_BF[:, self.common_places])
+        return self.joint(x_BF[:, self.unique_places], common)
+
+
+@dataclass(frozen=True)
+class ColumnsSpec:
+    """What rebuilds a ``Columns`` without its weights.
+
+    Attributes:
+        common, unique: places of the features each column reads; no unique ones: the common
+            column alone.
+        widths: of the hidden layers of each column.
+        num_outputs: C.
+        mu: strength of the lateral connections.
+        join: see ``Columns``.
+    """
+
+    kind: ClassVar[str] = "columns"
+
+    common: tuple[int, ...]
+    unique: tuple[int, ...]
+    widths: tuple[int, ...]
+    num_outputs: int
+    mu: float = 1.0
+    join: Join = "sum"
+
+    def __post_init__(self) -> None:
+        places = [*self.common, *self.unique]
+        if not self.common or min(places) < 0 or len(set(places)) < len(places):
+            raise ConfigError(
+                "a network of columns reads one or more common features, and each feature once, "
+                f"got common {self.common}, unique {self.unique}"
+            )
+        if not self.widths or min(*self.widths, self.num_outputs) < 1:
+            raise ConfigError(
+                f"a column needs one or more positive widths, got {self.widths} and "
+                f"{self.num_outputs} outputs"
+            )
+        if not 0 <= self.mu <= 1:  # IV-C
+            raise ConfigError(f"mu must lie in [0, 1], got {self.mu}")
+        if self.join not in ("sum", "input"):
+            raise ConfigError(f"columns are joined by 'sum' or 'input', got {self.join!r}")
+
+    def build_common(self) -> Column:
+        """The common column alone, with random weights."""
+        return Column.build(len(self.common), self.widths, self.num_outputs)
+
+    def build_unique(self) -> UniqueColumn | None:
+        """The own column and its lateral connections, with random weights."""
+        if not self.unique:
+            return None
+        if self.join == "input":
+            num_inputs = self.num_outputs + len(self.unique)
+            return UniqueColumn(_linears(num_inputs, self.widths, self.num_outputs), [], 0.0)
+        return UniqueColumn.build(len(self.unique), self.widths, self.num_outputs, self.mu)
+
+    def join_columns(self, common: Column, unique: UniqueColumn | None) -> Columns:
+        return Columns(common, unique, self.common, self.unique, self.join)
+
+    def build(self) -> Columns:
+        """The network with random weights."""
+        return self.join_columns(self.build_common(), self.build_unique())
+
+    def to_json(self) -> dict[str, Any]:
+        stored = asdict(self)
+        return {"kind": self.kind, **{k: _listed(value) for k, value in stored.items()}}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> ColumnsSpec:
+        """The spec that ``to_json`` stored.
+
+        Raises:
+            ModelError: fields that are missing or cannot be.
+        """
+        try:
+            return cls(
+                common=tuple(int(place) for place in stored["common"]),
+                unique=tuple(int(place) for place in stored["unique"]),
+                widths=tuple(int(width) for width in stored["widths"]),
+                num_outputs=int(stored["num_outputs"]),
+                mu=float(stored["mu"]),
+                join=stored["join"],
+            )
+        except (KeyError, TypeError, ValueError, ConfigError) as error:
+            raise ModelError(
+                f"the model's network of columns cannot be read ({error}); save the model again"
+            ) from None
+
+
+def _linears(num_inputs: int, widths: Sequence[int], num_outputs: int) -> list[nn.Linear]:
+    sizes = [num_inputs, *widths, num_outputs]
+    return [nn.Linear(i, o) for i, o in pairwise(sizes)]
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

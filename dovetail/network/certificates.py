@@ -1,0 +1,532 @@
+"""Who speaks on a ``Stream``: a small certificate authority, and what each party needs of it.
+
+    authority   ca/ca.pem, ca/ca.key    its holder signs; ca.key leaves no machine
+    party       ca.pem                  whom it believes: one authority, or two while they change
+                NAME.pem                its certificate: common name = its name
+                NAME.key                its private key; made by the party itself if it so wishes
+
+Keys are on the curve P-256. A certificate names its party twice: as common name, and as the DNS
+name that the other side of TLS compares, ``tls_name``, which no host can have. A driver's names the
+hosts it listens on, too, for other tools: Dovetail compares none of them. A driver's certificate
+may serve and dial, a site's may only dial: neither a site nor another driver can pass for a driver.
+
+A certificate says who somebody is. What they may ask is each party's own policy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import logging
+import os
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from dovetail.errors import ConfigError
+
+#: Days that a party's certificate and an authority's are valid.
+PARTY_DAYS = 365
+AUTHORITY_DAYS = 3650
+
+#: Fewer days than this before it expires, ``Credentials.load`` warns.
+WARN_DAYS = 30
+
+#: A certificate is valid from so long before it is made: clocks differ.
+CLOCK_SKEW = timedelta(hours=1)
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
+_HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*")
+
+#: Where the names that TLS compares end. ``.invalid`` is nobody's (RFC 2606).
+_TLS_DOMAIN = ".dovetail.invalid"
+
+_log = logging.getLogger(__name__)
+
+Key = ec.EllipticCurvePrivateKey
+PublicKey = ec.EllipticCurvePublicKey
+
+# --- Names --------------------------------------------------------------------------------------
+
+
+def certificate_name(name: str) -> str:
+    """The name, if a certificate can carry it.
+
+    Raises:
+        ConfigError: blanks, accents and the like, which a party's name may have and a DNS name not.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"a certificate cannot carry the name {name!r}: it takes at most 64 letters a-z, "
+            "digits, dots, dashes and underscores, with a letter or digit first and last; give the "
+            "party such a name in its party file"
+        )
+    return name
+
+
+def tls_name(name: str) -> str:
+    """The DNS name that stands for a party in its certificate, apart from every host's.
+
+    A hash, because TLS compares DNS names without regard to case and knows no ``_`` or ``..``.
+    """
+    return f"party-{hashlib.sha256(name.encode()).hexdigest()[:32]}{_TLS_DOMAIN}"
+
+
+def host_name(host: str) -> x509.GeneralName:
+    """A host as a certificate writes it: an IP address or a DNS name.
+
+    Raises:
+        ConfigError: neither, or a name that stands for a party.
+    """
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    if not _HOST.fullmatch(host) or host.lower().endswith(_TLS_DOMAIN):
+        raise ConfigError(
+            f"--host takes a host's name or IP address, without a port, got {host!r}; for example "
+            "bank.example.org or 192.0.2.7"
+        )
+    return x509.DNSName(host)
+
+
+def fingerprint(public_key: PublicKey) -> str:
+    """128 bits of SHA-256 of a public key, as eight groups to read out on the telephone."""
+    encoded = public_key.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    digest = hashes.Hash(hashes.SHA256())
+    digest.update(encoded)
+    text = digest.finalize().hex()
+    return " ".join(text[place : place + 4] for place in range(0, 32, 4))
+
+
+# --- Files --------------------------------------------------------------------------------------
+
+
+def make_folder(folder: Path) -> None:
+    """A folder that only its owner may enter; one that exists stays as it is."""
+    for missing in [*reversed(folder.parents), folder]:
+        if not missing.is_dir():
+            missing.mkdir(mode=0o700)
+
+
+def write_file(path: Path, content: bytes, *, private: bool, replace: bool) -> None:
+    """Write a file whole or not at all; a private one is 0600 from its first byte on.
+
+    Raises:
+        ConfigError: there is such a file and it is not to be replaced.
+    """
+    if not replace and path.exists():
+        raise ConfigError(
+            f"{path} exists and is kept; --force makes a new one in its place, --renew only a new "
+            "certificate"
+        )
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)  # of a process that was killed
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as opened:
+            if not private:
+                os.fchmod(opened.fileno(), 0o644)
+            opened.write(content)
+            opened.flush()
+            os.fsync(opened.fileno())
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def read_file(path: Path, *, what: str) -> bytes:
+    """The file's bytes.
+
+    Raises:
+        ConfigError: it is not there, or may not be read.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"there is no {path}, {what}") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror})") from None
+
+
+# --- Keys, certificates, requests ---------------------------------------------------------------
+
+
+def new_key() -> Key:
+    """A fresh private key."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def key_pem(key: Key) -> bytes:
+    """The private key, not encrypted: whoever reads it is its party."""
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def read_key(data: bytes, *, where: str) -> Key:
+    """The private key in these bytes.
+
+    Raises:
+        ConfigError: none, or not one of ours.
+    """
+    try:
+        key = serialization.load_pem_private_key(data, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Key):
+        raise ConfigError(f"{where} holds no private key that Dovetail made (EC, not encrypted)")
+    return key
+
+
+def certificate_pem(*certificates: x509.Certificate) -> bytes:
+    """Certificates, one after the other."""
+    return b"".join(each.public_bytes(serialization.Encoding.PEM) for each in certificates)
+
+
+def read_certificates(data: bytes, *, where: str) -> tuple[x509.Certificate, ...]:
+    """One certificate or more.
+
+    Raises:
+        ConfigError: none.
+    """
+    try:
+        return tuple(x509.load_pem_x509_certificates(data))
+    except ValueError:
+        raise ConfigError(f"{where} holds no certificate (PEM)") from None
+
+
+def make_request(name: str, key: Key) -> bytes:
+    """What a party sends to the authority's holder: its name and public key, signed by its key."""
+    builder = x509.CertificateSigningRequestBuilder().subject_name(_subject(certificate_name(name)))
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def read_request(data: bytes, *, where: str) -> tuple[str, PublicKey]:
+    """The name and public key that a request asks a certificate for; nothing else in it counts.
+
+    Raises:
+        ConfigError: no request, one whose sender does not have the key, or one without a name.
+    """
+    try:
+        request = x509.load_pem_x509_csr(data)
+        key = request.public_key()
+        whole = request.is_signature_valid
+        names = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(f"{where} is no certificate request (PEM)") from None
+    if not whole or not isinstance(key, PublicKey) or len(names) != 1:
+        raise ConfigError(
+            f"{where} is no request that Dovetail made; its party makes one with "
+            "dovetail certificates NAME --request"
+        )
+    return certificate_name(str(names[0].value)), key
+
+
+def name_of(certificate: x509.Certificate) -> str:
+    """The common name; empty where there is not exactly one."""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if len(names) == 1 else ""
+
+
+def may_listen(certificate: x509.Certificate) -> bool:
+    """Whether it is a driver's."""
+    try:
+        usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return False
+    return ExtendedKeyUsageOID.SERVER_AUTH in usage
+
+
+def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
+    """The hosts it names beside its party."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    own = x509.DNSName(tls_name(name_of(certificate)))
+    return tuple(str(name.value) for name in names if name != own)
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+# --- The authority ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Authority:
+    """Signs certificates.
+
+    Attributes:
+        certificates: its own, the one that signs first; then those it took the place of and that
+            are still believed.
+        key: of the first.
+    """
+
+    certificates: tuple[x509.Certificate, ...]
+    key: Key = field(repr=False)
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        now: datetime,
+        days: int = AUTHORITY_DAYS,
+        beside: Sequence[x509.Certificate] = (),
+    ) -> Authority:
+        """A new authority; certificates of those ``beside`` it are believed until they expire."""
+        key = new_key()
+        serial = x509.random_serial_number()
+        # A name of its own, so that nobody takes one authority's signature for another's.
+        name = _subject(f"Dovetail CA {serial:x}"[:64])
+        public = key.public_key()
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(public)
+            .serial_number(serial)
+            .not_valid_before(now - CLOCK_SKEW)
+            .not_valid_after(now + timedelta(days=days))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(public), critical=False
+            )
+            .sign(key, hashes.SHA256())
+        )
+        return cls((certificate, *(old for old in beside if old.not_valid_after_utc > now)), key)
+
+    @classmethod
+    def load(cls, folder: Path) -> Authority:
+        """The authority in a folder.
+
+        Raises:
+            ConfigError: files that are missing, or that do not belong together.
+        """
+        paths = folder / "ca.pem", folder / "ca.key"
+        certificates = read_certificates(
+            read_file(paths[0], what="the authority's certificate"), where=str(paths[0])
+        )
+        key = read_key(read_file(paths[1], what="the authority's key"), where=str(paths[1]))
+        if certificates[0].public_key() != key.public_key():
+            raise ConfigError(f"{paths[1]} is not the key of the first certificate in {paths[0]}")
+        return cls(certificates, key)
+
+    def save(self, folder: Path, *, replace: bool = False) -> None:
+        """Write ``ca.key`` and ``ca.pem``.
+
+        Raises:
+            ConfigError: there is an authority already, and it is not to be replaced.
+        """
+        make_folder(folder)
+        write_file(folder / "ca.key", key_pem(self.key), private=True, replace=replace)
+        write_file(folder / "ca.pem", self.pem, private=False, replace=True)
+
+    @property
+    def pem(self) -> bytes:
+        """What every party believes: ``ca.pem``."""
+        return certificate_pem(*self.certificates)
+
+    @property
+    def expires(self) -> datetime:
+        return self.certificates[0].not_valid_after_utc
+
+    def issue(
+        self,
+        name: str,
+        public_key: PublicKey,
+        *,
+        now: datetime,
+        days: int = PARTY_DAYS,
+        listens: bool = False,
+        hosts: Sequence[str] = (),
+    ) -> x509.Certificate:
+        """A certificate of this party; never valid for longer than the authority.
+
+        Args:
+            name: the party's.
+            public_key: the party's.
+            now: when it is made.
+            days: how long it is valid.
+            listens: a driver's, that may serve; else it may only dial.
+            hosts: names and addresses it listens on.
+
+        Raises:
+            ConfigError: a name or host that cannot be, or an authority that has expired.
+        """
+        own = self.certificates[0]
+        if own.not_valid_after_utc <= now:
+            raise ConfigError(
+                f"the authority expired on {own.not_valid_after_utc:%Y-%m-%d}; make a new one: "
+                "dovetail certificates --renew-ca"
+            )
+        names = [x509.DNSName(tls_name(certificate_name(name))), *map(host_name, hosts)]
+        purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
+        if listens:
+            purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(_subject(name))
+            .issuer_name(own.subject)
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - CLOCK_SKEW)
+            .not_valid_after(min(now + timedelta(days=days), own.not_valid_after_utc))
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+            .add_extension(x509.SubjectAlternativeName(list(dict.fromkeys(names))), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
+                critical=False,
+            )
+            .sign(self.key, hashes.SHA256())
+        )
+
+
+# --- What a party has ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What a party shows and whom it believes, as PEM.
+
+    Attributes:
+        ca: certificates of the authorities it believes.
+        certificate: its own.
+        key: of its certificate; secret.
+    """
+
+    ca: bytes
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+    @classmethod
+    def load(cls, folder: Path, name: str, *, now: datetime | None = None) -> Credentials:
+        """A party's three files: ``ca.pem``, ``NAME.pem`` and ``NAME.key``.
+
+        Logs a warning where the certificate expires within 30 days, or others may read the key.
+
+        Raises:
+            ConfigError: a file is missing, they do not belong together, or one has expired.
+        """
+        certificate_name(name)
+        get = (
+            f"get it from whoever holds the authority (dovetail certificates {name}), or ask with "
+            f"dovetail certificates {name} --request"
+        )
+        paths = [folder / file for file in ("ca.pem", f"{name}.pem", f"{name}.key")]
+        ca_path, certificate_path, key_path = paths
+        loaded = cls(
+            read_file(ca_path, what=f"the authority that {name!r} believes; {get}"),
+            read_file(certificate_path, what=f"the certificate of {name!r}; {get}"),
+            read_file(key_path, what=f"the private key of {name!r}; {get}"),
+        )
+        loaded.check(name, paths, now or datetime.now(UTC))
+        if stat.S_IMODE(key_path.stat().st_mode) & 0o077:
+            _log.warning("%s may be read by other users of this machine: chmod 600 it", key_path)
+        return loaded
+
+    @property
+    def name(self) -> str:
+        """The party's, as its certificate says."""
+        return name_of(self._own())
+
+    @property
+    def expires(self) -> datetime:
+        return self._own().not_valid_after_utc
+
+    def _own(self) -> x509.Certificate:
+        return read_certificates(self.certificate, where="the certificate")[0]
+
+    def check(self, name: str, paths: Sequence[Path], now: datetime) -> None:
+        """Refuse files that do not belong together, are another party's, or have expired.
+
+        Raises:
+            ConfigError: naming the file, what is wrong with it and what to do.
+        """
+        ca_path, certificate_path, key_path = paths
+        authorities = read_certificates(self.ca, where=str(ca_path))
+        own = read_certificates(self.certificate, where=str(certificate_path))[0]
+        key = read_key(self.key, where=str(key_path))
+        if name_of(own) != name:
+            raise ConfigError(f"{certificate_path} is of {name_of(own)!r}, not of {name!r}")
+        if own.public_key() != key.public_key():
+            raise ConfigError(
+                f"{key_path} is not the key of {certificate_path}; put the certificate that was "
+                f"issued for this key there, or ask for one: dovetail certificates {name} --request"
+            )
+        signer = next((each for each in authorities if _signed_by(own, each)), None)
+        if signer is None:
+            raise ConfigError(
+                f"{certificate_path} is not signed by the authority in {ca_path}; both must come "
+                "from the same holder"
+            )
+        renew = (
+            f"renew it where the authority is (dovetail certificates {name} --renew), or ask for "
+            f"that with dovetail certificates {name} --request"
+        )
+        for path, certificate, what in (
+            (ca_path, signer, "dovetail certificates --renew-ca where the authority is"),
+            (certificate_path, own, renew),
+        ):
+            if certificate.not_valid_after_utc <= now:
+                raise ConfigError(
+                    f"{path} expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC; "
+                    f"{what}"
+                )
+            if certificate.not_valid_before_utc > now:
+                raise ConfigError(
+                    f"{path} is valid only from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} "
+                    f"UTC, and here it is {now:%Y-%m-%d %H:%M}; set this machine's clock"
+                )
+        left = own.not_valid_after_utc - now
+        if left < timedelta(days=WARN_DAYS):
+            _log.warning(
+                "%s expires on %s, in %d days; %s",
+                certificate_path,
+                f"{own.not_valid_after_utc:%Y-%m-%d}",
+                left.days,
+                renew,
+            )
+
+
+def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True

@@ -1,0 +1,272 @@
+"""A party's side of every engine that carries bytes: refuse, decode, answer, write down, encode.
+
+A driver numbers its requests, from ``time.time_ns()`` when its process began. A number that is not
+larger than the last is a replay and is refused. Only the very last request may come again, first
+thing on a new connection, when the driver cannot know whether its answer was lost: it is answered
+from the kept bytes, handled once and written down once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dovetail.errors import DovetailError, MessageError, NetworkError, PartyError
+from dovetail.network import checkpoint
+from dovetail.network.control import Failed
+from dovetail.network.engine import Party
+from dovetail.network.frames import printable
+from dovetail.network.ledger import LedgerFile
+from dovetail.network.messages import (
+    MAX_MESSAGE_BYTES,
+    MAX_RUN_LENGTH,
+    Data,
+    Header,
+    Message,
+    Opened,
+    decode,
+    encode,
+    open_message,
+)
+
+#: (run, algorithm, driver) -> the party that answers in that run; raises to refuse.
+OpenRun = Callable[[str, str, str], Party]
+
+#: The party's policy: (header, driver); raises to refuse.
+Admit = Callable[[Header, str], None]
+
+#: Told of every refusal: (driver, message type, run, cause); the middle ones are empty if unread.
+OnRefusal = Callable[[str, str, str, str], None]
+
+#: Runs kept in memory. The longest idle makes room for another; a checkpoint lets it come back.
+MAX_RUNS = 8
+
+#: Of failures in a row to one driver, a line of the ledger stands for one in so many of those
+#: before it, and for one at least: so that refused requests cannot fill the disk.
+FAILURES_PER_COUNT = 10
+
+_UNWRITTEN = "it cannot write its ledger, and sends nothing that is not written down"
+
+_CHECKPOINT_TYPES = {kind.wire_name() for kind in checkpoint.REQUESTS}
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Last:
+    """The last request of one driver."""
+
+    sequence: int
+    reply: Data
+    may_repeat: bool = False
+
+
+@dataclass
+class _Failures:
+    """How many left for one driver since its last answer, and how many the ledger's lines allow."""
+
+    sent: int = 0
+    written: int = 0
+
+
+class Host:
+    """Answers requests as bytes, one at a time.
+
+    What goes wrong is the answer, too: a ``Failed`` with the cause of a ``DovetailError``, or with
+    the mere type of any other exception, whose traceback goes to this party's log.
+
+    Args:
+        name: the party's.
+        open_run: makes the party of a run, when its first message comes.
+        admit: the party's policy. A checkpoint's requests come to it under the algorithm they are
+            about: ``apfed.Save``, ``apfed.Restore``.
+        ledger: where it is written down what leaves this party; None writes nothing.
+        on_refusal: told of every request that is refused, beside the log.
+        max_bytes: the largest request.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_run: OpenRun,
+        *,
+        admit: Admit | None = None,
+        ledger: LedgerFile | None = None,
+        on_refusal: OnRefusal | None = None,
+        max_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self.name = name
+        self.max_bytes = max_bytes
+        self._open_run = open_run
+        self._admit = admit
+        self._ledger = ledger
+        self._on_refusal = on_refusal
+        self._lock = threading.Lock()
+        self._last: dict[str, _Last] = {}
+        self._failures: dict[str, _Failures] = {}
+        self._runs: OrderedDict[tuple[str, str, str], Party] = OrderedDict()
+
+    def connected(self, driver: str) -> None:
+        """A new connection: its first request may be the last one again."""
+        with self._lock:
+            if driver in self._last:
+                self._last[driver].may_repeat = True
+
+    def handle(self, data: Data, driver: str) -> Data:
+        """The answer to one request of a driver, whose name the caller has verified."""
+        with self._lock:
+            try:
+                opened = open_message(data)
+            except MessageError as error:
+                self.refuse(driver, f"{len(data)} bytes: {error}")
+                return self._recorded(Failed(str(error)), driver)
+            header = opened.header
+            last = self._last.get(driver)
+            may_repeat = last is not None and last.may_repeat
+            if last is not None:
+                last.may_repeat = False
+                if header.sequence == last.sequence and may_repeat:
+                    return last.reply
+                if header.sequence <= last.sequence:
+                    return self._replayed(header, driver, last.sequence)
+            reply = self._reply(opened, driver)
+            self._last[driver] = _Last(header.sequence, reply)
+            return reply
+
+    def pass_over(self, cause: str, driver: str) -> str:
+        """What is told a driver whose request is not even read, once that is written down."""
+        with self._lock:
+            self.refuse(driver, cause)
+            try:
+                self._write_down(Failed(cause), driver)
+            except _NotWrittenError:
+                return _UNWRITTEN
+            return cause
+
+    def refuse(self, driver: str, cause: str, *, kind: str = "", run: str = "") -> None:
+        """Log what is not answered as asked, and tell whoever keeps count."""
+        kind, run, cause = printable(kind)[:100], printable(run), printable(cause)
+        _log.warning(
+            "%s: refused %s of run %r from %s: %s",
+            self.name,
+            kind or "a message",
+            run,
+            driver,
+            cause,
+        )
+        if self._on_refusal is not None:
+            self._on_refusal(driver, kind, run, cause)
+
+    def _replayed(self, header: Header, driver: str, last: int) -> Data:
+        cause = (
+            f"it was sent number {header.sequence} after number {last}: a replayed message, or "
+            "the driver's clock was set back, and then this party must be restarted"
+        )
+        self.refuse(driver, cause, kind=header.type, run=header.run)
+        return self._recorded(Failed(cause), driver, header)
+
+    def _reply(self, opened: Opened, driver: str) -> Data:
+        """The encoded answer, written down; or the failure."""
+        header = opened.header
+        try:
+            return self._recorded(self._answer(opened, driver), driver, header)
+        except MessageError as error:  # the answer cannot be encoded
+            self._log_failure(header, driver, str(error))
+            return self._recorded(Failed(str(error)), driver, header)
+
+    def _answer(self, opened: Opened, driver: str) -> Message:
+        header = opened.header
+        try:
+            try:
+                party, request = self._admitted(opened, driver)
+            except DovetailError as error:
+                self.refuse(driver, _cause(error), kind=header.type, run=header.run)
+                return Failed(_cause(error))
+            return party.handle(request)
+        except DovetailError as error:
+            self._log_failure(header, driver, _cause(error))
+            return Failed(_cause(error))
+        except Exception as error:
+            _log.exception("%s: a bug in %s of run %r", self.name, header.type, header.run)
+            return Failed(f"internal error: {type(error).__name__}; its log has the details")
+
+    def _admitted(self, opened: Opened, driver: str) -> tuple[Party, Message]:
+        """The party and the request; tensors are decoded only once all else is in order."""
+        header = opened.header
+        algorithm, _, kind = header.type.partition(".")
+        about: checkpoint.Save | checkpoint.Restore | None = None
+        if header.type in _CHECKPOINT_TYPES:
+            named = decode(opened, checkpoint.REQUESTS, max_bytes=self.max_bytes)
+            assert isinstance(named, checkpoint.Save | checkpoint.Restore)
+            about = named
+            algorithm = about.algorithm
+        if self._admit is not None:
+            self._admit(replace(header, type=f"{algorithm}.{kind}"), driver)
+        party = self._party(header.run, algorithm, driver)
+        if header.type not in {accepted.wire_name() for accepted in party.accepts}:
+            raise MessageError(f"it does not answer {header.type}")
+        return party, about or decode(opened, party.accepts, max_bytes=self.max_bytes)
+
+    def _party(self, run: str, algorithm: str, driver: str) -> Party:
+        key = (driver, run, algorithm)
+        party = self._runs.get(key) or self._open_run(run, algorithm, driver)
+        self._runs[key] = party
+        self._runs.move_to_end(key)
+        while len(self._runs) > MAX_RUNS:
+            (_, forgotten, _), _ = self._runs.popitem(last=False)
+            _log.info("%s: run %r made room for run %r", self.name, forgotten, run)
+        return party
+
+    def _recorded(self, answer: Message, driver: str, header: Header | None = None) -> Data:
+        """The answer's bytes, once it is written down that they leave; no header: of none."""
+        about: dict[str, Any] = {}
+        if header is not None:
+            about = {"run": header.run, "sequence": header.sequence}
+        precision = "float32" if header is None else header.precision
+        encoded = encode(answer, **about, precision=precision)
+        try:
+            self._write_down(answer, driver, **about, precision=precision)
+        except _NotWrittenError:
+            return encode(Failed(_UNWRITTEN), **about)
+        return encoded
+
+    def _write_down(self, answer: Message, driver: str, *, run: str = "", **about: Any) -> None:
+        """A line in the ledger, or part of the last one's count.
+
+        Raises:
+            _NotWrittenError: there can be none.
+        """
+        if self._ledger is None:
+            return
+        if not run.isprintable() or len(run.encode()) > MAX_RUN_LENGTH:
+            run = ""  # no name that an honest driver gives
+        try:
+            if not isinstance(answer, Failed):
+                self._ledger.record(driver, answer, run=run, **about)
+                self._failures.pop(driver, None)
+                return
+            failures = self._failures.setdefault(driver, _Failures())
+            if failures.sent == failures.written:
+                count = max(1, failures.written // FAILURES_PER_COUNT)
+                self._ledger.record(driver, answer, run=run, count=count, **about)
+                failures.written += count
+            failures.sent += 1
+        except (NetworkError, OSError) as error:
+            _log.exception("%s: cannot write the ledger", self.name)
+            raise _NotWrittenError(str(error)) from None
+
+    def _log_failure(self, header: Header, driver: str, cause: str) -> None:
+        asked = (self.name, printable(header.type)[:100], printable(header.run), driver)
+        _log.warning("%s: no answer to %s of run %r from %s: %s", *asked, printable(cause))
+
+
+class _NotWrittenError(Exception):
+    """The ledger has no line for what was to be sent."""
+
+
+def _cause(error: DovetailError) -> str:
+    return error.cause if isinstance(error, PartyError) else str(error)

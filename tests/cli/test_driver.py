@@ -1,0 +1,525 @@
+"""A driver and its partners as processes of their own, by the commands a user types."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail.alignment.stored import load_rows
+from dovetail.network.ledger import verify
+
+#: Seconds until a process that says nothing has failed: of a machine with much else to do.
+PATIENCE_S = 180.0
+
+#: As ``PARTY_RUN`` of conftest.py, with the partners elsewhere.
+RUN = """
+method = "apfed"
+rulers = ["alone", "tvfl"]
+evaluate_every = 0
+parties = ["clinic.toml"]
+test = 0.25
+
+[engine]
+kind = "stream"
+listen = "127.0.0.1:{port}"
+partners = ["lab", "registry"]
+wait_s = 180
+
+[apfed]
+encoder = [8]
+head = [8]
+epochs = 2
+learning_rate = 0.05
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def result(folder: Path) -> Any:
+    """What a run found, but seconds."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(each) for key, each in value.items() if key != "seconds"}
+        return value
+
+    return plain(json.loads((folder / "result.json").read_text()))
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "models" / "clinic" / "model.safetensors").read_bytes()
+
+
+@dataclass(eq=False)
+class Process:
+    """A command that runs on its own."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    def said(self) -> str:
+        return self.output.read_text()
+
+    def wait_for(self, words: str, timeout_s: float = PATIENCE_S) -> float:
+        """When these words were seen."""
+        deadline = time.monotonic() + timeout_s
+        while not re.search(words, self.said()):
+            assert time.monotonic() < deadline, f"no {words!r} in: {self.said()}"
+            assert self.process.poll() is None, self.said()
+            time.sleep(0.01)
+        return time.monotonic()
+
+    def signal(self, number: int) -> float:
+        """Sends it; gives when."""
+        self.process.send_signal(number)
+        return time.monotonic()
+
+    def ended(self, timeout_s: float = PATIENCE_S) -> int:
+        return self.process.wait(timeout=timeout_s)
+
+
+@dataclass(eq=False)
+class Federation:
+    """A clinic that drives, a lab and a registry, with certificates, in one folder."""
+
+    dealt: Any
+    port: int
+    started: list[Process]
+
+    @property
+    def folder(self) -> Path:
+        folder: Path = self.dealt.folder
+        return folder
+
+    def start(self, *arguments: object) -> Process:
+        output = self.folder / f"output-{len(self.started)}"
+        command = [sys.executable, "-m", "dovetail.cli.main", *map(str, arguments)]
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                command, cwd=self.folder, stdout=file, stderr=file, env={**os.environ}
+            )
+        self.started.append(Process(process, output))
+        return self.started[-1]
+
+    def join(self, name: str) -> Process:
+        return self.start(
+            "join", f"{name}.toml", "--driver", f"127.0.0.1:{self.port}", "--name", "clinic"
+        )
+
+    def write_run(self, *changes: tuple[str, str], name: str = "network.toml") -> Path:
+        text = RUN.format(port=self.port)
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new, 1)
+        (self.folder / name).write_text(text)
+        return self.folder / name
+
+    def write_here(self, *changes: tuple[str, str]) -> Path:
+        """The same run with all parties in one process."""
+        path = self.write_run(*changes, name="here.toml")
+        text = re.sub(r"\[engine\].*?(?=\[apfed\])", "", path.read_text(), flags=re.DOTALL)
+        text = text.replace('["clinic.toml"]', '["clinic.toml", "lab.toml", "registry.toml"]')
+        path.write_text(text)
+        return path
+
+    def num_lines(self, out: str) -> int:
+        path = self.folder / out / "metrics.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    def last_line(self, out: str) -> dict[str, Any]:
+        lines = (self.folder / out / "metrics.jsonl").read_text().splitlines(keepends=True)
+        return dict(json.loads([line for line in lines if line.endswith("\n")][-1]))
+
+    def wait_for_line(self, out: str, number: int, driver: Process) -> float:
+        deadline = time.monotonic() + PATIENCE_S
+        while self.num_lines(out) < number:
+            assert time.monotonic() < deadline, driver.said()
+            assert driver.process.poll() is None, driver.said()
+            time.sleep(0.005)
+        return time.monotonic()
+
+
+@pytest.fixture
+def federation(deal: Any, dovetail: Any) -> Iterator[Federation]:
+    dealt = deal()
+    named = ("clinic", "lab", "registry", "--driver", "clinic", "--host", "127.0.0.1")
+    assert dovetail("certificates", *named, "-q").code == 0
+    made = Federation(dealt, free_port(), [])
+    yield made
+    for each in made.started:
+        with suppress(ProcessLookupError):
+            os.kill(each.process.pid, signal.SIGCONT)
+            each.process.kill()
+        each.process.wait()
+
+
+# --- Mistakes -------------------------------------------------------------------------------------
+
+
+def assert_refused(done: Any, words: str) -> None:
+    said = [
+        line for line in done.err.splitlines() if not re.match("dovetail: (waiting|here)", line)
+    ]
+    assert done.code == 2, done
+    assert len(said) == 1, done.err
+    assert re.search(words, said[0]), done.err
+    assert said[0].startswith("dovetail: ")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"lab", "registry"', '"lab", "clinic"', "partners names 'clinic', which is the driver"),
+        ('"lab", "registry"', '"lab", "lab"', "partners must be different names"),
+        ('"lab", "registry"', "", r"engine\.partners: .*at least 1 item"),
+        ("127.0.0.1:", "", r"engine\.listen: expected HOST:PORT, for example 0\.0\.0\.0:7443, got"),
+        ("wait_s", "wait", r"unknown key 'engine\.wait'; did you mean 'wait_s'"),
+        ('kind = "stream"', "", r"unknown key 'engine\.listen'"),
+        (
+            'kind = "stream"',
+            'kind = "carrier pigeon"',
+            r"engine\.kind: expected one of 'inprocess'",
+        ),
+        ('["clinic.toml"]', '["clinic.toml", "lab.toml"]', "parties names one file, the driver's"),
+        ('method = "apfed"', 'method = "apfed-c"', "'apfed-c' sets every passive party's loss"),
+        ('"alone", "tvfl"', '"pooled"', "the ruler 'pooled' puts everybody's columns in one place"),
+        ("[apfed]", "[apfed]\ntrade_off = { shop = 1.0 }", "names 'shop', which is no passive par"),
+        (
+            "[engine]",
+            '[engine]\ncertificates = "none"',
+            r"there is no .*none/ca\.pem, the authority",
+        ),
+        (
+            "[engine]",
+            '[engine]\ncertificates = "certificates/lab"',
+            r"there is no .*lab/clinic\.pem, the certificate of 'clinic'",
+        ),
+        (
+            "wait_s = 180",
+            "wait_s = 0.2",
+            "after 0.2 s there is no connection from 'lab', 'registry'",
+        ),
+    ],
+)
+def test_a_mistake_in_the_run_file_is_one_sentence(
+    federation: Federation, dovetail: Any, old: str, new: str, words: str
+) -> None:
+    assert_refused(dovetail("train", federation.write_run((old, new))), words)
+    assert not (federation.folder / "out").exists()
+
+
+def test_a_driver_needs_its_port_its_folder_and_a_certificate_that_drives(
+    federation: Federation, dovetail: Any
+) -> None:
+    run = federation.write_run()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", federation.port))
+        other.listen()
+        assert_refused(dovetail("train", run), r"cannot listen on .*the port free\?")
+    shutil.rmtree(federation.folder / "certificates" / "clinic")
+    assert_refused(dovetail("train", run), r"there is no folder .*certificates/clinic with ca\.pem")
+    dovetail("certificates", "clinic", "-q")
+    assert_refused(
+        dovetail("train", run), "is for a party that joins, and no partner would believe"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("clinic.toml --listen 127.0.0.1:1", "give --partners and --listen"),
+        ("clinic.toml --partners lab", "give --partners and --listen"),
+        ("clinic.toml --partners clinic --listen 127.0.0.1:1", "which is the driver itself"),
+        (
+            "clinic.toml lab.toml --partners lab --listen 127.0.0.1:1",
+            "name one party file, the dri",
+        ),
+        ("clinic.toml --partners lab --listen here", "listen: expected HOST:PORT"),
+        (
+            "clinic.toml --partners lab --listen 127.0.0.1:1 --initiator lab",
+            "leave --initiator out",
+        ),
+        ("network.toml --partners lab", r"a run file says in \[engine\] who is elsewhere"),
+        ("clinic.toml", "or where the others are elsewhere: dovetail align bank.toml --partners"),
+    ],
+)
+def test_a_mistake_in_aligning_is_one_sentence(
+    federation: Federation, dovetail: Any, arguments: str, words: str
+) -> None:
+    federation.write_run()
+    assert_refused(dovetail("align", *arguments.split()), words)
+
+
+def test_the_settings_of_a_network_are_kept_with_the_run_and_repeat_it(
+    federation: Federation, tmp_path: Path
+) -> None:
+    from dovetail.cli.runfile import check_run, load_run, resolved
+
+    path = federation.write_run(("wait_s", 'certificates = "certificates/clinic"\nwait_s'))
+    settings = resolved(load_run(path), 0)
+    assert settings["engine"] == {
+        "kind": "stream",
+        "listen": f"127.0.0.1:{federation.port}",
+        "partners": ["lab", "registry"],
+        "certificates": str(tmp_path / "certificates" / "clinic"),
+        "precision": "float32",
+        "wait_s": 180.0,
+        "grace_s": 5.0,
+        "timeout_s": 30.0,
+    }
+    assert resolved(check_run(settings, where="again"), 0) == settings
+    here = resolved(load_run(federation.write_here()), 0)
+    assert here["engine"] == {"kind": "inprocess", "precision": "float32"}
+
+
+def test_codes_of_half_the_bytes_travel_in_process_too(
+    federation: Federation, dovetail: Any
+) -> None:
+    run = federation.write_here()
+    dovetail("train", run, "--out", "whole", "-q")
+    dovetail("train", run, "--out", "half", "-q", "--set", "engine.precision=float16")
+    whole, half = (result(federation.folder / name) for name in ("whole", "half"))
+    assert weights(federation.folder / "whole") != weights(federation.folder / "half")
+    assert 2 * half["bytes"]["lab"]["sent"] == whole["bytes"]["lab"]["sent"]
+
+
+# --- From two tables to a prediction --------------------------------------------------------------
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    "losses",
+    [("contrastive", "contrastive"), ("reconstruction", "contrastive")],
+    ids=["C", "mixed"],  # R: with a driver that is stopped, below
+)
+def test_parties_on_machines_of_their_own_train_the_same_model(
+    federation: Federation, dovetail: Any, losses: tuple[str, str]
+) -> None:
+    for name, loss in zip(("lab", "registry"), losses, strict=True):
+        federation.dealt.change(f"{name}.toml", ("[apfed]", f'[apfed]\nloss = "{loss}"'))
+    partners = [federation.join(name) for name in ("lab", "registry")]
+    run = federation.write_run()
+    is_mixed = losses[0] != losses[1]
+    if is_mixed:  # as typed, the driver too
+        driver = federation.start("train", run, "--out", "apart")
+        assert driver.ended() == 0, driver.said()
+        assert "waiting at 127.0.0.1" in driver.said()
+        assert "here: lab, registry" in driver.said()
+    else:
+        done = dovetail("train", run, "--out", "apart", "-q")
+        assert (done.code, done.err) == (0, "")
+    dovetail("train", federation.write_here(), "--out", "here", "-q")
+    here, apart = federation.folder / "here", federation.folder / "apart"
+    assert weights(here) == weights(apart)
+    told = result(apart)
+    assert told["missed"] == {}
+    assert told.keys() == result(here).keys()
+    for key in ("parties", "rulers", "stages"):
+        assert told[key] == result(here)[key]
+
+    for partner in partners:
+        partner.signal(signal.SIGINT)
+    for name, partner in zip(("lab", "registry"), partners, strict=True):
+        assert partner.ended() == 0
+        assert "clinic has closed the line" in partner.said()
+        assert verify(federation.folder / f"{name}.site" / "ledger.jsonl").party == name
+    own = verify(federation.folder / "clinic.site" / "ledger.jsonl")
+    assert own.party == "clinic"
+    assert own.bytes_to().keys() == {"lab", "registry"}
+    if is_mixed:
+        predicted = dovetail("predict", "apart", "clinic.csv", "--id", "person")
+        assert predicted.code == 0
+        assert len(predicted.out.splitlines()) == 161
+
+
+# --- Aligning -------------------------------------------------------------------------------------
+
+
+@pytest.mark.network
+def test_aligning_finds_the_intersection_and_a_run_of_another_alignment_is_refused(
+    federation: Federation, dovetail: Any
+) -> None:
+    folder, dealt = federation.folder, federation.dealt
+    for name in ("lab", "registry"):
+        federation.join(name)
+    here = ("clinic.toml", "--listen", f"127.0.0.1:{federation.port}", "--wait", "180")
+    both = (*here, "--partners", "lab,registry")
+    counted = json.loads(dovetail("align", *both, "--count", "--json").out)
+    shared = {name: dealt.shared("clinic", name) for name in ("lab", "registry")}
+    assert (counted["mode"], counted["shared"]) == ("cardinality", shared)
+    assert not (folder / "clinic.site" / "aligned").exists()
+
+    own = folder / "clinic.site" / "aligned" / "clinic.safetensors"
+    done = json.loads(dovetail("align", *both, "--json").out)
+    assert done == {
+        "mode": "intersection",
+        "initiator": "clinic",
+        "rows": {"clinic": 160, "lab": 100, "registry": 100},
+        "shared": shared,
+        "shared_by_all": dealt.shared("clinic", "lab", "registry"),
+        "files": {"clinic": str(own.relative_to(folder))},
+    }
+    mine = load_rows(own, "clinic", dealt.ids("clinic").astype(np.str_))
+    for name in ("lab", "registry"):
+        path = folder / f"{name}.site" / "aligned" / "clinic.safetensors"
+        theirs = load_rows(path, name, dealt.ids(name).astype(np.str_))
+        has = theirs.rows_S >= 0
+        assert theirs.run == mine.run
+        assert has.tolist() == mine.partners[name].tolist()
+        assert (
+            dealt.held[name][theirs.rows_S[has]].tolist()
+            == dealt.held["clinic"][mine.rows_S[has]].tolist()
+        )
+
+    older = own.read_bytes()
+    run = federation.write_run()
+    again = dovetail("align", run)  # a run file says the same
+    assert (again.code, "Each party keeps its own part at home" in again.out) == (0, True)
+    own.write_bytes(older)
+    assert_refused(
+        dovetail("train", run, "-q"),
+        r"party 'lab': the run is of alignment '\w+', and this party's rows are of '\w+' with "
+        r"'clinic'; align first \(at 'clinic': dovetail align RUN\)",
+    )
+    assert dovetail("align", *here, "--partners", "lab", "-q").code == 0
+    assert_refused(
+        dovetail("train", run, "-q"),
+        r"'clinic' is aligned with 'lab' and not with 'registry'; align again with all of them",
+    )
+    only_lab = federation.write_run(('"lab", "registry"', '"lab"'))
+    assert dovetail("train", only_lab, "-q").code == 0
+
+
+# --- Faults ---------------------------------------------------------------------------------------
+
+#: Long enough to be struck in mid-epoch.
+LONGER = (("epochs = 2", "epochs = 8\nsteps_per_epoch = 60"), ('["alone", "tvfl"]', '["alone"]'))
+
+
+@pytest.mark.network
+def test_a_driver_that_is_stopped_or_killed_goes_on_to_the_same_model(
+    federation: Federation, dovetail: Any
+) -> None:
+    partners = [federation.join(name) for name in ("lab", "registry")]
+    run = federation.write_run(*LONGER)
+    train = ("train", run, "--out", "apart", "-q")
+    first = federation.start(*train)
+    federation.wait_for_line("apart", 2, first)
+    stopped_at = first.signal(signal.SIGINT)
+    assert first.ended() == 130
+    ended_s = time.monotonic() - stopped_at
+    assert ended_s < 5
+    assert "Traceback" not in first.said()
+    second = federation.start(*train, "--resume")
+    federation.wait_for_line("apart", 5, second)
+    killed_at = second.signal(signal.SIGKILL)
+    assert second.ended() == -signal.SIGKILL
+    done = dovetail(*train, "--resume")
+    took_s = time.monotonic() - killed_at
+    assert (done.code, done.err) == (0, "")
+    dovetail("train", federation.write_here(*LONGER), "--out", "here", "-q")
+    assert weights(federation.folder / "apart") == weights(federation.folder / "here")
+    assert result(federation.folder / "apart")["missed"] == {}
+    print(f"Ctrl-C: the driver ended after {ended_s:.1f} s; resumed and done {took_s:.1f} s after")
+    for partner in partners:
+        assert partner.process.poll() is None
+        assert len(re.findall(r"apfed/seed-0/\w+ \(apfed\) begins", partner.said())) == 1
+
+
+@pytest.mark.network
+def test_a_partner_that_dies_or_stalls_is_done_without_and_taken_back(
+    federation: Federation, dovetail: Any
+) -> None:
+    changes = (
+        ("epochs = 2", "epochs = 250\nsteps_per_epoch = 20\ntimeout_s = 1"),
+        ('["alone", "tvfl"]', "[]"),
+        ("evaluate_every = 0", "evaluate_every = 0\ncheckpoint_every = 5"),
+        ("wait_s = 180", "wait_s = 180\ngrace_s = 3"),
+        ("learning_rate = 0.05", "learning_rate = 0.002"),
+    )
+    lab = federation.join("lab")
+    federation.join("registry")
+    driver = federation.start("train", federation.write_run(*changes), "--out", "apart", "-q")
+    figures = []  # printed when all is done: pytest -rP shows them
+    epoch = 20
+    for fault in ("kill -9", "kill -9 again"):
+        federation.wait_for_line("apart", epoch, driver)
+        num_before = driver.said().count("lost 'lab'")
+        struck_at = lab.signal(signal.SIGKILL)
+        lab.ended()
+        lost_at = driver.wait_for(f"(?s)(lost 'lab'.*){{{num_before + 1}}}")
+        lab = federation.join("lab")
+        back_at = driver.wait_for(f"(?s)('lab' is back.*){{{num_before + 1}}}")
+        epoch = federation.num_lines("apart") + 20
+        on_at = federation.wait_for_line("apart", epoch - 19, driver)
+        figures.append(
+            f"{fault}: noticed after {lost_at - struck_at:.1f} s, back {back_at - struck_at:.1f} s,"
+            f" the next epoch done {on_at - struck_at:.1f} s after it"
+        )
+    federation.wait_for_line("apart", epoch, driver)
+    struck_at = lab.signal(signal.SIGSTOP)
+    on_at = federation.wait_for_line("apart", federation.num_lines("apart") + 2, driver)
+    woken_at = lab.signal(signal.SIGCONT)
+    while "missed" in federation.last_line("apart"):
+        assert time.monotonic() < woken_at + PATIENCE_S, driver.said()
+        assert driver.process.poll() is None, "it was not taken back in time"
+        time.sleep(0.005)
+    back_at = time.monotonic()
+    figures.append(
+        f"SIGSTOP: goes on without it after {on_at - struck_at:.1f} s; "
+        f"SIGCONT: with it after {back_at - woken_at:.1f} s"
+    )
+    assert driver.ended() == 0, driver.said()
+
+    lines = (federation.folder / "apart" / "metrics.jsonl").read_text().splitlines()
+    told = [json.loads(line) for line in lines]
+    assert "lab" not in told[-1].get("missed", {}), "it was not taken back in time"
+    missed = result(federation.folder / "apart")["missed"]
+    assert missed.keys() == {"lab"}
+    assert "has not answered apfed.Codes since" in json.dumps(told)
+    said = driver.said().splitlines()
+    assert len(said) == 2 * 2 + 1, said  # lost and back, and who missed what; not a line a step
+    assert re.search(r"party 'lab' was left out of \d+ of 5000 steps; first in epoch", said[-1])
+    seeds = ("--seed", 0, "--seed", 1)
+    dovetail(
+        "train",
+        federation.write_here(*changes),
+        "--out",
+        "here",
+        "-q",
+        *seeds,
+        "--set",
+        "checkpoint_every=0",
+    )
+    accuracies = [
+        result(federation.folder / "here" / f"seed-{seed}")["parties"]["clinic"]["accuracy"]
+        for seed in range(2)
+    ]
+    found = result(federation.folder / "apart")["parties"]["clinic"]["accuracy"]
+    figures.append(
+        f"accuracy {found:.3f}, {missed['lab']['steps']} of 5000 steps missed; undisturbed, of two "
+        f"seeds: {accuracies}"
+    )
+    print("\n".join(figures))
+    row = 1 / 40  # of the test rows
+    assert min(accuracies) - 2 * row <= found <= max(accuracies) + 2 * row

@@ -1,0 +1,253 @@
+"""HyFEM with every party in a process of its own, by the commands that a user types."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dovetail as package
+from dovetail import data as dd
+
+pytestmark = pytest.mark.network
+
+#: Seconds until a process that says nothing has failed: of a machine with much else to do.
+PATIENCE_S = 180.0
+
+#: Columns in groups; no party has all.
+GROUPS = {"size": ["* area", "* radius"], "looks": ["* texture"], "shape": ["* symmetry"]}
+HELD = {"north": ("size", "looks"), "south": ("looks", "shape")}
+
+HYFEM = """
+[hyfem]
+classes = ["benign", "malignant"]
+rounds = 5
+local_steps = 4
+batch_size = 16
+learning_rate = 0.1
+[hyfem.extractors]
+size = [4]
+looks = [4]
+shape = [3]
+"""
+
+NETWORK = """
+method = "hyfem"
+rulers = ["fedper"]
+[engine]
+kind = "stream"
+listen = "127.0.0.1:{port}"
+partners = ["north", "south"]
+name = "server"
+wait_s = 180
+grace_s = 0.5
+timeout_s = 120
+"""
+
+HERE = """
+method = "hyfem"
+rulers = ["fedper"]
+parties = ["north.toml", "south.toml"]
+"""
+
+PARTY = """
+[party]
+name = "{name}"
+table = "{name}.csv"
+id = "row"
+label = "diagnosis"
+{blocks}
+[policy]
+algorithms = ["hyfem"]
+drivers = ["server"]
+[hyfem]
+widths = [5]
+classes = ["benign", "malignant"]
+"""
+
+
+@dataclass(eq=False)
+class Process:
+    """A command that runs on its own."""
+
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    def said(self) -> str:
+        return self.output.read_text()
+
+    def wait_for(self, words: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not re.search(words, self.said()):
+            assert time.monotonic() < deadline, f"no {words!r} in: {self.said()}"
+            assert self.process.poll() is None, self.said()
+            time.sleep(0.02)
+
+    def ended(self) -> int:
+        return self.process.wait(timeout=PATIENCE_S)
+
+
+@dataclass(eq=False)
+class Federation:
+    """Two clinics' files and certificates, and a server's, in one folder."""
+
+    folder: Path
+    port: int
+    started: list[Process]
+
+    def start(self, *arguments: object) -> Process:
+        output = self.folder / f"output-{len(self.started)}"
+        command = [sys.executable, "-m", "dovetail.cli.main", *map(str, arguments)]
+        with output.open("wb") as file:
+            process = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=file)
+        self.started.append(Process(process, output))
+        return self.started[-1]
+
+    def join(self, name: str) -> Process:
+        return self.start("join", f"{name}.toml", "--driver", f"127.0.0.1:{self.port}")
+
+    def result(self, out: str) -> Any:
+        return json.loads((self.folder / out / "result.json").read_text())
+
+    def lines(self, out: str) -> list[Any]:
+        path = self.folder / out / "metrics.jsonl"
+        text = path.read_text() if path.exists() else ""
+        whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        return [json.loads(line) for line in whole]
+
+    def wait_for_round(self, out: str, number: int, driver: Process) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while len(self.lines(out)) < number:
+            assert time.monotonic() < deadline, driver.said()
+            assert driver.process.poll() is None, driver.said()
+            time.sleep(0.005)
+
+    def kept_models(self, name: str) -> dict[str, Path]:
+        """Stage -> the model that a party saved at its home."""
+        folders = (self.folder / f"{name}.site" / "models").iterdir()
+        return {folder.name.split("+")[1]: folder for folder in folders}
+
+
+@pytest.fixture
+def federation(dovetail: Any, tmp_path: Path) -> Iterator[Federation]:
+    pooled, _ = dd.load("breast-cancer")
+    for place, (name, held) in enumerate(HELD.items()):
+        part = pooled.take(np.arange(place, pooled.num_rows, 2))
+        assert isinstance(part.x, dd.Table)
+        columns = {
+            column: part.x.column(column).values
+            for block in held
+            for column in part.x.select(GROUPS[block])
+        }
+        dd.write_table(
+            tmp_path / f"{name}.csv", {"row": part.ids, "diagnosis": part.labels.values, **columns}
+        )
+        blocks = "".join(f"blocks.{block} = {json.dumps(GROUPS[block])}\n" for block in held)
+        (tmp_path / f"{name}.toml").write_text(PARTY.format(name=name, blocks=blocks))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (tmp_path / "network.toml").write_text(NETWORK.format(port=port) + HYFEM)
+    (tmp_path / "here.toml").write_text(HERE + HYFEM)
+    named = (*HELD, "server", "--driver", "server", "--host", "127.0.0.1")
+    done = dovetail("certificates", *named, "-q")
+    assert done.code == 0, done.err
+    made = Federation(tmp_path, port, [])
+    yield made
+    for each in made.started:
+        with suppress(ProcessLookupError):
+            each.process.send_signal(signal.SIGCONT)
+            each.process.kill()
+        each.process.wait()
+
+
+def test_parties_on_machines_of_their_own_end_with_the_same_weights(
+    federation: Federation, dovetail: Any
+) -> None:
+    joined = [federation.join(name) for name in HELD]
+    driver = federation.start("train", "network.toml", "--out", "apart")
+    assert driver.ended() == 0, driver.said()
+    assert dovetail("train", "here.toml", "--out", "here", "-q").code == 0
+    folders = {"server": federation.folder / "apart" / "models" / "server"}
+    for name in HELD:
+        kept = federation.kept_models(name)
+        assert kept.keys() == {"hyfem", "fedper"}
+        folders[name] = kept["hyfem"]
+        ledger = (federation.folder / f"{name}.site" / "ledger.jsonl").read_text()
+        assert "hyfem.Trained" in ledger
+    for name, folder in folders.items():
+        apart = package.load(folder)
+        here = package.load(federation.folder / "here" / "models" / name)
+        one, two = apart.network.state_dict(), here.network.state_dict()
+        assert one.keys() == two.keys()
+        assert all(torch.equal(one[key], two[key]) for key in one)
+        assert {block: each.to_json() for block, each in apart.inputs.items()} == {
+            block: each.to_json() for block, each in here.inputs.items()
+        }
+    for name in HELD:  # the server's model takes the blocks that a table has
+        for folder in (folders[name], folders["server"]):
+            done = dovetail("predict", folder, f"{name}.csv", "-q", "--out", "said.csv")
+            assert done.code == 0, done.err
+    for each in joined:
+        each.wait_for("model .*: on its test rows accuracy")
+        each.process.send_signal(signal.SIGTERM)
+        assert each.ended() == 0, each.said()
+
+
+def test_a_round_closes_at_its_deadline_with_who_answered(federation: Federation) -> None:
+    north, south = (federation.join(name) for name in HELD)
+    settings = ("--set", "hyfem.rounds=300", "--set", "rulers=[]", "--set", "hyfem.timeout_s=2")
+    driver = federation.start("train", "network.toml", "--out", "apart", *settings)
+    federation.wait_for_round("apart", 3, driver)
+    south.process.send_signal(signal.SIGSTOP)
+    before = len(federation.lines("apart"))
+    deadline = time.monotonic() + PATIENCE_S
+    while not any("missed" in line for line in federation.lines("apart")[before:]):
+        assert time.monotonic() < deadline, driver.said()
+        assert driver.process.poll() is None, driver.said()
+        time.sleep(0.02)
+    missed = next(line for line in federation.lines("apart")[before:] if "missed" in line)
+    assert missed["missed"] == {"south": 1}
+    south.process.send_signal(signal.SIGCONT)
+    assert driver.ended() == 0, driver.said()
+    assert federation.result("apart")["missed"]["south"]["rounds"] >= 1
+    assert "missed" not in federation.lines("apart")[-1]
+    for each in (north, south):
+        each.process.send_signal(signal.SIGTERM)
+        assert each.ended() == 0, each.said()
+
+
+def test_a_server_that_was_killed_goes_on_where_it_was(federation: Federation) -> None:
+    for name in HELD:
+        federation.join(name)
+    settings = ("--set", "hyfem.rounds=60", "--set", "rulers=[]")
+    whole = federation.start("train", "network.toml", "--out", "whole", *settings)
+    assert whole.ended() == 0, whole.said()
+    driver = federation.start("train", "network.toml", "--out", "stopped", *settings)
+    federation.wait_for_round("stopped", 5, driver)
+    driver.process.kill()
+    driver.ended()
+    assert len(federation.lines("stopped")) < 60
+    again = federation.start("train", "network.toml", "--out", "stopped", "--resume", *settings)
+    assert again.ended() == 0, again.said()
+    assert [line["loss"] for line in federation.lines("stopped")] == [
+        line["loss"] for line in federation.lines("whole")
+    ]
+    one, two = (
+        package.load(federation.folder / out / "models" / "server").network.state_dict()
+        for out in ("stopped", "whole")
+    )
+    assert all(torch.equal(one[key], two[key]) for key in one)

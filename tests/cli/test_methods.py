@@ -1,0 +1,158 @@
+"""A method that is put in the table can be named, trained, shown and predicted with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dovetail import data as dd
+from dovetail.cli import methods
+from dovetail.cli.methods import apfed
+from dovetail.cli.setup import Loaded
+from dovetail.errors import ConfigError
+from dovetail.evaluation import Outcome, score
+from dovetail.evaluation.experiment import Observer, told
+from dovetail.models import EncoderHead, Head, Model, Perceptron, RandomStream
+from dovetail.network import Checkpoint
+
+
+@dataclass(frozen=True)
+class EachAlone:
+    """Every party has a network of its own, which nobody trains; the clinic's labels test all."""
+
+    method: str
+    rulers: tuple[str, ...]
+    data: dd.Partitioned
+
+    def train(
+        self, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
+    ) -> Outcome:
+        outcome = Outcome({stage: {}})
+        assert self.data.test is not None
+        labels = self.data.test["clinic"].labels
+        assert labels is not None
+        for name, party in self.data.test.parties.items():
+            shape = tuple(party.joined().shape[1:])
+            spec = EncoderHead(Perceptron((4,)), Head(), shape, self.data.task.num_outputs)
+            with RandomStream(seed, stage, name):
+                network = spec.build()
+            inputs, about = {"columns": self.data.inputs[name]}, {"label": self.data.label}
+            model = Model(name, self.data.task, network, spec, {"columns": shape}, inputs, about)
+            outcome.models[name] = model
+            outcome.scores[stage][name] = score(
+                self.data.task, model.outputs(party.joined()), labels
+            )
+        observe(stage, 1, {"round": 1, "seconds": 0.5, **told(outcome.scores[stage])})
+        return outcome
+
+
+class Guessing:
+    """What a file of ``cli/methods`` has."""
+
+    STAGES = {"guess": "guessing", "guess-twice": "guessing again"}  # noqa: RUF012
+    SCORES: dict[str, str] = {}  # noqa: RUF012
+    PARTITIONS = ("columns",)
+
+    def check(self, run: Any, *, where: str) -> None:
+        if run.device == "abacus":
+            raise ConfigError(f"{where}: no guessing on an abacus")
+
+    def resolved(self, run: Any) -> dict[str, Any]:
+        return {}
+
+    def load_sites(self, run: Any, sites: Any, *, where: str, show_progress: bool) -> Any:
+        raise ConfigError(f"{where}: guessing is simulated only")
+
+    def setup(self, run: Any, loaded: Loaded, device: torch.device) -> EachAlone:
+        return EachAlone(run.method, run.rulers, loaded.data)
+
+
+RUN = """
+method = "guess"
+rulers = ["guess-twice"]
+[data]
+source = "breast-cancer"
+test = 0.25
+partition = { kind = "columns", active = "clinic", parties = { clinic = ["mean *"], lab = ["worst *"] } }
+"""  # noqa: E501  # TOML 1.0 has no line breaks in there
+
+
+@pytest.fixture(autouse=True)
+def guessing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(methods.METHODS, "guess", Guessing())
+    (tmp_path / "run.toml").write_text(RUN)
+
+
+def refused(done: Any) -> str:
+    assert (done.code, done.out) == (2, "")
+    assert done.err.count("\n") == 1
+    return str(done.err)
+
+
+def test_a_table_has_a_row_for_each_party_and_their_mean(dovetail: Any, tmp_path: Path) -> None:
+    done = dovetail("train", "run.toml")
+    assert done.code == 0, done.err
+    told_rows = [
+        [cell.strip() for cell in line.strip("│ ").split("│")][:2]
+        for line in done.out.splitlines()
+        if line.startswith("│")
+    ]
+    result = json.loads((tmp_path / "out" / "run" / "result.json").read_text())
+
+    def shown(scores: Any) -> str:
+        return f"{scores['accuracy']:.3f}"
+
+    assert told_rows == [
+        ["guessing: clinic", shown(result["parties"]["clinic"])],
+        ["guessing: lab", shown(result["parties"]["lab"])],
+        ["guessing: mean of 2 parties", shown(result["mean"])],
+        ["guessing again", shown(result["rulers"]["guess-twice"])],
+    ]
+
+
+def test_several_seeds_have_spreads(dovetail: Any) -> None:
+    done = dovetail("train", "run.toml", "--seed", 0, "--seed", 1)
+    assert "mean ± std of 2 seeds" in done.out
+    assert done.out.count(" ± ") > 8
+
+
+def test_each_partys_model_predicts(dovetail: Any, tmp_path: Path, patients: Path) -> None:
+    dovetail("train", "run.toml", "-q")
+    assert dovetail("predict", "out/run/models/clinic", patients, "-q").code == 0
+    assert "out/run has 2 models; name one" in refused(dovetail("predict", "out/run", patients))
+
+
+def test_a_method_has_its_own_rulers_partitions_and_checks(dovetail: Any, tmp_path: Path) -> None:
+    words = "'tvfl' is no ruler beside 'guess'; there are guess, guess-twice"
+    assert words in refused(dovetail("train", "run.toml", "--set", 'rulers=["tvfl"]'))
+    (tmp_path / "strips.toml").write_text(
+        RUN[: RUN.index("partition")] + 'partition = { kind = "strips", views = 2 }\n'
+    )
+    words = "'guess' is not simulated on the partition 'strips'; it takes columns"
+    assert words in refused(dovetail("train", "strips.toml"))
+    words = "no guessing on an abacus"
+    assert words in refused(dovetail("train", "run.toml", "--set", "device=abacus"))
+    (tmp_path / "parties.toml").write_text('method = "guess"\nparties = []\n')
+    words = "the run file: guessing is simulated only"
+    assert words in refused(dovetail("train", "parties.toml"))
+
+
+def test_the_first_method_that_has_a_stage_trains_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    again = Guessing()
+    monkeypatch.setattr(again, "STAGES", {"alone": "guessing alone"}, raising=False)
+    monkeypatch.setitem(methods.METHODS, "again", again)
+    assert methods.method_of("alone") is apfed
+    assert methods.title("apfed", "tvfl-0") == "classic vertical, partners gone: zeros"
+
+
+def test_an_unknown_method_is_told_all_there_are(dovetail: Any) -> None:
+    said = refused(dovetail("train", "run.toml", "--set", "method=guesss"))
+    *known, last = (repr(stage) for stage in methods.stages())
+    assert last == "'guess-twice'"
+    names = f"{', '.join(known)} or {last}"
+    assert f"method: input should be {names}, got 'guesss'" in said

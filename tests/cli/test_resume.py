@@ -1,0 +1,179 @@
+"""``dovetail train --resume``: a run that was stopped ends as if it had not been."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.evaluation import RunFolder
+
+LONGER = (
+    ("epochs = 2", "epochs = 4"),
+    ('rulers = ["alone"]', 'rulers = ["alone", "tvfl"]'),
+    ("evaluate_every = 0", "evaluate_every = 2"),
+    ('method = "apfed-c"', 'method = "apfed-r"'),
+)
+NUM_LINES = 3 * 4  # stages x epochs
+
+
+def without_seconds(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: without_seconds(each) for key, each in value.items() if key != "seconds"}
+    return value
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """All that a run folder holds, but wall times."""
+    held: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_dir() or name.startswith("checkpoint/"):
+            continue
+        if path.suffix == ".jsonl":
+            held[name] = [
+                without_seconds(json.loads(line)) for line in path.read_text().splitlines()
+            ]
+        elif path.name == "result.json":
+            held[name] = without_seconds(json.loads(path.read_text()))
+        else:
+            held[name] = path.read_bytes()
+    return held
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, num_lines: int) -> None:
+    """Have Ctrl-C come when this many lines are written."""
+    epoch = RunFolder.epoch
+    left = iter(range(num_lines - 1))
+
+    def interrupted(self: RunFolder, stage: str, line: Any) -> None:
+        epoch(self, stage, line)
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunFolder, "epoch", interrupted)
+
+
+@pytest.mark.parametrize("num_lines", [1, 3, 4, 5, 7, 9, 12])
+def test_a_run_stopped_in_any_stage_resumes_as_if_it_had_not(
+    dovetail: Any, write_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_lines: int
+) -> None:
+    run = write_run(*LONGER)
+    dovetail("train", run, "--out", "whole", "-q")
+    with monkeypatch.context() as patched:
+        stop_after(patched, num_lines)
+        assert dovetail("train", run, "--out", "stopped", "-q").code != 0
+    lines = (tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == num_lines
+    assert not (tmp_path / "stopped" / "result.json").exists()
+    done = dovetail("train", run, "--out", "stopped", "--resume", "-q")
+    assert (done.code, done.err) == (0, "")
+    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+    assert len(contents(tmp_path / "whole")["metrics.jsonl"]) == NUM_LINES
+    assert not (tmp_path / "stopped" / "checkpoint").exists()  # it ended
+
+
+@pytest.mark.parametrize("stage", ["apfed-r", "alone", "tvfl"])
+def test_a_run_stopped_between_a_stages_last_epoch_and_its_end_resumes_the_same(
+    dovetail: Any, write_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    run = write_run(*LONGER)
+    dovetail("train", run, "--out", "whole", "-q")
+    ended = RunFolder.stage
+
+    def interrupted(self: RunFolder, name: str, outcome: Any) -> None:
+        if name == stage:
+            raise KeyboardInterrupt
+        ended(self, name, outcome)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "stage", interrupted)
+        assert dovetail("train", run, "--out", "stopped", "-q").code != 0
+    assert dovetail("train", run, "--out", "stopped", "--resume", "-q").code == 0
+    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+
+
+def test_stopped_twice_is_as_good(
+    dovetail: Any, write_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(*LONGER)
+    dovetail("train", run, "--out", "whole", "-q")
+    for num_lines, flags in ((3, ()), (4, ("--resume",))):  # of stage 1, then of stage 2
+        with monkeypatch.context() as patched:
+            stop_after(patched, num_lines)
+            assert dovetail("train", run, "--out", "stopped", "-q", *flags).code != 0
+    assert dovetail("train", run, "--out", "stopped", "--resume", "-q").code == 0
+    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+
+
+def test_without_resume_a_stopped_run_begins_anew(
+    dovetail: Any, write_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(*LONGER)
+    with monkeypatch.context() as patched:
+        stop_after(patched, 3)
+        dovetail("train", run, "--out", "stopped", "-q")
+        patched.undo()
+        stop_after(patched, 1)
+        dovetail("train", run, "--out", "stopped", "-q")
+    lines = (tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1]
+
+
+def test_other_settings_do_not_go_on_from_a_stopped_run(
+    dovetail: Any, write_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(*LONGER)
+    with monkeypatch.context() as patched:
+        stop_after(patched, 3)
+        dovetail("train", run, "--out", "stopped", "-q")
+    done = dovetail(
+        "train", run, "--out", "stopped", "--resume", "--set", "apfed.learning_rate=0.5"
+    )
+    assert done.code == 2
+    assert "start anew without --resume" in done.err
+    assert "apfed" in done.err
+
+
+def test_a_damaged_checkpoint_is_told_in_a_sentence(
+    dovetail: Any, write_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(*LONGER)
+    with monkeypatch.context() as patched:
+        stop_after(patched, 3)
+        dovetail("train", run, "--out", "stopped", "-q")
+    path = tmp_path / "stopped" / "checkpoint" / "apfed-r" / "driver.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    done = dovetail("train", run, "--out", "stopped", "--resume")
+    assert done.code == 2
+    assert "driver.safetensors is damaged" in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_lines", [2, 10])  # in the method, and in the last ruler
+def test_a_killed_process_resumes_as_if_it_had_not_been(
+    dovetail: Any, write_run: Any, tmp_path: Path, num_lines: int
+) -> None:
+    run = write_run(*LONGER, ("steps_per_epoch = 3", "steps_per_epoch = 10"))
+    dovetail("train", run, "--out", "whole", "-q")
+    start = "from dovetail.cli.main import main; main()"
+    command = [sys.executable, "-c", start, "train", str(run), "--out", "killed", "-q"]
+    metrics = tmp_path / "killed" / "metrics.jsonl"
+    with subprocess.Popen(command, cwd=tmp_path, env={**os.environ}) as process:
+        while process.poll() is None:
+            if metrics.exists() and metrics.read_bytes().count(b"\n") >= num_lines:
+                process.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.002)
+    assert process.returncode == -signal.SIGKILL
+    assert not (tmp_path / "killed" / "result.json").exists()
+    assert dovetail("train", run, "--out", "killed", "--resume", "-q").code == 0
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")

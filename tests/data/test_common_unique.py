@@ -1,0 +1,112 @@
+"""CHFL's partition: who has which columns and rows, and how common columns are encoded."""
+
+import numpy as np
+import pytest
+import torch
+
+from dovetail.data import Column, Dataset, common_unique, table_from_arrays
+from dovetail.errors import ConfigError, DataError
+
+
+def dataset(num_rows=40, *, missing_label=False):
+    rng = np.random.default_rng(3)
+    arrays = {f"c{i}": rng.normal(i, 1 + i, size=num_rows) for i in range(9)}
+    arrays["job"] = np.array(["cook", "nurse", "smith"], dtype=object)[rng.integers(0, 3, num_rows)]
+    labels = np.arange(num_rows) % 2
+    missing = np.zeros(num_rows, dtype=bool)
+    missing[0] = missing_label
+    return Dataset(
+        "made", np.arange(num_rows), table_from_arrays("made", arrays), "y", Column(labels, missing)
+    )
+
+
+def split(num_rows=40, **options):
+    return common_unique(dataset(num_rows), dataset(12), **{"parties": 3, **options})
+
+
+def test_a_share_of_the_columns_is_common_and_the_rest_is_dealt_out():
+    part = split(common=0.3)
+    assert len(part.common) == 3  # of ten
+    own = [name for names in part.unique.values() for name in names]
+    assert sorted(own) == sorted(set(dataset().x.names) - set(part.common))
+    assert sorted(len(names) for names in part.unique.values()) == [2, 2, 3]
+
+
+def test_rows_are_dealt_out_evenly_and_each_once():
+    part = split(num_rows=41)
+    held = [
+        np.concatenate([part.train[name].ids, part.validation[name].ids])
+        for name in part.train.parties
+    ]
+    assert sorted(len(ids) for ids in held) == [13, 14, 14]
+    assert sorted(np.concatenate(held)) == list(range(41))
+    assert [party.num_rows for party in part.validation.parties.values()] == [4, 4, 3]
+
+
+def test_every_party_has_all_test_rows_and_all_labels():
+    part = split()
+    for name in part.train.parties:
+        assert list(part.test[name].ids) == list(range(12))
+        for rows in (part.train[name], part.validation[name], part.test[name]):
+            assert torch.equal(rows.labels, torch.from_numpy(rows.ids % 2))
+
+
+def test_common_features_come_first_and_are_encoded_alike():
+    part = split(common=0.5, seed=1)
+    num = len(part.common_features)
+    stored = [part.inputs[name].to_json()["columns"] for name in part.inputs]
+    for columns in stored:
+        assert columns[: len(part.common)] == stored[0][: len(part.common)]
+    for name, encoder in part.inputs.items():
+        assert encoder.feature_names[:num] == part.common_features
+        assert encoder.columns == (*part.common, *part.unique[name])
+
+
+def test_common_numbers_are_standardised_over_all_training_rows():
+    part = split(common=1.0, categorical=())
+    pooled = torch.cat([party.joined() for party in part.train.parties.values()])
+    numbers = [i for i, name in enumerate(part.common_features) if "=" not in name]
+    torch.testing.assert_close(pooled[:, numbers].mean(dim=0), torch.zeros(9), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        pooled[:, numbers].std(dim=0, correction=0), torch.ones(9), atol=1e-5, rtol=0
+    )
+
+
+def test_a_column_of_categories_is_not_split():
+    part = split(common=1.0)
+    assert {f"job = {job}" for job in ("cook", "nurse", "smith")} <= set(part.common_features)
+
+
+def test_a_seed_says_which_columns_and_rows():
+    assert split(seed=1).common == split(seed=1).common
+    assert len({split(seed=seed).common for seed in range(5)}) > 1
+
+
+def test_without_validation_all_rows_train():
+    part = split(validation=0.0)
+    assert part.validation is None
+    assert sum(party.num_rows for party in part.train.parties.values()) == 40
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"parties": 0}, "parties must be 1 or more"),
+        ({"parties": ["a", "a"]}, "names that differ"),
+        ({"common": 0.0}, "common must be a share .* got 0.0"),
+        ({"validation": 1.0}, "validation must be a share .* got 1.0"),
+    ],
+)
+def test_shares_and_parties_that_cannot_be_are_refused(options, said):
+    with pytest.raises(ConfigError, match=said):
+        split(**options)
+
+
+def test_more_parties_than_rows_are_refused():
+    with pytest.raises(DataError, match="40 rows of made are too few for 30 parties"):
+        split(parties=30)
+
+
+def test_a_row_without_a_label_is_refused():
+    with pytest.raises(DataError, match="label 'y' is missing in 1 of the 40 rows"):
+        common_unique(dataset(missing_label=True), None, parties=2)

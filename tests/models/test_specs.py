@@ -1,0 +1,60 @@
+"""Every kind of network that a model can be saved with is rebuilt from its JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from dovetail.errors import ModelError
+from dovetail.models import Convolutional, EncoderHead, Head, NetworkSpec, Perceptron, RandomStream
+from dovetail.models.blocks import BlocksSpec, ResNet18, SmallCnn, Unchanged
+from dovetail.models.columns import ColumnsSpec
+from dovetail.models.specs import KINDS, spec_from_json
+
+SPECS: list[NetworkSpec] = [
+    EncoderHead(Perceptron((5, 4)), Head((3,), 0.25), (6,), 2),
+    EncoderHead(Convolutional((3,), (3,), (2,)), Head(), (1, 4, 6), 3),
+    ColumnsSpec((0, 2), (1,), (4,), 2, 0.5),
+    BlocksSpec(
+        ("age", "scan", "photo", "blood"),
+        ((2,), (1, 4, 4), (3, 8, 8), (3,)),
+        (Perceptron((3,)), SmallCnn((2, 3)), ResNet18(2), Unchanged()),
+        (5,),
+        3,
+    ),
+]
+
+
+def test_there_is_an_example_of_every_kind() -> None:
+    assert {spec.kind for spec in SPECS} == KINDS.keys()
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.kind)
+def test_a_spec_is_what_its_json_says(spec: NetworkSpec) -> None:
+    stored = spec.to_json()
+    assert spec_from_json(json.loads(json.dumps(stored))) == spec
+    assert stored["kind"] == spec.kind
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.kind)
+def test_a_network_is_a_function_of_its_spec_and_torchs_generator(spec: NetworkSpec) -> None:
+    def weights() -> list[torch.Tensor]:
+        with RandomStream(0, "test"):
+            return list(spec.build().parameters())
+
+    for one, two in zip(weights(), weights(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_encoder_and_head_are_one_network() -> None:
+    network = EncoderHead(Convolutional((3,), (3,), (2,)), Head((5,)), (1, 4, 6), 3).build().eval()
+    x = torch.randn(2, 1, 4, 6)
+    assert torch.equal(network(x), network.head(network.encoder(x).flatten(1)))
+    assert network(x).shape == (2, 3)
+
+
+def test_an_unknown_kind_is_named() -> None:
+    with pytest.raises(ModelError, match=r"of a kind among encoder-head, .*, got 'forest'"):
+        spec_from_json({"kind": "forest"})
