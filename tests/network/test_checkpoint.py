@@ -115,9 +115,7 @@ def test_names_of_one_tensor_and_views_of_one_memory_are_saved_each(tmp_path: Pa
     assert same(load_state(tmp_path / "state")[0], state)
 
 
-@pytest.mark.parametrize(
-    "stranger", [{"a": object()}, {"a": {1, 2}}, {True: 1}, {1.5: 1}, {"a": 2j}], ids=repr
-)
+@pytest.mark.parametrize("stranger", [{"a": {1, 2}}, {True: 1}, {1.5: 1}, {"a": 2j}], ids=repr)
 def test_what_no_state_holds_is_refused(tmp_path: Path, stranger: State) -> None:
     with pytest.raises(TypeError, match="a state holds no"):
         save_state(tmp_path / "state", stranger, {})
