@@ -498,7 +498,7 @@ def test_a_partner_that_dies_or_stalls_is_done_without_and_taken_back(
     assert missed.keys() == {"lab"}
     assert "has not answered apfed.Codes since" in json.dumps(told)
     said = driver.said().splitlines()
-    # Lost and back, and who missed what; not a line a step. Who is stopped while all save is lost too.
+    # Lost and back, and who missed what; not a line a step. Stopped while all save: lost as well.
     assert len(said) in (2 * 2 + 1, 3 * 2 + 1), said
     assert re.search(r"party 'lab' was left out of \d+ of 5000 steps; first in epoch", said[-1])
     seeds = ("--seed", 0, "--seed", 1)
