@@ -16,7 +16,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -67,6 +67,9 @@ class Listener:
         section: where it listens, and for whom.
         show_progress: tell who is waited for.
 
+    Attributes:
+        sites: its own party file and table by its name, if it has one.
+
     Raises:
         ConfigError: certificates that will not do; an address where it cannot listen, when the
             context is entered.
@@ -82,6 +85,7 @@ class Listener:
         show_progress: bool,
     ) -> None:
         self.name = name
+        self.sites: Mapping[str, Site] = {}
         self.partners = section.partners
         self._home = home
         self._section = section
@@ -203,6 +207,7 @@ class Driver(Listener):
             section,
             show_progress=show_progress,
         )
+        self.sites = {site.name: site}
 
     def align(self, *, workers: int = 1) -> psi.Aligned:
         """Align with all partners, and keep what came of it; each partner keeps its own rows."""

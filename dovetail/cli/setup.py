@@ -11,7 +11,6 @@ import torch
 
 from dovetail import data as dd
 from dovetail.cli import methods
-from dovetail.cli.methods import apfed, chfl, hyfem
 from dovetail.cli.partyfile import Site, open_sites
 from dovetail.cli.runfile import DataSection, RunFile
 from dovetail.errors import ConfigError
@@ -50,27 +49,21 @@ def load_data(
 
     With a driver its own file is read, if it has one, and its partners are waited for.
     """
-    if driver is not None:
-        from dovetail.cli.driver import Coordinator  # which imports this file
-
-        if isinstance(driver, Coordinator):
-            driver.wait()
-            is_hyfem = methods.method_of(run.method) is hyfem
-            nobody = hyfem.nobody(run) if is_hyfem else chfl.nobody()
-            return Loaded(nobody, None, connect=driver.connect)
-        own = driver.site.name
-        parts = apfed.load_driver(run, driver, where="the run file")
-        return Loaded(parts[0], own, {own: driver.site}, *parts[1:], driver.connect)
     if run.data is not None:
         return Loaded(_load_pooled(run.data), run.data.partition.active_party())
-    assert run.parties is not None
-    sites = open_sites(tuple(Path(file) for file in run.parties))
-    data, alignment, test_alignment = methods.method_of(run.method).load_sites(
-        run, sites, where="the run file", show_progress=show_progress
-    )
+    method, where = methods.method_of(run.method), "the run file"
+    if driver is not None:
+        sites = driver.sites
+        parts = method.load_driver(run, driver, where=where)
+    else:
+        assert run.parties is not None
+        sites = open_sites(tuple(Path(file) for file in run.parties))
+        parts = method.load_sites(run, sites, where=where, show_progress=show_progress)
+    data, alignment, test_alignment = parts
     labelled = [name for name, party in data.train.parties.items() if party.labels is not None]
     active = labelled[0] if len(labelled) == 1 else None
-    return Loaded(data, active, sites, alignment, test_alignment)
+    connect = None if driver is None else driver.connect
+    return Loaded(data, active, sites, alignment, test_alignment, connect)
 
 
 def setup(run: RunFile, seed: int, loaded: Loaded) -> Setup:

@@ -57,6 +57,7 @@ class Guessing:
     STAGES = {"guess": "guessing", "guess-twice": "guessing again"}  # noqa: RUF012
     SCORES: dict[str, str] = {}  # noqa: RUF012
     PARTITIONS = ("columns",)
+    DRIVEN_BY = None
 
     def check(self, run: Any, *, where: str) -> None:
         if run.device == "abacus":
@@ -67,6 +68,9 @@ class Guessing:
 
     def load_sites(self, run: Any, sites: Any, *, where: str, show_progress: bool) -> Any:
         raise ConfigError(f"{where}: guessing is simulated only")
+
+    def load_driver(self, run: Any, driver: Any, *, where: str) -> Any:
+        raise AssertionError("no driver without an engine that has one")
 
     def setup(self, run: Any, loaded: Loaded, device: torch.device) -> EachAlone:
         return EachAlone(run.method, run.rulers, loaded.data)

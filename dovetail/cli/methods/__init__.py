@@ -17,6 +17,7 @@ from dovetail.errors import ConfigError
 from dovetail.evaluation import Setup
 
 if TYPE_CHECKING:
+    from dovetail.cli.driver import Coordinator, Driver
     from dovetail.cli.partyfile import Site
     from dovetail.cli.runfile import RunFile
     from dovetail.cli.setup import Loaded
@@ -29,6 +30,8 @@ class Method(Protocol):
         STAGES: what can be trained, methods and rulers -> what a table calls it.
         SCORES: other names under which its stages are scored -> what a table calls them.
         PARTITIONS: the kinds of partition that it is simulated on.
+        DRIVEN_BY: who drives it over a network: the "active" party, or a "coordinator" without
+            data; None: it is trained in one process only.
     """
 
     @property
@@ -37,6 +40,8 @@ class Method(Protocol):
     def SCORES(self) -> Mapping[str, str]: ...  # noqa: N802
     @property
     def PARTITIONS(self) -> Collection[str]: ...  # noqa: N802
+    @property
+    def DRIVEN_BY(self) -> str | None: ...  # noqa: N802
 
     def check(self, run: RunFile, *, where: str) -> None:
         """Refuse what the sections' types allow and the method does not.
@@ -52,6 +57,11 @@ class Method(Protocol):
         self, run: RunFile, sites: Mapping[str, Site], *, where: str, show_progress: bool
     ) -> tuple[dd.Partitioned, dd.Alignment | None, dd.Alignment | None]:
         """Party files: training and test data, and how each is aligned, where that matters."""
+
+    def load_driver(
+        self, run: RunFile, driver: Driver | Coordinator, *, where: str
+    ) -> tuple[dd.Partitioned, dd.Alignment | None, dd.Alignment | None]:
+        """What a driver has whose partners are elsewhere: as of ``load_sites``."""
 
     def setup(self, run: RunFile, loaded: Loaded, device: torch.device) -> Setup:
         """Everything that one seed's run is a function of."""
@@ -73,7 +83,7 @@ def method_of(stage: str) -> Method:
 
 def coordinated(stage: str) -> bool:
     """Whether a driver without data trains this over a network."""
-    return method_of(stage) in (chfl, hyfem)
+    return method_of(stage).DRIVEN_BY == "coordinator"
 
 
 def title(method: str, name: str) -> str:
@@ -95,7 +105,7 @@ def check(run: RunFile, *, where: str) -> None:
                 f"{where}: {ruler!r} is no ruler beside {run.method!r}; there are "
                 f"{', '.join(method.STAGES)}"
             )
-    if run.engine.kind == "stream" and method not in (apfed, chfl, hyfem):
+    if run.engine.kind == "stream" and method.DRIVEN_BY is None:
         raise ConfigError(
             f"{where}: {run.method!r} trains in one process only so far; leave [engine] out"
         )

@@ -18,7 +18,7 @@ from dovetail.evaluation.apfed import ApfedSetup, PassiveSetup, Stage
 from dovetail.models import Head
 
 if TYPE_CHECKING:
-    from dovetail.cli.driver import Driver
+    from dovetail.cli.driver import Coordinator, Driver
     from dovetail.cli.partyfile import Site
     from dovetail.cli.runfile import RunFile
     from dovetail.cli.setup import Loaded
@@ -43,6 +43,9 @@ SCORES: Mapping[str, str] = {
 
 #: The kinds of partition that it is simulated on.
 PARTITIONS: Collection[str] = ("strips", "columns")
+
+#: Who drives it over a network.
+DRIVEN_BY = "active"
 
 
 class ApfedSection(apfed.Config):
@@ -161,13 +164,16 @@ def load_sites(
 
 
 def load_driver(
-    run: RunFile, driver: Driver, *, where: str
+    run: RunFile, driver: Driver | Coordinator, *, where: str
 ) -> tuple[dd.Partitioned, dd.Alignment, dd.Alignment | None]:
     """The driver's own file, whose partners are elsewhere: as of ``load_sites``.
 
     Raises:
         ConfigError: it has no labels, or a stage that party files do not allow.
     """
+    from dovetail.cli.driver import Driver  # which imports this file
+
+    assert isinstance(driver, Driver)
     site = driver.site
     active = label_owner({site.name: site}, run.active, where=where)
     _check_trade_off(run, driver.partners, where=where)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from dovetail import data as dd
 from dovetail.algorithms import chfl
+from dovetail.cli.methods.homes import (
+    Homes,
+    check_labels,
+    check_nobody_is_active,
+    check_settings,
+    check_stages,
+    draw_share,
+)
 from dovetail.cli.sections import Section
-from dovetail.data.datasets import draw_rows
 from dovetail.errors import ConfigError
 from dovetail.evaluation.chfl import (
     DRIVER,
@@ -27,6 +34,7 @@ from dovetail.evaluation.chfl import (
 )
 
 if TYPE_CHECKING:
+    from dovetail.cli.driver import Coordinator, Driver
     from dovetail.cli.partyfile import Site
     from dovetail.cli.runfile import RunFile
     from dovetail.cli.setup import Loaded
@@ -48,6 +56,9 @@ SCORES: Mapping[str, str] = {}
 
 #: The kinds of partition that it is simulated on.
 PARTITIONS: Collection[str] = ("common-unique",)
+
+#: Who drives it over a network.
+DRIVEN_BY = "coordinator"
 
 
 class SearchSection(Section):
@@ -87,29 +98,11 @@ def check(run: RunFile, *, where: str) -> None:
         raise ConfigError(
             f"{where}, [chfl]: what is trained is the run file's method; leave method out here"
         )
-    for stage in section.stages:
-        if stage not in STAGES:
-            raise ConfigError(
-                f"{where}: [chfl.stages.{stage}] is no stage; there are {', '.join(STAGES)}"
-            )
-    for stage in dict.fromkeys((run.method, *run.rulers, *section.stages)):
-        own = section.stages.get(stage, {})
-        _try(section, stage, own, where=f"{where}, [chfl.stages.{stage}]")
+    make = partial(stage_config, config(section))
+    check_stages(run, "chfl", section.stages, STAGES, make, where=where)
     for name, values in section.search.grid().items():
         for value in values:
-            _try(section, "fedprox", {name: value}, where=f"{where}, [chfl.search]")
-
-
-def _try(section: ChflSection, stage: str, own: Mapping[str, Any], *, where: str) -> None:
-    try:
-        stage_config(config(section), stage, own)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"]) or "settings"
-        raise ConfigError(
-            f"{where}: {name}: {first['msg'].removeprefix('Value error, ')}, "
-            f"got {first.get('input')!r}"
-        ) from None
+            check_settings(make, "fedprox", {name: value}, where=f"{where}, [chfl.search]")
 
 
 def config(section: ChflSection) -> chfl.Config:
@@ -130,17 +123,6 @@ class MemberSection(Section):
     test_share: float = Field(default=0.2, ge=0, lt=1)  # of the labelled rows
 
 
-@dataclass(frozen=True, eq=False)
-class Homes(dd.Partitioned):
-    """Party files of one process: each encodes its own rows when training begins.
-
-    Attributes:
-        holdings: party -> its rows.
-    """
-
-    holdings: Mapping[str, Holding]
-
-
 def load_sites(
     run: RunFile, sites: Mapping[str, Site], *, where: str, show_progress: bool
 ) -> tuple[dd.Partitioned, None, None]:
@@ -149,11 +131,7 @@ def load_sites(
     Raises:
         ConfigError: no party, a policy that refuses, or rows that cannot be learned from.
     """
-    if run.active is not None or run.test is not None:
-        raise ConfigError(
-            f"{where}: active and test are not for {run.method!r}: nobody is the active party, and "
-            "test_share stands below [chfl] in each party's own file"
-        )
+    check_nobody_is_active(run, "chfl", where=where)
     held = {}
     for name, site in sites.items():
         site.check_policy("chfl", DRIVER)
@@ -169,9 +147,12 @@ def load_sites(
     return Homes(federation, None, first.rows.task, {}, first.label, held), None, None
 
 
-def nobody() -> Homes:
-    """What a coordinator has, whose parties are elsewhere: no row."""
-    return Homes(dd.Federation([]), None, dd.Classification(()), {}, "", {})
+def load_driver(
+    run: RunFile, driver: Driver | Coordinator, *, where: str
+) -> tuple[dd.Partitioned, None, None]:
+    """What a coordinator has, once its parties are here: no row."""
+    driver.wait()
+    return Homes[Holding].nobody(), None, None
 
 
 def holding(site: Site) -> Holding:
@@ -182,11 +163,9 @@ def holding(site: Site) -> Holding:
         DataError: rows that cannot be dealt out, or columns that are not there.
     """
     table, section, party = site.table, site.file.chfl, site.file.party
-    if table.labels is None or table.label is None:
-        raise ConfigError(
-            f"party {site.name!r} has no labels, which CHFL needs at every party; name its column "
-            f"with label = ... in {site.path}"
-        )
+    check_labels(site, "CHFL")
+    assert table.labels is not None
+    assert table.label is not None
     if not isinstance(table.x, dd.Table):
         raise ConfigError(f"party {site.name!r} holds images; CHFL learns from tables")
     if party.task == "regression":
@@ -197,8 +176,8 @@ def holding(site: Site) -> Holding:
     labels = dd.encode_labels(task, table.labels.values, table.labels.missing, label=table.label)
     assert isinstance(task, dd.Classification)
     rows = np.flatnonzero(~table.labels.missing)
-    rest, tested = _drawn(site, rows, section.test_share, "test_share")
-    train, validation = _drawn(site, rest, section.validation_share, "validation_share")
+    rest, tested = draw_share(site, rows, section.test_share, "test_share")
+    train, validation = draw_share(site, rest, section.validation_share, "validation_share")
     x = table.x
 
     def part(chosen: np.ndarray) -> tuple[dd.Table | None, torch.Tensor | None]:
@@ -220,16 +199,6 @@ def holding(site: Site) -> Holding:
         table.label,
         *part(tested),
     )
-
-
-def _drawn(site: Site, rows: np.ndarray, share: float, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """The rows that are left and those that are drawn, each in the table's order."""
-    if not share:
-        return rows, rows[:0]
-    assert site.table.labels is not None
-    whose = f"labelled rows of party {site.name!r} with {what} = {share}"
-    left, drawn = draw_rows(site.table.labels.take(rows), share, seed=0, stratify=True, whose=whose)
-    return rows[np.sort(left)], rows[np.sort(drawn)]
 
 
 #: Data -> stage -> what was chosen on them, for the seeds that come after.

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from dovetail import data as dd
 from dovetail.algorithms import hyfem
+from dovetail.cli.methods.homes import (
+    Homes,
+    check_labels,
+    check_nobody_is_active,
+    check_stages,
+    draw_share,
+)
 from dovetail.cli.sections import PartyName, Section
-from dovetail.data.datasets import draw_rows
 from dovetail.errors import ConfigError
 from dovetail.evaluation.hyfem import SERVER, Holding, HyfemSetup, Stage, holdings, stage_config
 from dovetail.models import Perceptron
 from dovetail.models.blocks import Extractor, ResNet18, SmallCnn, Unchanged
 
 if TYPE_CHECKING:
+    from dovetail.cli.driver import Coordinator, Driver
     from dovetail.cli.partyfile import Site
     from dovetail.cli.runfile import RunFile
     from dovetail.cli.setup import Loaded
@@ -41,6 +48,9 @@ SCORES: Mapping[str, str] = {"server": "HyFEM, the server's model (all blocks)"}
 
 #: The kinds of partition that it is simulated on.
 PARTITIONS: Collection[str] = ("blocks",)
+
+#: Who drives it over a network.
+DRIVEN_BY = "coordinator"
 
 
 class SmallCnnSection(Section):
@@ -110,22 +120,8 @@ def check(run: RunFile, *, where: str) -> None:
         ConfigError: naming the file and the section.
     """
     section = run.hyfem
-    for stage in section.stages:
-        if stage not in STAGES:
-            raise ConfigError(
-                f"{where}: [hyfem.stages.{stage}] is no stage; there are {', '.join(STAGES)}"
-            )
-    for stage in dict.fromkeys((run.method, *run.rulers, *section.stages)):
-        own = section.stages.get(stage, {})
-        try:
-            stage_config(config(section), stage, own, proximal=section.proximal)
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = ".".join(str(part) for part in first["loc"]) or "settings"
-            raise ConfigError(
-                f"{where}, [hyfem.stages.{stage}]: {name}: "
-                f"{first['msg'].removeprefix('Value error, ')}, got {first.get('input')!r}"
-            ) from None
+    make = partial(stage_config, config(section), proximal=section.proximal)
+    check_stages(run, "hyfem", section.stages, STAGES, make, where=where)
     for block, field in section.extractors.items():
         try:
             extractor(field)
@@ -232,17 +228,6 @@ class MemberSection(Section):
     test_share: float = Field(default=0.2, ge=0, lt=1)  # share of the labelled rows
 
 
-@dataclass(frozen=True, eq=False)
-class Homes(dd.Partitioned):
-    """Party files: blocks of columns are encoded when training begins.
-
-    Attributes:
-        holdings: party -> its rows; none of those that are elsewhere.
-    """
-
-    holdings: Mapping[str, Holding]
-
-
 def load_sites(
     run: RunFile, sites: Mapping[str, Site], *, where: str, show_progress: bool
 ) -> tuple[dd.Partitioned, None, None]:
@@ -251,11 +236,7 @@ def load_sites(
     Raises:
         ConfigError: no party, a policy that refuses, or rows that cannot be learned from.
     """
-    if run.active is not None or run.test is not None:
-        raise ConfigError(
-            f"{where}: active and test are not for {run.method!r}: nobody is the active party, and "
-            "test stands below [hyfem] in each party's own file"
-        )
+    check_nobody_is_active(run, "hyfem", where=where)
     if isinstance(run.hyfem.widths, dict) or "widths" in run.hyfem.model_fields_set:
         raise ConfigError(
             f"{where}: hyfem.widths is for simulation; with parties it stands below [hyfem] in "
@@ -279,9 +260,12 @@ def load_sites(
     return Homes(federation, None, task, {}, label, held), None, None
 
 
-def nobody(run: RunFile) -> Homes:
-    """What a coordinator has, whose parties are elsewhere: no row, but all classes."""
-    return Homes(dd.Federation([]), None, dd.Classification(run.hyfem.classes), {}, "", {})
+def load_driver(
+    run: RunFile, driver: Driver | Coordinator, *, where: str
+) -> tuple[dd.Partitioned, None, None]:
+    """What a coordinator has, once its parties are here: no row, but all classes."""
+    driver.wait()
+    return Homes[Holding].nobody(run.hyfem.classes), None, None
 
 
 def classes_of(site: Site) -> tuple[str | int, ...]:
@@ -291,11 +275,8 @@ def classes_of(site: Site) -> tuple[str | int, ...]:
         ConfigError: no labels, or labels that are numbers.
     """
     table, party = site.table, site.file.party
-    if table.labels is None:
-        raise ConfigError(
-            f"party {site.name!r} has no labels, which HyFEM needs at every party; name its column "
-            f"with label = ... in {site.path}"
-        )
+    check_labels(site, "HyFEM")
+    assert table.labels is not None
     if party.task == "regression":
         raise ConfigError(
             f"party {site.name!r} predicts numbers; from party files HyFEM predicts classes"
@@ -323,13 +304,7 @@ def holding(site: Site, task: dd.Classification | None = None) -> Holding:
             f"party {site.name!r} has no labelled row; every party of HyFEM trains on its own "
             "labels, so leave it out"
         )
-    test = train[:0]
-    if section.test_share:
-        whose = f"labelled rows of party {site.name!r} with test_share = {section.test_share}"
-        left, drawn = draw_rows(
-            table.labels.take(train), section.test_share, seed=0, stratify=True, whose=whose
-        )
-        train, test = train[np.sort(left)], train[np.sort(drawn)]
+    train, test = draw_share(site, train, section.test_share, "test_share")
 
     def rows(chosen: np.ndarray, blocks: Mapping[str, torch.Tensor]) -> dd.PartyData:
         at = torch.from_numpy(chosen)
