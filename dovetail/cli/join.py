@@ -50,23 +50,18 @@ from rich.status import Status
 from rich.text import Text
 from torch import Tensor
 
-from dovetail import data as dd
-from dovetail.algorithms import chfl, hyfem
 from dovetail.alignment import psi
 from dovetail.alignment.stored import StoredRows, alignment_of, digest, load_rows, save_rows
-from dovetail.cli.methods.chfl import holding
-from dovetail.cli.methods.hyfem import classes_of
-from dovetail.cli.methods.hyfem import holding as blocks_of
+from dovetail.cli.methods import METHODS
+from dovetail.cli.methods.members import Asked, Maker
 from dovetail.cli.partyfile import ALGORITHMS, Site, open_site
 from dovetail.cli.sections import ADDRESS
 from dovetail.cli.setup import device as device_of
 from dovetail.errors import AlignmentError, CheckpointError, ConfigError
-from dovetail.evaluation import hyfem as hyfem_evaluation
-from dovetail.evaluation.chfl import scores_of, trained_model
 from dovetail.models import Model
-from dovetail.network import Message, Party, State
+from dovetail.network import Message, Party
 from dovetail.network.certificates import Credentials, certificate_name, make_folder
-from dovetail.network.checkpoint import Keeper, StatefulParty
+from dovetail.network.checkpoint import Keeper
 from dovetail.network.dialling import Event, serve
 from dovetail.network.frames import printable
 from dovetail.network.host import MAX_RUNS, Host
@@ -78,11 +73,6 @@ _SLASH = "+"
 #: Runs of one driver whose states are kept; the oldest go.
 KEPT_RUNS = 16
 
-#: Algorithms whose driver goes on where a party is at an older step than it was: with a state that
-#: is its own (APFed, HyFEM), or told by the number of the round (CHFL). Classic vertical learning
-#: would go on with weights of no run, so its driver must say which step with ``Restore``.
-RESUMED = ("apfed", "chfl", "hyfem")
-
 #: Seconds from one report of runs to the next.
 REPORT_S = 30.0
 
@@ -91,9 +81,6 @@ IDLE_S = 5.0
 
 #: Seconds until a signal is noticed, and from one look of the status line to the next.
 TICK_S = 0.2
-
-#: Algorithms whose messages hold weights: they have no rows to count.
-_WEIGHTS = ("chfl", "hyfem")
 
 _log = logging.getLogger(__name__)
 
@@ -202,19 +189,13 @@ def describe(site: Site, driver: str, address: str, home: Path) -> Iterator[str]
     if "align" in agreed:
         least = f", with sets of {policy.min_ids:,} ids or more" if policy.min_ids else ""
         yield f"  aligns by  {' or '.join(policy.align_modes) or 'no mode'}{least}"
-    if "apfed" in agreed or "tvfl" in agreed:
-        section = site.file.apfed
-        yield f"  trains     its own network, {section.loss} loss, rate {section.learning_rate:g}"
-    if "chfl" in agreed and isinstance(site.table.x, dd.Table):
-        num_offered = len(site.table.x.select(site.file.chfl.common))
-        yield f"  offers     {num_offered} columns to be common, of which it tells mean and spread"
-    if "hyfem" in agreed:
-        names = ", ".join(site.table.blocks)
-        told = ", of whose columns it tells mean and spread" if num_columns else ""
-        yield f"  shares     weights of its blocks {names}{told}"
+    for method in METHODS.values():
+        for line in method.describe(site, agreed):
+            yield f"  {line}"
     if policy.messages is not None:
         yield f"  messages   {', '.join(policy.messages) or 'none'}"
-    weights = [name for name in _WEIGHTS if name in agreed]
+    weights = [each.policy for each in ALGORITHMS.values() if each.weights]
+    weights = [name for name in weights if name in agreed]
     unlimited = f" (of {' and '.join(weights)} by size alone)" if weights else ""
     yield (
         f"  refuses    all else, and messages above {policy.max_message_mb:g} MB or "
@@ -395,33 +376,6 @@ class Aligning:
         return answer
 
 
-class Finishing:
-    """A member whose model is kept as soon as training is over."""
-
-    def __init__(
-        self,
-        member: chfl.Member | hyfem.Member,
-        finish: type[Message],
-        keep: Callable[[], None],
-    ) -> None:
-        self.accepts = member.accepts
-        self._member = member
-        self._finish = finish
-        self._keep = keep
-
-    def handle(self, message: Message) -> Message:
-        answer = self._member.handle(message)
-        if isinstance(message, self._finish):
-            self._keep()
-        return answer
-
-    def state(self) -> State:
-        return self._member.state()
-
-    def restore(self, state: State) -> None:
-        self._member.restore(state)
-
-
 class Runs:
     """Makes the party's side of each run that its policy allows.
 
@@ -450,10 +404,10 @@ class Runs:
         # Both now and not when asked: mistakes in the table are told at once, and how long it
         # takes depends on the table.
         self._responder = site.responder() if "align" in policies else None
-        self._holding = holding(site) if "chfl" in policies else None
-        self._blocks = blocks_of(site) if "hyfem" in policies else None
-        trains = any(name in policies for name in ("apfed", "tvfl"))
-        self._x = site.table.encoded(site.fit_input()).joined() if trains else None
+        allowed = [prefix for prefix, each in ALGORITHMS.items() if each.policy in policies]
+        self._makers: dict[str, Maker] = {}
+        for method in METHODS.values():
+            self._makers |= method.members(site, allowed)
 
     def open(self, run: str, algorithm: str, driver: str) -> Party:
         """The party that answers this run's messages of this algorithm.
@@ -468,7 +422,8 @@ class Runs:
         def refuse(message: Message, why: str) -> None:
             self._refusals.record(driver, message.wire_name(), run, why)
 
-        max_rows = sys.maxsize if algorithm in _WEIGHTS else self._site.file.policy.max_rows
+        weights = ALGORITHMS[algorithm].weights
+        max_rows = sys.maxsize if weights else self._site.file.policy.max_rows
         return Watched(party, activity, max_rows, refuse)
 
     def _open(self, run: str, algorithm: str, driver: str) -> Party:
@@ -481,12 +436,19 @@ class Runs:
             return Aligning(
                 copy.copy(self._responder), lambda rows_S: self._keep(run, driver, rows_S)
             )
-        made = self._maker(run, algorithm, driver)
+        models = self._home / "models" / run.replace("/", _SLASH)
+        made = self._makers[algorithm](
+            Asked(
+                self._device,
+                lambda: self._stored(run, driver).rows_S,
+                lambda model, scores: self._keep_model(model, scores, models),
+            )
+        )
         states = self._states(driver) / run.replace("/", _SLASH)
         self._drop_oldest(states)
         folder = states / algorithm
         keeper = Keeper(made(), folder)
-        if algorithm not in RESUMED:
+        if not ALGORITHMS[algorithm].goes_on:
             return keeper
         try:
             step = keeper.resume_latest()
@@ -496,45 +458,6 @@ class Runs:
         if step is not None:
             self._teller.say(f"run {run} goes on from step {step}, which is saved here")
         return keeper
-
-    def _maker(self, run: str, algorithm: str, driver: str) -> Callable[[], StatefulParty]:
-        """Makes its side of a run afresh.
-
-        Raises:
-            AlignmentError: as of ``open``.
-        """
-        folder = self._home / "models" / run.replace("/", _SLASH)
-        if algorithm == "chfl":
-            assert self._holding is not None
-            held = self._holding
-
-            def chfl_member() -> Finishing:
-                own = chfl.Member(held.rows, device=self._device)
-
-                def keep() -> None:
-                    self._keep_model(trained_model(own, held), scores_of(own, held), folder)
-
-                return Finishing(own, chfl.Finish, keep)
-
-            return chfl_member
-        if algorithm == "hyfem":
-            assert self._blocks is not None
-            blocks, task = self._blocks, dd.Classification(classes_of(self._site))
-
-            def hyfem_member() -> Finishing:
-                own = blocks.member(task, self._device)
-
-                def keep() -> None:
-                    model = hyfem_evaluation.model_of(own, blocks)
-                    self._keep_model(model, hyfem_evaluation.scores_of_member(own, blocks), folder)
-
-                return Finishing(own, hyfem.Finish, keep)
-
-            return hyfem_member
-        assert self._x is not None
-        shared = dd.SharedRows(self._site.name, self._x, self._stored(run, driver).rows_S)
-        made = self._site.passive if algorithm == "apfed" else self._site.member
-        return lambda: made(shared, self._device)
 
     def _keep_model(self, model: Model, scores: Mapping[str, float], folder: Path) -> None:
         """Save what this party can use alone, and say how good it is on its own test rows."""

@@ -50,21 +50,33 @@ class PartySection(Section):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What a party can be asked for: its name in a policy, and the messages it comes in."""
+    """What a party can be asked for.
+
+    Attributes:
+        policy: its name in a policy.
+        messages: the wire names that it comes in.
+        weights: whether its messages hold weights, and so no rows to count.
+        goes_on: whether its driver goes on where a party is at an older step than it was: with a
+            state that is the party's own (APFed, HyFEM), or told by the number of the round (CHFL).
+            Classic vertical learning would go on with weights of no run, so its driver must say
+            which step with ``Restore``.
+    """
 
     policy: str
     messages: tuple[str, ...]
+    weights: bool = False
+    goes_on: bool = True
 
 
 #: The part of a message's wire name before the dot -> the algorithm.
 ALGORITHMS: Mapping[str, Algorithm] = {
-    prefix: Algorithm(policy, tuple(message.wire_name() for message in accepts))
-    for prefix, policy, accepts in (
+    prefix: Algorithm(policy, tuple(message.wire_name() for message in accepts), *about)
+    for prefix, policy, accepts, *about in (
         ("psi", "align", psi.Responder.accepts),
         ("apfed", "apfed", apfed.Passive.accepts),
-        ("vertical", "tvfl", vertical.Member.accepts),
-        ("chfl", "chfl", chfl.Member.accepts),
-        ("hyfem", "hyfem", hyfem.Member.accepts),
+        ("vertical", "tvfl", vertical.Member.accepts, False, False),
+        ("chfl", "chfl", chfl.Member.accepts, True),
+        ("hyfem", "hyfem", hyfem.Member.accepts, True),
     )
 }
 

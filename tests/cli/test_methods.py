@@ -69,6 +69,12 @@ class Guessing:
     def load_sites(self, run: Any, sites: Any, *, where: str, show_progress: bool) -> Any:
         raise ConfigError(f"{where}: guessing is simulated only")
 
+    def members(self, site: Any, allowed: Any) -> dict[str, Any]:
+        return {}
+
+    def describe(self, site: Any, agreed: Any) -> tuple[str, ...]:
+        return ()
+
     def load_driver(self, run: Any, driver: Any, *, where: str) -> Any:
         raise AssertionError("no driver without an engine that has one")
 

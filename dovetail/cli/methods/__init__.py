@@ -6,13 +6,14 @@ Each is a file of this package with what ``Method`` lists; its section of the ru
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from dovetail import data as dd
 from dovetail.cli.methods import apfed, chfl, hyfem
+from dovetail.cli.methods.members import Maker
 from dovetail.errors import ConfigError
 from dovetail.evaluation import Setup
 
@@ -57,6 +58,15 @@ class Method(Protocol):
         self, run: RunFile, sites: Mapping[str, Site], *, where: str, show_progress: bool
     ) -> tuple[dd.Partitioned, dd.Alignment | None, dd.Alignment | None]:
         """Party files: training and test data, and how each is aligned, where that matters."""
+
+    def members(self, site: Site, allowed: Collection[str]) -> Mapping[str, Maker]:
+        """Algorithm (a message's prefix) -> what makes a party's side of its runs.
+
+        Of its own algorithms, those among ``allowed``. Mistakes in the table are told now.
+        """
+
+    def describe(self, site: Site, agreed: Collection[str]) -> Iterable[str]:
+        """Lines on what a party does that agrees to these algorithms, by their policy's names."""
 
     def load_driver(
         self, run: RunFile, driver: Driver | Coordinator, *, where: str

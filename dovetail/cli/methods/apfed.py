@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
@@ -10,12 +10,14 @@ from pydantic import Field
 
 from dovetail import data as dd
 from dovetail.algorithms import apfed
+from dovetail.cli.methods.members import Asked, Maker
 from dovetail.cli.parties import align_sites, label_owner, stored_alignment
 from dovetail.cli.sections import EncoderField, encoder_spec
 from dovetail.cli.validation import validate
 from dovetail.errors import ConfigError
 from dovetail.evaluation.apfed import ApfedSetup, PassiveSetup, Stage
 from dovetail.models import Head
+from dovetail.network.checkpoint import StatefulParty
 
 if TYPE_CHECKING:
     from dovetail.cli.driver import Coordinator, Driver
@@ -161,6 +163,34 @@ def load_sites(
             'method = "alone"'
         )
     return _split(run, sites, active, _alignment(sites, active, show_progress=show_progress))
+
+
+def members(site: Site, allowed: Collection[str]) -> dict[str, Maker]:
+    """Algorithm -> what makes the party's side of its runs, of those that its policy allows.
+
+    The table is encoded now: its mistakes are told at once.
+    """
+    allowed = [name for name in ("apfed", "vertical") if name in allowed]
+    if not allowed:
+        return {}
+    x = site.table.encoded(site.fit_input()).joined()
+
+    def maker(make: Callable[[dd.SharedRows, torch.device], StatefulParty]) -> Maker:
+        def of_run(asked: Asked) -> Callable[[], StatefulParty]:
+            shared = dd.SharedRows(site.name, x, asked.rows_S())
+            return lambda: make(shared, asked.device)
+
+        return of_run
+
+    makers = {"apfed": maker(site.passive), "vertical": maker(site.member)}
+    return {name: makers[name] for name in allowed}
+
+
+def describe(site: Site, agreed: Collection[str]) -> Iterator[str]:
+    """What the party will do, of what its policy agrees to."""
+    if "apfed" in agreed or "tvfl" in agreed:
+        section = site.file.apfed
+        yield f"trains     its own network, {section.loss} loss, rate {section.learning_rate:g}"
 
 
 def load_driver(

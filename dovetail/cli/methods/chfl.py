@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 from weakref import WeakKeyDictionary
@@ -21,6 +21,7 @@ from dovetail.cli.methods.homes import (
     check_stages,
     draw_share,
 )
+from dovetail.cli.methods.members import Asked, Finishing, Maker
 from dovetail.cli.sections import Section
 from dovetail.errors import ConfigError
 from dovetail.evaluation.chfl import (
@@ -30,8 +31,11 @@ from dovetail.evaluation.chfl import (
     Search,
     Stage,
     holdings,
+    scores_of,
     stage_config,
+    trained_model,
 )
+from dovetail.network.checkpoint import StatefulParty
 
 if TYPE_CHECKING:
     from dovetail.cli.driver import Coordinator, Driver
@@ -145,6 +149,30 @@ def load_sites(
     )
     first = next(iter(held.values()))
     return Homes(federation, None, first.rows.task, {}, first.label, held), None, None
+
+
+def members(site: Site, allowed: Collection[str]) -> dict[str, Maker]:
+    """Algorithm -> what makes the party's side of its runs, where its policy allows them."""
+    if "chfl" not in allowed:
+        return {}
+    held = holding(site)  # now: mistakes in the table are told at once
+
+    def of_run(asked: Asked) -> Callable[[], StatefulParty]:
+        def make() -> StatefulParty:
+            own = chfl.Member(held.rows, device=asked.device)
+            keep = lambda: asked.keep(trained_model(own, held), scores_of(own, held))  # noqa: E731
+            return Finishing(own, chfl.Finish, keep)
+
+        return make
+
+    return {"chfl": of_run}
+
+
+def describe(site: Site, agreed: Collection[str]) -> Iterator[str]:
+    """What the party will do, of what its policy agrees to."""
+    if "chfl" in agreed and isinstance(site.table.x, dd.Table):
+        num_offered = len(site.table.x.select(site.file.chfl.common))
+        yield f"offers     {num_offered} columns to be common, of which it tells mean and spread"
 
 
 def load_driver(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -20,11 +20,22 @@ from dovetail.cli.methods.homes import (
     check_stages,
     draw_share,
 )
+from dovetail.cli.methods.members import Asked, Finishing, Maker
 from dovetail.cli.sections import PartyName, Section
 from dovetail.errors import ConfigError
-from dovetail.evaluation.hyfem import SERVER, Holding, HyfemSetup, Stage, holdings, stage_config
+from dovetail.evaluation.hyfem import (
+    SERVER,
+    Holding,
+    HyfemSetup,
+    Stage,
+    holdings,
+    model_of,
+    scores_of_member,
+    stage_config,
+)
 from dovetail.models import Perceptron
 from dovetail.models.blocks import Extractor, ResNet18, SmallCnn, Unchanged
+from dovetail.network.checkpoint import StatefulParty
 
 if TYPE_CHECKING:
     from dovetail.cli.driver import Coordinator, Driver
@@ -258,6 +269,32 @@ def load_sites(
     federation = dd.Federation(own.train for own in held.values())
     label = next(iter(held.values())).label
     return Homes(federation, None, task, {}, label, held), None, None
+
+
+def members(site: Site, allowed: Collection[str]) -> dict[str, Maker]:
+    """Algorithm -> what makes the party's side of its runs, where its policy allows them."""
+    if "hyfem" not in allowed:
+        return {}
+    held = holding(site)  # now: mistakes in the table are told at once
+    task = dd.Classification(classes_of(site))
+
+    def of_run(asked: Asked) -> Callable[[], StatefulParty]:
+        def make() -> StatefulParty:
+            own = held.member(task, asked.device)
+            keep = lambda: asked.keep(model_of(own, held), scores_of_member(own, held))  # noqa: E731
+            return Finishing(own, hyfem.Finish, keep)
+
+        return make
+
+    return {"hyfem": of_run}
+
+
+def describe(site: Site, agreed: Collection[str]) -> Iterator[str]:
+    """What the party will do, of what its policy agrees to."""
+    if "hyfem" in agreed:
+        columns = any(names for names in site.table.blocks.values())
+        told = ", of whose columns it tells mean and spread" if columns else ""
+        yield f"shares     weights of its blocks {', '.join(site.table.blocks)}{told}"
 
 
 def load_driver(
