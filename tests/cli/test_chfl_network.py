@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from federations import PATIENCE_S, Federation, free_port
 
 import dovetail as package
 from dovetail import data as dd
@@ -28,9 +23,6 @@ from dovetail.evaluation.chfl import ChflSetup
 from dovetail.network import InProcess
 
 pytestmark = pytest.mark.network
-
-#: Seconds until a process that says nothing has failed: of a machine with much else to do.
-PATIENCE_S = 180.0
 
 NAMES = ("north", "south")
 
@@ -66,68 +58,6 @@ common = ["mean *"]
 """
 
 
-@dataclass(eq=False)
-class Process:
-    """A command that runs on its own."""
-
-    process: subprocess.Popen[bytes]
-    output: Path
-
-    def said(self) -> str:
-        return self.output.read_text()
-
-    def wait_for(self, words: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not re.search(words, self.said()):
-            assert time.monotonic() < deadline, f"no {words!r} in: {self.said()}"
-            assert self.process.poll() is None, self.said()
-            time.sleep(0.02)
-
-    def ended(self) -> int:
-        return self.process.wait(timeout=PATIENCE_S)
-
-
-@dataclass(eq=False)
-class Federation:
-    """Two clinics' files and certificates, and a coordinator's, in one folder."""
-
-    folder: Path
-    port: int
-    started: list[Process]
-
-    def start(self, *arguments: object) -> Process:
-        output = self.folder / f"output-{len(self.started)}"
-        command = [sys.executable, "-m", "dovetail.cli.main", *map(str, arguments)]
-        with output.open("wb") as file:
-            process = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=file)
-        self.started.append(Process(process, output))
-        return self.started[-1]
-
-    def join(self, name: str) -> Process:
-        return self.start("join", f"{name}.toml", "--driver", f"127.0.0.1:{self.port}")
-
-    def result(self, out: str) -> Any:
-        return json.loads((self.folder / out / "result.json").read_text())
-
-    def lines(self, out: str) -> list[Any]:
-        path = self.folder / out / "metrics.jsonl"
-        text = path.read_text() if path.exists() else ""
-        whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-        return [json.loads(line) for line in whole]
-
-    def wait_for_round(self, out: str, number: int, driver: Process) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while len(self.lines(out)) < number:
-            assert time.monotonic() < deadline, driver.said()
-            assert driver.process.poll() is None, driver.said()
-            time.sleep(0.005)
-
-    def kept_models(self, name: str) -> dict[str, Path]:
-        """Stage -> the model that a party saved at its home."""
-        folders = (self.folder / f"{name}.site" / "models").iterdir()
-        return {folder.name.split("+")[1]: folder for folder in folders}
-
-
 @pytest.fixture
 def federation(dovetail: Any, tmp_path: Path) -> Iterator[Federation]:
     pooled, _ = dd.load("breast-cancer")
@@ -143,9 +73,7 @@ def federation(dovetail: Any, tmp_path: Path) -> Iterator[Federation]:
             {"row": part.ids, "diagnosis": part.labels.values, **columns},
         )
         (tmp_path / f"{name}.toml").write_text(PARTY.format(name=name))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     (tmp_path / "network.toml").write_text(RUN.format(port=port))
     here = re.sub(r"\[engine\].*?(?=\[chfl\])", "", RUN, flags=re.DOTALL)
     here = here.replace("[chfl]", 'parties = ["north.toml", "south.toml"]\n[chfl]')
@@ -153,13 +81,8 @@ def federation(dovetail: Any, tmp_path: Path) -> Iterator[Federation]:
     named = (*NAMES, "coordinator", "--driver", "coordinator", "--host", "127.0.0.1")
     done = dovetail("certificates", *named, "-q")
     assert done.code == 0, done.err
-    made = Federation(tmp_path, port, [])
-    yield made
-    for each in made.started:
-        with suppress(ProcessLookupError):
-            each.process.send_signal(signal.SIGCONT)
-            each.process.kill()
-        each.process.wait()
+    with Federation(tmp_path, port).ending() as made:
+        yield made
 
 
 def in_one_process(run_file: Path) -> dict[str, dict[str, torch.Tensor]]:
@@ -208,7 +131,7 @@ def test_a_round_closes_at_its_deadline_with_who_answered(federation: Federation
     north, south = (federation.join(name) for name in NAMES)
     settings = ("--set", "chfl.rounds=400", "--set", "rulers=[]", "--set", "chfl.timeout_s=2")
     driver = federation.start("train", "network.toml", "--out", "apart", *settings)
-    federation.wait_for_round("apart", 3, driver)
+    federation.wait_for_lines("apart", 3, driver)
     south.process.send_signal(signal.SIGSTOP)
     before = len(federation.lines("apart"))
     deadline = time.monotonic() + PATIENCE_S
@@ -222,7 +145,7 @@ def test_a_round_closes_at_its_deadline_with_who_answered(federation: Federation
     )  # 2 s for the round, 2 s for the average, and what else is running
     south.process.send_signal(signal.SIGCONT)
     back = len(federation.lines("apart"))
-    federation.wait_for_round("apart", back + 3, driver)
+    federation.wait_for_lines("apart", back + 3, driver)
     assert driver.ended() == 0, driver.said()
     said = federation.result("apart")
     assert said["missed"]["south"]["rounds"] >= 1
@@ -239,7 +162,7 @@ def test_a_coordinator_that_was_killed_goes_on_where_it_was(federation: Federati
     whole = federation.start("train", "network.toml", "--out", "whole", *settings)
     assert whole.ended() == 0, whole.said()
     driver = federation.start("train", "network.toml", "--out", "stopped", *settings)
-    federation.wait_for_round("stopped", 5, driver)
+    federation.wait_for_lines("stopped", 5, driver)
     driver.process.kill()
     driver.ended()
     assert len(federation.lines("stopped")) < 60

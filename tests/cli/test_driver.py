@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from federations import PATIENCE_S, Federation, free_port
 
 from dovetail.alignment.stored import load_rows
 from dovetail.network.ledger import verify
-
-#: Seconds until a process that says nothing has failed: of a machine with much else to do.
-PATIENCE_S = 180.0
 
 #: As ``PARTY_RUN`` of conftest.py, with the partners elsewhere.
 RUN = """
@@ -48,13 +42,6 @@ learning_rate = 0.05
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def result(folder: Path) -> Any:
     """What a run found, but seconds."""
 
@@ -71,60 +58,10 @@ def weights(folder: Path) -> bytes:
 
 
 @dataclass(eq=False)
-class Process:
-    """A command that runs on its own."""
+class Clinics(Federation):
+    """A clinic that drives, a lab and a registry."""
 
-    process: subprocess.Popen[bytes]
-    output: Path
-
-    def said(self) -> str:
-        return self.output.read_text()
-
-    def wait_for(self, words: str, timeout_s: float = PATIENCE_S) -> float:
-        """When these words were seen."""
-        deadline = time.monotonic() + timeout_s
-        while not re.search(words, self.said()):
-            assert time.monotonic() < deadline, f"no {words!r} in: {self.said()}"
-            assert self.process.poll() is None, self.said()
-            time.sleep(0.01)
-        return time.monotonic()
-
-    def signal(self, number: int) -> float:
-        """Sends it; gives when."""
-        self.process.send_signal(number)
-        return time.monotonic()
-
-    def ended(self, timeout_s: float = PATIENCE_S) -> int:
-        return self.process.wait(timeout=timeout_s)
-
-
-@dataclass(eq=False)
-class Federation:
-    """A clinic that drives, a lab and a registry, with certificates, in one folder."""
-
-    dealt: Any
-    port: int
-    started: list[Process]
-
-    @property
-    def folder(self) -> Path:
-        folder: Path = self.dealt.folder
-        return folder
-
-    def start(self, *arguments: object) -> Process:
-        output = self.folder / f"output-{len(self.started)}"
-        command = [sys.executable, "-m", "dovetail.cli.main", *map(str, arguments)]
-        with output.open("wb") as file:
-            process = subprocess.Popen(
-                command, cwd=self.folder, stdout=file, stderr=file, env={**os.environ}
-            )
-        self.started.append(Process(process, output))
-        return self.started[-1]
-
-    def join(self, name: str) -> Process:
-        return self.start(
-            "join", f"{name}.toml", "--driver", f"127.0.0.1:{self.port}", "--name", "clinic"
-        )
+    dealt: Any = None
 
     def write_run(self, *changes: tuple[str, str], name: str = "network.toml") -> Path:
         text = RUN.format(port=self.port)
@@ -142,35 +79,15 @@ class Federation:
         path.write_text(text)
         return path
 
-    def num_lines(self, out: str) -> int:
-        path = self.folder / out / "metrics.jsonl"
-        return path.read_bytes().count(b"\n") if path.exists() else 0
-
-    def last_line(self, out: str) -> dict[str, Any]:
-        lines = (self.folder / out / "metrics.jsonl").read_text().splitlines(keepends=True)
-        return dict(json.loads([line for line in lines if line.endswith("\n")][-1]))
-
-    def wait_for_line(self, out: str, number: int, driver: Process) -> float:
-        deadline = time.monotonic() + PATIENCE_S
-        while self.num_lines(out) < number:
-            assert time.monotonic() < deadline, driver.said()
-            assert driver.process.poll() is None, driver.said()
-            time.sleep(0.005)
-        return time.monotonic()
-
 
 @pytest.fixture
-def federation(deal: Any, dovetail: Any) -> Iterator[Federation]:
+def federation(deal: Any, dovetail: Any) -> Iterator[Clinics]:
     dealt = deal()
     named = ("clinic", "lab", "registry", "--driver", "clinic", "--host", "127.0.0.1")
     assert dovetail("certificates", *named, "-q").code == 0
-    made = Federation(dealt, free_port(), [])
-    yield made
-    for each in made.started:
-        with suppress(ProcessLookupError):
-            os.kill(each.process.pid, signal.SIGCONT)
-            each.process.kill()
-        each.process.wait()
+    made = Clinics(dealt.folder, free_port(), ("--name", "clinic"), dealt=dealt)
+    with made.ending():
+        yield made
 
 
 # --- Mistakes -------------------------------------------------------------------------------------
@@ -222,14 +139,14 @@ def assert_refused(done: Any, words: str) -> None:
     ],
 )
 def test_a_mistake_in_the_run_file_is_one_sentence(
-    federation: Federation, dovetail: Any, old: str, new: str, words: str
+    federation: Clinics, dovetail: Any, old: str, new: str, words: str
 ) -> None:
     assert_refused(dovetail("train", federation.write_run((old, new))), words)
     assert not (federation.folder / "out").exists()
 
 
 def test_a_driver_needs_its_port_its_folder_and_a_certificate_that_drives(
-    federation: Federation, dovetail: Any
+    federation: Clinics, dovetail: Any
 ) -> None:
     run = federation.write_run()
     with socket.socket() as other:
@@ -264,14 +181,14 @@ def test_a_driver_needs_its_port_its_folder_and_a_certificate_that_drives(
     ],
 )
 def test_a_mistake_in_aligning_is_one_sentence(
-    federation: Federation, dovetail: Any, arguments: str, words: str
+    federation: Clinics, dovetail: Any, arguments: str, words: str
 ) -> None:
     federation.write_run()
     assert_refused(dovetail("align", *arguments.split()), words)
 
 
 def test_the_settings_of_a_network_are_kept_with_the_run_and_repeat_it(
-    federation: Federation, tmp_path: Path
+    federation: Clinics, tmp_path: Path
 ) -> None:
     from dovetail.cli.runfile import check_run, load_run, resolved
 
@@ -292,9 +209,7 @@ def test_the_settings_of_a_network_are_kept_with_the_run_and_repeat_it(
     assert here["engine"] == {"kind": "inprocess", "precision": "float32"}
 
 
-def test_codes_of_half_the_bytes_travel_in_process_too(
-    federation: Federation, dovetail: Any
-) -> None:
+def test_codes_of_half_the_bytes_travel_in_process_too(federation: Clinics, dovetail: Any) -> None:
     run = federation.write_here()
     dovetail("train", run, "--out", "whole", "-q")
     dovetail("train", run, "--out", "half", "-q", "--set", "engine.precision=float16")
@@ -313,7 +228,7 @@ def test_codes_of_half_the_bytes_travel_in_process_too(
     ids=["C", "mixed"],  # R: with a driver that is stopped, below
 )
 def test_parties_on_machines_of_their_own_train_the_same_model(
-    federation: Federation, dovetail: Any, losses: tuple[str, str]
+    federation: Clinics, dovetail: Any, losses: tuple[str, str]
 ) -> None:
     for name, loss in zip(("lab", "registry"), losses, strict=True):
         federation.dealt.change(f"{name}.toml", ("[apfed]", f'[apfed]\nloss = "{loss}"'))
@@ -357,7 +272,7 @@ def test_parties_on_machines_of_their_own_train_the_same_model(
 
 @pytest.mark.network
 def test_aligning_finds_the_intersection_and_a_run_of_another_alignment_is_refused(
-    federation: Federation, dovetail: Any
+    federation: Clinics, dovetail: Any
 ) -> None:
     folder, dealt = federation.folder, federation.dealt
     for name in ("lab", "registry"):
@@ -418,20 +333,20 @@ LONGER = (("epochs = 2", "epochs = 8\nsteps_per_epoch = 60"), ('["alone", "tvfl"
 
 @pytest.mark.network
 def test_a_driver_that_is_stopped_or_killed_goes_on_to_the_same_model(
-    federation: Federation, dovetail: Any
+    federation: Clinics, dovetail: Any
 ) -> None:
     partners = [federation.join(name) for name in ("lab", "registry")]
     run = federation.write_run(*LONGER)
     train = ("train", run, "--out", "apart", "-q")
     first = federation.start(*train)
-    federation.wait_for_line("apart", 2, first)
+    federation.wait_for_lines("apart", 2, first)
     stopped_at = first.signal(signal.SIGINT)
     assert first.ended() == 130
     ended_s = time.monotonic() - stopped_at
     assert ended_s < 5
     assert "Traceback" not in first.said()
     second = federation.start(*train, "--resume")
-    federation.wait_for_line("apart", 5, second)
+    federation.wait_for_lines("apart", 5, second)
     killed_at = second.signal(signal.SIGKILL)
     assert second.ended() == -signal.SIGKILL
     done = dovetail(*train, "--resume")
@@ -448,7 +363,7 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_to_the_same_model(
 
 @pytest.mark.network
 def test_a_partner_that_dies_or_stalls_is_done_without_and_taken_back(
-    federation: Federation, dovetail: Any
+    federation: Clinics, dovetail: Any
 ) -> None:
     changes = (
         ("epochs = 2", "epochs = 250\nsteps_per_epoch = 20\ntimeout_s = 1"),
@@ -463,24 +378,24 @@ def test_a_partner_that_dies_or_stalls_is_done_without_and_taken_back(
     figures = []  # printed when all is done: pytest -rP shows them
     epoch = 20
     for fault in ("kill -9", "kill -9 again"):
-        federation.wait_for_line("apart", epoch, driver)
+        federation.wait_for_lines("apart", epoch, driver)
         num_before = driver.said().count("lost 'lab'")
         struck_at = lab.signal(signal.SIGKILL)
         lab.ended()
         lost_at = driver.wait_for(f"(?s)(lost 'lab'.*){{{num_before + 1}}}")
         lab = federation.join("lab")
         back_at = driver.wait_for(f"(?s)('lab' is back.*){{{num_before + 1}}}")
-        epoch = federation.num_lines("apart") + 20
-        on_at = federation.wait_for_line("apart", epoch - 19, driver)
+        epoch = len(federation.lines("apart")) + 20
+        on_at = federation.wait_for_lines("apart", epoch - 19, driver)
         figures.append(
             f"{fault}: noticed after {lost_at - struck_at:.1f} s, back {back_at - struck_at:.1f} s,"
             f" the next epoch done {on_at - struck_at:.1f} s after it"
         )
-    federation.wait_for_line("apart", epoch, driver)
+    federation.wait_for_lines("apart", epoch, driver)
     struck_at = lab.signal(signal.SIGSTOP)
-    on_at = federation.wait_for_line("apart", federation.num_lines("apart") + 2, driver)
+    on_at = federation.wait_for_lines("apart", len(federation.lines("apart")) + 2, driver)
     woken_at = lab.signal(signal.SIGCONT)
-    while "missed" in federation.last_line("apart"):
+    while "missed" in federation.lines("apart")[-1]:
         assert time.monotonic() < woken_at + PATIENCE_S, driver.said()
         assert driver.process.poll() is None, "it was not taken back in time"
         time.sleep(0.005)

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from federations import PATIENCE_S, Federation, free_port
 
 import dovetail as package
 from dovetail import data as dd
 
 pytestmark = pytest.mark.network
-
-#: Seconds until a process that says nothing has failed: of a machine with much else to do.
-PATIENCE_S = 180.0
 
 #: Columns in groups; no party has all.
 GROUPS = {"size": ["* area", "* radius"], "looks": ["* texture"], "shape": ["* symmetry"]}
@@ -79,68 +71,6 @@ classes = ["benign", "malignant"]
 """
 
 
-@dataclass(eq=False)
-class Process:
-    """A command that runs on its own."""
-
-    process: subprocess.Popen[bytes]
-    output: Path
-
-    def said(self) -> str:
-        return self.output.read_text()
-
-    def wait_for(self, words: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not re.search(words, self.said()):
-            assert time.monotonic() < deadline, f"no {words!r} in: {self.said()}"
-            assert self.process.poll() is None, self.said()
-            time.sleep(0.02)
-
-    def ended(self) -> int:
-        return self.process.wait(timeout=PATIENCE_S)
-
-
-@dataclass(eq=False)
-class Federation:
-    """Two clinics' files and certificates, and a server's, in one folder."""
-
-    folder: Path
-    port: int
-    started: list[Process]
-
-    def start(self, *arguments: object) -> Process:
-        output = self.folder / f"output-{len(self.started)}"
-        command = [sys.executable, "-m", "dovetail.cli.main", *map(str, arguments)]
-        with output.open("wb") as file:
-            process = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=file)
-        self.started.append(Process(process, output))
-        return self.started[-1]
-
-    def join(self, name: str) -> Process:
-        return self.start("join", f"{name}.toml", "--driver", f"127.0.0.1:{self.port}")
-
-    def result(self, out: str) -> Any:
-        return json.loads((self.folder / out / "result.json").read_text())
-
-    def lines(self, out: str) -> list[Any]:
-        path = self.folder / out / "metrics.jsonl"
-        text = path.read_text() if path.exists() else ""
-        whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-        return [json.loads(line) for line in whole]
-
-    def wait_for_round(self, out: str, number: int, driver: Process) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while len(self.lines(out)) < number:
-            assert time.monotonic() < deadline, driver.said()
-            assert driver.process.poll() is None, driver.said()
-            time.sleep(0.005)
-
-    def kept_models(self, name: str) -> dict[str, Path]:
-        """Stage -> the model that a party saved at its home."""
-        folders = (self.folder / f"{name}.site" / "models").iterdir()
-        return {folder.name.split("+")[1]: folder for folder in folders}
-
-
 @pytest.fixture
 def federation(dovetail: Any, tmp_path: Path) -> Iterator[Federation]:
     pooled, _ = dd.load("breast-cancer")
@@ -157,21 +87,14 @@ def federation(dovetail: Any, tmp_path: Path) -> Iterator[Federation]:
         )
         blocks = "".join(f"blocks.{block} = {json.dumps(GROUPS[block])}\n" for block in held)
         (tmp_path / f"{name}.toml").write_text(PARTY.format(name=name, blocks=blocks))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     (tmp_path / "network.toml").write_text(NETWORK.format(port=port) + HYFEM)
     (tmp_path / "here.toml").write_text(HERE + HYFEM)
     named = (*HELD, "server", "--driver", "server", "--host", "127.0.0.1")
     done = dovetail("certificates", *named, "-q")
     assert done.code == 0, done.err
-    made = Federation(tmp_path, port, [])
-    yield made
-    for each in made.started:
-        with suppress(ProcessLookupError):
-            each.process.send_signal(signal.SIGCONT)
-            each.process.kill()
-        each.process.wait()
+    with Federation(tmp_path, port).ending() as made:
+        yield made
 
 
 def test_parties_on_machines_of_their_own_end_with_the_same_weights(
@@ -211,7 +134,7 @@ def test_a_round_closes_at_its_deadline_with_who_answered(federation: Federation
     north, south = (federation.join(name) for name in HELD)
     settings = ("--set", "hyfem.rounds=300", "--set", "rulers=[]", "--set", "hyfem.timeout_s=2")
     driver = federation.start("train", "network.toml", "--out", "apart", *settings)
-    federation.wait_for_round("apart", 3, driver)
+    federation.wait_for_lines("apart", 3, driver)
     south.process.send_signal(signal.SIGSTOP)
     before = len(federation.lines("apart"))
     deadline = time.monotonic() + PATIENCE_S
@@ -237,7 +160,7 @@ def test_a_server_that_was_killed_goes_on_where_it_was(federation: Federation) -
     whole = federation.start("train", "network.toml", "--out", "whole", *settings)
     assert whole.ended() == 0, whole.said()
     driver = federation.start("train", "network.toml", "--out", "stopped", *settings)
-    federation.wait_for_round("stopped", 5, driver)
+    federation.wait_for_lines("stopped", 5, driver)
     driver.process.kill()
     driver.ended()
     assert len(federation.lines("stopped")) < 60
