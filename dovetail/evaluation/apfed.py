@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -22,6 +23,7 @@ from dovetail.errors import ConfigError
 from dovetail.evaluation.experiment import Observer, Outcome, is_due, score_party, told
 from dovetail.models import EncoderSpec, Head
 from dovetail.network import Checkpoint, Engine, InProcess, Precision
+from dovetail.network.checkpoint import StatefulParty
 
 #: What can be trained. "apfed" has passive parties as they are set up; "apfed-r" and "apfed-c" give
 #: all of them the reconstruction or the contrastive loss. "alone" is the active party without
@@ -132,11 +134,7 @@ def _train_active(
     engine: Engine = InProcess({}, driver=setup.active)
     if stage in _LOSSES:
         alignment = setup.align()
-        if setup.connect is not None:
-            engine = setup.connect(stage)
-        else:
-            parties = checkpoint.hosting(_passives(setup, stage, alignment))
-            engine = InProcess(parties, driver=setup.active, precision=setup.precision)
+        engine = _engine(setup, stage, checkpoint, partial(_passives, setup, stage, alignment))
     elif stage == "pooled":
         data = pool(setup.data, train, setup.active, setup.align())
         test_alignment = setup.align_test()
@@ -157,12 +155,7 @@ def _train_active(
 
     outcome = Outcome()
     for epoch in apfed.train(active, engine, checkpoint):
-        line: dict[str, Any] = {
-            "epoch": epoch.number,
-            "loss": epoch.loss,
-            "seconds": epoch.seconds,
-            "steps": epoch.num_steps,
-        }
+        line = _line(epoch)
         if test_data is not None and _is_due(setup, epoch.number):
             assert test_data.labels is not None
             outputs = active.model().outputs(test_data.joined())
@@ -181,6 +174,29 @@ def _train_active(
         inputs = {block: setup.data.inputs[setup.active] for block in model.shapes}
         outcome.models[setup.active] = replace(model, inputs=inputs, about=about)
     return outcome
+
+
+def _engine(
+    setup: ApfedSetup,
+    stage: str,
+    checkpoint: Checkpoint,
+    make: Callable[[], Mapping[str, StatefulParty]],
+) -> Engine:
+    """What reaches the partners of a stage: elsewhere, or made here."""
+    if setup.connect is not None:
+        return setup.connect(stage)
+    parties = checkpoint.hosting(make())
+    return InProcess(parties, driver=setup.active, precision=setup.precision)
+
+
+def _line(epoch: apfed.Epoch | vertical.Epoch) -> dict[str, Any]:
+    """What a line of ``metrics.jsonl`` says of an epoch, but for scores."""
+    return {
+        "epoch": epoch.number,
+        "loss": epoch.loss,
+        "seconds": epoch.seconds,
+        "steps": epoch.num_steps,
+    }
 
 
 def _on_common_rows(setup: ApfedSetup, data: PartyData) -> PartyData:
@@ -210,11 +226,7 @@ def _train_vertical(
     """Classic vertical learning, scored with its partners present and with them gone."""
     test, test_alignment = setup.data.test, setup.align_test()
     config = vertical.Config(**setup.config.model_dump(include=set(vertical.Config.model_fields)))
-    if setup.connect is not None:
-        engine = setup.connect(stage)
-    else:
-        parties = checkpoint.hosting(_members(setup, config))
-        engine = InProcess(parties, driver=setup.active, precision=setup.precision)
+    engine = _engine(setup, stage, checkpoint, partial(_members, setup, config))
     if not engine.parties:
         raise ConfigError("the ruler 'tvfl' needs at least one party beside the active one")
     owner = vertical.Owner(
@@ -230,12 +242,7 @@ def _train_vertical(
 
     outcome = Outcome()
     for epoch in vertical.train(owner, engine, checkpoint):
-        line: dict[str, Any] = {
-            "epoch": epoch.number,
-            "loss": epoch.loss,
-            "seconds": epoch.seconds,
-            "steps": epoch.num_steps,
-        }
+        line = _line(epoch)
         if test is not None and test_alignment is not None and _is_due(setup, epoch.number):
             together = _score_together(setup, owner, engine, test, test_alignment)
             if together is not None:
