@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 FOLDER = Path(__file__).parent / "results"
+DOCS = Path(__file__).parents[1] / "docs"
 
 
 def machine() -> dict[str, Any]:
@@ -42,6 +44,17 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     names = list(rows[0])
     cells = [names, ["---"] * len(names), *([_cell(row[name]) for name in names] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+
+
+def insert(page: Path, marker: str, table: str) -> None:
+    """Put a table between a marker's comments."""
+    pattern = rf"(<!-- {marker} -->\n).*?(<!-- /{marker} -->)"
+    text, found = re.subn(
+        pattern, lambda match: f"{match[1]}{table}{match[2]}", page.read_text(), flags=re.DOTALL
+    )
+    if not found:
+        raise SystemExit(f"{page} has no marker {marker!r}")
+    page.write_text(text)
 
 
 def _cell(value: Any) -> str:

@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks._results import FOLDER, markdown
-from benchmarks.chfl_tables import DOCS, insert
+from benchmarks._results import DOCS, FOLDER, insert, markdown
 
 CELLS = {
     "cifar10-12": "CIFAR-10, 12 blocks, 9 parties",
@@ -40,14 +39,15 @@ SCORES = {
 }
 
 VARIANTS = {
-    "": "matched every round (the default)",
-    "-unmatched": "never matched, one start (`match_rounds = 0`)",
-    "-own": 'own starts, matched (`start = "own"`)',
-    "-own-unmatched": "own starts, never matched",
-    "-class-weights": "`class_weights = true`",
-    "-free": '`width = "free"`',
-    "-distance": '`cost = "distance"`',
-    "-unmatched-class-weights": "never matched, `class_weights = true`",
+    "": "one start, matched every round (the default)",
+    "-unmatched": "one start, never matched (`match_rounds = 0`)",
+    "-class-weights": "one start, matched, `class_weights = true`",
+    "-own-unmatched": 'own starts (`start = "own"`), never matched',
+    "-own": "own starts, matched every round",
+    "-own-frozen": "own starts, matched in round 1, then kept (`match_rounds = 1`)",
+    "-own-class-weights": "own starts, matched, `class_weights = true`",
+    "-own-free": 'own starts, matched, `width = "free"`',
+    "-own-distance": 'own starts, matched, `cost = "distance"`',
 }
 
 
@@ -101,7 +101,7 @@ def main_table(out: Path) -> Iterator[dict[str, Any]]:
 
 def ablation(out: Path) -> Iterator[dict[str, Any]]:
     """What the matching buys, on the seeds that each variant has."""
-    for cell in ("fashion-4", "cifar10-12"):
+    for cell in ("fashion-4", "cifar10-4"):
         for suffix, title in VARIANTS.items():
             found = runs(out, f"{cell}{suffix}")
             if not found or not any(runs(out, f"{cell}{other}") for other in VARIANTS if other):
@@ -114,6 +114,22 @@ def ablation(out: Path) -> Iterator[dict[str, Any]]:
                 "parties": told([run["hyfem"] for run in each]),
                 "seeds": len(each),
             }
+
+
+def choices() -> Iterator[dict[str, Any]]:
+    """What was tried on held-out rows; see hyfem_choose.py."""
+    path = FOLDER / "hyfem_choice.jsonl"
+    for text in path.read_text().splitlines() if path.exists() else ():
+        line = json.loads(text)
+        scores = {name[:-2]: value for name, value in line.items() if name.endswith(" %")}
+        yield {
+            "run file": line["cell"],
+            "stage": line["stage"],
+            "rounds": line["rounds"],
+            "settings": f"`{line['settings']}`" + (", centred" if line["centred"] else ""),
+            **{SCORES[name]: "" for name in ("server", "hyfem", "standalone", "pooled")},
+            **{SCORES[name]: f"{value:.1f}" for name, value in scores.items()},
+        }
 
 
 def draw(out: Path, cells: list[str], path: Path) -> None:
@@ -159,15 +175,20 @@ def main() -> None:
     parser.add_argument("--print", action="store_true", help="print the tables, write nothing")
     arguments = parser.parse_args()
     out = arguments.out
-    tables = {"main": list(main_table(out)), "ablation": list(ablation(out))}
+    tables = {
+        "main": list(main_table(out)),
+        "ablation": list(ablation(out)),
+        "choice": list(choices()),
+    }
     for marker, rows in tables.items():
         if arguments.print:
             print(f"{marker}\n{markdown(rows) if rows else 'nothing yet'}")
         elif rows:
             lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in rows)
-            (FOLDER / f"hyfem_{marker}.jsonl").write_text(lines)
+            if marker != "choice":
+                (FOLDER / f"hyfem_{marker}.jsonl").write_text(lines)
             insert(DOCS / "hyfem.md", marker, markdown(rows))
-    cells = [cell for cell in ("cifar10-12", "eurosat-12", "cifar10-4") if runs(out, cell)]
+    cells = [cell for cell in CELLS if runs(out, cell)]
     if not arguments.print and cells:
         draw(out, cells, DOCS / "images" / "hyfem-rounds.svg")
 

@@ -57,6 +57,7 @@ Departures from the paper:
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -92,7 +93,9 @@ from dovetail.models.blocks import (
     extractor_from_json,
 )
 from dovetail.models.networks import Shape, network_input
-from dovetail.network import Checkpoint, Engine, Message, State, check_shape
+from dovetail.network import Checkpoint, Engine, Message, Replies, State, check_shape
+
+_log = logging.getLogger(__name__)
 
 _SUMMARIES: TypeAdapter[dict[str, Summary]] = TypeAdapter(dict[str, Summary])
 
@@ -227,6 +230,29 @@ class Finished(Message):
     """Party -> server: it has its model."""
 
 
+#: The most that a party's network may take, whose extractors ``Begin`` sets, in bytes of
+#: parameters; counted before anything of that size is made.
+MAX_PARAMETER_BYTES = 2**28
+
+#: The widest layer of an extractor, and the most layers, that a party counts at all.
+MAX_WIDTH, MAX_LAYERS = 2**24, 1000
+
+
+def _check_size(begin: Begin, extractors: Sequence[Extractor]) -> None:
+    """Refuse what takes long even to count."""
+    for each in extractors:
+        sizes = [size for value in asdict(each).values() for size in _whole(value)]
+        if len(sizes) > MAX_LAYERS or max(sizes, default=0) > MAX_WIDTH:
+            raise MessageError(
+                f"{begin.wire_name()}: at most {MAX_LAYERS} layers of width {MAX_WIDTH}"
+            )
+
+
+def _whole(value: Any) -> list[int]:
+    values = value if isinstance(value, tuple) else (value,)
+    return [each for each in values if isinstance(each, int)]
+
+
 # --- What a party executes ---------------------------------------------------------------------
 
 
@@ -349,6 +375,7 @@ class Member:
             extractors = tuple(extractor_from_json(json.loads(each)) for each in begin.extractors)
         except (ValidationError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise MessageError(f"{begin.wire_name()}: it cannot be read ({error})") from None
+        _check_size(begin, extractors)
         self.spec = BlocksSpec(
             tuple(self.blocks),
             tuple(tuple(block.shape[1:]) for block in self.blocks.values()),
@@ -356,6 +383,16 @@ class Member:
             self.widths,
             self.task.num_outputs,
         )
+        try:
+            with torch.device("meta"):  # takes no memory
+                num_bytes = sum(each.nbytes for each in self.spec.build().parameters())
+        except (ConfigError, RuntimeError) as error:  # a network that this block cannot have
+            raise MessageError(f"{begin.wire_name()}: {error}") from None
+        if num_bytes > MAX_PARAMETER_BYTES:
+            raise MessageError(
+                f"{begin.wire_name()}: its extractors make a network of more than "
+                f"{MAX_PARAMETER_BYTES} bytes of parameters here"
+            )
         self._begun = begin
         with RandomStream(begin.seed, self.name, "hyfem"):
             self.network = self.spec.build()
@@ -369,6 +406,7 @@ class Member:
 
     def _train(self, train: Train) -> Trained:
         """Alg. 2, ClientUpdate."""
+        self._check_begun()
         network = self._with_slice(train, load=self.config.restart or not self._started)
         self._started = True
         network.train()
@@ -414,7 +452,12 @@ class Member:
             return F.cross_entropy(outputs, target)  # Eq. (3)
         return F.mse_loss(outputs[:, 0], target)
 
+    def _check_begun(self) -> None:
+        if self.network is None:
+            raise PartyError(self.name, "was asked to train before training began")
+
     def _finish(self, finish: Finish) -> Finished:
+        self._check_begun()
         self._started = True
         self._with_slice(finish, load=True)
         return Finished()
@@ -422,8 +465,7 @@ class Member:
     def _with_slice(self, message: Train | Finish, *, load: bool) -> BlocksNetwork:
         """Its network, at the server's slice if ``load``; what pulls it is kept."""
         network = self.network
-        if network is None:
-            raise PartyError(self.name, "was asked to train before training began")
+        assert network is not None
         keeps_own = self.config.classifier == "own" if self._started else self.config.start == "own"
         shared = _vector(network.extractors)
         check_shape(message, "extractors", tuple(shared.shape), torch.float32)
@@ -968,7 +1010,9 @@ def train(
         begin(coordinator, network)
         checkpoint.save(0, coordinator, network)
     elif checkpoint.lost:  # a party that lost its disk goes on from its slice
-        _open(coordinator, network, checkpoint.lost)
+        again = _ask_to_begin(coordinator, network, checkpoint.lost)
+        for failure in again.failures.values():  # each round says so too, and goes on without it
+            _log.warning("it does not begin anew: %s", failure)
     for number in range(done + 1, coordinator.config.rounds + 1):
         yield play_round(coordinator, network, number)
         checkpoint.save(number, coordinator, network)
@@ -987,10 +1031,12 @@ def begin(coordinator: Coordinator, network: Engine) -> None:
     if not holdings:
         raise ConfigError("HyFEM needs one party or more, got none")
     coordinator.hold(dict(holdings))
-    _open(coordinator, network, network.parties)
+    _ask_to_begin(coordinator, network, network.parties).or_raise()
 
 
-def _open(coordinator: Coordinator, network: Engine, parties: Iterable[str]) -> None:
+def _ask_to_begin(
+    coordinator: Coordinator, network: Engine, parties: Iterable[str]
+) -> Replies[Ready]:
     requests = {
         party: Begin(
             coordinator.config.model_dump_json(),
@@ -1009,7 +1055,7 @@ def _open(coordinator: Coordinator, network: Engine, parties: Iterable[str]) -> 
         )
         for party in parties
     }
-    network.ask(requests, Ready).or_raise()
+    return network.ask(requests, Ready)
 
 
 def play_round(coordinator: Coordinator, network: Engine, number: int) -> Round:
@@ -1069,7 +1115,7 @@ def welcome(coordinator: Coordinator, network: Engine, party: str) -> None:
     hello = Hello(coordinator.config.class_weights)
     holding = network.ask({party: hello}, Holding).or_raise()[party]
     coordinator.welcome(party, holding)
-    _open(coordinator, network, [party])
+    _ask_to_begin(coordinator, network, [party]).or_raise()
     slice_ = Finish(*coordinator.known[party])
     network.ask({party: slice_}, Finished, timeout_s=coordinator.config.timeout_s).or_raise()
 

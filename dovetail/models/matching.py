@@ -31,11 +31,14 @@ and S, and adds log(n_i / (M - n_i)), or 2 log(gamma/M) - 2 log(rank) for a new 
 has omega = p_m and no prior. Then omega |v_j|^2 - gain_ij is twice what row j, matched to neuron i,
 adds to (11): a squared distance to the mean of what is there. It weighs the whole of (11), so its
 rows are what comes into a neuron and what goes out of it; PFNM's are what comes in, as in Eq. (20).
+
+Where each party fills all of the server's neurons, S is the same for all i, and what only i or only
+j is in changes no assignment: what is left of the gain is one product of matrices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -236,7 +239,7 @@ class _Table:
 
     Attributes:
         sums: (H, D) sum of omega v over what is matched, the prior's part included.
-        mass: (H, G) sum of omega, the prior's included.
+        mass: (H, G) sum of omega, the prior's included; (1, G) where each party fills all neurons.
         members: (H,) n_i, how many parties.
     """
 
@@ -251,7 +254,7 @@ class Rows:
 
     Attributes:
         values: (J, D), zero where it lacks the coordinate.
-        squared: (J, G) sums of squares.
+        squared: (J, G) sums of squares; empty where each party fills all neurons.
         held: (G,) 1 where it holds the group, 0 where it does not.
     """
 
@@ -277,6 +280,7 @@ class _Tables:
         self._begins = np.cumsum([0, 1, *sizes])  # of the first layer's groups, and their end
         self.cost = cost
         self.fixed = width is not None
+        self.full = all(own.widths == width for own in classifiers)
         self.num_outputs = len(classifiers[0].layers[-1])
         if isinstance(cost, Pfnm):
             self.omega = [cost.sigma**-2] * len(classifiers)
@@ -284,6 +288,7 @@ class _Tables:
         else:
             self.omega = list(weights)
             self.prior = 0.0
+        self._groups: dict[int, np.ndarray | slice] = {}  # where no layer grows
         self._first: dict[int, Rows] = {}  # of the first layer, which no assignment changes
         self.layers: list[_Table] = []
         self.capacity = list(server)
@@ -293,7 +298,7 @@ class _Tables:
             self.layers.append(
                 _Table(
                     np.full((server[i], num_coordinates), self._prior_sum(), dtype),
-                    np.full((server[i], num_groups), self.prior, dtype),
+                    np.full((1 if self.full else server[i], num_groups), self.prior, dtype),
                     np.zeros(server[i], dtype=np.int64),
                 )
             )
@@ -336,10 +341,10 @@ class _Tables:
         rows_JD[:, 0], held_G[0] = layer[:, -1], 1
         if i == 0:
             begins, place = self._begins[1:], 0
-            for block in classifier.blocks:
-                size = self.sizes[block]
-                rows_JD[:, begins[block] : begins[block + 1]] = layer[:, place : place + size]
-                held_G[1 + block] = 1
+            for first, last in _runs(classifier.blocks):
+                size = begins[last + 1] - begins[first]
+                rows_JD[:, begins[first] : begins[last + 1]] = layer[:, place : place + size]
+                held_G[1 + first : 2 + last] = 1
                 place += size
         else:
             assert below is not None
@@ -354,7 +359,10 @@ class _Tables:
                     :, :-1
                 ].T
                 held_G[num_groups - num_above + outgoing] = 1
-        rows = Rows(rows_JD, _by_group(np.square(rows_JD), self.starts(i)), held_G)
+        squared_JG = np.empty((0, num_groups), layer.dtype)
+        if not self.full:
+            squared_JG = _by_group(np.square(rows_JD), self.starts(i))
+        rows = Rows(rows_JD, squared_JG, held_G)
         if lasting:
             self._first[m] = rows
         return rows
@@ -366,10 +374,22 @@ class _Tables:
             return None
         return np.concatenate([self._begins[:-1], np.arange(self._begins[-1], num_coordinates)])
 
+    def groups(self, i: int) -> np.ndarray | slice:
+        """(D,) the group of each coordinate."""
+        if i not in self._groups:
+            starts, (num_groups, num_coordinates) = self.starts(i), self._layout(i)
+            self._groups[i] = slice(None)
+            if starts is not None:
+                lengths = np.diff(starts, append=num_coordinates)
+                self._groups[i] = np.repeat(np.arange(num_groups), lengths)
+        return self._groups[i]
+
     def grow(self, i: int, num_new: int) -> None:
         """Room for that many new neurons in a layer, where it is free to grow."""
+        if self.fixed:
+            return
         empty = int((self.layers[i].members == 0).sum())
-        if self.fixed or empty >= num_new:
+        if empty >= num_new:
             return
         num_added = num_new - empty
         table = self.layers[i]
@@ -411,14 +431,17 @@ def _place(tables: _Tables, m: int, assignment: Assignment, *, remove: bool = Fa
         below = assignment[i - 1] if i else None
         above = assignment[i + 1] if i + 1 < len(assignment) else None
         rows = tables.rows(m, i, below, above)
-        places = assignment[i]
-        table.sums[places] += rows.values if sign * omega == 1 else rows.values * (sign * omega)
+        values = rows.values if sign * omega == 1 else rows.values * (sign * omega)
+        places: np.ndarray | slice = assignment[i]
+        if tables.full:  # as the server's neurons lie: far faster than one by one
+            values, places = values.take(_inverse(assignment[i]), axis=0), slice(None)
+        table.sums[places] += values
         table.mass[places] += rows.held * (sign * omega)
         table.members[places] += sign
         if remove:  # what rounding leaves of neurons that nobody holds any more
-            lonely = places[table.members[places] == 0]
+            lonely = table.members == 0
             table.sums[lonely] = tables._prior_sum()
-            table.mass[lonely] = tables.prior
+            table.mass[lonely[: len(table.mass)]] = tables.prior
 
 
 def _match_party(
@@ -431,15 +454,21 @@ def _match_party(
         waiting: neurons of each layer that parties not yet placed will bring.
     """
     assignment: list[np.ndarray] = []
+    omega = tables.omega[m]
     for i, table in enumerate(tables.layers):
         num_own = tables.classifiers[m].widths[i]
         tables.grow(i, num_own)
         below = assignment[i - 1] if i else None
         above = before[i + 1] if before is not None and i + 1 < len(tables) else None
         rows = tables.rows(m, i, below, above)
-        gain_HJ = gains(table.sums, table.mass, rows, tables.starts(i), tables.omega[m])
+        if tables.full:  # a bonus of a server neuron changes no assignment that takes them all
+            mass_D = table.mass[0][tables.groups(i)]
+            gain_HJ = gains_where_full(table.sums, mass_D, rows.values, omega)
+            places, own = linear_sum_assignment(gain_HJ.astype(np.float64), maximize=True)
+            assignment.append(_inverse(own))
+            continue
+        gain_HJ = gains(table.sums, table.mass, rows, tables.starts(i), omega).astype(np.float64)
         empty = (table.members == 0).nonzero()[0]
-        gain_HJ = gain_HJ.astype(np.float64)
         if isinstance(tables.cost, Pfnm):
             num_parties = len(tables.classifiers)
             popular = np.maximum(table.members, 1)
@@ -487,6 +516,36 @@ def gains(
     before_HG = (new_HG - old_HG) * _by_group(np.square(sums_HD), starts_G)
     gain_HJ += (before_HG @ rows.held)[:, None]
     return gain_HJ
+
+
+def gains_where_full(
+    sums_HD: np.ndarray, mass_D: np.ndarray, rows_HD: np.ndarray, omega: float
+) -> np.ndarray:
+    """(H, H) ``gains`` for a party that fills all neurons, but for constants.
+
+    Other parties fill them all too, so that a coordinate has one mass. Left out is a factor of
+    2 omega, and what is in all of a row or of a column: every assignment has one of each.
+    """
+    gain_HJ: np.ndarray = sums_HD @ (rows_HD / (mass_D + omega)).T
+    return gain_HJ
+
+
+def _inverse(places: np.ndarray) -> np.ndarray:
+    """Which of the party's neurons is at each place, or back again."""
+    inverse = np.empty_like(places)
+    inverse[places] = np.arange(len(places))
+    return inverse
+
+
+def _runs(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of neighbours: (0, 1, 4) -> (0, 1), (4, 4)."""
+    first = last = blocks[0]
+    for block in blocks[1:]:
+        if block != last + 1:
+            yield first, last
+            first = block
+        last = block
+    yield first, last
 
 
 def _by_group(values_ND: np.ndarray, starts_G: np.ndarray | None) -> np.ndarray:

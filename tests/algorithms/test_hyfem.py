@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from dovetail.data import (
     Regression,
     table_from_arrays,
 )
-from dovetail.errors import ConfigError, PartyError, TrainingError
+from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.models import Perceptron, generator
 from dovetail.models.blocks import Extractor, Unchanged
 from dovetail.network import Checkpoint, InProcess, Message
@@ -174,6 +175,39 @@ def test_one_block_is_fedprox_and_without_a_pull_fedavg(mu, frozen):
         hyfem.play_round(server, engine, number)
     for name, value in weights(server.model()).items():
         torch.testing.assert_close(value, expected.state_dict()[name], rtol=1e-5, atol=1e-6)
+
+
+def test_with_a_large_mu_1_a_round_is_fedavgs_step_of_rate_1_over_mu_1():
+    # Remark 3.3, in (7): one block, a classifier that no one trains. With a rate of 1 / mu_1 a
+    # party's last step is from where the round began, by the gradient where it stands.
+    names = ["clinic", "lab", "surgery"]
+
+    def departure(mu: float, local_steps: int, rate: float) -> float:
+        server = coordinator(
+            ("age",), classifier="frozen", mu_1=mu, local_steps=local_steps, batch_size=12,
+            learning_rate=rate, rounds=10,
+        )  # fmt: skip
+        parties = {name: member(name, ("age",)) for name in names}
+        engine = InProcess(parties, driver="server")
+        hyfem.begin(server, engine)
+        start = server.extractors["age"].clone()
+        network = copy.deepcopy(server.model().network)
+        chosen = list(network.extractors.parameters())
+        for number in range(1, 11):
+            hyfem.play_round(server, engine, number)
+            losses = [
+                F.cross_entropy(network(dict(own.blocks)), own.labels) for own in parties.values()
+            ]
+            gradients = torch.autograd.grad(torch.stack(losses).mean(), chosen)
+            with torch.no_grad():
+                for parameter, gradient in zip(chosen, gradients, strict=True):
+                    parameter -= rate * gradient
+        fedavg = torch.cat([parameter.detach().flatten() for parameter in chosen])
+        return float((server.extractors["age"] - fedavg).norm() / (fedavg - start).norm())
+
+    assert departure(500.0, 6, 1 / 500) < 1e-3
+    assert departure(500.0, 6, 1 / 500) < departure(50.0, 6, 1 / 50) / 5
+    assert departure(0.0, 6, 1 / 500) > 1.0  # without the pull a round goes six times as far
 
 
 def test_a_large_pull_brings_the_server_to_what_fedavg_minimises():
@@ -501,6 +535,18 @@ def test_a_party_that_lost_its_disk_goes_on_from_its_slice(tmp_path: Path):
     assert [(each.number, set(each.losses)) for each in played] == [(3, set(HELD))]
 
 
+def test_a_party_that_lost_its_disk_and_cannot_begin_anew_is_left_out(tmp_path: Path):
+    trained(coordinator(rounds=2), members(), Checkpoint(tmp_path))
+    for path in (tmp_path / "parties" / "lab").iterdir():
+        path.unlink()
+    parties: dict[str, Any] = members()
+    other = Classification(("no", "yes", "never"))
+    parties["lab"] = hyfem.Member(rows("lab", HELD["lab"]), other, widths=(5,))
+    (played,) = trained(coordinator(rounds=3), parties, Checkpoint(tmp_path))
+    assert set(played.losses) == {"clinic", "surgery"}
+    assert played.reasons["lab"] == "round 3: was asked to train before training began"
+
+
 def test_weights_through_bytes_are_the_same_bits():
     models = []
     for through_bytes in (False, True):
@@ -589,6 +635,43 @@ def test_a_party_refuses_a_slice_that_is_not_its_own():
     _, own = server.slices()["clinic"]
     replies = engine.ask({"clinic": hyfem.Train(torch.zeros(2), own)}, hyfem.Trained)
     assert "hyfem.Train.extractors: expected shape" in replies.failures["clinic"].cause
+
+
+def beginning(*extractors: dict[str, Any]) -> hyfem.Begin:
+    """As a server would have it that wants a party's memory."""
+    return hyfem.Begin(
+        config().model_dump_json(),
+        tuple(json.dumps(each) for each in extractors),
+        ("",) * len(extractors),
+        json.dumps(TASK.to_json()),
+        0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("extractor", "words"),
+    [
+        ({"kind": "perceptron", "widths": [1 << 20, 1 << 20]}, "make a network of more than"),
+        ({"kind": "perceptron", "widths": [1 << 40]}, "at most 1000 layers of width 16777216"),
+        ({"kind": "perceptron", "widths": [1] * 2000}, "at most 1000 layers"),
+        ({"kind": "resnet-18", "width": 1 << 13, "stem": "small"}, "make a network of more than"),
+        (
+            {"kind": "small-cnn", "channels": [8], "kernel": 3, "pool": 1 << 12},
+            "make a network of more than",
+        ),
+    ],
+)
+def test_a_party_refuses_a_network_that_would_take_its_memory(extractor, words):
+    own = hyfem.Member(rows("surgery", ("scan",)), TASK, widths=(5,))
+    with pytest.raises(MessageError, match=words):
+        own.handle(beginning(extractor))
+    assert own.network is None
+
+
+def test_a_party_refuses_an_extractor_that_its_block_cannot_have():
+    own = hyfem.Member(rows("clinic", ("age",)), TASK, widths=(5,))
+    with pytest.raises(MessageError, match="a ResNet-18 needs images"):
+        own.handle(beginning({"kind": "resnet-18", "width": 8, "stem": "small"}))
 
 
 # --- Raw columns ----------------------------------------------------------------------------------

@@ -50,9 +50,10 @@ def one_by_one(network: BlocksNetwork, x: dict[str, Tensor]) -> Tensor:
     return logits
 
 
+@pytest.mark.parametrize("centred", [False, True], ids=["as they are", "centred"])
 @pytest.mark.parametrize("pool", [1, 2, 3], ids=["mean", "even grid", "grid that does not divide"])
-def test_small_cnns_side_by_side_are_the_same_one_after_the_other(pool):
-    cnn = SmallCnn((3, 4), pool=pool)
+def test_small_cnns_side_by_side_are_the_same_one_after_the_other(pool, centred):
+    cnn = SmallCnn((3, 4), pool=pool, centred=centred)
     spec = BlocksSpec(tuple("abc"), ((2, 9, 8),) * 3, (cnn,) * 3, (6,), 3)
     network, x = spec.build(), inputs(spec)
     results = []
@@ -64,6 +65,18 @@ def test_small_cnns_side_by_side_are_the_same_one_after_the_other(pool):
     torch.testing.assert_close(together, apart)
     for one, two in zip(gradients, expected, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
+
+
+def test_only_cnns_that_are_centred_see_centred_pixels():
+    plain, centred = SmallCnn((3,)), SmallCnn((3,), centred=True)
+    spec = BlocksSpec(("a", "b"), ((1, 8, 8),) * 2, (plain, centred), (), 2)
+    network, x = spec.build(), inputs(spec)
+    centred_cnn = network.extractors[1]
+    assert isinstance(centred_cnn, nn.Sequential)
+    torch.testing.assert_close(network(x), one_by_one(network, x))
+    torch.testing.assert_close(centred_cnn(x["b"]), centred_cnn[1:](4 * x["b"] - 2))
+    again = extractor_from_json(centred.to_json())
+    assert (again, extractor_from_json(plain.to_json())) == (centred, plain)
 
 
 def test_blocks_of_all_kinds_go_through_one_network():

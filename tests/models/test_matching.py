@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
 
 from dovetail.errors import ConfigError
 from dovetail.models import matching
@@ -170,6 +171,25 @@ def test_gains_are_the_formula_with_and_without_groups():
     np.testing.assert_allclose(gain, expected, rtol=1e-12)
     gain = matching.gains(sums, mass, single, None, 0.7)
     np.testing.assert_allclose(gain, expected, rtol=1e-12)
+
+
+@given(seed=st.integers(0, 10_000), omega=st.floats(0.1, 2))
+@settings(max_examples=25, deadline=None)
+def test_where_each_party_fills_all_neurons_the_short_gain_chooses_the_same(seed, omega):
+    rng = np.random.default_rng(seed)
+    starts, mass = np.array([0, 1, 3]), rng.uniform(0.5, 2, size=3)
+    sums, values = rng.normal(size=(2, 5, 6))
+    values[:, 3:] = 0.0  # the party lacks the last block
+    squared = np.add.reduceat(np.square(values), starts, axis=1)
+    rows = matching.Rows(values, squared, np.array([1.0, 1.0, 0.0]))
+    whole = matching.gains(sums, np.tile(mass, (5, 1)), rows, starts, omega)
+    short = matching.gains_where_full(sums, mass[[0, 1, 1, 2, 2, 2]], values, omega)
+    chosen = linear_sum_assignment(short, maximize=True)
+    best = linear_sum_assignment(whole, maximize=True)
+    assert np.array_equal(chosen, best)
+    # But for constants: the same up to what is in all of a row or of a column.
+    rest = whole - 2 * omega * short
+    np.testing.assert_allclose(rest, rest[:, :1] + rest[:1] - rest[0, 0], rtol=1e-9, atol=1e-9)
 
 
 def test_the_distance_gain_is_what_a_row_adds_to_the_objective():

@@ -71,6 +71,7 @@ class SmallCnnSection(Section):
     channels: tuple[int, ...] = (16, 32)
     kernel: int = 3
     pool: int = 2
+    centred: bool = False
 
 
 class ResNet18Section(Section):
@@ -103,7 +104,7 @@ def extractor(field: ExtractorField) -> Extractor:
         case "unchanged":
             return Unchanged()
         case SmallCnnSection():
-            return SmallCnn(field.channels, field.kernel, field.pool)
+            return SmallCnn(field.channels, field.kernel, field.pool, field.centred)
         case ResNet18Section():
             return ResNet18(field.width, field.stem)
     assert isinstance(field, tuple)
@@ -138,7 +139,7 @@ def check(run: RunFile, *, where: str) -> None:
             extractor(field)
         except ConfigError as error:
             raise ConfigError(f"{where}, [hyfem.extractors] {block!r}: {error}") from None
-    if run.engine.kind == "stream":
+    if run.engine.kind != "inprocess":
         if len(section.classes) < 2:
             raise ConfigError(
                 f"{where}: over a network hyfem.classes names all classes of the federation, as no "

@@ -1,0 +1,88 @@
+"""HyFEM's settings, chosen on rows held out of the training rows; test rows are never read.
+
+    python -m benchmarks.hyfem_choose cifar10-12 hyfem --rounds 24 learning_rate=0.1 \\
+        learning_rate=0.2,class_weights=true
+
+Trains one stage of a file of runs/hyfem with each of the given settings on nine tenths of its
+training rows, and adds a line for each to results/hyfem_choice.jsonl: accuracy on the other
+tenth, which has all classes; parties' are the mean over parties, each with its own blocks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import _results
+from dovetail import data as dd
+from dovetail.cli import methods
+from dovetail.cli.runfile import load_run
+from dovetail.cli.setup import Loaded
+
+RUNS = Path(__file__).parents[1] / "runs" / "hyfem"
+SHARE = 0.1
+
+
+def validated(
+    cell: str, stage: str, rounds: int, settings: str, seed: int, extractor: str | None
+) -> dict[str, Any]:
+    """One line of the file of choices."""
+    sets = [f"hyfem.{each}" for each in settings.split(",")]
+    if extractor is not None:
+        sets.append(f'hyfem.extractors={{"*"={extractor}}}')
+    sets += [f"hyfem.rounds={rounds}", "rulers=[]", "evaluate_every=0"]
+    run = load_run(RUNS / f"{cell}.toml", overrides=tuple(sets))
+    assert run.data is not None
+    section = run.data
+    train, test = dd.load(section.source, label=section.label)
+    if test is None:
+        assert section.test is not None
+        train, _ = dd.split(train, test=section.test, seed=section.split_seed, stratify=True)
+    train, held_out = dd.split(train, test=SHARE, seed=1, stratify=True)
+    loaded = Loaded(section.partition.deal(train, held_out, section), None)
+    setup = methods.method_of(run.method).setup(run, loaded, torch.device("cpu"))
+    started = time.process_time()
+    outcome = setup.train(stage, seed, lambda *_: None)
+    accuracies = {
+        name: sum(scores["accuracy"] for scores in each.values()) / len(each)
+        for name, each in outcome.scores.items()
+    }
+    return {
+        "cell": cell,
+        "stage": stage,
+        "rounds": rounds,
+        "settings": settings,
+        "centred": "centred=True" in str(run.hyfem.extractors),
+        "seed": seed,
+        "cpu s": round(time.process_time() - started, 1),
+        **{f"{name} %": round(100 * value, 2) for name, value in accuracies.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cell", help="a file of runs/hyfem, without .toml")
+    parser.add_argument("stage", help="hyfem, or a ruler")
+    parser.add_argument("settings", nargs="+", help="key=value,key=value of [hyfem]")
+    parser.add_argument("--extractor", help='of all blocks, as TOML: { kind = "small-cnn" }')
+    parser.add_argument("--rounds", type=int, default=24, help="of the trials [24]")
+    parser.add_argument("--seed", type=int, default=100, help="not one of the run's [100]")
+    parser.add_argument("--to", type=Path, default=_results.FOLDER / "hyfem_choice.jsonl")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    for settings in given.settings:
+        line = validated(
+            given.cell, given.stage, given.rounds, settings, given.seed, given.extractor
+        )
+        print(json.dumps(line), flush=True)
+        with given.to.open("a") as file:
+            file.write(json.dumps({**_results.machine(), **line}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
