@@ -8,7 +8,7 @@ export DOVETAIL_DATA
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench docs clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ bench: .venv/.installed  ## every speed benchmark; figures go to benchmarks/resu
 		echo "$$script"; \
 		$(BIN)/python -m benchmarks.$$(basename $$script .py); \
 	done
+
+docs: .venv/.installed  ## the pages of docs/ as a site, in build/site/
+	$(BIN)/mkdocs build --strict --quiet
 
 clean:  ## remove the environment, run folders and caches
 	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

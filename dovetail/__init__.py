@@ -14,7 +14,7 @@ from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
     from dovetail import alignment, data, evaluation, models, network
-    from dovetail.algorithms import apfed, chfl, hyfem, vertical
+    from dovetail.algorithms import apfed, chfl, fedoptimus, hyfem, selection, vertical
     from dovetail.models.saved import load
 
 __version__ = "0.1.0"
@@ -28,10 +28,12 @@ __all__ = [
     "data",
     "errors",
     "evaluation",
+    "fedoptimus",
     "hyfem",
     "load",
     "models",
     "network",
+    "selection",
     "vertical",
 ]
 
@@ -42,10 +44,12 @@ _LAZY = {
     "chfl": ("dovetail.algorithms.chfl", None),
     "data": ("dovetail.data", None),
     "evaluation": ("dovetail.evaluation", None),
+    "fedoptimus": ("dovetail.algorithms.fedoptimus", None),
     "hyfem": ("dovetail.algorithms.hyfem", None),
     "load": ("dovetail.models.saved", "load"),
     "models": ("dovetail.models", None),
     "network": ("dovetail.network", None),
+    "selection": ("dovetail.algorithms.selection", None),
     "vertical": ("dovetail.algorithms.vertical", None),
 }
 

@@ -16,10 +16,12 @@ PUBLIC_NAMES = [
     "data",
     "errors",
     "evaluation",
+    "fedoptimus",
     "hyfem",
     "load",
     "models",
     "network",
+    "selection",
     "vertical",
 ]
 

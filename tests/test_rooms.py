@@ -32,6 +32,7 @@ SHORT_NAMES = {
     "apfed": "dovetail.algorithms.apfed",
     "chfl": "dovetail.algorithms.chfl",
     "hyfem": "dovetail.algorithms.hyfem",
+    "selection": "dovetail.algorithms.selection",
     "vertical": "dovetail.algorithms.vertical",
     "load": "dovetail.models.saved",
     "DovetailError": "dovetail.errors",

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from dovetail.alignment import Overlap
 from dovetail.alignment.stored import StoredRows, digest, save_rows
-from dovetail.cli.driver import Driver
+from dovetail.cli.driver import Driver, stream_driver
 from dovetail.cli.output import console
 from dovetail.cli.parties import align_sites, count_sites, stored_path
 from dovetail.cli.partyfile import Site, open_site, open_sites
@@ -90,7 +90,7 @@ def run_align(
         paths = tuple(map(Path, run.parties))
     section = elsewhere.section(run, paths, initiator)
     if section is not None:
-        with Driver(open_site(paths[0]), section, show_progress=show) as driver:
+        with stream_driver(open_site(paths[0]), section, show_progress=show) as driver:
             result = _result_of(driver, count=count, workers=workers)
     else:
         sites = open_sites(paths)

@@ -16,11 +16,11 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from rich.console import Console
 from rich.status import Status
@@ -36,12 +36,12 @@ from dovetail.alignment.stored import (
     save_rows,
     training_run,
 )
-from dovetail.cli.join import Home, certificates_of, logged, threads_end
+from dovetail.cli.home import Home, certificates_of, home_of, logged, threads_end
 from dovetail.cli.partyfile import Site, open_site
 from dovetail.cli.progress import PointProgress
-from dovetail.cli.runfile import RunFile, StreamSection
+from dovetail.cli.runfile import ElsewhereSection, FlareSection, RunFile, StreamSection
 from dovetail.errors import AlignmentError, ConfigError
-from dovetail.network import Engine, link, stream
+from dovetail.network import Engine, flare, link, stream
 from dovetail.network.certificates import (
     Credentials,
     certificate_name,
@@ -51,38 +51,44 @@ from dovetail.network.certificates import (
 )
 from dovetail.network.frames import printable
 from dovetail.network.ledger import LedgerFile
+from dovetail.network.lines import Lines
 from dovetail.network.stream import Stream
 
 #: Seconds from one look at who is here to the next.
 TICK_S = 0.1
 
 
+#: (driver's name, its ledger) -> its lines to the partners, as long as the context is open.
+Reach = Callable[[str, LedgerFile], AbstractContextManager[Lines]]
+
+
 class Listener:
-    """Whoever drives, and its lines to the partners; listens while the context is open.
+    """Whoever drives, and its lines to the partners, which are open while the context is.
 
     Args:
         name: its own; the one in its certificate.
         home: the folder that it keeps.
-        certificates: the folder of its certificate and key.
-        section: where it listens, and for whom.
+        section: who takes part, and how long they are waited for.
+        reach: opens the lines.
         show_progress: tell who is waited for.
+        wait_s: how long to wait for another process to leave the folder.
 
     Attributes:
         sites: its own party file and table by its name, if it has one.
 
     Raises:
-        ConfigError: certificates that will not do; an address where it cannot listen, when the
-            context is entered.
+        ConfigError: an address where it cannot listen, when the context is entered.
     """
 
     def __init__(
         self,
         name: str,
         home: Path,
-        certificates: Path,
-        section: StreamSection,
+        section: ElsewhereSection,
+        reach: Reach,
         *,
         show_progress: bool,
+        wait_s: float = 0.0,
     ) -> None:
         self.name = name
         self.sites: Mapping[str, Site] = {}
@@ -90,27 +96,19 @@ class Listener:
         self._home = home
         self._section = section
         self._show_progress = show_progress
-        self._credentials = _credentials(certificates, name)
+        self._reach = reach
+        self._wait_s = wait_s
         self._stack = ExitStack()
         self._run: tuple[str, ...] = ()
         self._waited = False
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(Home(self._home))
+            stack.enter_context(Home(self._home, wait_s=self._wait_s))
             stack.enter_context(logged(self._home / "driver.log"))
             stack.enter_context(_Warnings())
-            stack.enter_context(threads_end())
             ledger = stack.enter_context(LedgerFile(self._home / "ledger.jsonl", self.name))
-            self._stream = stack.enter_context(
-                Stream(
-                    self._section.listen,
-                    driver=self.name,
-                    credentials=self._credentials,
-                    parties=self.partners,
-                    ledger=ledger,
-                )
-            )
+            self._lines = stack.enter_context(self._reach(self.name, ledger))
             self._stack = stack.pop_all()
         return self
 
@@ -130,14 +128,16 @@ class Listener:
         """
         if self._waited:
             return
-        with _Waiting(self._section.listen, shown=self._show_progress) as waiting:
-            self._stream.wait(self._section.wait_s, waiting.changed)
-        self._stack.enter_context(_Watch(self._stream))
+        section = self._section
+        place = section.listen if isinstance(section, StreamSection) else "their sites"
+        with _Waiting(place, shown=self._show_progress) as waiting:
+            self._lines.wait(section.wait_s, waiting.changed)
+        self._stack.enter_context(_Watch(self._lines))
         self._waited = True
 
     def _engine(self, run: str) -> Engine:
         section = self._section
-        return self._stream.engine(
+        return self._lines.engine(
             run,
             precision=section.precision,
             grace_s=section.grace_s,
@@ -146,32 +146,54 @@ class Listener:
 
 
 class Coordinator(Listener):
-    """A driver that has no data: its name and folder are its own, and nothing is aligned.
+    """A driver that has no data: its name and folder are its own.
+
+    Attributes:
+        alignment: name of the one that it carried between its parties, which its runs train on;
+            "" where samples need not be aligned.
 
     Raises:
         ConfigError: its own name among the partners; else as of ``Listener``.
     """
 
-    def __init__(self, section: StreamSection, *, show_progress: bool) -> None:
-        name = section.name or "coordinator"
-        if name in section.partners:
-            raise ConfigError(
-                f"partners names {name!r}, which is the driver itself; name the others only, or "
-                "give the driver another engine.name"
-            )
-        folder = section.certificates or f"certificates/{certificate_name(name)}"
-        super().__init__(
-            name,
-            Path(f"{certificate_name(name)}.site"),
-            Path(folder),
-            section,
-            show_progress=show_progress,
-        )
+    def __init__(
+        self,
+        section: ElsewhereSection,
+        home: Path,
+        reach: Reach,
+        *,
+        show_progress: bool,
+        wait_s: float = 0.0,
+    ) -> None:
+        name = coordinator_name(section)
+        self.home = home
+        self.alignment = ""
+        super().__init__(name, home, section, reach, show_progress=show_progress, wait_s=wait_s)
 
     def begin(self, seed: int, run: str) -> str:
-        """From here on ``connect`` reaches the partners in this run of this seed; its whole id."""
+        """From here on ``connect`` reaches the partners in this run of this seed; its whole id.
+
+        Raises:
+            AlignmentError: the run began on another alignment.
+        """
+        aligned, slash, fresh = run.rpartition("/")
+        if slash and aligned != self.alignment:
+            raise AlignmentError(
+                f"the run began on alignment {aligned!r}, and the parties have aligned again since "
+                f"({self.alignment!r}); start anew without --resume"
+            )
+        run = training_run(self.alignment, fresh) if self.alignment else fresh
         self._run = (run, f"seed-{seed}")
         return run
+
+    def say(self, text: str) -> None:
+        """Tell whoever watches."""
+        if self._show_progress:
+            _say(text)
+
+    def carry(self, run: str) -> Engine:
+        """What reaches the partners while they align by way of this driver."""
+        return self._engine(run)
 
     def connect(self, stage: str) -> Engine:
         """What reaches the partners in one stage of the run that was begun."""
@@ -184,28 +206,33 @@ class Driver(Listener):
 
     Args:
         site: its own party file and table.
-        section: where it listens, and for whom.
+        section: who takes part, and how long they are waited for.
+        reach: opens the lines.
         show_progress: tell who is waited for.
 
     Raises:
         ConfigError: its own name among the partners; else as of ``Listener``.
     """
 
-    def __init__(self, site: Site, section: StreamSection, *, show_progress: bool) -> None:
-        if site.name in section.partners:
-            raise ConfigError(
-                f"partners names {site.name!r}, which is the driver itself ({site.path}); name the "
-                "others only"
-            )
+    def __init__(
+        self,
+        site: Site,
+        section: ElsewhereSection,
+        reach: Reach,
+        *,
+        show_progress: bool,
+        wait_s: float = 0.0,
+    ) -> None:
+        check_partners(site, section)
         self.site = site
         self._stored: StoredRows | None = None
-        folder = section.certificates
         super().__init__(
             site.name,
-            site.path.with_name(f"{site.path.stem}.site"),
-            Path(folder) if folder else certificates_of(site),
+            home_of(site.path),
             section,
+            reach,
             show_progress=show_progress,
+            wait_s=wait_s,
         )
         self.sites = {site.name: site}
 
@@ -307,6 +334,14 @@ class Driver(Listener):
         return self._engine(training_run(self._stored.run, stage, *self._run))
 
 
+class Drive(Protocol):
+    """Opens the driver of a run whose partners are elsewhere."""
+
+    def __call__(
+        self, run: RunFile, *, show_progress: bool
+    ) -> AbstractContextManager[Driver | Coordinator | None]: ...
+
+
 def open_driver(
     run: RunFile, *, show_progress: bool
 ) -> AbstractContextManager[Driver | Coordinator | None]:
@@ -315,12 +350,88 @@ def open_driver(
     Raises:
         ConfigError: see ``Driver`` and ``Coordinator``.
     """
-    if not isinstance(run.engine, StreamSection):
+    section = run.engine
+    if isinstance(section, FlareSection):
+        raise ConfigError(
+            "the run is a job of an NVFlare federation: dovetail flare export RUN --out DIR makes "
+            "it, and dovetail flare simulate RUN runs it here"
+        )
+    if not isinstance(section, StreamSection):
         return nullcontext()
     if run.parties is None:
-        return Coordinator(run.engine, show_progress=show_progress)
+        name = certificate_name(coordinator_name(section))
+        reach = _listens(section, coordinator_name(section), Path("certificates") / name)
+        return Coordinator(section, Path(f"{name}.site"), reach, show_progress=show_progress)
     (own,) = run.parties
-    return Driver(open_site(Path(own)), run.engine, show_progress=show_progress)
+    return stream_driver(open_site(Path(own)), section, show_progress=show_progress)
+
+
+def stream_driver(site: Site, section: StreamSection, *, show_progress: bool) -> Driver:
+    """A party that drives partners who dial it.
+
+    Raises:
+        ConfigError: see ``Driver``; certificates that will not do.
+    """
+    check_partners(site, section)
+    reach = _listens(section, site.name, None if section.certificates else certificates_of(site))
+    return Driver(site, section, reach, show_progress=show_progress)
+
+
+def coordinator_name(section: ElsewhereSection) -> str:
+    """What a driver without data is called.
+
+    Raises:
+        ConfigError: as one of the partners is.
+    """
+    name = section.name or "coordinator"
+    if name in section.partners:
+        raise ConfigError(
+            f"partners names {name!r}, which is the driver itself; name the others only, or "
+            "give the driver another engine.name"
+        )
+    return name
+
+
+def check_partners(site: Site, section: ElsewhereSection) -> None:
+    """Refuse a driver that is its own partner.
+
+    Raises:
+        ConfigError: naming it and its file.
+    """
+    if site.name in section.partners:
+        raise ConfigError(
+            f"partners names {site.name!r}, which is the driver itself ({site.path}); name the "
+            "others only"
+        )
+
+
+def _listens(section: StreamSection, name: str, certificates: Path | None) -> Reach:
+    """Lines of those who dial.
+
+    Args:
+        certificates: where they are, if the section does not say.
+
+    Raises:
+        ConfigError: certificates that will not do.
+    """
+    folder = section.certificates
+    credentials = _credentials(Path(folder) if folder else certificates or Path(), name)
+
+    @contextmanager
+    def reach(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
+        with (
+            threads_end(),
+            Stream(
+                section.listen,
+                driver=driver,
+                credentials=credentials,
+                parties=section.partners,
+                ledger=ledger,
+            ) as stream,
+        ):
+            yield stream
+
+    return reach
 
 
 def _credentials(folder: Path, name: str) -> Credentials:
@@ -376,8 +487,8 @@ class _Waiting:
 class _Watch:
     """Says when a partner is lost, and when it is back; not what is missed meanwhile."""
 
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
         self._lost_at: dict[str, float] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="dovetail-watch")
@@ -392,9 +503,9 @@ class _Watch:
 
     def _run(self) -> None:
         while not self._ended.wait(TICK_S):
-            here = self._stream.connected
+            here = self._lines.connected
             now = time.monotonic()
-            for name in self._stream.links:
+            for name in self._lines.links:
                 if name not in here and name not in self._lost_at:
                     self._lost_at[name] = now
                     _say(f"{time.strftime('%H:%M:%S')} lost {name!r}; it may come back")
@@ -411,12 +522,12 @@ class _Warnings(logging.Handler):
         self._told: set[tuple[str, str]] = set()
 
     def __enter__(self) -> _Warnings:
-        for module in (stream, link):
+        for module in (stream, link, flare):
             logging.getLogger(module.__name__).addHandler(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for module in (stream, link):
+        for module in (stream, link, flare):
             logging.getLogger(module.__name__).removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:

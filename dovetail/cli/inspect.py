@@ -63,7 +63,7 @@ def run_inspect(
     else:
         files = paths if run is None or run.parties is None else tuple(map(Path, run.parties))
         sites = open_sites(files)
-        parts = [_part(site) for site in sites.values()]
+        parts = [part_of(site) for site in sites.values()]
         if run is not None:
             sizes = message_sizes(
                 run.apfed, parts, {name: site.file.apfed for name, site in sites.items()}
@@ -84,7 +84,7 @@ def run_inspect(
     )
 
 
-def _part(site: Site) -> Part:
+def part_of(site: Site) -> Part:
     """What a site brings: its ids, its columns' names and its labels; no column is read."""
     table = site.table
     labels: Tensor | None = None

@@ -1,4 +1,4 @@
-"""``dovetail``: demo, inspect, align, train, predict, certificates, join, ledger.
+"""``dovetail``: its commands, from demo to bench.
 
 Nothing heavy is imported until a command runs, so that ``dovetail --help`` answers at once.
 """
@@ -71,6 +71,10 @@ def train(
         bool,
         typer.Option("--resume", help="Go on with what was stopped; skip seeds that finished."),
     ] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help="Watch it in tensorboard or mlflow; repeat for both. [run file]"),
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     device: Device = None,
@@ -96,6 +100,7 @@ def train(
         quiet=quiet,
         as_json=as_json,
         device=device,
+        track=tuple(track or ()),
     )
 
 
@@ -187,6 +192,162 @@ def align(
 
 
 @app.command()
+def value(
+    run: Annotated[Path, typer.Argument(help="A run file (TOML), or a run's folder.")],
+    by: Annotated[
+        str, typer.Option(metavar="mi|loo|shapley", help="What to rank by; the dearest computed.")
+    ] = "shapley",
+    metric: Annotated[
+        str | None, typer.Option(help="A test score. [auc, accuracy or rmse, by the label]")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="How many seeds to run. [those of the run]")
+    ] = None,
+    partners: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Value these; the others always take part. [all]"),
+    ] = None,
+    permutations: Annotated[
+        int | None,
+        typer.Option(min=1, help="Sample Shapley by random orders. [beyond 8 partners: 20]"),
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="A recipe of the run file.")] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the run file."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write a .csv or .json file for other tools.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Train again what was trained before.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rank the partners of a run by what they are worth to the party with labels.
+
+    Three measures, from cheap to dear, each with all before it:
+
+    mi: mutual information of a partner's columns with the labels; trains nothing.
+
+    loo: leave-one-out, the test score lost without this partner; trains partners + 2 models. Two
+    partners with the same columns are each worth nothing by it.
+
+    shapley: the test score gained, averaged over all orders in which partners could join; adds up
+    to what all gain together. Trains a model for each set of partners, 2^partners.
+
+    Use mi to see whom to talk to, loo to see whom the model would miss, shapley to share a reward.
+    Below the spread over seeds a difference says little: --seeds 5.
+
+    Trained sets are kept in value.jsonl in the run's folder, so that what was stopped goes on;
+    value.json has the result. Works for apfed, apfed-r, apfed-c, tvfl and fedoptimus, simulated or
+    with all party files in one place.
+    """
+    from dovetail.cli.value import run_value
+
+    run_value(
+        run,
+        by=by,
+        metric=metric,
+        seeds=seeds,
+        permutations=permutations,
+        partners=partners,
+        recipe=recipe,
+        overrides=tuple(overrides or ()),
+        out=out,
+        fresh=fresh,
+        quiet=quiet,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def bench(
+    name: Annotated[
+        str | None, typer.Argument(help="A table, such as chfl-table2. [none: list them]")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Run these cells only: 'mnist-2-1-*'; repeatable."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="So many seeds of each cell. [as the run file says]")
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="A recipe of the run files, for example cpu.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of every run file."),
+    ] = None,
+    budget_minutes: Annotated[
+        float | None,
+        typer.Option(min=0, help="Run what fits in so long; stop, keeping it, at the end."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of each run. [OMP_NUM_THREADS, or cores / jobs]"),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Runs and tables, kept.")] = Path("out/bench"),
+    runs: Annotated[
+        Path | None, typer.Option(help="The run files. [./runs, or those Dovetail brings]")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--list", help="List the table's cells and what is done; run nothing.")
+    ] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option(help="Also put the table into this page, between <!-- bench TABLE --> marks."),
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    device: Device = None,
+) -> None:
+    """Make a paper's table: run its cells, and set the figures beside the paper's.
+
+    Without a name: the tables there are, and what is done of each.
+
+    Every cell is a run file and every run a run folder below --out. What is done there is not run
+    again, what was stopped goes on from its checkpoint, and a run that fails is told while the
+    others go on: repeat the command until nothing is left. Tables that share a cell share its runs.
+
+    A first look at one setting, in ten minutes:
+
+    dovetail bench apfed-table2 --recipe cpu --only 'mnist-2-1-*' --seeds 1 --budget-minutes 10
+
+    A GPU takes several runs at once:
+
+    dovetail bench apfed-table2 --device cuda --jobs 4
+
+    Writes TABLE.md (paper, here, spread, difference: ▲ at or above the paper's figure, ▼ below),
+    TABLE.jsonl (a line per run as it ends) and, of figures, TABLE.svg. Exit code 1: a run failed.
+    """
+    from dovetail.cli.bench import Options, run_bench
+
+    run_bench(
+        name,
+        Options(
+            out=out,
+            runs=runs,
+            recipe=recipe,
+            overrides=tuple(overrides or ()),
+            num_seeds=seeds,
+            device=device,
+            jobs=jobs,
+            threads=threads,
+            budget_minutes=budget_minutes,
+        ),
+        only=tuple(only or ()),
+        show=show,
+        into=into,
+        quiet=quiet,
+        as_json=as_json,
+    )
+
+
+@app.command()
 def predict(
     model: Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")],
     data: Annotated[Path, typer.Argument(help="CSV or Parquet with raw columns; .npz or folder.")],
@@ -220,6 +381,30 @@ def predict(
         as_json=as_json,
         device=device,
     )
+
+
+@app.command()
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Run folders; several are shown side by side.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The page. [report.html in the first folder]")
+    ] = None,
+    data: Annotated[
+        bool,
+        typer.Option("--data", help="Read the tables that runs name, to draw who held what."),
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write one page about runs: results, curves, who held what, what left whom, settings.
+
+    The page needs no network, follows light and dark, and prints. A folder of several seeds is one
+    run with spread; one that still trains shows what there is so far.
+    """
+    from dovetail.cli.report import run_report
+
+    run_report(tuple(folders), out=out, data=data, quiet=quiet)
 
 
 @app.command()
@@ -347,6 +532,121 @@ def ledger(
     from dovetail.cli.ledger import run_ledger
 
     run_ledger(file, noted=noted, as_json=as_json)
+
+
+flare = typer.Typer(
+    name="flare",
+    help=(
+        "Run on NVIDIA FLARE: as a job of a federation that has it, or of one on this machine.\n\n"
+        "Needs pip install 'dovetail[flare]'. See docs/flare.md."
+    ),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(flare)
+
+Recipe = Annotated[str | None, typer.Option(help="A recipe of the run file, for example cpu.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key: --set apfed.epochs=5."),
+]
+Seeds = Annotated[list[int] | None, typer.Option(help="Run this seed; repeat for several.")]
+Align = Annotated[
+    bool, typer.Option("--align", help="Align anew first, also where an alignment is kept.")
+]
+
+
+@flare.command("export")
+def flare_export(
+    run: Annotated[Path, typer.Argument(help='A run file (TOML) with [engine] kind = "flare".')],
+    out: Annotated[Path, typer.Option(help="The job's folder; its name is the job's.")],
+    recipe: Recipe = None,
+    overrides: Overrides = None,
+    seed: Seeds = None,
+    resume: Annotated[
+        str, typer.Option(metavar="JOB", help="Go on with the run of this job, by its id.")
+    ] = "",
+    align: Align = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a run as an NVFlare job folder, to be submitted with NVFlare's own tools.
+
+    The job has the run file and names of classes; no code, no data and no path of this machine.
+    Each site reads its own party file (dovetail flare site), and answers what its policy allows.
+    """
+    from dovetail.cli.flare import run_export
+
+    run_export(
+        run,
+        out=out,
+        recipe=recipe,
+        overrides=tuple(overrides or ()),
+        seeds=tuple(seed or ()),
+        resume=resume,
+        align=align,
+        quiet=quiet,
+    )
+
+
+@flare.command("site")
+def flare_site(
+    folder: Annotated[
+        Path, typer.Argument(help="A site's or the server's folder, with startup/ and local/.")
+    ],
+    party: Annotated[
+        Path | None, typer.Option(help="Its party file; at the server that of who has the labels.")
+    ] = None,
+    driver: Annotated[
+        str | None,
+        typer.Option(help="At a site: who runs the server. [the one in policy.drivers]"),
+    ] = None,
+    runs: Annotated[
+        Path | None, typer.Option(help="At the server: where runs are kept. [FOLDER/dovetail-runs]")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Tell an NVFlare site which party it is, and let it run Dovetail's jobs.
+
+    Writes local/dovetail.toml, and adds the classes that Dovetail's jobs name to class_allow_list
+    in local/resources.json.
+    """
+    from dovetail.cli.flare import run_site
+
+    run_site(folder, party=party, driver=driver, runs=runs, quiet=quiet)
+
+
+@flare.command("simulate")
+def flare_simulate(
+    run: Annotated[Path, typer.Argument(help="A run file (TOML) with every party's file.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The run's folder. [out/NAME of the run file]")
+    ] = None,
+    recipe: Recipe = None,
+    overrides: Overrides = None,
+    seed: Seeds = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was stopped.")] = False,
+    align: Align = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run it as a job of an NVFlare federation on this machine: server and sites as processes.
+
+    Made with `nvflare provision`, with mutual TLS, and gone at the end. Weights are those of
+    `dovetail train` with the same seed.
+    """
+    from dovetail.cli.flare import run_simulate
+
+    run_simulate(
+        run,
+        out=out,
+        recipe=recipe,
+        overrides=tuple(overrides or ()),
+        seeds=tuple(seed or ()),
+        resume=resume,
+        align=align,
+        quiet=quiet,
+        as_json=as_json,
+    )
 
 
 def _version(show: bool) -> None:

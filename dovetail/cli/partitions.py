@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -196,8 +197,52 @@ def shares(path: Path) -> list[dict[str, Any]]:
     ]
 
 
+class OwnersSection(PartitionSection):
+    """Columns or strips over data owners, labels over label owners."""
+
+    of_tables = True
+
+    kind: Literal["owners"]
+    # A number, names, or name -> globs of its columns.
+    data_owners: int | tuple[PartyName, ...] | dict[PartyName, tuple[str, ...]]
+    label_owners: int | tuple[PartyName, ...]
+    axis: Literal["height", "width"] = "height"  # of images: the side that is cut
+    skew: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # Dirichlet, over classes
+    validation: float = Field(default=0.0, ge=0, lt=1)  # share of each label owner's rows
+    seed: int = Field(default=0, ge=0)  # which columns and rows go where
+
+    def party_names(self) -> tuple[str, ...]:
+        return (*self._names(self.data_owners, "data"), *self._names(self.label_owners, "label"))
+
+    def active_party(self) -> None:
+        return None
+
+    def deal(
+        self, train: dd.Dataset, test: dd.Dataset | None, section: DataSection
+    ) -> dd.Partitioned:
+        return dd.owners(
+            train,
+            test,
+            data_owners=self.data_owners,
+            label_owners=self.label_owners,
+            axis=self.axis,
+            skew=self.skew,
+            validation=self.validation,
+            seed=self.seed,
+            categorical=section.categorical,
+            max_categories=section.max_categories,
+            regression=section.task == "regression",
+        )
+
+    @staticmethod
+    def _names(given: int | Iterable[str], kind: str) -> tuple[str, ...]:
+        if isinstance(given, int):
+            return tuple(f"{kind}-{place}" for place in range(1, given + 1))
+        return tuple(given)
+
+
 #: Every kind that ``partition = { kind = ... }`` may be.
 AnyPartition = Annotated[
-    StripsSection | ColumnsSection | CommonUniqueSection | BlocksSection,
+    StripsSection | ColumnsSection | CommonUniqueSection | BlocksSection | OwnersSection,
     Field(discriminator="kind"),
 ]

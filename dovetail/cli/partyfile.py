@@ -7,20 +7,23 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Literal, Protocol
 
 import torch
 from pydantic import Field, field_validator, model_validator
 
 from dovetail import data as dd
-from dovetail.algorithms import apfed, chfl, hyfem, vertical
-from dovetail.alignment import Workers, psi
+from dovetail.algorithms import apfed, chfl, fedoptimus, hyfem, selection, vertical
+from dovetail.alignment import Workers, psi, relay
 from dovetail.cli.methods.apfed import PassiveFields
 from dovetail.cli.methods.chfl import MemberSection
 from dovetail.cli.methods.hyfem import MemberSection as HyfemMember
+from dovetail.cli.methods.owners import OwnerSection
 from dovetail.cli.sections import PartyName, Section, encoder_spec
 from dovetail.cli.validation import read_toml, validate
 from dovetail.errors import ConfigError
+from dovetail.network import Message
 from dovetail.network.checkpoint import REQUESTS
 
 
@@ -55,7 +58,7 @@ class Algorithm:
     Attributes:
         policy: its name in a policy.
         messages: the wire names that it comes in.
-        weights: whether its messages hold weights, and so no rows to count.
+        weights: whether its messages hold weights, in vectors that are no rows to count.
         goes_on: whether its driver goes on where a party is at an older step than it was: with a
             state that is the party's own (APFed, HyFEM), or told by the number of the round (CHFL).
             Classic vertical learning would go on with weights of no run, so its driver must say
@@ -68,6 +71,11 @@ class Algorithm:
     goes_on: bool = True
 
 
+def _both(algorithm: ModuleType) -> tuple[type[Message], ...]:
+    """What data owners and label owners answer."""
+    return (*algorithm.DataOwner.accepts, *algorithm.LabelOwner.accepts)
+
+
 #: The part of a message's wire name before the dot -> the algorithm.
 ALGORITHMS: Mapping[str, Algorithm] = {
     prefix: Algorithm(policy, tuple(message.wire_name() for message in accepts), *about)
@@ -77,6 +85,9 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         ("vertical", "tvfl", vertical.Member.accepts, False, False),
         ("chfl", "chfl", chfl.Member.accepts, True),
         ("hyfem", "hyfem", hyfem.Member.accepts, True),
+        ("fedoptimus", "fedoptimus", _both(fedoptimus)),
+        ("selection", "fedoptimus", _both(selection)),
+        ("relay", "align", (*relay.Responder.accepts, *relay.Initiator.accepts[1:])),
     )
 }
 
@@ -135,8 +146,8 @@ class Policy:
     """Decides what a party answers, from its file alone.
 
     A message cannot change it. No field of a message is a network, a loss, a rate or a table, but
-    for ``chfl.Begin`` and ``hyfem.Begin``: what is learned together has the coordinator's settings,
-    so a party must allow these by name (they are not among the defaults).
+    for ``Begin`` of CHFL, HyFEM and FedOptimus: what is learned together has the coordinator's
+    settings, so a party must allow these by name (they are not among the defaults).
     """
 
     section: PolicySection
@@ -196,6 +207,7 @@ class PartyFile(Section):
     apfed: PassiveFields = PassiveFields()  # as a passive party: its black box
     chfl: MemberSection = MemberSection()  # as a member: what it offers as common
     hyfem: HyfemMember = HyfemMember()  # as a member: its classifier
+    fedoptimus: OwnerSection = OwnerSection()  # as a data owner or a label owner
 
 
 @dataclass(frozen=True, eq=False)

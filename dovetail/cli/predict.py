@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from dovetail import data as dd
+from dovetail.algorithms import fedoptimus
 from dovetail.cli.setup import device as device_named
 from dovetail.data.datasets import whole_numbers
-from dovetail.errors import DataError, ModelError
+from dovetail.errors import ConfigError, DataError, ModelError
 from dovetail.evaluation import score
 from dovetail.models import Model, load
+from dovetail.models.owners import OwnersSpec, TopSpec, load_bottom
 
 
 def run_predict(
@@ -34,7 +36,7 @@ def run_predict(
     device: str | None,
 ) -> None:
     """Predict every row of ``source`` and write the table."""
-    model = load(_model_folder(folder))
+    model = _model(folder)
     if device is not None:
         target = device_named(device)
         model.network.to(target)
@@ -46,6 +48,11 @@ def run_predict(
         for place, name in enumerate(prediction.classes):
             probabilities = prediction.probabilities[:, place].astype(np.float64)
             said[f"p({name})"] = probabilities.round(6)
+    answered = [name for name in model.shapes if name in x]
+    is_joint = isinstance(model.spec, OwnersSpec)
+    if is_joint:
+        said["answered"] = np.full(len(ids), " ".join(answered), dtype=object)
+        _tell_answered(model, answered)
     columns = {_ids_name(id_column, said): ids, **said}
     if out is not None:
         dd.write_table(out, columns)
@@ -63,20 +70,73 @@ def run_predict(
             part = f" ({num_scored} of {len(ids)} rows have it)" if num_scored < len(ids) else ""
             print(f"against the column {label!r}{part}: {shown}", file=sys.stderr)
     if as_json:
-        _print_json(columns, scores, num_scored, out)
+        owners = {"answered": answered, "missing": _missing(model, answered)} if is_joint else {}
+        _print_json(columns, scores, num_scored, out, owners)
+
+
+def _model(folder: Path) -> Model:
+    """The model that is meant; a label owner's joined with the data owners' beside it.
+
+    Raises:
+        ModelError: none, several, or a label owner's without any data owner's.
+    """
+    place = _model_folder(folder)
+    model = load(place)
+    if not isinstance(model.spec, TopSpec):
+        return model
+    bottoms = [load_bottom(path.parent) for path in sorted(place.parent.glob("*/bottom.json"))]
+    if not bottoms:
+        raise ModelError(
+            f"{place} is the model of label owner {model.party!r}, which predicts from data "
+            "owners' embeddings; put their folders (with bottom.json) beside it"
+        )
+    try:
+        return fedoptimus.join(model, bottoms)
+    except ConfigError as error:
+        raise ModelError(f"{place.parent}: {error}") from None
+
+
+def _missing(model: Model, answered: Sequence[str]) -> list[str]:
+    return [name for name in model.shapes if name not in answered]
+
+
+def _tell_answered(model: Model, answered: Sequence[str]) -> None:
+    """Whose embeddings are in the mean, and whose are not."""
+    missing = _missing(model, answered)
+    left = f"; left out of the mean, as their columns are not there: {', '.join(missing)}"
+    print(
+        f"dovetail: predicted with the data owners {', '.join(answered)}{left if missing else ''}",
+        file=sys.stderr,
+    )
 
 
 def _model_folder(folder: Path) -> Path:
     """The folder itself, or the only model of a run's folder."""
     if (folder / "model.json").exists():
         return folder
+    if (folder / "bottom.json").exists():
+        raise ModelError(
+            f"{folder} is a data owner's network, which predicts nothing alone; name the folder of "
+            "a label owner's model beside it"
+        )
     models = sorted(path.parent for path in folder.glob("models/*/model.json"))
     models = models or sorted(path.parent for path in folder.glob("seed-*/models/*/model.json"))
-    if len(models) == 1:
+    if len(models) == 1 or (models and _are_one(models)):
         return models[0]
     if models:
         raise ModelError(f"{folder} has {len(models)} models; name one, for example {models[0]}")
     return folder
+
+
+def _are_one(models: Sequence[Path]) -> bool:
+    """Whether these are tops of label owners who ended with the same one."""
+    try:
+        told = [json.loads((path / "model.json").read_text()) for path in models]
+        return {each["network"]["kind"] for each in told} == {TopSpec.kind} and (
+            len({each["weights_sha256"] for each in told}) == 1
+        )
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
 
 
 def _ids_name(id_column: str | None, said: Mapping[str, Any]) -> str:
@@ -128,6 +188,13 @@ def _read(
         rows, pixels, labels = _numbered_images(source)
     else:
         rows, pixels, labels = _named_images(model, source, id_column)
+    first = next(iter(images.values()))
+    whole = (first.channels, first.height, first.width)
+    if isinstance(model.spec, OwnersSpec) and tuple(pixels.shape[1:]) != whole:
+        raise DataError(
+            f"{source}: expected whole images of {whole} (channels, height, width), of which each "
+            f"data owner takes its strip, got {tuple(pixels.shape[1:])}"
+        )
     try:
         return rows, {name: each.transform(pixels) for name, each in images.items()}, labels
     except DataError as error:
@@ -217,8 +284,9 @@ def _print_json(
     scores: dict[str, float] | None,
     num_scored: int,
     out: Path | None,
+    owners: Mapping[str, Any],
 ) -> None:
-    result: dict[str, Any] = {"rows": len(next(iter(columns.values())))}
+    result: dict[str, Any] = {"rows": len(next(iter(columns.values()))), **owners}
     if out is not None:
         result["out"] = str(out)
     else:

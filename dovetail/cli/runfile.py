@@ -6,18 +6,20 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, create_model, model_validator
 
 from dovetail.cli import methods
 from dovetail.cli.methods.apfed import ApfedSection
 from dovetail.cli.methods.chfl import ChflSection
+from dovetail.cli.methods.fedoptimus import FedOptimusSection
 from dovetail.cli.methods.hyfem import HyfemSection
 from dovetail.cli.partitions import AnyPartition, shares
 from dovetail.cli.sections import Address, PartyName, Section
 from dovetail.cli.validation import read_toml, validate
 from dovetail.errors import ConfigError
+from dovetail.evaluation.track import Kind
 from dovetail.network import Precision
 
 
@@ -43,9 +45,11 @@ class DataSection(Section):
         ways = [key for key in ("test", "test_source", "split_column") if getattr(self, key)]
         if len(ways) > 1:
             raise ValueError(f"give one of {' and '.join(ways)}: each says which rows test")
-        idle = self.model_fields_set & {"categorical", "max_categories"}
-        if idle and not self.partition.of_tables:
-            raise ValueError(f"{sorted(idle)[0]} is for tables; images are cut into strips")
+        if not self.partition.of_tables:
+            for key in ("categorical", "max_categories"):
+                # A resolved run file writes defaults out.
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise ValueError(f"{key} is for tables; images are cut into strips")
         return self
 
 
@@ -56,14 +60,11 @@ class InProcessSection(Section):
     precision: Precision = "float32"  # how float32 tensors travel
 
 
-class StreamSection(Section):
-    """Partners on other machines, who join by ``dovetail join``."""
+class ElsewhereSection(Section):
+    """Partners on other machines."""
 
-    kind: Literal["stream"]
-    listen: Address  # where they dial
     partners: tuple[PartyName, ...] = Field(min_length=1)
     name: PartyName | None = None  # of a driver without data; None: coordinator
-    certificates: str | None = None  # a folder; None: certificates/NAME beside the party file
     precision: Precision = "float32"  # how float32 tensors travel
     wait_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)  # for all; None: for ever
     grace_s: float = Field(default=5.0, ge=0, allow_inf_nan=False)  # for one that is lost
@@ -71,10 +72,46 @@ class StreamSection(Section):
     timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
-    def _each_once(self) -> StreamSection:
+    def _each_once(self) -> Self:
         if len(set(self.partners)) < len(self.partners):
             raise ValueError(f"partners must be different names, got {list(self.partners)}")
         return self
+
+
+class StreamSection(ElsewhereSection):
+    """Partners who join by ``dovetail join``."""
+
+    kind: Literal["stream"]
+    listen: Address  # where they dial
+    certificates: str | None = None  # a folder; None: certificates/NAME beside the party file
+
+
+class FlareSection(ElsewhereSection):
+    """Partners at sites of an NVFlare federation, where the run is a job."""
+
+    kind: Literal["flare"]
+    sites: dict[PartyName, str] = Field(default_factory=dict)  # where it is not the party's name
+
+    @model_validator(mode="after")
+    def _a_site_each(self) -> FlareSection:
+        for name in self.sites:
+            if name not in self.partners:
+                raise ValueError(f"sites names {name!r}, which is not among partners")
+        if len(set(self.site_of().values())) < len(self.partners):
+            raise ValueError(f"every partner has a site of its own, got {self.site_of()}")
+        return self
+
+    def site_of(self) -> dict[str, str]:
+        """Partner -> the name of its site."""
+        return {name: self.sites.get(name, name) for name in self.partners}
+
+
+class TrackSection(Section):
+    """Where to watch the run as it goes on; not part of what it is."""
+
+    to: tuple[Kind, ...] = ()  # tensorboard, mlflow
+    uri: str | None = None  # MLflow's; None: its own choice
+    experiment: str = "dovetail"  # MLflow lists the run there
 
 
 def _engine_kind(section: Any) -> Any:
@@ -84,7 +121,9 @@ def _engine_kind(section: Any) -> Any:
 
 
 EngineSection = Annotated[
-    Annotated[InProcessSection, Tag("inprocess")] | Annotated[StreamSection, Tag("stream")],
+    Annotated[InProcessSection, Tag("inprocess")]
+    | Annotated[StreamSection, Tag("stream")]
+    | Annotated[FlareSection, Tag("flare")],
     Discriminator(_engine_kind),
 ]
 
@@ -118,8 +157,10 @@ class RunFile(Section):
     apfed: ApfedSection = ApfedSection()
     chfl: ChflSection = ChflSection()
     hyfem: HyfemSection = HyfemSection()
+    fedoptimus: FedOptimusSection = FedOptimusSection()
     passive: dict[str, Any] = Field(default_factory=dict)
     engine: EngineSection = InProcessSection()
+    track: TrackSection = TrackSection()
     recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -132,7 +173,12 @@ class RunFile(Section):
 
     @model_validator(mode="after")
     def _one_kind_of_data(self) -> RunFile:
-        if self.engine.kind == "stream" and methods.coordinated(self.method):
+        if self.engine.kind == "flare":
+            if self.data is not None:
+                raise ValueError(
+                    'with engine.kind = "flare" every party reads its own file: leave [data] out'
+                )
+        elif self.engine.kind == "stream" and methods.coordinated(self.method):
             if self.data is not None or self.parties is not None:
                 raise ValueError(
                     f"{self.method!r} is driven by a coordinator without data: leave [data] and "
@@ -147,7 +193,9 @@ class RunFile(Section):
                 "[passive] is for simulation; with parties = [...] each party's own file has its "
                 "settings, below [apfed]"
             )
-        if self.parties is None and (self.active is not None or self.test is not None):
+        elsewhere = self.engine.kind == "flare"  # at the site of whoever drives
+        only_there = self.active is not None or self.test is not None
+        if self.parties is None and not elsewhere and only_there:
             raise ValueError("active and test go with parties; in simulation set them in [data]")
         return self
 
@@ -209,12 +257,22 @@ def _existing(folder: Path, source: Any) -> Path | None:
 
 def check_run(values: Mapping[str, Any], *, where: str) -> RunFile:
     """The run file with these values; also checks every recipe and passive party in it."""
-    run = validate(RunFile, values, where=where)
+    kind = _with_sections()
+    run = validate(kind, values, where=where)
     methods.check(run, where=where)
     for name, recipe in run.recipes.items():
-        varied = validate(RunFile, merge(values, recipe), where=f"{where}, recipe {name!r}")
+        varied = validate(kind, merge(values, recipe), where=f"{where}, recipe {name!r}")
         methods.check(varied, where=f"{where}, recipe {name!r}")
     return run
+
+
+def _with_sections() -> type[RunFile]:
+    """The run file with a section for each method that is not part of Dovetail."""
+    own = methods.sections()
+    if taken := own.keys() & RunFile.model_fields.keys():
+        raise ConfigError(f"no method can be called {sorted(taken)[0]!r}: run files have that key")
+    fields: Any = {name: (section, section()) for name, section in own.items()}
+    return create_model("RunFile", __base__=RunFile, **fields) if own else RunFile
 
 
 def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,7 +303,7 @@ def _override(text: str) -> dict[str, Any]:
 def resolved(run: RunFile, seed: int) -> dict[str, Any]:
     """The run file with every default written out, for one seed; running it repeats the run."""
     values = run.model_copy(update={"seed": seed}).model_dump(
-        mode="json", exclude_none=True, exclude={"seeds", "recipes"}
+        mode="json", exclude_none=True, exclude={"seeds", "recipes", "track"}
     )
     values |= methods.method_of(run.method).resolved(run)
     if run.data is None:

@@ -18,6 +18,7 @@ from dovetail.data.homes import keep_labels, split_homes
 from dovetail.data.images import ImageInput, ImagePart, ImageSet, read_images
 from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.minibatches import Minibatches
+from dovetail.data.owners import Owners, owners
 from dovetail.data.partitions import Partitioned, columns, strips
 from dovetail.data.party import UNLABELLED, PartyData
 from dovetail.data.partytables import PartyTable, read_party_table
@@ -53,6 +54,7 @@ __all__ = [
     "Input",
     "Minibatches",
     "NumberSummary",
+    "Owners",
     "Partitioned",
     "PartyData",
     "PartyTable",
@@ -76,6 +78,7 @@ __all__ = [
     "keep_labels",
     "kind_of",
     "load",
+    "owners",
     "quadrants",
     "read_assignment",
     "read_database",

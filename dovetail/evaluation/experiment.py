@@ -16,6 +16,7 @@ from dovetail.data import Task
 from dovetail.errors import TrainingError
 from dovetail.evaluation.metrics import score
 from dovetail.models import Model
+from dovetail.models.owners import Bottom
 from dovetail.network import Checkpoint, Ledger
 
 #: Score name -> value.
@@ -37,6 +38,7 @@ class Outcome:
         scores: name -> party -> scores on the test rows. A stage has its own name; it may have
             others, which count as rulers.
         models: party -> what it can use alone, where there is such a thing.
+        bottoms: party -> what it can use together with others' models only.
         ledger: what left each party.
         missed: party -> what it was left out of: "steps" or "rounds", "of" how many, and "first"
             (why). ``run`` fills it from the stage's lines.
@@ -45,6 +47,7 @@ class Outcome:
 
     scores: dict[str, dict[str, Scores]] = field(default_factory=dict)
     models: dict[str, Model] = field(default_factory=dict)
+    bottoms: dict[str, Bottom] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     missed: dict[str, dict[str, Any]] = field(default_factory=dict)
     seconds: float = 0.0

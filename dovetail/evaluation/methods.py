@@ -289,10 +289,6 @@ def _range(counts: Sequence[int], one: str) -> str:
     return count_text(high, one) if low == high else f"{low:,} to {count_text(high, one)}"
 
 
-def _not_yet(method: Method) -> str:
-    return f"not in this version: no command trains {TITLES[method]} yet"
-
-
 # --- The four ----------------------------------------------------------------------------------
 
 
@@ -421,11 +417,24 @@ def _fedoptimus(found: _Situation) -> Fit:
         f"batches of {batch_size} rows, codes of {code_width} float32 values, a top "
         f"model of {code_width}-{_HEAD}-{found.num_outputs}, every column owner asked"
     )
+    codes = batch_size * code_width * _FLOAT
+    places = batch_size * _PLACE
+    # A column owner's codes are of every label owner's batch; a label owner has their mean.
     sizes = [
         *(
-            found.step(owner, name, code_width, assuming)
-            for owner in owners
+            MessageSize(
+                name,
+                "coordinator",
+                "step",
+                len(owners) * codes,
+                len(owners) * (codes + places),
+                assuming,
+            )
             for name in data_owners
+        ),
+        *(
+            MessageSize(owner, "coordinator", "step", codes + places, codes, assuming)
+            for owner in owners
         ),
         *(MessageSize(owner, "coordinator", "round", top, top, assuming) for owner in owners),
     ]
@@ -437,7 +446,7 @@ def _fedoptimus(found: _Situation) -> Fit:
         f"different samples, {sum(found.labelled[name] for name in owners):,} in all"
         f"{unused if any(own.values()) else ''}; {len(data_owners)} others "
         f"({name_list(data_owners)}) hold {count_text(len(held), 'column')} for every one of these",
-        _not_yet("fedoptimus"),
+        "dovetail train RUN --set method=fedoptimus",
         tuple(sizes),
     )
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import secrets
 import shutil
 import tomllib
 from collections.abc import Collection, Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -85,8 +88,9 @@ class RunFolder:
             else:
                 shutil.rmtree(self._checkpoints, ignore_errors=True)
             if self._method not in self._stages:
-                for model in self.path.glob("models/*/model.json"):
-                    shutil.rmtree(model.parent)
+                for pattern in ("models/*/model.json", "models/*/bottom.json"):
+                    for model in self.path.glob(pattern):
+                        shutil.rmtree(model.parent)
             self.name(self._kept_id() or secrets.token_hex(8))
             write_text(self.path / "run.toml", tomli_w.dumps(self._run))
             write_text(self.path / "metrics.jsonl", "".join(lines))
@@ -133,11 +137,18 @@ class RunFolder:
         self._metrics.write(json.dumps({"stage": stage, **line}) + "\n")
         self._metrics.flush()
 
+    def lines(self) -> list[dict[str, Any]]:
+        """What ``metrics.jsonl`` has so far."""
+        text = (self.path / "metrics.jsonl").read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()]
+
     def stage(self, stage: str, outcome: Outcome) -> None:
         """Keep what a stage gave."""
         if stage == self._method:
             for party, model in outcome.models.items():
                 model.save(self.path / "models" / party)
+            for party, bottom in outcome.bottoms.items():
+                bottom.save(self.path / "models" / party)
         done = {
             "seconds": outcome.seconds,
             "bytes": outcome.ledger.bytes_by_party(),
@@ -176,6 +187,7 @@ class RunFolder:
                 stage: {name: told for name, told in done.items() if name != "models"}
                 for stage, done in self._stages.items()
             },
+            "versions": versions("dovetail", "torch"),
         }
         write_text(self.path / "result.json", json.dumps(result, indent=2) + "\n")
         shutil.rmtree(self._checkpoints, ignore_errors=True)
@@ -272,6 +284,15 @@ def finished(path: Path, run: Mapping[str, Any]) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return result if _settings(settings) == _settings(run) and isinstance(result, dict) else None
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Package -> version, of those that are installed as packages, and of Python."""
+    found = {}
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return {**found, "Python": platform.python_version()}
 
 
 def write_text(path: Path, text: str) -> None:

@@ -22,6 +22,17 @@ from dovetail.models.networks import (
     output_shape,
 )
 from dovetail.models.optimizers import OptimizerConfig
+from dovetail.models.owners import (
+    Bottom,
+    BottomSpec,
+    ColumnsMlp,
+    OwnerResNet,
+    OwnersSpec,
+    StripCnn,
+    TopSpec,
+    bottom_from_json,
+    load_bottom,
+)
 from dovetail.models.randomness import RandomStream, derive_seed, generator
 from dovetail.models.saved import Model, Prediction, load
 from dovetail.models.specs import EncoderHead, EncoderHeadNetwork, NetworkSpec
@@ -32,8 +43,11 @@ __all__ = [
     "TABLE_4",
     "BlocksNetwork",
     "BlocksSpec",
+    "Bottom",
+    "BottomSpec",
     "Column",
     "Columns",
+    "ColumnsMlp",
     "ColumnsSpec",
     "Convolutional",
     "EncoderHead",
@@ -44,6 +58,8 @@ __all__ = [
     "Model",
     "NetworkSpec",
     "OptimizerConfig",
+    "OwnerResNet",
+    "OwnersSpec",
     "Perceptron",
     "Prediction",
     "RandomStream",
@@ -51,13 +67,17 @@ __all__ = [
     "SmallCnn",
     "StackedColumns",
     "StackedOptimizer",
+    "StripCnn",
+    "TopSpec",
     "Unchanged",
     "UniqueColumn",
+    "bottom_from_json",
     "derive_seed",
     "encoder_from_json",
     "extractor_from_json",
     "generator",
     "load",
+    "load_bottom",
     "network_input",
     "output_shape",
 ]

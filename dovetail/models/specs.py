@@ -19,6 +19,7 @@ from dovetail.models.networks import (
     encoder_from_json,
     output_shape,
 )
+from dovetail.models.owners import OwnersSpec, TopSpec
 
 
 class NetworkSpec(Protocol):
@@ -97,7 +98,7 @@ class EncoderHead:
 
 #: Every kind of network that a model can be saved with.
 KINDS: Mapping[str, type[NetworkSpec]] = {
-    spec.kind: spec for spec in (EncoderHead, BlocksSpec, ColumnsSpec)
+    spec.kind: spec for spec in (EncoderHead, BlocksSpec, ColumnsSpec, TopSpec, OwnersSpec)
 }
 
 

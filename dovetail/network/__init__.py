@@ -1,6 +1,7 @@
 """Whatever carries, checks or counts a message."""
 
 from dovetail.network.checkpoint import Checkpoint, Keeper, State, Stateful, StatefulParty
+from dovetail.network.composite import Composite
 from dovetail.network.engine import Engine, Party, Pending, Replies
 from dovetail.network.inprocess import InProcess
 from dovetail.network.ledger import Ledger, LedgerFile
@@ -16,6 +17,7 @@ from dovetail.network.messages import (
 
 __all__ = [
     "Checkpoint",
+    "Composite",
     "Engine",
     "Header",
     "InProcess",

@@ -23,9 +23,11 @@ from dovetail import data as dd
 from dovetail.algorithms import apfed, vertical
 from dovetail.alignment import psi
 from dovetail.alignment.stored import StoredRows, digest, load_rows, save_rows, training_run
-from dovetail.cli.join import Home, Refusals, Runs, Teller, describe
+from dovetail.cli.home import Home, Refusals, Runs
+from dovetail.cli.join import describe
 from dovetail.cli.methods.apfed import PassiveFields
 from dovetail.cli.partyfile import PartyFile, PolicySection, Site, open_site
+from dovetail.cli.teller import Teller
 from dovetail.errors import AlignmentError, ConfigError, PartyError
 from dovetail.models import Head, Perceptron
 from dovetail.network import InProcess, Message, Party, decode, encode
@@ -281,7 +283,7 @@ def test_an_alignment_that_cannot_be_saved_is_not_reported_as_done(
     def full(path: Path, stored: StoredRows) -> None:
         raise AlignmentError(f"cannot write {path}")
 
-    monkeypatch.setattr("dovetail.cli.join.save_rows", full)
+    monkeypatch.setattr("dovetail.cli.home.save_rows", full)
     with pytest.raises(PartyError, match="it cannot save its rows of the alignment") as raised:
         psi.align(shop.engine("a2", "psi"), BANK_IDS)
     assert str(shop.home) not in str(raised.value)
@@ -312,7 +314,7 @@ def test_a_member_of_classic_vertical_learning_goes_on_only_when_told_from_where
 def test_states_of_a_drivers_last_runs_are_kept(
     joined: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.cli.join.KEPT_RUNS", 3)
+    monkeypatch.setattr("dovetail.cli.home.KEPT_RUNS", 3)
     shop = joined()
     psi.align(shop.engine("a1", "psi"), BANK_IDS)
     other = shop.home / "checkpoints" / "other" / "a1+apfed"
@@ -545,14 +547,6 @@ def test_it_is_said_what_is_agreed_to_and_nothing_of_the_table_but_its_size(join
         assert words in said
     assert "P-" not in said
     assert "x0" not in said
-
-
-def test_it_is_said_whose_messages_no_limit_of_rows_holds_for(
-    shop_file: Callable[..., Path], tmp_path: Path
-) -> None:
-    site = open_site(shop_file('algorithms = ["align", "hyfem"]'))
-    said = "\n".join(describe(site, "bank", "bank.example.org:7443", tmp_path))
-    assert "messages above 256 MB or 100,000 rows (of hyfem by size alone)" in said
 
 
 # --- The command ----------------------------------------------------------------------------------

@@ -56,6 +56,20 @@ def test_the_resolved_settings_repeat_the_run(
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
+def test_the_resolved_settings_of_images_repeat_the_run(dovetail: Any, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (12, 4, 4), dtype=np.uint8)
+    classes = np.arange(12) % 2
+    np.savez("images.npz", x_train=images, y_train=classes, x_test=images, y_test=classes)
+    Path("run.toml").write_text(
+        'method = "alone"\n[data]\nsource = "images.npz"\n'
+        'partition = { kind = "strips", views = 2 }\n[apfed]\nencoder = [4]\nepochs = 1\n'
+    )
+    assert dovetail("train", "run.toml", "--out", "one", "-q").code == 0
+    done = dovetail("train", "one/run.toml", "--out", "two", "-q")
+    assert done.code == 0, done.err
+    assert (tmp_path / "one/run.toml").read_text() == (tmp_path / "two/run.toml").read_text()
+
+
 def test_several_seeds_have_a_folder_each_and_a_summary(
     dovetail: Any, write_run: Any, tmp_path: Path
 ) -> None:

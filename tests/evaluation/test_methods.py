@@ -85,13 +85,8 @@ def test_only_what_fits_chfl_fits_another_as_well(method):
 @pytest.mark.parametrize("method", FEDERATIONS)
 def test_the_next_command_is_one_that_exists(method):
     best = methods.recommended(methods.fits(FEDERATIONS[method]()))
-    if method in ("apfed", "chfl", "hyfem"):
-        assert best.next_command == f"dovetail train RUN --set method={method}"
-        assert best.available
-    else:
-        title = methods.TITLES[method]
-        assert best.next_command == f"not in this version: no command trains {title} yet"
-        assert not best.available
+    assert best.next_command == f"dovetail train RUN --set method={method}"
+    assert best.available
 
 
 @pytest.mark.parametrize(
@@ -270,11 +265,15 @@ def test_sizes_of_hyfem_are_a_partys_extractors_and_classifier():
     assert size.sent_bytes == size.received_bytes == 4 * (2 * extractor + classifier)
 
 
-def test_sizes_of_fedoptimus_are_per_pair_of_owners():
+def test_a_data_owner_of_fedoptimus_sends_codes_for_every_label_owner():
     sizes = fit(fedoptimus(), "fedoptimus", sizes=methods.Sizes(10, 3)).messages
-    steps = [size for size in sizes if size.per == "step"]
-    assert len(steps) == 2 * 3
-    assert {size.received_bytes for size in steps} == {10 * 3 * 4}
+    steps = {size.party: size for size in sizes if size.per == "step"}
+    sent = {party: size.sent_bytes for party, size in steps.items()}
+    codes, places = 10 * 3 * 4, 10 * 8
+    labellers, holders = list(sent)[-2:], list(sent)[:-2]
+    assert {sent[name] for name in holders} == {2 * codes}
+    assert {sent[name] for name in labellers} == {codes + places}
+    assert {steps[name].received_bytes for name in labellers} == {codes}
 
 
 def test_overlaps_are_counted_with_the_party_that_has_labels():

@@ -11,6 +11,7 @@ from dovetail.errors import ModelError
 from dovetail.models import Convolutional, EncoderHead, Head, NetworkSpec, Perceptron, RandomStream
 from dovetail.models.blocks import BlocksSpec, ResNet18, SmallCnn, Unchanged
 from dovetail.models.columns import ColumnsSpec
+from dovetail.models.owners import ColumnsMlp, OwnerResNet, OwnersSpec, StripCnn, TopSpec
 from dovetail.models.specs import KINDS, spec_from_json
 
 SPECS: list[NetworkSpec] = [
@@ -23,6 +24,13 @@ SPECS: list[NetworkSpec] = [
         (Perceptron((3,)), SmallCnn((2, 3)), ResNet18(2), Unchanged()),
         (5,),
         3,
+    ),
+    TopSpec(4, (3,), 2),
+    OwnersSpec(
+        ("strip", "scan", "bank"),
+        ((1, 2, 6), (1, 4, 4), (3,)),
+        (StripCnn(2, hidden=3), OwnerResNet(2), ColumnsMlp((4,))),
+        TopSpec(4, (3,), 2),
     ),
 ]
 

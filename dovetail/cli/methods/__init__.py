@@ -1,7 +1,7 @@
 """The methods that a run file can name: the only table of names.
 
 Each is a file of this package with what ``Method`` lists; its section of the run file is a field of
-``RunFile``.
+``RunFile``. An installed package can bring more (``own.py``).
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from dovetail import data as dd
-from dovetail.cli.methods import apfed, chfl, hyfem
+from dovetail.cli.methods import apfed, chfl, fedoptimus, hyfem
 from dovetail.cli.methods.members import Maker
+from dovetail.cli.methods.own import OwnMethod, installed
+from dovetail.cli.sections import Section
 from dovetail.errors import ConfigError
 from dovetail.evaluation import Setup
 
@@ -78,17 +80,51 @@ class Method(Protocol):
 
 
 #: Where two have a stage of one name, ``method =`` means the first's.
-METHODS: dict[str, Method] = {"apfed": apfed, "chfl": chfl, "hyfem": hyfem}
+METHODS: dict[str, Method] = {
+    "apfed": apfed,
+    "chfl": chfl,
+    "hyfem": hyfem,
+    "fedoptimus": fedoptimus,
+}
+
+
+def every() -> dict[str, Method]:
+    """These, and those of installed packages.
+
+    Raises:
+        ConfigError: an installed one that cannot be loaded, or has a name that is taken.
+    """
+    global _looked
+    if not _looked:
+        for name, method in installed().items():
+            if name in _OF_DOVETAIL:
+                raise ConfigError(
+                    f"an installed package has a method {name!r}, and so has Dovetail; rename it"
+                )
+            METHODS.setdefault(name, method)  # a script that is being run has put in its own
+        _looked = True
+    return METHODS
+
+
+_OF_DOVETAIL = frozenset(METHODS)
+_looked = False
+
+
+def sections() -> dict[str, type[Section]]:
+    """Method -> its section of the run file, of those that are not part of Dovetail."""
+    return {
+        name: method.SECTION for name, method in every().items() if isinstance(method, OwnMethod)
+    }
 
 
 def stages() -> dict[str, str]:
     """Every stage that a run file can name, and what a table calls it."""
-    return {name: title for method in METHODS.values() for name, title in method.STAGES.items()}
+    return {name: title for method in every().values() for name, title in method.STAGES.items()}
 
 
 def method_of(stage: str) -> Method:
     """The method that this stage is of."""
-    return next(method for method in METHODS.values() if stage in method.STAGES)
+    return next(method for method in every().values() if stage in method.STAGES)
 
 
 def coordinated(stage: str) -> bool:
@@ -115,7 +151,7 @@ def check(run: RunFile, *, where: str) -> None:
                 f"{where}: {ruler!r} is no ruler beside {run.method!r}; there are "
                 f"{', '.join(method.STAGES)}"
             )
-    if run.engine.kind == "stream" and method.DRIVEN_BY is None:
+    if run.engine.kind != "inprocess" and method.DRIVEN_BY is None:
         raise ConfigError(
             f"{where}: {run.method!r} trains in one process only so far; leave [engine] out"
         )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from dovetail.models import Model
+from dovetail.models.owners import Bottom
 from dovetail.network import Message, State
 from dovetail.network.checkpoint import StatefulParty
 
@@ -22,12 +24,16 @@ class Asked:
         device: where the party computes.
         rows_S: its rows of the samples that it shares with the driver; raises AlignmentError where
             it has none of the alignment that the run is of.
-        keep: saves what the party can use alone, and says how it scores on its own test rows.
+        keep: saves what the party can use, and says how it scores on its own test rows.
+        run: its id.
+        aligned: a folder for rows of alignments that this driver carries between parties.
     """
 
     device: torch.device
     rows_S: Callable[[], Tensor]
-    keep: Callable[[Model, Mapping[str, float]], None]
+    keep: Callable[[Model | Bottom, Mapping[str, float]], None]
+    run: str
+    aligned: Path
 
 
 class Maker(Protocol):

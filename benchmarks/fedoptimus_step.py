@@ -1,0 +1,179 @@
+"""One FedOptimus step of 14 data owners x 5 label owners, against loops and one fused network.
+
+    python -m benchmarks.fedoptimus_step
+
+Strips of 2 x 28, 128 rows a label owner, the defaults of ``StripCnn`` and ``Config``, fused
+optimizers everywhere. "looped" is the same mathematics as 70 bottom and 5 top networks by autograd,
+one after the other. "fused" is one network that learns from all 640 rows at once: 14 bottoms, which
+then need no replicas, and one top; as many multiplications, and none of the parties, messages and
+averages. The three take turns, step by step, in one process and on one thread, so that a noisy
+machine slows all alike; ratios are those of the medians. Every fifth step ends a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks import _results
+from dovetail.algorithms import fedoptimus
+from dovetail.data import Classification, SharedRows
+from dovetail.models import StripCnn, TopSpec, generator, network_input
+from dovetail.network import InProcess
+
+NUM_DATA, NUM_LABELS, BATCH, NUM_ROWS = 14, 5, 128, 1280
+SHAPE = (1, 2, 28)
+TARGETS = {"looped": 0.45, "fused": 1.5}
+Step = Callable[[], object]
+
+
+def pixels() -> tuple[list[Tensor], Tensor]:
+    """Each data owner's strips and the labels: time does not depend on what they show."""
+    rng = generator(0, "strips")
+    size = (NUM_DATA, NUM_LABELS * NUM_ROWS, *SHAPE)
+    images = torch.randint(256, size, dtype=torch.uint8, generator=rng)
+    return list(images), torch.randint(10, (NUM_LABELS * NUM_ROWS,), generator=rng)
+
+
+def dovetail_steps(config: fedoptimus.Config, bottom: StripCnn) -> Step:
+    """One round as a run trains it; ``sync_every`` steps."""
+    strips, labels = pixels()
+    rows = torch.arange(len(labels)).split(NUM_ROWS)
+    names = [f"label-{place}" for place in range(1, NUM_LABELS + 1)]
+    data = {}
+    for place, strip in enumerate(strips):
+        name = f"data-{place + 1}"
+        shared = {
+            owner: SharedRows(name, strip, own) for owner, own in zip(names, rows, strict=True)
+        }
+        data[name] = fedoptimus.DataOwner(name, shared, bottom)
+    task = Classification(tuple(range(10)))
+    tops = {
+        name: fedoptimus.LabelOwner(name, labels[own], task)
+        for name, own in zip(names, rows, strict=True)
+    }
+    coordinator = fedoptimus.Coordinator(config, data_owners=[*data], label_owners=names, seed=0)
+    network = InProcess({**data, **tops}, driver="coordinator")
+    fedoptimus.begin(coordinator, network)
+    return lambda: fedoptimus.run_round(1, coordinator, network)
+
+
+def networks(config: fedoptimus.Config, bottom: StripCnn) -> tuple[nn.ModuleList, nn.Module]:
+    torch.manual_seed(0)
+    bottoms = nn.ModuleList(bottom.build(SHAPE, config.embedding) for _ in range(NUM_DATA))
+    return bottoms, TopSpec(config.embedding, config.top, 10).build()
+
+
+def looped_steps(config: fedoptimus.Config, bottom: StripCnn) -> Step:
+    """As many steps of 70 bottom and 5 top networks, each by itself, and their average."""
+    strips, labels = pixels()
+    rows = torch.arange(len(labels)).split(NUM_ROWS)
+    replicas = [networks(config, bottom) for _ in range(NUM_LABELS)]
+    parts: list[nn.Module] = [part for bottoms, top in replicas for part in (*bottoms, top)]
+    optimizers = [config.build(part.parameters()) for part in parts]
+    rng = generator(0, "order")
+
+    def step() -> None:
+        for own, (bottoms, top) in zip(rows, replicas, strict=True):
+            batch = own[torch.randint(NUM_ROWS, (BATCH,), generator=rng)]
+            embeddings = [
+                network(network_input(strip[batch]))
+                for network, strip in zip(bottoms, strips, strict=True)
+            ]
+            loss = F.cross_entropy(top(sum(embeddings) / NUM_DATA), labels[batch])
+            loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def steps() -> None:
+        for _ in range(config.sync_every):
+            step()
+        with torch.no_grad():
+            for same in zip(*(_parameters(replica) for replica in replicas), strict=True):
+                mean = torch.stack(same).mean(dim=0)
+                for parameter in same:
+                    parameter.copy_(mean)
+
+    return steps
+
+
+def _parameters(replica: tuple[nn.ModuleList, nn.Module]) -> Sequence[nn.Parameter]:
+    return [*replica[0].parameters(), *replica[1].parameters()]
+
+
+def fused_steps(config: fedoptimus.Config, bottom: StripCnn) -> Step:
+    """As many steps of one network on all label owners' rows."""
+    strips, labels = pixels()
+    bottoms, top = networks(config, bottom)
+    optimizer = config.build([*bottoms.parameters(), *top.parameters()])
+    rng = generator(0, "order")
+
+    def steps() -> None:
+        for _ in range(config.sync_every):
+            batch = torch.randint(len(labels), (NUM_LABELS * BATCH,), generator=rng)
+            embeddings = [
+                network(network_input(strip[batch]))
+                for network, strip in zip(bottoms, strips, strict=True)
+            ]
+            loss = F.cross_entropy(top(sum(embeddings) / NUM_DATA), labels[batch])
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return steps
+
+
+STEPS = {"dovetail": dovetail_steps, "looped": looped_steps, "fused": fused_steps}
+
+
+def milliseconds(config: fedoptimus.Config, bottom: StripCnn, num: int) -> dict[str, float]:
+    """Median of a step of each, taking turns."""
+    steps = {name: make(config, bottom) for name, make in STEPS.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(num + 2):
+        for name, step in steps.items():
+            started = time.perf_counter()
+            step()
+            if number >= 2:  # the first ones allocate
+                seconds[name].append((time.perf_counter() - started) / config.sync_every)
+    return {name: statistics.median(own) * 1e3 for name, own in seconds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20, help="timed rounds of each [20]")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for optimizer in ("sgd", "adam"):
+        for bottom in (StripCnn(), StripCnn(channels=8, hidden=32)):
+            config = fedoptimus.Config(optimizer=optimizer)
+            measured = milliseconds(config, bottom, given.rounds)
+            rows.append(
+                {
+                    "optimizer": optimizer,
+                    "channels": bottom.channels,
+                    "hidden": bottom.hidden,
+                    **{f"{name} ms": own for name, own in measured.items()},
+                    **{
+                        key: value
+                        for name, target in TARGETS.items()
+                        for key, value in (
+                            (f"of {name}", measured["dovetail"] / measured[name]),
+                            (f"at most, {name}", target),
+                        )
+                    },
+                }
+            )
+    _results.write("fedoptimus_step", "FedOptimus step against loops and one fused network", rows)
+
+
+if __name__ == "__main__":
+    main()

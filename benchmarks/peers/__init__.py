@@ -1,0 +1,1 @@
+"""Peers on the same data, networks and batches: ``python -m benchmarks.peers``."""

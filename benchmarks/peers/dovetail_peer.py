@@ -1,0 +1,182 @@
+"""Dovetail on the peers' task: two processes, gRPC with mutual TLS, a ledger at each end.
+
+``vertical`` is classic vertical learning, the peers' mathematics; ``apfed`` is APFed-C, whose label
+owner predicts alone; ``alone`` is that label owner without a partner. The networks, batch and
+optimizer are those of ``common``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.exchange import socket_bytes
+from benchmarks.peers import common
+from benchmarks.peers.strips import OWNER, PARTNER
+from dovetail.algorithms import apfed, vertical
+from dovetail.data import Alignment, Classification, PartyData, SharedRows
+from dovetail.models import Head, OptimizerConfig, Perceptron
+from dovetail.network import Engine, InProcess, LedgerFile
+from dovetail.network.certificates import Authority, Credentials, certificate_pem, key_pem, new_key
+from dovetail.network.dialling import serve
+from dovetail.network.host import Host
+from dovetail.network.stream import Stream
+
+EVERY = 50
+RATE: dict[str, Any] = {
+    "learning_rate": common.LEARNING_RATE,
+    "momentum": common.MOMENTUM,
+    "weight_decay": common.WEIGHT_DECAY,
+}
+
+
+def issue(folder: Path) -> None:
+    """An authority, and certificates for both."""
+    now = datetime.now(UTC)
+    authority = Authority.create(now=now)
+    (folder / "ca.pem").write_bytes(authority.pem)
+    for name in (OWNER, PARTNER):
+        key = new_key()
+        certificate = authority.issue(
+            name, key.public_key(), now=now, listens=name == OWNER, hosts=("127.0.0.1",)
+        )
+        (folder / f"{name}.pem").write_bytes(certificate_pem(certificate))
+        (folder / f"{name}.key").write_bytes(key_pem(key))
+        (folder / f"{name}.key").chmod(0o600)
+
+
+def run_partner(port: int, folder: Path, data: Path) -> None:
+    """The partner: answers until it is ended."""
+    loaded = common.Data(data)
+    train = SharedRows(PARTNER, loaded.other, torch.arange(len(loaded.other)))
+    test = SharedRows(PARTNER, loaded.other_test, torch.arange(len(loaded.other_test)))
+    encoder = Perceptron(common.ENCODER)
+
+    def party(run: str, *_: object) -> vertical.Member | apfed.Passive:
+        if run == "vertical":
+            return vertical.Member(train, test, OptimizerConfig(**RATE), encoder)
+        return apfed.Passive(train, apfed.PassiveConfig(loss="contrastive", **RATE), encoder)
+
+    with LedgerFile(folder / "partner.jsonl", PARTNER) as ledger:
+        host = Host(PARTNER, party, ledger=ledger)
+        shown = Credentials.load(folder, PARTNER)
+        serve(host, f"127.0.0.1:{port}", shown, driver=OWNER, stop=threading.Event())
+
+
+def train(
+    method: str, data: common.Data, engine: Engine, port: int, given: argparse.Namespace
+) -> Any:
+    """What the peers' programs tell of their training; bytes are those of the sockets, TLS too."""
+    num_rows = len(data.labels)
+    party = PartyData(OWNER, np.arange(num_rows), {"strip": data.own}, data.labels)
+    alignment = Alignment({name: torch.arange(num_rows) for name in (OWNER, PARTNER)})
+    config: dict[str, Any] = {
+        "batch_size": common.BATCH_SIZE,
+        "epochs": given.steps // EVERY,
+        "steps_per_epoch": EVERY,
+        **RATE,
+    }
+    networks: dict[str, Any] = {
+        "seed": 0,
+        "encoder": Perceptron(common.ENCODER),
+        "head": Head(common.HEAD, common.DROPOUT),
+    }
+    task = Classification(tuple(range(common.NUM_CLASSES)))
+    outputs: Any
+    if method == "vertical":
+        owner = vertical.Owner(party, alignment, task, vertical.Config(**config), **networks)
+        epochs: Iterator[Any] = vertical.train(owner, engine)
+        samples = torch.arange(len(data.labels_test))
+        outputs = lambda: vertical.predict(owner, engine, data.own_test, samples)  # noqa: E731
+    else:
+        shared = alignment if method == "apfed" else None
+        active = apfed.Active(party, shared, task, apfed.Config(**config), **networks)
+        epochs = apfed.train(active, engine)
+        outputs = lambda: active.model().outputs(data.own_test)  # noqa: E731
+
+    def accuracy(logits: torch.Tensor) -> float:
+        return float((logits.argmax(dim=1) == data.labels_test).float().mean())
+
+    curve: list[tuple[int, float, float]] = []
+    spent = warmed = 0.0
+    before = num_bytes = 0
+    for epoch in epochs:
+        spent += epoch.seconds
+        num_bytes = socket_bytes(port) - before
+        curve.append((epoch.number * EVERY, spent, accuracy(outputs())))
+        before = socket_bytes(port)  # scoring asks the partner, too
+        if epoch.number == 1:  # the others leave their first steps out, too
+            warmed = spent
+        if spent - warmed > given.seconds:
+            break
+    done = curve[-1][0]
+    gone = curve[-1][2]
+    if method == "vertical":
+        gone = accuracy(vertical.predict_alone(owner, data.own_test)["zeros"])
+    return {
+        "steps": done,
+        "seconds": spent,
+        "warm_seconds": warmed,
+        "samples_per_second": common.BATCH_SIZE * (done - EVERY) / (spent - warmed),
+        "curve": curve,
+        "accuracy": curve[-1][2],
+        "gone": gone,
+        "bytes_per_step": num_bytes / EVERY,
+        "version": f"dovetail {version('dovetail')}, torch {torch.__version__}",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--method", choices=("vertical", "apfed", "alone"), default="vertical")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--steps", type=int, default=1250)
+    parser.add_argument("--partner", nargs=2, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    torch.set_num_threads(common.THREADS)
+    if given.partner:
+        run_partner(int(given.partner[0]), Path(given.partner[1]), given.data)
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        issue(folder)
+        with (
+            LedgerFile(folder / "owner.jsonl", OWNER) as ledger,
+            Stream(
+                "127.0.0.1:0",
+                driver=OWNER,
+                credentials=Credentials.load(folder, OWNER),
+                parties=(PARTNER,),
+                ledger=ledger,
+            ) as stream,
+        ):
+            command = [sys.executable, "-m", "benchmarks.peers.dovetail_peer"]
+            words = ["--data", str(given.data), "--partner", str(stream.port), temporary]
+            partner = subprocess.Popen([*command, *words])
+            try:
+                stream.wait(120)
+                data = common.Data(given.data)
+                engine: Engine = InProcess({}, driver=OWNER)
+                if given.method != "alone":
+                    engine = stream.engine(given.method)
+                common.write(given.out, train(given.method, data, engine, stream.port, given))
+            finally:
+                partner.kill()
+                partner.wait()
+
+
+if __name__ == "__main__":
+    main()

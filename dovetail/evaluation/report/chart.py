@@ -1,0 +1,342 @@
+"""Curves and dots as a page draws them: places in per cent, so that text keeps its size on a phone.
+
+A plot is an SVG that is stretched to the room there is, with lines whose width is not; names and
+numbers beside it are the page's own text, in the page's colours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+#: Lines' patterns, in pixels drawn and left out; with the colours they tell lines apart twice.
+DASHES = ("", "8 4", "2 4", "12 4 2 4", "5 3", "1 3", "14 5", "8 3 2 3 2 3")
+
+#: Lines of one plot; more are left to the tables.
+MAX_SERIES = 10
+
+#: Height of a plot, and of a name beside it, in rem.
+HEIGHT_REM = 15.0
+NAME_REM = 1.25
+
+
+@dataclass(frozen=True)
+class Point:
+    """Mean over seeds at one epoch or round, and how far one standard deviation reaches."""
+
+    x: int
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line.
+
+    Attributes:
+        name: what stands beside it.
+        points: in order.
+        style: its place among the colours and patterns.
+        is_main: whether it is what the run is about.
+    """
+
+    name: str
+    points: Sequence[Point]
+    style: int
+    is_main: bool = False
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A number of an axis; its place in per cent from the top or from the left."""
+
+    at: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A series as it is drawn; x and y in thousandths of the plot.
+
+    Attributes:
+        path: the mean, as an SVG path.
+        band: what one standard deviation covers; "" for one seed.
+        dots: a path of dots, where there are few points.
+        at_rem: where its name stands, from the top.
+    """
+
+    name: str
+    colour: int
+    dash: str
+    path: str
+    band: str
+    dots: str
+    at_rem: str
+    is_main: bool
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A plot.
+
+    Attributes:
+        title: what is drawn.
+        said: the same in words.
+        x_name: what the lower axis counts.
+        note: what was left out.
+    """
+
+    title: str
+    said: str
+    x_name: str
+    x_ticks: Sequence[Tick]
+    y_ticks: Sequence[Tick]
+    lines: Sequence[Line]
+    has_bands: bool
+    note: str = ""
+
+
+def points_of(seeds: Sequence[Mapping[int, float]]) -> list[Point]:
+    """Mean and sample standard deviation over seeds, at the places that all have.
+
+    Seeds stop at different rounds, and a mean over those that are left would jump.
+
+    >>> points_of([{1: 0.5, 2: 0.75, 3: 0.75}, {1: 0.5, 2: 0.75}])
+    [Point(x=1, mean=0.5, low=0.5, high=0.5), Point(x=2, mean=0.75, low=0.75, high=0.75)]
+    """
+    told = [{x: y for x, y in seed.items() if math.isfinite(y)} for seed in seeds]
+    told = [seed for seed in told if seed]
+    if not told:
+        return []
+    points = []
+    for x in sorted(set.intersection(*(set(seed) for seed in told))):
+        mean, spread = mean_std([seed[x] for seed in told])
+        points.append(Point(x, mean, mean - spread, mean + spread))
+    return points
+
+
+def mean_std(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and sample standard deviation; 0 for one value."""
+    mean = math.fsum(values) / len(values)
+    if len(values) < 2:
+        return mean, 0.0
+    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+
+
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers that cover a range: steps of 1, 2 or 5 times a power of ten.
+
+    >>> ticks(0.52, 0.81), ticks(3, 3)
+    ([0.5, 0.6, 0.7, 0.8, 0.9], [2.0, 3.0, 4.0])
+    """
+    if not high > low:
+        pad = abs(low) / 3 or 1.0
+        low, high = low - pad, high + pad
+        about = 2
+    rough = (high - low) / about
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * k for k in (1, 2, 5, 10) if power * k >= rough * (1 - 1e-9))
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(place * step, 12) for place in range(first, last + 1)]
+
+
+def number_text(value: float, step: float) -> str:
+    """A tick's number, with the digits that its step needs.
+
+    >>> number_text(0.5, 0.1), number_text(2000, 500), number_text(1e-7, 1e-7)
+    ('0.5', '2,000', '1e-07')
+    """
+    if abs(step) < 1e-4 or abs(value) >= 1e7:
+        return f"{value:.3g}"
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    return f"{value:,.{digits}f}"
+
+
+def chart(title: str, series: Sequence[Series], *, x_name: str) -> Chart | None:
+    """The plot of these lines; None where none has two points to be joined."""
+    drawn = [each for each in series if each.points][:MAX_SERIES]
+    if not any(len(each.points) > 1 for each in drawn):
+        return None
+    left_out = sum(bool(each.points) for each in series) - len(drawn)
+    first = min(point.x for each in drawn for point in each.points)
+    last = max(point.x for each in drawn for point in each.points)
+    y_ticks = ticks(*_range(drawn))
+    low, high = y_ticks[0], y_ticks[-1]
+
+    def x_of(x: int) -> float:
+        return 1000 * (x - first) / (last - first)
+
+    def y_of(y: float) -> float:
+        return 1000 * (1 - (min(max(y, low), high) - low) / (high - low))
+
+    ends = [y_of(each.points[-1].mean) / 1000 * HEIGHT_REM for each in drawn]
+    lines = []
+    for each, at in zip(drawn, _apart(ends), strict=True):
+        places = [(x_of(point.x), y_of(point.mean)) for point in each.points]
+        band = ""
+        if any(point.high > point.low for point in each.points):
+            upper = [(x_of(point.x), y_of(point.high)) for point in each.points]
+            lower = [(x_of(point.x), y_of(point.low)) for point in reversed(each.points)]
+            band = _path([*upper, *lower]) + "Z"
+        few = len(places) <= 40
+        lines.append(
+            Line(
+                each.name,
+                each.style,
+                DASHES[each.style % len(DASHES)],
+                _path(places),
+                band,
+                "".join(f"M{x:.1f} {y:.1f}h0" for x, y in (places if few else places[-1:])),
+                f"{at - NAME_REM / 2:.2f}",
+                each.is_main,
+            )
+        )
+    step = y_ticks[1] - y_ticks[0]
+    inner = [x for x in ticks(first, last, 6) if first <= x <= last and x == int(x)]
+    return Chart(
+        title,
+        _said(title, drawn, x_name),
+        x_name,
+        [Tick(f"{x_of(int(x)) / 10:.2f}", f"{int(x):,}") for x in inner],
+        [Tick(f"{y_of(y) / 10:.2f}", number_text(y, step)) for y in y_ticks],
+        lines,
+        any(line.band for line in lines),
+        f"{left_out} more are in the table." if left_out else "",
+    )
+
+
+def _range(series: Sequence[Series]) -> tuple[float, float]:
+    """What the upright axis has to cover: the lines, and the bands unless they dwarf these."""
+    means = [point.mean for each in series for point in each.points]
+    lows = [point.low for each in series for point in each.points]
+    highs = [point.high for each in series for point in each.points]
+    low, high = min(means), max(means)
+    pad = (high - low) / 2
+    return max(min(lows), low - pad), min(max(highs), high + pad)
+
+
+def _apart(ends: Sequence[float]) -> list[float]:
+    """Places for names, near these ends but none upon another."""
+    order = sorted(range(len(ends)), key=lambda place: ends[place])
+    placed = [0.0] * len(ends)
+    at = -math.inf
+    for place in order:
+        at = max(ends[place], at + NAME_REM)
+        placed[place] = at
+    over = at - HEIGHT_REM  # those that were pushed out below go up again
+    ceiling = HEIGHT_REM
+    for place in reversed(order):
+        if over > 0 and placed[place] > ceiling:
+            placed[place] = ceiling
+        ceiling = placed[place] - NAME_REM
+    return placed
+
+
+def _path(places: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+
+
+def _said(title: str, series: Sequence[Series], x_name: str) -> str:
+    """A plot in words, for who does not see it."""
+    ends = [
+        f"{each.name}: {each.points[0].mean:.3f} at {x_name} {each.points[0].x}, "
+        f"{each.points[-1].mean:.3f} at {each.points[-1].x}"
+        for each in series
+    ]
+    return f"{title} by {x_name}. {'; '.join(ends)}."
+
+
+# --- Dots -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A row of a plot of dots, as it is given.
+
+    Attributes:
+        name: what stands before it.
+        text: the number.
+        mean, std: where the dot is, and how far its bar reaches.
+        colour: its place among the colours.
+        is_main: whether it is what the run is about.
+        each: every seed's.
+    """
+
+    name: str
+    text: str
+    mean: float
+    std: float
+    colour: int = 0
+    is_main: bool = False
+    each: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A row as it is drawn; places in per cent from the left."""
+
+    name: str
+    text: str
+    at: str
+    low: str
+    high: str
+    seeds: Sequence[str]
+    colour: int
+    is_main: bool
+
+
+@dataclass(frozen=True)
+class Dots:
+    """Rows of dots above one axis.
+
+    Attributes:
+        zero: where 0 is, if it is inside.
+        said: the same in words.
+    """
+
+    title: str
+    rows: Sequence[Dot]
+    x_ticks: Sequence[Tick]
+    zero: str
+    said: str
+
+
+def dots(title: str, rows: Sequence[Spread], *, zero: bool = False) -> Dots | None:
+    """A plot of dots; None without a row.
+
+    Args:
+        title: what is drawn.
+        rows: from the top.
+        zero: let the axis have 0.
+    """
+    kept = [row for row in rows if all(map(math.isfinite, (row.mean, row.std, *row.each)))]
+    if not kept:
+        return None
+    ends = [end for row in kept for end in (row.mean - row.std, row.mean + row.std, *row.each)]
+    marks = ticks(min(ends + [0.0] * zero), max(ends + [0.0] * zero), 4)
+    low, high = marks[0], marks[-1]
+
+    def at(value: float) -> str:
+        return f"{100 * (value - low) / (high - low):.2f}"
+
+    return Dots(
+        title,
+        [
+            Dot(
+                row.name,
+                row.text,
+                at(row.mean),
+                at(row.mean - row.std),
+                at(row.mean + row.std),
+                [at(value) for value in row.each] if len(row.each) > 1 else [],
+                row.colour,
+                row.is_main,
+            )
+            for row in kept
+        ],
+        [Tick(at(value), number_text(value, marks[1] - marks[0])) for value in marks],
+        at(0.0) if zero and low < 0 < high else "",
+        f"{title}. " + "; ".join(f"{row.name}: {row.text}" for row in kept),
+    )

@@ -1,0 +1,465 @@
+"""Bottom networks of data owners, the top network of a label owner, and both in one.
+
+Shrivastava et al., "FedOptimus", section 3.2: a data owner has one convolution and two fully
+connected layers (or a ResNet-18), a label owner two fully connected layers. A label owner reads
+the mean of the embeddings: one that is not given is left out of that mean.
+
+Letters: B rows, C channels, H height, W width, E embedding width, D data owners.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import safetensors
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dovetail.data.inputs import Input, input_from_json
+from dovetail.errors import ConfigError, DataError, DovetailError, ModelError
+from dovetail.models.blocks import ResNet18
+from dovetail.models.networks import Shape, network_input
+
+# --- Bottom networks ---------------------------------------------------------------------------
+
+
+class DenseNetwork(nn.Module):
+    """A convolution with ReLU, if any, then linear layers with ReLU between them.
+
+    Args:
+        conv: (B, C, H, W) -> (B, C', H', W'); None: rows are flattened.
+        widths: of the first linear layer's inputs, and of every layer's outputs.
+    """
+
+    def __init__(self, conv: nn.Conv2d | None, widths: Sequence[int]) -> None:
+        super().__init__()
+        self.conv = conv
+        self.linears = nn.ModuleList(
+            nn.Linear(inputs, outputs) for inputs, outputs in itertools.pairwise(widths)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.conv is not None:
+            x = F.relu(self.conv(x))
+        x = x.flatten(1)
+        for place, linear in enumerate(self.linears):
+            x = linear(F.relu(x) if place else x)
+        return x
+
+
+@dataclass(frozen=True)
+class StripCnn:
+    """One convolution and two fully connected layers, for a strip of an image.
+
+    Attributes:
+        channels: of the convolution.
+        kernel: odd; the strip is padded by half of it.
+        stride: along the height and the width.
+        hidden: width of the first fully connected layer; the second one's is E.
+    """
+
+    channels: int = 16
+    kernel: int = 3
+    stride: tuple[int, int] = (1, 1)
+    hidden: int = 64
+
+    def __post_init__(self) -> None:
+        if min(self.channels, self.kernel, *self.stride, self.hidden) < 1 or self.kernel % 2 == 0:
+            raise ConfigError(
+                "a strip's CNN needs positive channels, strides and hidden width and an odd "
+                f"kernel, got {self.channels}, {self.stride}, {self.hidden} and {self.kernel}"
+            )
+
+    def build(self, input_shape: Shape, embedding: int) -> DenseNetwork:
+        """(B, C, H, W) -> (B, E).
+
+        Raises:
+            ConfigError: the input is no image.
+        """
+        if len(input_shape) != 3:
+            raise ConfigError(
+                "a strip's CNN needs images of shape (C, H, W), got rows of shape "
+                f"{tuple(input_shape)}; columns take widths, such as bottom = [64]"
+            )
+        inputs, height, width = input_shape
+        positions = (-(-height // self.stride[0])) * (-(-width // self.stride[1]))
+        conv = nn.Conv2d(inputs, self.channels, self.kernel, self.stride, self.kernel // 2)
+        return DenseNetwork(conv, (self.channels * positions, self.hidden, embedding))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "strip-cnn", **asdict(self), "stride": list(self.stride)}
+
+
+@dataclass(frozen=True)
+class ColumnsMlp:
+    """Linear and ReLU for each of ``widths``, then one linear layer; for columns."""
+
+    widths: tuple[int, ...] = (64,)
+
+    def __post_init__(self) -> None:
+        if min(self.widths, default=1) < 1:
+            raise ConfigError(f"the widths of an MLP are positive, got {self.widths}")
+
+    def build(self, input_shape: Shape, embedding: int) -> DenseNetwork:
+        """(B, ...) -> (B, E)."""
+        return DenseNetwork(None, (math.prod(input_shape), *self.widths, embedding))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "columns-mlp", "widths": list(self.widths)}
+
+
+@dataclass(frozen=True)
+class OwnerResNet:
+    """A ResNet-18 for small images and a linear layer; for a GPU.
+
+    Attributes:
+        width: channels of the first stage.
+    """
+
+    width: int = 64
+
+    def __post_init__(self) -> None:
+        ResNet18(self.width)
+
+    def build(self, input_shape: Shape, embedding: int) -> nn.Sequential:
+        """(B, C, H, W) -> (B, E).
+
+        Raises:
+            ConfigError: the input is no image.
+        """
+        features = ResNet18(self.width).encoder(input_shape)
+        return nn.Sequential(features, nn.Linear(8 * self.width, embedding))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "owner-resnet", "width": self.width}
+
+
+BottomSpec = StripCnn | ColumnsMlp | OwnerResNet
+
+
+def bottom_from_json(stored: Mapping[str, Any]) -> BottomSpec:
+    """The bottom network that ``to_json`` described.
+
+    Raises:
+        ModelError: an unknown kind.
+    """
+    match stored.get("kind"):
+        case "strip-cnn":
+            height, width = stored["stride"]
+            return StripCnn(
+                int(stored["channels"]),
+                int(stored["kernel"]),
+                (int(height), int(width)),
+                int(stored["hidden"]),
+            )
+        case "columns-mlp":
+            return ColumnsMlp(tuple(stored["widths"]))
+        case "owner-resnet":
+            return OwnerResNet(int(stored["width"]))
+    raise ModelError(
+        "a bottom network is 'strip-cnn', 'columns-mlp' or 'owner-resnet', got "
+        f"{stored.get('kind')!r}; copy the whole folder again"
+    )
+
+
+# --- The top network ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TopSpec:
+    """ReLU and Linear for each hidden width, then once more to the outputs.
+
+    The mean of the embeddings passes a ReLU first: without it the bottoms' last layer and this
+    one's first would be one linear layer.
+
+    Attributes:
+        embedding: E.
+        widths: of hidden layers.
+        num_outputs: classes, or 1.
+    """
+
+    kind: ClassVar[str] = "top"
+
+    embedding: int
+    widths: tuple[int, ...]
+    num_outputs: int
+
+    def __post_init__(self) -> None:
+        if min(self.embedding, *self.widths, self.num_outputs) < 1:
+            raise ConfigError(
+                f"widths of a top network are positive, got {self.embedding}, {self.widths} and "
+                f"{self.num_outputs}"
+            )
+
+    def build(self) -> nn.Sequential:
+        """(B, E) mean embeddings -> (B, outputs)."""
+        widths = (self.embedding, *self.widths, self.num_outputs)
+        layers: list[nn.Module] = []
+        for inputs, outputs in itertools.pairwise(widths):
+            layers += [nn.ReLU(), nn.Linear(inputs, outputs)]
+        return nn.Sequential(*layers)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, **asdict(self), "widths": list(self.widths)}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> TopSpec:
+        return cls(int(stored["embedding"]), tuple(stored["widths"]), int(stored["num_outputs"]))
+
+
+# --- Bottoms and a top in one process ----------------------------------------------------------
+
+
+class OwnersNetwork(nn.Module):
+    """Dict data owner -> (B, ...) rows, or the tensor of the only one, to (B, outputs).
+
+    Args:
+        owners: names of the data owners.
+        bottoms: their networks.
+        top: reads the mean of those embeddings that are there.
+    """
+
+    #: A data owner that is not given is left out of the mean.
+    any_blocks = True
+
+    def __init__(self, owners: Sequence[str], bottoms: Sequence[nn.Module], top: nn.Module) -> None:
+        super().__init__()
+        self.owners = tuple(owners)
+        self.bottoms = nn.ModuleList(bottoms)
+        self.top = top
+
+    def forward(self, x: Tensor | Mapping[str, Tensor]) -> Tensor:
+        if isinstance(x, Tensor):
+            x = {self.owners[0]: x}
+        embeddings = [
+            bottom(x[owner])
+            for owner, bottom in zip(self.owners, self.bottoms, strict=True)
+            if owner in x
+        ]
+        outputs: Tensor = self.top(mean_embedding(embeddings))
+        return outputs
+
+
+def mean_embedding(embeddings: Sequence[Tensor]) -> Tensor:
+    """The mean of one or more embeddings, summed first to last (Algorithm 1, line 10)."""
+    total = embeddings[0]
+    for place, other in enumerate(embeddings[1:]):
+        # In place from the second on: the first sum is a tensor of our own.
+        total = total.add_(other) if place and not total.requires_grad else total + other
+    return total / len(embeddings)
+
+
+@dataclass(frozen=True)
+class OwnersSpec:
+    """What rebuilds an ``OwnersNetwork`` without its weights.
+
+    Attributes:
+        owners: names of the data owners.
+        shapes: of one row of each.
+        bottoms: their networks.
+        top: the label owner's.
+    """
+
+    kind: ClassVar[str] = "owners"
+
+    owners: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+    bottoms: tuple[BottomSpec, ...]
+    top: TopSpec
+
+    def __post_init__(self) -> None:
+        if not self.owners or len(set(self.owners)) < len(self.owners):
+            raise ConfigError(f"data owners are one or more, with names that differ: {self.owners}")
+        if not len(self.owners) == len(self.shapes) == len(self.bottoms):
+            raise ConfigError("each data owner has one shape and one bottom network")
+
+    def build(self) -> OwnersNetwork:
+        bottoms = [
+            spec.build(shape, self.top.embedding)
+            for spec, shape in zip(self.bottoms, self.shapes, strict=True)
+        ]
+        return OwnersNetwork(self.owners, bottoms, self.top.build())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "owners": list(self.owners),
+            "shapes": [list(shape) for shape in self.shapes],
+            "bottoms": [spec.to_json() for spec in self.bottoms],
+            "top": self.top.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> OwnersSpec:
+        return cls(
+            tuple(stored["owners"]),
+            tuple(tuple(shape) for shape in stored["shapes"]),
+            tuple(bottom_from_json(bottom) for bottom in stored["bottoms"]),
+            TopSpec.from_json(stored["top"]),
+        )
+
+
+# --- What a data owner keeps -------------------------------------------------------------------
+
+BOTTOM_FORMAT = 1
+_BOTTOM_KEYS = ("format", "party", "network", "shape", "embedding", "input", "weights_sha256")
+
+
+@dataclass(eq=False)
+class Bottom:
+    """A data owner's trained network: turns its rows into embeddings, predicts nothing alone.
+
+    Attributes:
+        party: whose it is.
+        network: (B, ...) -> (B, E).
+        spec: what the network is built from.
+        shape: of one row of network input.
+        embedding: E.
+        input: how raw columns or images become that row; None where only tensors are given.
+        about: more to keep with it, JSON-ready.
+    """
+
+    party: str
+    network: nn.Module
+    spec: BottomSpec
+    shape: Shape
+    embedding: int
+    input: Input | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def embed(self, x: Tensor, *, batch_size: int = 1024) -> Tensor:
+        """(N, E) embeddings of (N, ...) rows of network input.
+
+        Raises:
+            DataError: rows of another shape.
+        """
+        if tuple(x.shape[1:]) != tuple(self.shape):
+            raise DataError(
+                f"the network of data owner {self.party!r} takes rows of shape {self.shape}, got "
+                f"{tuple(x.shape[1:])}"
+            )
+        return embed_rows(self.network, x, self.embedding, batch_size=batch_size)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write ``bottom.safetensors`` and ``bottom.json``; an older one there is replaced.
+
+        Raises:
+            ModelError: the folder exists and holds something else.
+        """
+        folder = Path(folder)
+        if folder.exists() and not (folder / "bottom.json").exists() and any(folder.iterdir()):
+            raise ModelError(f"{folder} holds other files; save to a folder of its own")
+        weights = safetensors.torch.save(
+            {
+                name: value.detach().cpu().contiguous().clone()
+                for name, value in self.network.state_dict().items()
+            }
+        )
+        description = {
+            "format": BOTTOM_FORMAT,
+            "party": self.party,
+            **self.about,
+            "network": self.spec.to_json(),
+            "shape": list(self.shape),
+            "embedding": self.embedding,
+            "input": None if self.input is None else self.input.to_json(),
+            "weights_sha256": hashlib.sha256(weights).hexdigest(),
+        }
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            (fresh / "bottom.safetensors").write_bytes(weights)
+            (fresh / "bottom.json").write_text(json.dumps(description, indent=2) + "\n")
+            fresh.chmod(0o755)
+            if folder.exists():
+                shutil.rmtree(folder)
+            os.replace(fresh, folder)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        return folder
+
+
+def load_bottom(folder: str | Path) -> Bottom:
+    """The bottom network in a folder that ``Bottom.save`` wrote.
+
+    Raises:
+        ModelError: none there, or files that cannot be read or do not belong together.
+    """
+    folder = Path(folder)
+    try:
+        description = json.loads((folder / "bottom.json").read_text())
+        weights = (folder / "bottom.safetensors").read_bytes()
+    except FileNotFoundError as error:
+        raise ModelError(
+            f"{folder} holds no data owner's network: {Path(error.filename).name} is missing"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{folder}: bottom.json cannot be read ({error})") from None
+    if not isinstance(description, dict) or description.get("format") != BOTTOM_FORMAT:
+        raise ModelError(
+            f"{folder}/bottom.json: expected format {BOTTOM_FORMAT}; use the dovetail that wrote it"
+        )
+    if hashlib.sha256(weights).hexdigest() != description.get("weights_sha256"):
+        raise ModelError(
+            f"{folder}: bottom.safetensors is not the file that bottom.json was written for; copy "
+            "the whole folder again"
+        )
+    try:
+        spec = bottom_from_json(description["network"])
+        shape = tuple(description["shape"])
+        if not all(type(size) is int and size > 0 for size in (*shape, description["embedding"])):
+            raise ModelError(f"sizes are positive whole numbers, got {shape}")
+        tensors = safetensors.torch.load(weights)
+        # First without memory, so that no description makes a network larger than its weights.
+        with torch.device("meta"):
+            spec.build(shape, description["embedding"]).load_state_dict(tensors, assign=True)
+        with torch.random.fork_rng(devices=[]):
+            network = spec.build(shape, description["embedding"])
+        network.load_state_dict(tensors)
+        stored = description["input"]
+        return Bottom(
+            description["party"],
+            network.eval(),
+            spec,
+            shape,
+            description["embedding"],
+            None if stored is None else input_from_json(stored),
+            {name: value for name, value in description.items() if name not in _BOTTOM_KEYS},
+        )
+    except DovetailError as error:
+        raise ModelError(f"{folder}: {error}") from None
+    except (
+        AttributeError,
+        KeyError,
+        IndexError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        MemoryError,
+        safetensors.SafetensorError,
+    ) as error:
+        cause = str(error)[:300]
+        raise ModelError(f"{folder}: the network cannot be rebuilt ({cause})") from None
+
+
+def embed_rows(network: nn.Module, x: Tensor, embedding: int, *, batch_size: int) -> Tensor:
+    """(N, E) embeddings without gradient; layers that keep statistics use them as they are."""
+    device = next(network.parameters()).device
+    was_training = network.training
+    network.eval()
+    with torch.no_grad():
+        parts = [network(network_input(part, device)).cpu() for part in x.split(batch_size)]
+    network.train(was_training)
+    return torch.cat(parts) if len(x) else torch.empty(0, embedding)

@@ -1,0 +1,365 @@
+"""N replicas of one network, each with its own batch: one stack, one optimizer step for all.
+
+A data owner of FedOptimus has a replica for each label owner. Their parameters are the rows of
+one matrix, so that an optimizer steps all at once and their mean is a sum of rows.
+``StackedReplicas`` also computes them side by side, forward and backward written out as batched
+products: the convolution is a copy of its patches and one product. ``LoopedReplicas`` runs any
+network by autograd, one replica after the other. A test holds the two together.
+
+Letters: N replicas, B rows of a batch (the most of any replica), P parameters, I and O a layer's
+inputs and outputs, K values of a patch, L positions of a map, C channels, E embedding width.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dovetail.models.networks import network_input
+from dovetail.models.owners import DenseNetwork
+
+
+class Replicas(ABC):
+    """N copies of ``network``; each remembers its last forward pass for ``backward``.
+
+    Attributes:
+        values: (N, P) parameters, with ``values.grad``: what an optimizer steps.
+        statistics_NQ: what layers such as batch normalisation keep, Q numbers each.
+    """
+
+    def __init__(self, network: nn.Module, num: int) -> None:
+        self._network = network
+        start = vector_of(network)
+        self.values = nn.Parameter(start.repeat(num, 1))
+        self.values.grad = torch.zeros_like(self.values)
+        self.statistics_NQ = statistics_of(network).repeat(num, 1)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @abstractmethod
+    def forward(self, x: Sequence[Tensor]) -> Tensor:
+        """(sum of B, E) embeddings of each replica's rows, one replica's after the other's.
+
+        Args:
+            x: network inputs, or bytes 0..255, of each replica; (0, ...) where it has no batch.
+        """
+
+    @abstractmethod
+    def backward(self, gradients: Sequence[Tensor]) -> None:
+        """``values.grad`` of the last batches, from (B, E) gradients of each replica.
+
+        A replica that is given (0, E) has a gradient of zero.
+        """
+
+    def network(self, place: int) -> nn.Module:
+        """A copy of one replica."""
+        replica = copy.deepcopy(self._network)
+        write_vector(self.values.detach()[place], replica)
+        write_statistics(self.statistics_NQ[place], replica)
+        return replica
+
+
+def replicas_of(network: nn.Module, num: int) -> Replicas:
+    """The fastest kind for this network."""
+    if isinstance(network, DenseNetwork):
+        return StackedReplicas(network, num)
+    return LoopedReplicas(network, num)
+
+
+# --- Any network, by autograd ------------------------------------------------------------------
+
+
+class LoopedReplicas(Replicas):
+    """One module for each replica; their parameters and gradients are views of the rows."""
+
+    def __init__(self, network: nn.Module, num: int) -> None:
+        super().__init__(network, num)
+        self.modules = [copy.deepcopy(network).train() for _ in range(num)]
+        assert self.values.grad is not None
+        for place, module in enumerate(self.modules):
+            row, row_grad = self.values.detach()[place], self.values.grad[place]
+            statistics = self.statistics_NQ[place]
+            start = 0
+            for parameter in module.parameters():
+                stop = start + parameter.numel()
+                parameter.data = row[start:stop].view_as(parameter)
+                parameter.grad = row_grad[start:stop].view_as(parameter)
+                start = stop
+            start = 0
+            for layer, name, buffer in _float_buffers(module):
+                stop = start + buffer.numel()
+                setattr(layer, name, statistics[start:stop].view_as(buffer))
+                start = stop
+        self._outputs: list[Tensor] = []
+
+    def forward(self, x: Sequence[Tensor]) -> Tensor:
+        device = self.values.device
+        self._outputs = [
+            module(network_input(rows, device)) if len(rows) else torch.empty(0)
+            for module, rows in zip(self.modules, x, strict=True)
+        ]
+        return torch.cat([output.detach() for output in self._outputs if len(output)])
+
+    def backward(self, gradients: Sequence[Tensor]) -> None:
+        assert self.values.grad is not None
+        self.values.grad.zero_()
+        for output, gradient in zip(self._outputs, gradients, strict=True):
+            if len(gradient):
+                output.backward(gradient)
+        self._outputs = []
+
+
+# --- Dense networks, side by side --------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """Views of a layer's parameters and their gradients in all replicas."""
+
+    weight: Tensor  # (N, O, I)
+    bias: Tensor  # (N, 1, O)
+    weight_grad: Tensor
+    bias_grad: Tensor
+
+
+class _Conv:
+    """A convolution of all replicas as products with the patches of their rows."""
+
+    def __init__(self, conv: nn.Conv2d, layer: _Layer, input_shape: Sequence[int]) -> None:
+        inputs, height, width = input_shape
+        down, right = (int(pad) for pad in conv.padding)
+        self.inside = (slice(down, down + height), slice(right, right + width))
+        self.kernel = (int(conv.kernel_size[0]), int(conv.kernel_size[1]))
+        self.stride = (int(conv.stride[0]), int(conv.stride[1]))
+        self.padded = (inputs, height + 2 * down, width + 2 * right)
+        self.map = (
+            (self.padded[1] - self.kernel[0]) // self.stride[0] + 1,
+            (self.padded[2] - self.kernel[1]) // self.stride[1] + 1,
+        )
+        self.positions = self.map[0] * self.map[1]
+        self.patch = inputs * self.kernel[0] * self.kernel[1]
+        self.channels = conv.out_channels
+        self.layer = layer
+
+
+class _Patches:
+    """A convolution's memory for batches of B rows, with every view of it that a step needs.
+
+    To make a view takes as long as some of the products: they are made once.
+
+    Args:
+        conv: which convolution.
+        inputs: (N, B, C L) what the first linear layer reads.
+    """
+
+    def __init__(self, conv: _Conv, inputs: Tensor) -> None:
+        num, size, _ = inputs.shape
+        channels, positions = conv.channels, conv.positions
+        self.padded = inputs.new_zeros(num, size, *conv.padded)
+        self.inside = self.padded[(..., *conv.inside)]
+        patches = inputs.new_empty(num, conv.patch, size * positions)
+        _, of_b, of_c, of_h, of_w = self.padded.stride()
+        windows = (conv.padded[0], *conv.kernel, size, *conv.map)
+        strides = (of_c, of_h, of_w, of_b, of_h * conv.stride[0], of_w * conv.stride[1])
+        # Maps and gradients of one replica after the other: they stay in the cache.
+        self.maps = inputs.new_empty(channels, size * positions)
+        self.back = inputs.new_empty(size, channels * positions)
+        self.maps_by_row = self.maps.view(channels, size, positions).transpose(0, 1)
+        self.back_by_row = self.back.view(size, channels, positions)
+        self.windows = [
+            own.as_strided(windows, strides, own.storage_offset()) for own in self.padded
+        ]
+        self.windows_to = [own.view(windows) for own in patches]
+        self.patches = list(patches)
+        self.patches_T = [own.T for own in patches]
+        self.inputs: list[Tensor] = list(inputs)
+        self.inputs_by_row = [own.view(size, channels, positions) for own in inputs]
+        self.weight = list(conv.layer.weight)
+        self.bias = [own.T for own in conv.layer.bias]
+        self.weight_grad = list(conv.layer.weight_grad)
+        self.bias_grad = [own[0] for own in conv.layer.bias_grad]
+
+    def forward(self, place: int) -> Tensor:
+        """(B, C L) one replica's maps after ReLU, row by row."""
+        self.windows_to[place].copy_(self.windows[place])  # long runs of a row at once
+        # Map after map: a product with a long last side is many times faster than its transpose.
+        torch.addmm(self.bias[place], self.weight[place], self.patches[place], out=self.maps)
+        torch.clamp_min(self.maps_by_row, 0, out=self.inputs_by_row[place])
+        return self.inputs[place]
+
+    def backward(self, place: int) -> None:
+        """Its gradients, where ``back`` has that of its maps after ReLU."""
+        back = self.back
+        torch.ops.aten.threshold_backward.grad_input(back, self.inputs[place], 0, grad_input=back)
+        self.maps_by_row.copy_(self.back_by_row)
+        torch.mm(self.maps, self.patches_T[place], out=self.weight_grad[place])
+        torch.sum(self.maps, 1, out=self.bias_grad[place])
+
+
+class _Buffers:
+    """Memory for batches of B rows, made once."""
+
+    def __init__(self, num: int, size: int, conv: _Conv | None, linears: Sequence[_Layer]) -> None:
+        first = linears[0]
+        self.inputs = first.weight.new_zeros(num, size, first.weight.shape[2])
+        widths = [layer.weight.shape[1] for layer in linears]
+        self.outputs = [self.inputs.new_empty(num, size, width) for width in widths]
+        self.back = [torch.empty_like(output) for output in self.outputs[:-1]]
+        self.conv: _Patches | None = None
+        if conv is not None:
+            self.conv = _Patches(conv, self.inputs)
+            self.first_output = list(self.outputs[0])
+            self.first_bias = list(first.bias)
+            self.first_weight = list(first.weight)
+            self.first_weight_T = [weight.T for weight in first.weight]
+            self.first_weight_grad = list(first.weight_grad)
+
+
+class StackedReplicas(Replicas):
+    """Replicas of a ``DenseNetwork`` as batched products."""
+
+    def __init__(self, network: DenseNetwork, num: int) -> None:
+        super().__init__(network, num)
+        gradients = self.values.grad
+        assert gradients is not None
+        self._conv_layer = network.conv
+        self._layers: list[_Layer] = []
+        start = 0
+        pairs = [network.conv] if network.conv is not None else []
+        for layer in (*pairs, *network.linears):
+            outputs = layer.weight.shape[0]
+            inputs = layer.weight.numel() // outputs
+            middle, stop = start + inputs * outputs, start + (inputs + 1) * outputs
+            values = self.values.detach()
+            self._layers.append(
+                _Layer(
+                    values[:, start:middle].view(num, outputs, inputs),
+                    values[:, middle:stop].view(num, 1, outputs),
+                    gradients[:, start:middle].view(num, outputs, inputs),
+                    gradients[:, middle:stop].view(num, 1, outputs),
+                )
+            )
+            start = stop
+        self._linears = self._layers[len(pairs) :]
+        self._conv: _Conv | None = None
+        self._by_size: dict[int, _Buffers] = {}
+        self._buffers: _Buffers | None = None
+
+    def forward(self, x: Sequence[Tensor]) -> Tensor:
+        sizes = [len(rows) for rows in x]
+        buffers = self._buffers_for(max(sizes), x)
+        self._buffers = buffers
+        self._read(buffers, x)
+        linears, conv = self._linears, buffers.conv
+        below = buffers.inputs
+        for place, layer in enumerate(linears):
+            out = buffers.outputs[place]
+            if place or conv is None:
+                torch.baddbmm(layer.bias, below, layer.weight.mT, out=out)
+            else:  # large maps: each replica's at once, while they are in the cache
+                for n, own in enumerate(buffers.first_output):
+                    rows = conv.forward(n)
+                    torch.addmm(buffers.first_bias[n], rows, buffers.first_weight_T[n], out=own)
+            below = out.relu_() if place < len(linears) - 1 else out
+        if min(sizes) == max(sizes):
+            return below.flatten(0, 1).clone()
+        return torch.cat([rows[:size] for rows, size in zip(below, sizes, strict=True)])
+
+    def backward(self, gradients: Sequence[Tensor]) -> None:
+        buffers = self._buffers
+        assert buffers is not None
+        size = buffers.inputs.shape[1]
+        if all(len(gradient) == size for gradient in gradients):
+            gradient = torch.stack(list(gradients))
+        else:  # rows that are not there have a gradient of zero
+            gradient = torch.zeros_like(buffers.outputs[-1])
+            for place, own in enumerate(gradients):
+                gradient[place, : len(own)] = own
+        linears = self._linears
+        for place in reversed(range(1, len(linears))):
+            layer, below, back = linears[place], buffers.outputs[place - 1], buffers.back[place - 1]
+            _parameter_gradients(layer, below, gradient)
+            torch.bmm(gradient, layer.weight, out=back)
+            torch.ops.aten.threshold_backward.grad_input(back, below, 0, grad_input=back)
+            gradient = back
+        layer, conv = linears[0], buffers.conv
+        if conv is None:
+            _parameter_gradients(layer, buffers.inputs, gradient)
+            return
+        torch.sum(gradient, 1, keepdim=True, out=layer.bias_grad)
+        for n, own in enumerate(gradient):
+            torch.mm(own.T, conv.inputs[n], out=buffers.first_weight_grad[n])
+            torch.mm(own, buffers.first_weight[n], out=conv.back)
+            conv.backward(n)
+
+    def _buffers_for(self, size: int, x: Sequence[Tensor]) -> _Buffers:
+        if self._conv_layer is not None and self._conv is None:
+            self._conv = _Conv(self._conv_layer, self._layers[0], x[0].shape[1:])
+        if size not in self._by_size:
+            if len(self._by_size) >= 4:  # shards of many sizes end their passes differently
+                self._by_size.pop(next(iter(self._by_size)))
+            self._by_size[size] = _Buffers(len(self), size, self._conv, self._linears)
+        return self._by_size[size]
+
+    def _read(self, buffers: _Buffers, x: Sequence[Tensor]) -> None:
+        """Each replica's rows into the buffers."""
+        into = buffers.inputs if buffers.conv is None else buffers.conv.inside
+        if all(len(rows) == into.shape[1] for rows in x):
+            into.copy_(torch.cat(list(x)).view_as(into))
+        else:
+            for own, rows in zip(into, x, strict=True):
+                own[: len(rows)] = rows.view(len(rows), *own.shape[1:])
+        if x[0].dtype == torch.uint8:  # as ``network_input`` does
+            into.div_(255)
+
+
+def _parameter_gradients(layer: _Layer, below: Tensor, gradient: Tensor) -> None:
+    torch.bmm(gradient.mT, below, out=layer.weight_grad)
+    torch.sum(gradient, 1, keepdim=True, out=layer.bias_grad)
+
+
+# --- Parameters as vectors ---------------------------------------------------------------------
+
+
+def vector_of(network: nn.Module) -> Tensor:
+    """(P,) copies of a network's parameters, first layer to last."""
+    return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+
+
+def write_vector(vector_P: Tensor, network: nn.Module) -> None:
+    """The inverse of ``vector_of``, into parameters that are there."""
+    parameters = list(network.parameters())
+    parts = vector_P.split([parameter.numel() for parameter in parameters])
+    with torch.no_grad():
+        for part, parameter in zip(parts, parameters, strict=True):
+            parameter.copy_(part.view_as(parameter))
+
+
+def statistics_of(network: nn.Module) -> Tensor:
+    """(Q,) copies of what its layers keep of what they saw, such as running means."""
+    parts = [buffer.detach().flatten() for *_, buffer in _float_buffers(network)]
+    return torch.cat(parts) if parts else torch.empty(0)
+
+
+def write_statistics(statistics_Q: Tensor, network: nn.Module) -> None:
+    """The inverse of ``statistics_of``."""
+    start = 0
+    for *_, buffer in _float_buffers(network):
+        stop = start + buffer.numel()
+        buffer.copy_(statistics_Q[start:stop].view_as(buffer))
+        start = stop
+
+
+def _float_buffers(network: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
+    return [
+        (layer, name, buffer)
+        for layer in network.modules()
+        for name, buffer in layer.named_buffers(recurse=False)
+        if buffer.is_floating_point()
+    ]

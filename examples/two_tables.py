@@ -1,0 +1,63 @@
+"""Two CSV files of two parties who know different things about partly the same patients.
+
+    python examples/two_tables.py
+
+Deals scikit-learn's breast cancer set (569 real patients, built in) out: a clinic gets the mean
+measurements and the diagnoses, a laboratory the worst measurements. Each has patients whom the
+other has not, and rows in an order of its own. Writes clinic.csv, lab.csv, and new-patients.csv:
+patients who come to the clinic later, whom the laboratory does not know.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from sklearn.datasets import load_breast_cancer
+
+NUM_NEW = 100
+SHARE_CLINIC, SHARE_LAB = 0.85, 0.8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path(), help="folder [this one]")
+    parser.add_argument("--seed", type=int, default=0, help="who is where [0]")
+    given = parser.parse_args()
+
+    patients = load_breast_cancer()
+    names = [str(name) for name in patients.feature_names]
+    rng = np.random.default_rng(given.seed)
+    numbers = [f"P-{number:05d}" for number in rng.choice(10**5, len(patients.data), replace=False)]
+    shuffled = rng.permutation(len(patients.data))
+    new, known = shuffled[:NUM_NEW], shuffled[NUM_NEW:]
+
+    def write(name: str, rows: Sequence[int], prefix: str, *, diagnosis: bool) -> None:
+        columns = [place for place, column in enumerate(names) if column.startswith(prefix)]
+        header = ["patient", *(names[c] for c in columns), *(["diagnosis"] if diagnosis else [])]
+        given.out.mkdir(parents=True, exist_ok=True)
+        with (given.out / name).open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(header)
+            for row in rows:
+                told = [patients.target_names[patients.target[row]]] if diagnosis else []
+                table.writerow([numbers[row], *(patients.data[row, c] for c in columns), *told])
+        print(f"{given.out / name}: {len(rows)} patients, {', '.join(header[1:4])}, ...")
+
+    write(
+        "clinic.csv",
+        rng.permutation(known)[: int(SHARE_CLINIC * len(known))],
+        "mean",
+        diagnosis=True,
+    )
+    write(
+        "lab.csv", rng.permutation(known)[: int(SHARE_LAB * len(known))], "worst", diagnosis=False
+    )
+    write("new-patients.csv", new, "mean", diagnosis=False)
+
+
+if __name__ == "__main__":
+    main()

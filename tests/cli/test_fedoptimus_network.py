@@ -1,0 +1,195 @@
+"""FedOptimus with every owner in a process of its own, by the commands that a user types."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federations import PATIENCE_S, Federation, free_port
+
+import dovetail as package
+from dovetail import data as dd
+from dovetail.models.owners import load_bottom
+
+pytestmark = pytest.mark.network
+
+LABEL_OWNERS = ("north", "south")
+NAMES = (*LABEL_OWNERS, "clinic", "lab")
+
+#: Party -> rows of the breast cancer set, in any order, and columns.
+HELD = {
+    "north": (np.arange(0, 150), ()),
+    "south": (np.arange(150, 330), ()),
+    "clinic": (np.arange(10, 400), ("mean *",)),
+    "lab": (np.arange(0, 320), ("worst *",)),
+}
+
+SETTINGS = """
+[fedoptimus]
+epochs = 4
+batch_size = 16
+optimizer = "adam"
+learning_rate = 0.01
+embedding = 8
+top = [8]
+"""
+
+RUN = """
+method = "fedoptimus"
+evaluate_every = 0
+[engine]
+kind = "stream"
+listen = "127.0.0.1:{port}"
+partners = ["north", "south", "clinic", "lab"]
+wait_s = 180
+grace_s = 0.5
+timeout_s = 120
+"""
+
+HERE = """
+method = "fedoptimus"
+evaluate_every = 0
+parties = ["north.toml", "south.toml", "clinic.toml", "lab.toml"]
+"""
+
+PARTY = """
+[party]
+name = "{name}"
+table = "{name}.csv"
+id = "person"
+{label}
+[policy]
+algorithms = ["align", "fedoptimus"]
+drivers = ["coordinator"]
+[fedoptimus]
+{own}
+"""
+
+
+@pytest.fixture
+def federation(dovetail: Any, tmp_path: Path) -> Iterator[Federation]:
+    pooled, _ = dd.load("breast-cancer")
+    assert isinstance(pooled.x, dd.Table)
+    for place, (name, (rows, globs)) in enumerate(HELD.items()):
+        rows = np.random.default_rng(place).permutation(rows)
+        names = pooled.x.select(list(globs)) if globs else []
+        columns = {each: pooled.x.column(each).values[rows] for each in names}
+        ids = np.array([f"P-{row:03d}" for row in rows], dtype=object)
+        if not globs:
+            columns["diagnosis"] = pooled.labels.values[rows]
+        dd.write_table(tmp_path / f"{name}.csv", {"person": ids, **columns})
+        label = "" if globs else 'label = "diagnosis"'
+        own = "bottom = [8]" if globs else ""
+        (tmp_path / f"{name}.toml").write_text(PARTY.format(name=name, label=label, own=own))
+    port = free_port()
+    (tmp_path / "network.toml").write_text(RUN.format(port=port) + SETTINGS)
+    (tmp_path / "here.toml").write_text(HERE + SETTINGS)
+    named = (*NAMES, "coordinator", "--driver", "coordinator", "--host", "127.0.0.1")
+    done = dovetail("certificates", *named, "-q")
+    assert done.code == 0, done.err
+    with Federation(tmp_path, port).ending() as made:
+        yield made
+
+
+def kept_model(federation: Federation, name: str) -> Path:
+    """The only model that an owner saved at its home."""
+    (folder,) = (federation.folder / f"{name}.site" / "models").iterdir()
+    return folder
+
+
+def test_owners_on_machines_of_their_own_end_with_the_same_models(
+    federation: Federation, dovetail: Any
+) -> None:
+    joined = [federation.join(name) for name in NAMES]
+    settings = ("--set", "fedoptimus.selection={share=0.5, rows=40}")
+    driver = federation.start("train", "network.toml", "--out", "apart", *settings)
+    assert driver.ended() == 0, driver.said()
+    assert "train samples of north are at all data owners" in driver.said()
+    done = dovetail("train", "here.toml", "--out", "here", "-q", *settings)
+    assert done.code == 0, done.err
+    here = federation.folder / "here" / "models"
+    apart, together = federation.result("apart"), federation.result("here")
+    for name in LABEL_OWNERS:
+        kept = kept_model(federation, name)
+        own = package.load(kept).network.state_dict()
+        for key, value in package.load(here / name).network.state_dict().items():
+            assert torch.equal(own[key], value)
+        assert apart["parties"][name]["accuracy"] == pytest.approx(
+            together["parties"][name]["accuracy"]
+        )
+    (chosen,) = {path.parent.name for path in here.glob("*/bottom.json")}
+    bottom = kept_model(federation, chosen)
+    own = load_bottom(bottom).network.state_dict()
+    for key, value in load_bottom(here / chosen).network.state_dict().items():
+        assert torch.equal(own[key], value)
+    # Brought to one place, a label owner's model and a data owner's predict together.
+    shutil.copytree(bottom, federation.folder / "brought" / chosen)
+    shutil.copytree(kept_model(federation, "north"), federation.folder / "brought" / "north")
+    done = dovetail("predict", "brought/north", f"{chosen}.csv", "-q", "--json")
+    assert json.loads(done.out)["answered"] == [chosen]
+    for name, sent in (("north", "fedoptimus.Learned"), (chosen, "fedoptimus.Embeddings")):
+        assert sent in (federation.folder / f"{name}.site" / "ledger.jsonl").read_text()
+    # What is aligned is not aligned again.
+    again = federation.start("train", "network.toml", "--out", "again", *settings)
+    assert again.ended() == 0, again.said()
+    assert "samples of north" not in again.said()
+    assert federation.result("again")["parties"] == apart["parties"]
+    for each in joined:
+        each.signal(signal.SIGTERM)
+        assert each.ended() == 0, each.said()
+
+
+def test_an_owner_that_does_not_answer_is_left_out_and_asked_again(federation: Federation) -> None:
+    joined = {name: federation.join(name) for name in NAMES}
+    changed = ("fedoptimus.rounds=300", "fedoptimus.timeout_s=2", "checkpoint_every=0")
+    settings = [part for each in changed for part in ("--set", each)]
+    driver = federation.start("train", "network.toml", "--out", "apart", *settings)
+    federation.wait_for_lines("apart", 3, driver)
+    joined["lab"].signal(signal.SIGSTOP)
+    before = len(federation.lines("apart"))
+    deadline = time.monotonic() + PATIENCE_S
+    while not any("missed" in line for line in federation.lines("apart")[before:]):
+        assert time.monotonic() < deadline, driver.said()
+        assert driver.process.poll() is None, driver.said()
+        time.sleep(0.02)
+    missed = next(line for line in federation.lines("apart")[before:] if "missed" in line)
+    assert missed["missed"].keys() == {"lab"}
+    joined["lab"].signal(signal.SIGCONT)
+    deadline = time.monotonic() + PATIENCE_S
+    while "missed" in federation.lines("apart")[-1]:
+        assert time.monotonic() < deadline, driver.said()
+        time.sleep(0.02)
+    driver.process.kill()
+
+
+def test_a_coordinator_that_was_killed_goes_on_where_it_was(federation: Federation) -> None:
+    for name in NAMES:
+        federation.join(name)
+    settings = ("--set", "fedoptimus.rounds=40")
+    whole = federation.start("train", "network.toml", "--out", "whole", *settings)
+    assert whole.ended() == 0, whole.said()
+    driver = federation.start("train", "network.toml", "--out", "stopped", *settings)
+    federation.wait_for_lines("stopped", 5, driver)
+    driver.process.kill()
+    driver.ended()
+    assert len(federation.lines("stopped")) < 40
+    again = federation.start("train", "network.toml", "--out", "stopped", "--resume", *settings)
+    assert again.ended() == 0, again.said()
+
+    def told(out: str) -> list[Any]:
+        changing = {"seconds", "bytes"}  # restoring takes messages, too
+        return [
+            {key: value for key, value in line.items() if key not in changing}
+            for line in federation.lines(out)
+        ]
+
+    assert told("stopped") == told("whole")
+    assert federation.result("stopped")["parties"] == federation.result("whole")["parties"]

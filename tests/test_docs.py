@@ -1,0 +1,86 @@
+"""docs/ is a site without a dead link, and every page of it can be found."""
+
+from __future__ import annotations
+
+import logging
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+import yaml
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+
+ROOT = Path(__file__).parents[1]
+
+
+def leaves(nav: Any) -> list[str]:
+    """The pages of a navigation, nested in any way."""
+    if isinstance(nav, str):
+        return [nav]
+    each = nav.values() if isinstance(nav, dict) else nav
+    return [leaf for inner in each for leaf in leaves(inner)]
+
+
+class Links(HTMLParser):
+    """Where a page leads, and the places in it that can be led to."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.leads: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("href", "src") and value:
+                self.leads.append(value)
+            elif name == "id" and value:
+                self.ids.add(value)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site."""
+    folder = tmp_path_factory.mktemp("site")
+    config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder))
+    warnings: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("mkdocs").addHandler(handler)
+    try:
+        build(config)
+    finally:
+        logging.getLogger("mkdocs").removeHandler(handler)
+    assert not warnings
+    return folder
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    named = leaves(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    assert len(set(named)) == len(named)
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} == {*named} - {"SECURITY.md"}
+
+
+def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
+    pages = {page: Links(page) for page in site.rglob("*.html") if page.name != "404.html"}
+    assert len(pages) > 12
+    dead = []
+    for page, links in pages.items():
+        for lead in links.leads:
+            url = urlsplit(lead)
+            if url.scheme:
+                continue
+            to = (page.parent / unquote(url.path)).resolve() if url.path else page
+            if not to.exists() or (url.fragment and url.fragment not in pages[to].ids):
+                dead.append(f"{page.relative_to(site)} leads to {lead}")
+    assert not dead
+
+
+def test_the_site_asks_nobody_else_for_anything(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        text = page.read_text()
+        assert '<script src="http' not in text
+        assert not [line for line in text.splitlines() if "<link" in line and "http" in line]
