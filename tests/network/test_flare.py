@@ -208,6 +208,7 @@ def test_who_does_not_come_is_named_with_the_cause() -> None:
         (json.dumps({"protocol": 0, "instance": "a", "party": "shop"}).encode(), "same version"),
         (Site("lab").answers.handle(b"", SERVER), "its site's party file is that of 'lab'"),
     ],
+    ids=["no party", "another protocol", "another party"],  # the last says a random instance
 )
 def test_a_site_that_is_not_the_party_is_not_taken_for_it(said: bytes, words: str) -> None:
     with (
