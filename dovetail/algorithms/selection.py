@@ -77,9 +77,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from scipy.spatial import cKDTree  # type: ignore[import-untyped]
-from scipy.spatial.distance import cdist  # type: ignore[import-untyped]
-from scipy.special import digamma  # type: ignore[import-untyped]
 from torch import Tensor
 
 from dovetail.errors import ConfigError, DataError, MessageError, PartyError
@@ -287,6 +284,9 @@ class DataOwner:
         queries_Q = _places(message, "queries_Q", num_rows)
         if not 1 <= len(queries_Q) <= num_rows:
             raise MessageError(f"{message.wire_name()}: no query, or more than rows")
+        # Imported where it is used, as is all of SciPy: it takes half a second.
+        from scipy.spatial.distance import cdist  # type: ignore[import-untyped]
+
         with torch.no_grad():
             features = self.features(message.label_owner, message.samples_N)
         if len(features) != num_rows:
@@ -486,6 +486,8 @@ class LabelOwner:
 
 def ross(num_rows: int, counts: np.ndarray, same: np.ndarray, nearer: np.ndarray) -> float:
     """I in nats from N, and per query N_y, k and m; Ross 2014, Eq. (2)."""
+    from scipy.special import digamma  # type: ignore[import-untyped]
+
     return float(
         digamma(num_rows)
         + np.mean(digamma(same))
@@ -505,6 +507,8 @@ def pooled(x_NF: np.ndarray, labels_N: np.ndarray, neighbours: int = 3) -> float
     Raises:
         DataError: no class has two rows.
     """
+    from scipy.spatial import cKDTree  # type: ignore[import-untyped]
+
     classes, place, counts = np.unique(labels_N, return_inverse=True, return_counts=True)
     kept = counts[place] > 1
     if not kept.any():

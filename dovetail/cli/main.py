@@ -668,12 +668,14 @@ def _options(
 
 def main() -> None:
     """Runs a command; a user's mistake ends in one sentence and exit code 2, Ctrl-C in 130."""
+    from dovetail.cli.interrupts import ends_by_ctrl_c
     from dovetail.errors import DovetailError
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would print is told by our own errors
     try:
         try:
-            app()
+            with ends_by_ctrl_c():
+                app()
         finally:
             sys.stdout.flush()  # a reader that is gone is found here, not after main
     except DovetailError as error:

@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from sklearn import metrics
 from torch import Tensor
 
 from dovetail.data import Classification, Task
@@ -28,6 +27,9 @@ def score(task: Task, outputs: Tensor, labels: Tensor) -> dict[str, float]:
     Raises:
         DataError: no row.
     """
+    # Imported where it is used: scikit-learn takes as long to import as torch.
+    from sklearn import metrics
+
     if not len(labels):
         raise DataError("there is no test row to score on")
     if isinstance(task, Classification):

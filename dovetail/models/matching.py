@@ -43,7 +43,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 
 from dovetail.errors import ConfigError
 
@@ -453,6 +452,9 @@ def _match_party(
         before: where it was; None: nowhere.
         waiting: neurons of each layer that parties not yet placed will bring.
     """
+    # Imported where it is used, as is all of SciPy: it takes half a second.
+    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
+
     assignment: list[np.ndarray] = []
     omega = tables.omega[m]
     for i, table in enumerate(tables.layers):

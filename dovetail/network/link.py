@@ -138,12 +138,16 @@ class Link:
         self._condition.notify_all()  # those behind it cannot be answered either
 
     def close(self) -> None:
-        with self._condition:
-            self._closed = True
-            for connection in (self._opening, self._connection):
-                if connection is not None:
-                    connection.hang_up()
+        """Hang up for good."""
+        # Ctrl-C between taking the lock and the block that gives it back leaves it taken.
+        taken = self._condition.acquire(timeout=1.0)
+        self._closed = True
+        for connection in (self._opening, self._connection):
+            if connection is not None:
+                connection.hang_up()
+        if taken:
             self._condition.notify_all()
+            self._condition.release()
 
     # --- the connections' threads ---
 

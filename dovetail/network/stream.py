@@ -102,7 +102,8 @@ class Stream(Lines):
         self._closed = True
         for link in self.links.values():
             link.close()
-        self._server.stop(grace=1.0).wait()
+        # A call that comes in just now can keep gRPC from ever saying that it has stopped.
+        self._server.stop(grace=1.0).wait(5.0)
         # An interpreter that leaves while gRPC's code runs on another thread may abort.
         for thread in self._threads.started:
             thread.join(1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -51,7 +52,12 @@ class Process:
         return time.monotonic()
 
     def ended(self, timeout_s: float = PATIENCE_S) -> int:
-        return self.process.wait(timeout=timeout_s)
+        try:
+            return self.process.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)  # Python then tells where it is
+            self.process.wait()
+            raise AssertionError(f"it did not end in {timeout_s} s: {self.said()}") from None
 
 
 @dataclass(eq=False)
@@ -72,7 +78,13 @@ class Federation:
         output = self.folder / f"output-{len(self.started)}"
         command = [sys.executable, "-m", "dovetail.cli.main", *map(str, arguments)]
         with output.open("wb") as file:
-            process = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=file)
+            process = subprocess.Popen(
+                command,
+                cwd=self.folder,
+                stdout=file,
+                stderr=file,
+                env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+            )
         self.started.append(Process(process, output))
         return self.started[-1]
 

@@ -18,6 +18,7 @@ import pytest
 from federations import PATIENCE_S, Federation, free_port
 
 from dovetail.alignment.stored import load_rows
+from dovetail.cli.interrupts import LIMIT_S
 from dovetail.network.ledger import verify
 
 #: As ``PARTY_RUN`` of conftest.py, with the partners elsewhere.
@@ -341,9 +342,9 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_to_the_same_model(
     first = federation.start(*train)
     federation.wait_for_lines("apart", 2, first)
     stopped_at = first.signal(signal.SIGINT)
-    assert first.ended() == 130
+    assert first.ended() == 130, first.said()
     ended_s = time.monotonic() - stopped_at
-    assert ended_s < 5
+    assert ended_s < LIMIT_S
     assert "Traceback" not in first.said()
     second = federation.start(*train, "--resume")
     federation.wait_for_lines("apart", 5, second)
@@ -391,7 +392,8 @@ def test_a_partner_that_dies_or_stalls_is_done_without_and_taken_back(
             f"{fault}: noticed after {lost_at - struck_at:.1f} s, back {back_at - struck_at:.1f} s,"
             f" the next epoch done {on_at - struck_at:.1f} s after it"
         )
-    federation.wait_for_lines("apart", epoch, driver)
+    # Just after an epoch that is not saved: it is in its steps that a partner stalls here.
+    federation.wait_for_lines("apart", epoch - epoch % 5 + 6, driver)
     struck_at = lab.signal(signal.SIGSTOP)
     on_at = federation.wait_for_lines("apart", len(federation.lines("apart")) + 2, driver)
     woken_at = lab.signal(signal.SIGCONT)
@@ -411,7 +413,7 @@ def test_a_partner_that_dies_or_stalls_is_done_without_and_taken_back(
     assert "lab" not in told[-1].get("missed", {}), "it was not taken back in time"
     missed = result(federation.folder / "apart")["missed"]
     assert missed.keys() == {"lab"}
-    assert "has not answered apfed.Codes since" in json.dumps(told)
+    assert re.search(r"has not answered apfed\.Code\w+ since", json.dumps(told))
     said = driver.said().splitlines()
     # Lost and back, and who missed what; not a line a step. Stopped while all save: lost as well.
     assert len(said) in (2 * 2 + 1, 3 * 2 + 1), said
