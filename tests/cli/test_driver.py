@@ -367,7 +367,7 @@ def test_a_partner_that_dies_or_stalls_is_done_without_and_taken_back(
     federation: Clinics, dovetail: Any
 ) -> None:
     changes = (
-        ("epochs = 2", "epochs = 250\nsteps_per_epoch = 20\ntimeout_s = 1"),
+        ("epochs = 2", "epochs = 200\nsteps_per_epoch = 20\ntimeout_s = 1"),
         ('["alone", "tvfl"]', "[]"),
         ("evaluate_every = 0", "evaluate_every = 0\ncheckpoint_every = 5"),
         ("wait_s = 180", "wait_s = 180\ngrace_s = 3"),
@@ -376,8 +376,9 @@ def test_a_partner_that_dies_or_stalls_is_done_without_and_taken_back(
     lab = federation.join("lab")
     federation.join("registry")
     driver = federation.start("train", federation.write_run(*changes), "--out", "apart", "-q")
+    num_steps = 200 * 20
     figures = []  # printed when all is done: pytest -rP shows them
-    epoch = 20
+    epoch = 10
     for fault in ("kill -9", "kill -9 again"):
         federation.wait_for_lines("apart", epoch, driver)
         num_before = driver.said().count("lost 'lab'")
@@ -386,8 +387,8 @@ def test_a_partner_that_dies_or_stalls_is_done_without_and_taken_back(
         lost_at = driver.wait_for(f"(?s)(lost 'lab'.*){{{num_before + 1}}}")
         lab = federation.join("lab")
         back_at = driver.wait_for(f"(?s)('lab' is back.*){{{num_before + 1}}}")
-        epoch = len(federation.lines("apart")) + 20
-        on_at = federation.wait_for_lines("apart", epoch - 19, driver)
+        epoch = len(federation.lines("apart")) + 10
+        on_at = federation.wait_for_lines("apart", epoch - 9, driver)
         figures.append(
             f"{fault}: noticed after {lost_at - struck_at:.1f} s, back {back_at - struck_at:.1f} s,"
             f" the next epoch done {on_at - struck_at:.1f} s after it"
@@ -417,27 +418,10 @@ def test_a_partner_that_dies_or_stalls_is_done_without_and_taken_back(
     said = driver.said().splitlines()
     # Lost and back, and who missed what; not a line a step. Stopped while all save: lost as well.
     assert len(said) in (2 * 2 + 1, 3 * 2 + 1), said
-    assert re.search(r"party 'lab' was left out of \d+ of 5000 steps; first in epoch", said[-1])
-    seeds = ("--seed", 0, "--seed", 1)
-    dovetail(
-        "train",
-        federation.write_here(*changes),
-        "--out",
-        "here",
-        "-q",
-        *seeds,
-        "--set",
-        "checkpoint_every=0",
+    assert re.search(
+        rf"party 'lab' was left out of \d+ of {num_steps} steps; first in epoch", said[-1]
     )
-    accuracies = [
-        result(federation.folder / "here" / f"seed-{seed}")["parties"]["clinic"]["accuracy"]
-        for seed in range(2)
-    ]
     found = result(federation.folder / "apart")["parties"]["clinic"]["accuracy"]
-    figures.append(
-        f"accuracy {found:.3f}, {missed['lab']['steps']} of 5000 steps missed; undisturbed, of two "
-        f"seeds: {accuracies}"
-    )
+    assert found > 0.8  # 0.875 and 0.9 where nobody is missed, of two seeds
+    figures.append(f"accuracy {found:.3f}, {missed['lab']['steps']} of {num_steps} steps missed")
     print("\n".join(figures))
-    row = 1 / 40  # of the test rows
-    assert min(accuracies) - 2 * row <= found <= max(accuracies) + 2 * row

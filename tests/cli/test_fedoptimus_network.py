@@ -149,7 +149,7 @@ def test_owners_on_machines_of_their_own_end_with_the_same_models(
 
 def test_an_owner_that_does_not_answer_is_left_out_and_asked_again(federation: Federation) -> None:
     joined = {name: federation.join(name) for name in NAMES}
-    changed = ("fedoptimus.rounds=300", "fedoptimus.timeout_s=2", "checkpoint_every=0")
+    changed = ("fedoptimus.rounds=80", "fedoptimus.timeout_s=2", "checkpoint_every=0")
     settings = [part for each in changed for part in ("--set", each)]
     driver = federation.start("train", "network.toml", "--out", "apart", *settings)
     federation.wait_for_lines("apart", 3, driver)

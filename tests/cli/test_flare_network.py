@@ -138,7 +138,7 @@ wait_s = 180
 """
 
 #: Long enough to be struck in mid-run.
-LONGER = ("epochs = 2", "epochs = 40\nsteps_per_epoch = 20\ntimeout_s = 10")
+LONGER = ("epochs = 2", "epochs = 20\nsteps_per_epoch = 20\ntimeout_s = 10")
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def test_a_site_whose_process_is_killed_is_done_without_and_named(
     assert status == "FINISHED:COMPLETED", (fetched / "dovetail-failed.txt").read_text()
     missed = outcome(fetched / "dovetail")["missed"]
     assert missed.keys() == {"lab"}
-    assert 0 < missed["lab"]["steps"] < missed["lab"]["of"] == 800
+    assert 0 < missed["lab"]["steps"] < missed["lab"]["of"] == 400
     assert missed["lab"]["first"].startswith("epoch")
     log = (folder / "clinic.site" / "driver.log").read_text()
     assert re.search("lost lab: site 'site-1' .*its process of this job is gone, or stopped", log)
@@ -262,7 +262,7 @@ def test_a_job_that_was_aborted_goes_on_to_the_same_model(
     wait_for_epochs(deployed.folder / "runs" / number, 3, deployed, number)
     deployed.federation.session().abort_job(number)
     assert deployed.federation.wait(number, PATIENCE_S) != "FINISHED:COMPLETED"
-    assert epochs_of(deployed.folder / "runs" / number) < 40
+    assert epochs_of(deployed.folder / "runs" / number) < 20
     again = ("flare", "export", "flare.toml", "--out", folder / "again", "-q", "--resume", number)
     assert dovetail(*again).code == 0
     status, fetched = deployed.finish(deployed.submit(folder / "again"))
@@ -461,12 +461,13 @@ def test_parties_that_a_coordinator_drives_end_with_the_weights_of_every_engine(
     assert json.loads((fetched / "dovetail" / "result.json").read_text())["method"] == method
 
     port = free_port()
+    named = (*NAMES, "coordinator", "--driver", "coordinator", "--host", "127.0.0.1")
+    kept = ("--out", streamed / "certificates", "-q")
+    assert dovetail("certificates", *named, *kept).code == 0
     text = (streamed / "flare.toml").read_text()
     stream = text.replace(MEMBERS_FLARE, MEMBERS_STREAM.format(port=port))
     (streamed / "stream.toml").write_text(stream)
     with Federation(streamed, port, ("--name", "coordinator")).ending() as apart:
-        named = ("certificates", *NAMES, "coordinator", "--driver", "coordinator", "-q")
-        assert apart.start(*named, "--host", "127.0.0.1").ended() == 0
         for name in NAMES:
             apart.join(name)
         driver = apart.start("train", "stream.toml", "--out", "apart")

@@ -132,7 +132,7 @@ def test_parties_on_machines_of_their_own_end_with_the_same_weights(
 
 def test_a_round_closes_at_its_deadline_with_who_answered(federation: Federation) -> None:
     north, south = (federation.join(name) for name in HELD)
-    settings = ("--set", "hyfem.rounds=300", "--set", "rulers=[]", "--set", "hyfem.timeout_s=2")
+    settings = ("--set", "hyfem.rounds=80", "--set", "rulers=[]", "--set", "hyfem.timeout_s=2")
     driver = federation.start("train", "network.toml", "--out", "apart", *settings)
     federation.wait_for_lines("apart", 3, driver)
     south.process.send_signal(signal.SIGSTOP)
@@ -156,14 +156,14 @@ def test_a_round_closes_at_its_deadline_with_who_answered(federation: Federation
 def test_a_server_that_was_killed_goes_on_where_it_was(federation: Federation) -> None:
     for name in HELD:
         federation.join(name)
-    settings = ("--set", "hyfem.rounds=60", "--set", "rulers=[]")
+    settings = ("--set", "hyfem.rounds=30", "--set", "rulers=[]")
     whole = federation.start("train", "network.toml", "--out", "whole", *settings)
     assert whole.ended() == 0, whole.said()
     driver = federation.start("train", "network.toml", "--out", "stopped", *settings)
     federation.wait_for_lines("stopped", 5, driver)
     driver.process.kill()
     driver.ended()
-    assert len(federation.lines("stopped")) < 60
+    assert len(federation.lines("stopped")) < 30
     again = federation.start("train", "network.toml", "--out", "stopped", "--resume", *settings)
     assert again.ended() == 0, again.said()
     assert [line["loss"] for line in federation.lines("stopped")] == [
