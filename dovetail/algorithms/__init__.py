@@ -1,1 +1,1 @@
-"""Lines of papers, one file each; files here do not import one another."""
+"""Lines of papers, one file or folder each, which do not import one another."""

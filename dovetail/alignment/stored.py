@@ -25,6 +25,9 @@ from dovetail.alignment.psi import ELSEWHERE
 from dovetail.data import Alignment
 from dovetail.errors import AlignmentError
 
+#: Follows the alignment in the id of a prediction.
+_PREDICT = "predict"
+
 #: What a partner's mask is called in the file.
 _HAS = "has."
 
@@ -65,6 +68,22 @@ def training_run(alignment: str, *parts: str) -> str:
     '5f0c/apfed/seed-0'
     """
     return "/".join((alignment, *parts))
+
+
+def predicting_run(alignment: str) -> str:
+    """The id of an alignment that is made for one prediction, and of that prediction.
+
+    Nobody stores such an alignment, so it takes no other's place.
+
+    >>> predicting_run("77a1")
+    '77a1/predict'
+    """
+    return training_run(alignment, _PREDICT)
+
+
+def is_predicting(run: str) -> bool:
+    """Whether this is the id of a prediction."""
+    return run.partition("/")[2] == _PREDICT
 
 
 def alignment_of(run: str) -> str:

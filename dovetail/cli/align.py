@@ -31,9 +31,15 @@ class Elsewhere:
     listen: str | None = None
     certificates: Path | None = None
     wait_s: float | None = None
+    timeout_s: float | None = None
 
     def section(
-        self, run: RunFile | None, paths: tuple[Path, ...], initiator: str | None
+        self,
+        run: RunFile | None,
+        paths: tuple[Path, ...],
+        initiator: str | None,
+        *,
+        where: str = "dovetail align",
     ) -> StreamSection | None:
         """Where to listen and for whom; None if all parties are here.
 
@@ -45,6 +51,7 @@ class Elsewhere:
             "--listen": self.listen,
             "--certificates": self.certificates,
             "--wait": self.wait_s,
+            "--timeout": self.timeout_s,
         }
         said = [name for name, value in given.items() if value is not None]
         if run is not None and said:
@@ -62,8 +69,9 @@ class Elsewhere:
                 "partners": tuple(name.strip() for name in self.partners.split(",")),
                 "certificates": None if self.certificates is None else str(self.certificates),
                 "wait_s": self.wait_s,
+                **({} if self.timeout_s is None else {"timeout_s": self.timeout_s}),
             }
-            section = validate(StreamSection, values, where="dovetail align")
+            section = validate(StreamSection, values, where=where)
         if section is not None and len(paths) > 1:
             raise ConfigError("name one party file, the driver's own; --partners names the others")
         if section is not None and initiator is not None:

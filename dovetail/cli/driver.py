@@ -135,10 +135,12 @@ class Listener:
         self._stack.enter_context(_Watch(self._lines))
         self._waited = True
 
-    def _engine(self, run: str) -> Engine:
+    def _engine(self, run: str, parties: Sequence[str] | None = None) -> Engine:
+        """What reaches these partners in a run, or all."""
         section = self._section
         return self._lines.engine(
             run,
+            parties=parties,
             precision=section.precision,
             grace_s=section.grace_s,
             timeout_s=section.timeout_s,
@@ -360,7 +362,7 @@ def open_driver(
         return nullcontext()
     if run.parties is None:
         name = certificate_name(coordinator_name(section))
-        reach = _listens(section, coordinator_name(section), Path("certificates") / name)
+        reach = listens(section, coordinator_name(section), Path("certificates") / name)
         return Coordinator(section, Path(f"{name}.site"), reach, show_progress=show_progress)
     (own,) = run.parties
     return stream_driver(open_site(Path(own)), section, show_progress=show_progress)
@@ -373,7 +375,7 @@ def stream_driver(site: Site, section: StreamSection, *, show_progress: bool) ->
         ConfigError: see ``Driver``; certificates that will not do.
     """
     check_partners(site, section)
-    reach = _listens(section, site.name, None if section.certificates else certificates_of(site))
+    reach = listens(section, site.name, None if section.certificates else certificates_of(site))
     return Driver(site, section, reach, show_progress=show_progress)
 
 
@@ -405,7 +407,7 @@ def check_partners(site: Site, section: ElsewhereSection) -> None:
         )
 
 
-def _listens(section: StreamSection, name: str, certificates: Path | None) -> Reach:
+def listens(section: StreamSection, name: str, certificates: Path | None) -> Reach:
     """Lines of those who dial.
 
     Args:

@@ -5,6 +5,7 @@
         aligned/DRIVER.safetensors     its rows of the samples it shares with that driver
         aligned/DRIVER/                the same of those it shares with label owners (FedOptimus)
         checkpoints/DRIVER/RUN/ALGORITHM/  its state in that run; of the last 16 runs
+        models/RUN/                    what it can use of that run
         ledger.jsonl                   what left it, and for whom
         refusals.jsonl                 what it refused, to whom and why
         join.log
@@ -37,6 +38,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -45,10 +47,17 @@ import torch
 from torch import Tensor
 
 from dovetail.alignment import psi
-from dovetail.alignment.stored import StoredRows, alignment_of, digest, load_rows, save_rows
+from dovetail.alignment.stored import (
+    StoredRows,
+    alignment_of,
+    digest,
+    is_predicting,
+    load_rows,
+    save_rows,
+)
 from dovetail.cli.methods import METHODS
 from dovetail.cli.methods.members import Asked, Maker
-from dovetail.cli.partyfile import ALGORITHMS, Site
+from dovetail.cli.partyfile import ALGORITHMS, Site, check_run_id
 from dovetail.cli.teller import Activity, Teller
 from dovetail.errors import AlignmentError, CheckpointError, ConfigError
 from dovetail.models import Model
@@ -56,6 +65,7 @@ from dovetail.models.owners import Bottom
 from dovetail.network import Message, Party
 from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.checkpoint import Keeper
+from dovetail.network.host import MAX_RUNS
 
 #: Stands for a run id's slashes in the name of its folder; no run's id has one.
 _SLASH = "+"
@@ -319,6 +329,7 @@ class Runs:
         # takes depends on the table.
         self._responder = site.responder() if "align" in policies else None
         allowed = [prefix for prefix, each in ALGORITHMS.items() if each.policy in policies]
+        self._asked_rows: dict[tuple[str, str], Tensor] = {}  # (driver, run): of predictions
         self._makers: dict[str, Maker] = {}
         for method in METHODS.values():
             self._makers |= method.members(site, allowed)
@@ -346,19 +357,18 @@ class Runs:
         if algorithm == "psi":
             assert self._responder is not None
             # A copy has the same points, which took long, and a run of its own.
-            return Aligning(
-                copy.copy(self._responder), lambda rows_S: self._keep(run, driver, rows_S)
-            )
+            keep = self._hold if is_predicting(run) else self._keep
+            return Aligning(copy.copy(self._responder), lambda rows_S: keep(run, driver, rows_S))
         if algorithm not in self._makers:  # one that goes with another, which is not allowed
             raise ConfigError(
                 f"refuses {algorithm!r}: its policy allows no method that it is a part of"
             )
-        models = self._home / "models" / run.replace("/", _SLASH)
         made = self._makers[algorithm](
             Asked(
                 self._device,
-                lambda: self._stored(run, driver).rows_S,
-                lambda model, scores: self._keep_model(model, scores, models),
+                lambda: self._rows(run, driver),
+                lambda model, scores: self._keep_model(model, scores, run),
+                self._model_folder,
                 run,
                 self._home / "aligned" / certificate_name(driver),
             )
@@ -378,12 +388,32 @@ class Runs:
             self._teller.say(f"run {run} goes on from step {step}, which is saved here")
         return keeper
 
-    def _keep_model(self, model: Model | Bottom, scores: Mapping[str, float], folder: Path) -> None:
+    def _keep_model(self, model: Model | Bottom, scores: Mapping[str, float], run: str) -> None:
         """Save what this party can use, and say how good it is on its own test rows."""
+        folder = self._model_folder(run)
         make_folder(folder.parent)
-        model.save(folder)
+        replace(model, about={**model.about, "run": run}).save(folder)
         told = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         self._teller.say(f"model {folder}{': on its test rows ' if told else ''}{told}")
+
+    def _model_folder(self, run: str) -> Path:
+        """Where the model of a run is kept.
+
+        Raises:
+            ConfigError: the id is none.
+        """
+        check_run_id(run)
+        return self._home / "models" / run.replace("/", _SLASH)
+
+    def _hold(self, run: str, driver: str, rows_S: Tensor) -> None:
+        """Remember the rows of an alignment that is made for one prediction."""
+        self._asked_rows[driver, run] = rows_S
+        while len(self._asked_rows) > MAX_RUNS:
+            del self._asked_rows[next(iter(self._asked_rows))]
+        self._teller.say(
+            f"{driver!r} asks for a prediction of {int((rows_S >= 0).sum()):,} of "
+            f"{self._site.table.num_rows:,} rows"
+        )
 
     def _keep(self, run: str, driver: str, rows_S: Tensor) -> None:
         """Keep the rows of a finished alignment."""
@@ -427,6 +457,21 @@ class Runs:
         others = [folder for folder in opened.parent.glob("*") if folder != opened]
         for folder in sorted(others, key=saved, reverse=True)[KEPT_RUNS - 1 :]:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _rows(self, run: str, driver: str) -> Tensor:
+        """The rows that a run is to use.
+
+        Raises:
+            AlignmentError: there are none, or they are of another alignment, table or driver.
+        """
+        if not is_predicting(run):
+            return self._stored(run, driver).rows_S
+        if (driver, run) not in self._asked_rows:
+            raise AlignmentError(
+                "it has not agreed on samples for this prediction since it was started; predict "
+                "again"
+            )
+        return self._asked_rows[driver, run]
 
     def _stored(self, run: str, driver: str) -> StoredRows:
         """The rows that a run is to use.

@@ -299,7 +299,10 @@ def bench(
     ] = False,
     into: Annotated[
         Path | None,
-        typer.Option(help="Also put the table into this page, between <!-- bench TABLE --> marks."),
+        typer.Option(
+            help="Also put the table into this page, between <!-- bench TABLE --> marks, and its "
+            "picture into images/ beside it."
+        ),
     ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -351,11 +354,33 @@ def bench(
 def predict(
     model: Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")],
     data: Annotated[Path, typer.Argument(help="CSV or Parquet with raw columns; .npz or folder.")],
+    party: Annotated[
+        Path | None,
+        typer.Option(help="A label owner's party file: DATA has ids, data owners are asked."),
+    ] = None,
+    partners: Annotated[
+        str | None, typer.Option(metavar="A,B", help="The data owners, on other machines.")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where data owners dial in.")
+    ] = None,
+    certificates: Annotated[
+        Path | None,
+        typer.Option(help="ca.pem, NAME.pem, NAME.key. [certificates/NAME beside the party file]"),
+    ] = None,
+    wait: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds to wait for data owners; then without them. [60]"),
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds that a data owner's answer may take. [30]")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="A .csv or .parquet file. [standard output, as CSV]")
     ] = None,
     id_column: Annotated[
-        str | None, typer.Option("--id", help="The column that names each row. [row number]")
+        str | None,
+        typer.Option("--id", help="The column of ids. [row number; with --party: that file's]"),
     ] = None,
     allow_unseen: Annotated[
         bool, typer.Option("--allow-unseen", help="Take categories unseen in training as missing.")
@@ -368,12 +393,23 @@ def predict(
 
     Gives the class and each class's probability (or the value) beside each row's id. Where the
     table also has the label, says on standard error how right the predictions are.
+
+    A label owner of FedOptimus predicts with data owners: with their networks beside its own, or,
+    from a table of ids, with those on other machines that run `dovetail join` with it as driver:
+
+    dovetail predict north.site new.csv --party north.toml --partners clinic,lab
+    --listen 0.0.0.0:7443
+
+    Who does not come or answer is left out, and named.
     """
+    from dovetail.cli.align import Elsewhere
     from dovetail.cli.predict import run_predict
 
     run_predict(
         model,
         data,
+        party=party,
+        elsewhere=Elsewhere(partners, listen, certificates, wait, timeout),
         out=out,
         id_column=id_column,
         allow_unseen=allow_unseen,

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dovetail import data as dd
 from dovetail.algorithms import apfed, chfl, fedoptimus, hyfem, selection, vertical
+from dovetail.algorithms.fedoptimus import predicting
 from dovetail.alignment import Workers, psi, relay
 from dovetail.cli.methods.apfed import PassiveFields
 from dovetail.cli.methods.chfl import MemberSection
@@ -86,6 +87,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         ("chfl", "chfl", chfl.Member.accepts, True),
         ("hyfem", "hyfem", hyfem.Member.accepts, True),
         ("fedoptimus", "fedoptimus", _both(fedoptimus)),
+        ("predicting", "fedoptimus", predicting.Recalling.accepts),
         ("selection", "fedoptimus", _both(selection)),
         ("relay", "align", (*relay.Responder.accepts, *relay.Initiator.accepts[1:])),
     )
@@ -141,6 +143,19 @@ _OF_ANY = tuple(message.__qualname__ for message in REQUESTS)
 _RUN = re.compile(r"(?=.{1,200}$)\w[\w.-]*(?:/\w[\w.-]*)*")
 
 
+def check_run_id(run: str) -> None:
+    """Refuse what cannot be part of a file's name.
+
+    Raises:
+        ConfigError: what an id is.
+    """
+    if not _RUN.fullmatch(run):
+        raise ConfigError(
+            f"refuses the run {run[:200]!r}: an id has at most 200 letters, digits, dots and "
+            "dashes, with slashes between its parts"
+        )
+
+
 @dataclass(frozen=True)
 class Policy:
     """Decides what a party answers, from its file alone.
@@ -179,11 +194,7 @@ class Policy:
         Raises:
             ConfigError: what was asked and what is allowed.
         """
-        if not _RUN.fullmatch(header.run):
-            raise ConfigError(
-                f"refuses the run {header.run[:200]!r}: an id has at most 200 letters, digits, "
-                "dots and dashes, with slashes between its parts"
-            )
+        check_run_id(header.run)
         prefix, _, kind = header.type.partition(".")
         algorithm = ALGORITHMS.get(prefix)
         self.check(algorithm.policy if algorithm else prefix[:100], driver)

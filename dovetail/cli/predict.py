@@ -1,4 +1,9 @@
-"""``dovetail predict``: a saved model and raw data in, classes and probabilities out."""
+"""``dovetail predict``: a saved model and raw data in, classes and probabilities out.
+
+A label owner's model of FedOptimus predicts with data owners: with their networks beside it, from
+one table with the columns of those that are there, or from ids, with those on other machines that
+come and answer (``together.py``).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import json
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +22,46 @@ from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.algorithms import fedoptimus
+from dovetail.cli.align import Elsewhere
+from dovetail.cli.partyfile import open_site
+from dovetail.cli.runfile import StreamSection
 from dovetail.cli.setup import device as device_named
+from dovetail.cli.together import Asker, Together, told
 from dovetail.data.datasets import whole_numbers
-from dovetail.errors import ConfigError, DataError, ModelError
+from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
 from dovetail.evaluation import score
 from dovetail.models import Model, load
 from dovetail.models.owners import OwnersSpec, TopSpec, load_bottom
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What is predicted, and from what.
+
+    Attributes:
+        model: predicts.
+        ids: name of a column of ids -> (N,) ids; "" where they are row numbers.
+        x: block -> (N, ...) network inputs.
+        labels: (N,) raw labels, where the data have them.
+        answered: (N,) names of the data owners that each row is predicted with, in one text; None
+            where the model needs none.
+        owners: what is said of data owners in JSON.
+    """
+
+    model: Model
+    ids: Mapping[str, np.ndarray]
+    x: Mapping[str, Tensor]
+    labels: dd.Column | None
+    answered: np.ndarray | None = None
+    owners: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run_predict(
     folder: Path,
     source: Path,
     *,
+    party: Path | None,
+    elsewhere: Elsewhere,
     out: Path | None,
     id_column: str | None,
     allow_unseen: bool,
@@ -36,42 +70,156 @@ def run_predict(
     device: str | None,
 ) -> None:
     """Predict every row of ``source`` and write the table."""
-    model = _model(folder)
-    if device is not None:
-        target = device_named(device)
+    target = None if device is None else device_named(device)
+    show = not (quiet or as_json)
+    section = elsewhere.section(None, (), None, where="dovetail predict")
+    if section is not None and party is not None:
+        if allow_unseen:
+            raise ConfigError(
+                "--allow-unseen is for a table of columns; data owners on other machines take "
+                "categories unseen in training as missing, leave it out"
+            )
+        given = _ask(folder, source, party, section, id_column, show_progress=show)
+    elif section is not None or party is not None:
+        raise ConfigError(
+            "to predict with data owners on other machines give --party, --partners and --listen, "
+            "for example --party north.toml --partners clinic,lab --listen 0.0.0.0:7443"
+        )
+    else:
+        given = _read_all(_model(folder), source, id_column, allow_unseen=allow_unseen)
+    model, labels = given.model, given.labels
+    if target is not None:
         model.network.to(target)
-    ids, x, labels = _read(model, source, id_column, allow_unseen=allow_unseen)
-    prediction = model.predict(x)
+    prediction = model.predict(given.x)
+    num_rows = len(prediction.values)
     label = str(model.about.get("label", "prediction"))
     said: dict[str, np.ndarray] = {label: prediction.values}
     if prediction.probabilities is not None:
         for place, name in enumerate(prediction.classes):
             probabilities = prediction.probabilities[:, place].astype(np.float64)
             said[f"p({name})"] = probabilities.round(6)
-    answered = [name for name in model.shapes if name in x]
-    is_joint = isinstance(model.spec, OwnersSpec)
-    if is_joint:
-        said["answered"] = np.full(len(ids), " ".join(answered), dtype=object)
-        _tell_answered(model, answered)
-    columns = {_ids_name(id_column, said): ids, **said}
+    if given.answered is not None:
+        said["answered"] = given.answered
+    columns = {**_named(given.ids, said), **said}
     if out is not None:
         dd.write_table(out, columns)
-        if not (quiet or as_json):
-            print(f"{len(ids)} rows predicted: {out}", file=sys.stderr)
+        if show:
+            print(f"{num_rows} rows predicted: {out}", file=sys.stderr)
     elif not as_json:
         _print_csv(columns)
     scores = None
     num_scored = 0
     if labels is not None:
         num_scored = int((~labels.missing).sum())
-        scores = _scores(model, x, labels, label)
-        if scores is not None and not (quiet or as_json):
+        scores = _scores(model, given.x, labels, label)
+        if scores is not None and show:
             shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-            part = f" ({num_scored} of {len(ids)} rows have it)" if num_scored < len(ids) else ""
+            part = f" ({num_scored} of {num_rows} rows have it)" if num_scored < num_rows else ""
             print(f"against the column {label!r}{part}: {shown}", file=sys.stderr)
     if as_json:
-        owners = {"answered": answered, "missing": _missing(model, answered)} if is_joint else {}
-        _print_json(columns, scores, num_scored, out, owners)
+        _print_json(columns, scores, num_scored, out, given.owners)
+
+
+# --- With data owners on other machines -----------------------------------------------------------
+
+
+def _ask(
+    folder: Path,
+    source: Path,
+    party: Path,
+    section: StreamSection,
+    id_column: str | None,
+    *,
+    show_progress: bool,
+) -> Given:
+    """What data owners on other machines say of the ids in a table.
+
+    Raises:
+        ModelError: not this label owner's model.
+        DataError: ids that cannot be used.
+        NetworkError: no data owner answers.
+    """
+    model, site = load(_model_folder(folder)), open_site(party)
+    names = site.file.party.id if id_column is None else id_column
+    table = dd.read_table(source)
+    label = model.about.get("label")
+    rows = dd.read_party_table(
+        site.name,
+        str(source),
+        id=names,
+        label=label if label in table.names else None,
+        columns=(),
+    )
+    with Asker(site, model, section, show_progress=show_progress) as asker:
+        said = asker.ask(rows.ids)
+    answered = np.array(
+        [
+            " ".join(name for name, is_in in zip(said.answered, row, strict=True) if is_in)
+            for row in zip(*(answered.tolist() for answered in said.answered.values()), strict=True)
+        ],
+        dtype=object,
+    )
+    predicted = np.flatnonzero(answered != "")
+    if not len(predicted):
+        raise NetworkError(f"{source}: no data owner answers for any row: {told(said.missed)}")
+    _tell(said)
+    ids = {
+        name: whole_numbers(table.column(name)).values
+        for name in ((names,) if isinstance(names, str) else names)
+    }
+    left = np.flatnonzero(answered == "")
+    if len(left):
+        shown = ["/".join(str(own[row]) for own in ids.values()) for row in left[:5]]
+        more = ", ..." if len(left) > len(shown) else ""
+        print(
+            f"dovetail: {len(left)} of {len(answered)} rows are not predicted, as no data owner "
+            f"that answered has them: {', '.join(shown)}{more}",
+            file=sys.stderr,
+        )
+    return Given(
+        model,
+        {name: own[predicted] for name, own in ids.items()},
+        {name: said.mean_NE[torch.from_numpy(predicted)] for name in model.shapes},
+        None if rows.labels is None else rows.labels.take(predicted),
+        answered[predicted],
+        {
+            "answered": [name for name, own in said.answered.items() if own.any()],
+            "missing": list(said.missed),
+            "reasons": dict(said.missed),
+            "not_predicted": len(left),
+        },
+    )
+
+
+def _tell(said: Together) -> None:
+    """Whose embeddings are in the means, and whose are not."""
+    shown = []
+    for name, own in said.answered.items():
+        if own.any():
+            part = "" if own.all() else f" ({int(own.sum()):,} of {len(own):,} rows)"
+            shown.append(f"{name}{part}")
+    left = f"; left out of the mean: {told(said.missed)}" if said.missed else ""
+    print(f"dovetail: predicted with the data owners {', '.join(shown)}{left}", file=sys.stderr)
+
+
+# --- With all networks in one place ---------------------------------------------------------------
+
+
+def _read_all(model: Model, source: Path, id_column: str | None, *, allow_unseen: bool) -> Given:
+    """What a table has of what the model takes."""
+    ids, x, labels = _read(model, source, id_column, allow_unseen=allow_unseen)
+    named = {id_column or "": ids}
+    if not isinstance(model.spec, OwnersSpec):
+        return Given(model, named, x, labels)
+    answered = [name for name in model.shapes if name in x]
+    missing = [name for name in model.shapes if name not in x]
+    left = f"; left out of the mean, as their columns are not there: {', '.join(missing)}"
+    print(
+        f"dovetail: predicted with the data owners {', '.join(answered)}{left if missing else ''}",
+        file=sys.stderr,
+    )
+    by_row = np.full(len(ids), " ".join(answered), dtype=object)
+    return Given(model, named, x, labels, by_row, {"answered": answered, "missing": missing})
 
 
 def _model(folder: Path) -> Model:
@@ -94,20 +242,6 @@ def _model(folder: Path) -> Model:
         return fedoptimus.join(model, bottoms)
     except ConfigError as error:
         raise ModelError(f"{place.parent}: {error}") from None
-
-
-def _missing(model: Model, answered: Sequence[str]) -> list[str]:
-    return [name for name in model.shapes if name not in answered]
-
-
-def _tell_answered(model: Model, answered: Sequence[str]) -> None:
-    """Whose embeddings are in the mean, and whose are not."""
-    missing = _missing(model, answered)
-    left = f"; left out of the mean, as their columns are not there: {', '.join(missing)}"
-    print(
-        f"dovetail: predicted with the data owners {', '.join(answered)}{left if missing else ''}",
-        file=sys.stderr,
-    )
 
 
 def _model_folder(folder: Path) -> Path:
@@ -139,21 +273,24 @@ def _are_one(models: Sequence[Path]) -> bool:
         return False
 
 
-def _ids_name(id_column: str | None, said: Mapping[str, Any]) -> str:
-    """What the column of ids is called; a file's columns must differ in more than case.
+def _named(ids: Mapping[str, np.ndarray], said: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Columns of ids, one of row numbers with a name; a file's columns differ in more than case.
 
     Raises:
-        DataError: --id names what a column of predictions is called.
+        DataError: an id is named what a column of predictions is called.
     """
     taken = {name.casefold() for name in said}
-    if id_column is None:
-        return next(name for name in ("row", "row number", "number") if name not in taken)
-    if id_column.casefold() in taken:
-        raise DataError(
-            f"--id {id_column!r} is also what a column of predictions is called "
-            f"({', '.join(list(said)[:20])}); name another column, or leave --id out"
-        )
-    return id_column
+    named = {}
+    for name, values in ids.items():
+        if not name:
+            name = next(each for each in ("row", "row number", "number") if each not in taken)
+        if name.casefold() in taken:
+            raise DataError(
+                f"--id {name!r} is also what a column of predictions is called "
+                f"({', '.join(list(said)[:20])}); name another column, or leave --id out"
+            )
+        named[name] = values
+    return named
 
 
 def _read(

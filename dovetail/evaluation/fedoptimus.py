@@ -424,7 +424,6 @@ class _Trial:
                 "bytes": self.num_bytes,
             }
             if self.chooser is not None:
-                extra["participants"] = list(done.participants)
                 latest = self.chooser.latest
                 if latest is not None and latest is not told_of:
                     told_of = latest
@@ -456,7 +455,7 @@ class _Trial:
     @property
     def participants(self) -> list[str]:
         """Whose embeddings are in the mean that top models know: those chosen last, or all."""
-        return list(self.checkpoint.extra.get("participants", self.coordinator.data_owners))
+        return list(self.coordinator.participants)
 
     def scores(self, part: Part = "test") -> dict[str, Scores]:
         """Label owner -> scores of its model with the participants' bottoms, as they are now."""

@@ -9,27 +9,22 @@ Letters: B rows, C channels, H height, W width, E embedding width, D data owners
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import math
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-import safetensors
 import safetensors.torch
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dovetail.data.inputs import Input, input_from_json
-from dovetail.errors import ConfigError, DataError, DovetailError, ModelError
+from dovetail.errors import ConfigError, DataError, ModelError
 from dovetail.models.blocks import ResNet18
+from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
 from dovetail.models.networks import Shape, network_input
 
 # --- Bottom networks ---------------------------------------------------------------------------
@@ -314,7 +309,7 @@ class OwnersSpec:
 # --- What a data owner keeps -------------------------------------------------------------------
 
 BOTTOM_FORMAT = 1
-_BOTTOM_KEYS = ("format", "party", "network", "shape", "embedding", "input", "weights_sha256")
+_BOTTOM_KEYS = ("format", "party", "network", "shape", "embedding", "input")
 
 
 @dataclass(eq=False)
@@ -358,15 +353,6 @@ class Bottom:
         Raises:
             ModelError: the folder exists and holds something else.
         """
-        folder = Path(folder)
-        if folder.exists() and not (folder / "bottom.json").exists() and any(folder.iterdir()):
-            raise ModelError(f"{folder} holds other files; save to a folder of its own")
-        weights = safetensors.torch.save(
-            {
-                name: value.detach().cpu().contiguous().clone()
-                for name, value in self.network.state_dict().items()
-            }
-        )
         description = {
             "format": BOTTOM_FORMAT,
             "party": self.party,
@@ -375,20 +361,8 @@ class Bottom:
             "shape": list(self.shape),
             "embedding": self.embedding,
             "input": None if self.input is None else self.input.to_json(),
-            "weights_sha256": hashlib.sha256(weights).hexdigest(),
         }
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        try:
-            (fresh / "bottom.safetensors").write_bytes(weights)
-            (fresh / "bottom.json").write_text(json.dumps(description, indent=2) + "\n")
-            fresh.chmod(0o755)
-            if folder.exists():
-                shutil.rmtree(folder)
-            os.replace(fresh, folder)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-        return folder
+        return write_folder(folder, "bottom", description, self.network)
 
 
 def load_bottom(folder: str | Path) -> Bottom:
@@ -398,60 +372,25 @@ def load_bottom(folder: str | Path) -> Bottom:
         ModelError: none there, or files that cannot be read or do not belong together.
     """
     folder = Path(folder)
-    try:
-        description = json.loads((folder / "bottom.json").read_text())
-        weights = (folder / "bottom.safetensors").read_bytes()
-    except FileNotFoundError as error:
-        raise ModelError(
-            f"{folder} holds no data owner's network: {Path(error.filename).name} is missing"
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{folder}: bottom.json cannot be read ({error})") from None
-    if not isinstance(description, dict) or description.get("format") != BOTTOM_FORMAT:
-        raise ModelError(
-            f"{folder}/bottom.json: expected format {BOTTOM_FORMAT}; use the dovetail that wrote it"
-        )
-    if hashlib.sha256(weights).hexdigest() != description.get("weights_sha256"):
-        raise ModelError(
-            f"{folder}: bottom.safetensors is not the file that bottom.json was written for; copy "
-            "the whole folder again"
-        )
-    try:
+    absent = "holds no data owner's network: {} is missing"
+    description, weights = read_folder(folder, "bottom", format=BOTTOM_FORMAT, absent=absent)
+    with rebuilding(folder, "bottom"):
         spec = bottom_from_json(description["network"])
-        shape = tuple(description["shape"])
-        if not all(type(size) is int and size > 0 for size in (*shape, description["embedding"])):
+        shape, embedding = tuple(description["shape"]), description["embedding"]
+        if not all(type(size) is int and size > 0 for size in (*shape, embedding)):
             raise ModelError(f"sizes are positive whole numbers, got {shape}")
         tensors = safetensors.torch.load(weights)
-        # First without memory, so that no description makes a network larger than its weights.
-        with torch.device("meta"):
-            spec.build(shape, description["embedding"]).load_state_dict(tensors, assign=True)
-        with torch.random.fork_rng(devices=[]):
-            network = spec.build(shape, description["embedding"])
-        network.load_state_dict(tensors)
+        network = rebuilt(lambda: spec.build(shape, embedding), tensors)
         stored = description["input"]
         return Bottom(
             description["party"],
             network.eval(),
             spec,
             shape,
-            description["embedding"],
+            embedding,
             None if stored is None else input_from_json(stored),
             {name: value for name, value in description.items() if name not in _BOTTOM_KEYS},
         )
-    except DovetailError as error:
-        raise ModelError(f"{folder}: {error}") from None
-    except (
-        AttributeError,
-        KeyError,
-        IndexError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-        MemoryError,
-        safetensors.SafetensorError,
-    ) as error:
-        cause = str(error)[:300]
-        raise ModelError(f"{folder}: the network cannot be rebuilt ({cause})") from None
 
 
 def embed_rows(network: nn.Module, x: Tensor, embedding: int, *, batch_size: int) -> Tensor:

@@ -6,33 +6,27 @@ network's layers, the task, and how raw columns become network inputs).
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import shutil
-import tempfile
-import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.task import Classification, Task, task_from_json
-from dovetail.errors import DataError, DovetailError, ModelError
+from dovetail.errors import DataError, ModelError
+from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
 from dovetail.models.networks import Shape, network_input
 from dovetail.models.specs import NetworkSpec, spec_from_json
 
 FORMAT = 2
 
 #: What ``model.json`` says of a model itself; ``about`` adds the rest.
-_OWN_KEYS = ("format", "party", "task", "network", "blocks", "weights_sha256")
+_OWN_KEYS = ("format", "party", "task", "network", "blocks")
 
 #: (N, ...) rows of the only block, or block -> (N, ...) rows.
 Rows = Tensor | Mapping[str, Tensor]
@@ -177,16 +171,6 @@ class Model:
         Raises:
             ModelError: the folder exists and holds something that is no model.
         """
-        folder = Path(folder)
-        if folder.exists() and not (folder / "model.json").exists() and any(folder.iterdir()):
-            raise ModelError(f"{folder} holds other files; save the model to a folder of its own")
-        weights = safetensors.torch.save(
-            {
-                # A copy, as two names may be one tensor, which safetensors refuses.
-                name: value.detach().cpu().contiguous().clone()
-                for name, value in self.network.state_dict().items()
-            }
-        )
         blocks = {
             name: {
                 "shape": list(shape),
@@ -201,20 +185,8 @@ class Model:
             "task": self.task.to_json(),
             "network": self.spec.to_json() if self.spec else {"kind": "custom"},
             "blocks": blocks,
-            "weights_sha256": hashlib.sha256(weights).hexdigest(),
         }
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        try:
-            (fresh / "model.safetensors").write_bytes(weights)
-            (fresh / "model.json").write_text(json.dumps(description, indent=2) + "\n")
-            fresh.chmod(0o755)
-            if folder.exists():
-                shutil.rmtree(folder)
-            os.replace(fresh, folder)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-        return folder
+        return write_folder(folder, "model", description, self.network)
 
 
 def _num_rows(blocks: Mapping[str, Tensor]) -> int:
@@ -232,44 +204,10 @@ def load(folder: str | Path, *, network: nn.Module | None = None) -> Model:
         ModelError: no model there, files that cannot be read or do not belong together.
     """
     folder = Path(folder)
-    try:
-        description = json.loads((folder / "model.json").read_text())
-        weights = (folder / "model.safetensors").read_bytes()
-    except FileNotFoundError as error:
-        raise ModelError(
-            f"{folder} is no model folder: {Path(error.filename).name} is missing; "
-            "a run keeps its models in RUN/models/PARTY"
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{folder}: model.json cannot be read ({error})") from None
-    if not isinstance(description, dict) or description.get("format") != FORMAT:
-        raise ModelError(
-            f"{folder}/model.json: expected format {FORMAT}; use the dovetail that wrote it"
-        )
-    if hashlib.sha256(weights).hexdigest() != description.get("weights_sha256"):
-        raise ModelError(
-            f"{folder}: model.safetensors is not the file that model.json was written for; "
-            "copy the whole folder again"
-        )
-    try:
+    absent = "is no model folder: {} is missing; a run keeps its models in RUN/models/PARTY"
+    description, weights = read_folder(folder, "model", format=FORMAT, absent=absent)
+    with rebuilding(folder, "model"):
         return _build(description, weights, network)
-    except DovetailError as error:
-        raise ModelError(f"{folder}: {error}") from None
-    except KeyError as error:
-        raise ModelError(
-            f"{folder}: model.json lacks {error}; copy the whole folder again"
-        ) from None
-    except (
-        AttributeError,
-        IndexError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-        MemoryError,
-        safetensors.SafetensorError,
-    ) as error:
-        cause = textwrap.shorten(str(error), 300, placeholder=" …")  # torch lists every weight
-        raise ModelError(f"{folder}: the model cannot be rebuilt ({cause})") from None
 
 
 def _build(description: dict[str, Any], weights: bytes, network: nn.Module | None) -> Model:
@@ -283,7 +221,8 @@ def _build(description: dict[str, Any], weights: bytes, network: nn.Module | Non
     if network is None:
         spec = spec_from_json(description["network"])
         network = _rebuilt(spec, shapes, task, tensors)
-    network.load_state_dict(tensors)
+    else:
+        network.load_state_dict(tensors)
     return Model(
         party=description["party"],
         task=task,
@@ -309,23 +248,21 @@ def _shape(name: str, stored: Any) -> Shape:
 def _rebuilt(
     spec: NetworkSpec, shapes: Mapping[str, Shape], task: Task, tensors: Mapping[str, Tensor]
 ) -> nn.Module:
-    """The network of this spec; nothing is drawn from torch's generators.
+    """The network of this spec.
 
     Raises:
         ModelError: a network that does not fit the model's blocks or task.
         RuntimeError: one that does not fit the weights.
     """
-    # First without memory, so that no description makes a network larger than its weights.
-    with torch.device("meta"):
-        outline = spec.build().eval()
+
+    def check(outline: nn.Module) -> None:
         zeros = {name: torch.zeros(2, *shape) for name, shape in shapes.items()}
         with torch.no_grad():
             outputs = outline(zeros if len(shapes) > 1 else next(iter(zeros.values())))
-    if tuple(outputs.shape) != (2, task.num_outputs):
-        raise ModelError(
-            f"its network gives outputs of shape {tuple(outputs.shape[1:])}, its task needs "
-            f"{task.num_outputs}; copy the whole folder again"
-        )
-    outline.load_state_dict(tensors, assign=True)
-    with torch.random.fork_rng(devices=[]):
-        return spec.build()
+        if tuple(outputs.shape) != (2, task.num_outputs):
+            raise ModelError(
+                f"its network gives outputs of shape {tuple(outputs.shape[1:])}, its task needs "
+                f"{task.num_outputs}; copy the whole folder again"
+            )
+
+    return rebuilt(spec.build, tensors, check)

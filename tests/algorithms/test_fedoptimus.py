@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from dovetail.algorithms import fedoptimus
+from dovetail.algorithms.fedoptimus import predicting
 from dovetail.data import Classification, Regression, SharedRows
 from dovetail.errors import ConfigError, PartyError, TrainingError
 from dovetail.models import (
@@ -767,6 +768,123 @@ def test_saved_owners_predict_as_they_did(tmp_path: Path) -> None:
     network = InProcess(embedders, driver="l1")
     together = fedoptimus.predict(network, top, "l1", torch.arange(NUM_TEST))
     torch.testing.assert_close(together.outputs, outputs)
+
+
+def test_every_owner_is_told_that_training_is_over_but_who_was_not_chosen() -> None:
+    made = owners(num_data=2)
+    told = []
+
+    class Told(Failing):
+        def handle(self, message: Message) -> Message:
+            if isinstance(message, fedoptimus.FinishData | fedoptimus.FinishLabels):
+                told.append(self.party.name)
+            return super().handle(message)
+
+    parties = {name: Told(party) for name, party in {**made.data, **made.labels}.items()}
+    network = InProcess(parties, driver="hub")
+    run(made, network)
+    assert sorted(told) == ["d1", "d2", "l1", "l2"]
+    told.clear()
+    run(made, network, choose=lambda number, network: ["d2"])
+    assert sorted(told) == ["d2", "l1", "l2"]
+
+
+# --- Each at home ------------------------------------------------------------------------------
+
+
+def at_home(made: Owners, held: dict[str, Tensor], seed: int = 3) -> dict[str, Any]:
+    """Data owners after training, who have these of the test samples, each in an order of its own.
+
+    What a label owner and a data owner agree on is the label owner's numbers of samples.
+    """
+    parties = {}
+    for place, (name, held_N) in enumerate(held.items()):
+        rng = torch.Generator().manual_seed(seed + place)
+        order = torch.randperm(len(held_N), generator=rng)  # row -> sample
+        rows_S = torch.where(held_N, order.argsort(), -1)
+        owner = made.data[name]
+
+        def kept(trained: str, owner: Any = owner, order: Tensor = order) -> Any:
+            if trained != "run":
+                raise PartyError(owner.name, f"it keeps no network of the run {trained!r}")
+            return owner.bottom_model(), owner.test["l1"].x[order]
+
+        parties[name] = predicting.Recalling(name, rows_S, kept)
+    return parties
+
+
+def held_of(**names: Sequence[int]) -> dict[str, Tensor]:
+    """Data owner -> which test samples it has, all but these."""
+    held = {name: torch.ones(NUM_TEST, dtype=torch.bool) for name in names}
+    for name, absent in names.items():
+        held[name][list(absent)] = False
+    return held
+
+
+def test_owners_at_home_predict_as_in_one_place() -> None:
+    made, _, _ = trained()
+    model = fedoptimus.joint(made.labels["l1"], list(made.data.values()))
+    held = held_of(d1=[], d2=[])
+    network = InProcess(at_home(made, held), driver="l1")
+    said = predicting.recall(network, "run", 5, held, batch_size=4)
+    outputs = made.labels["l1"].model().outputs(said.mean_NE)
+    torch.testing.assert_close(outputs, model.outputs(blocks(made)))
+    assert said.missed == {}
+
+
+def test_a_mean_is_over_those_that_have_the_sample() -> None:
+    made, _, _ = trained()
+    model = fedoptimus.joint(made.labels["l1"], list(made.data.values()))
+    held = held_of(d1=[0, 1], d2=[1, 2, 5])
+    network = InProcess(at_home(made, held), driver="l1")
+    said = predicting.recall(network, "run", 5, held, batch_size=4)
+    assert said.answered.keys() == {"d1", "d2"}
+    for name, answered in said.answered.items():
+        assert torch.equal(answered, held[name])
+    outputs = made.labels["l1"].model().outputs(said.mean_NE)
+    x = blocks(made)
+    both = model.outputs(x)
+    torch.testing.assert_close(outputs[[3, 4]], both[[3, 4]])
+    torch.testing.assert_close(outputs[0], model.outputs({"d2": x["d2"]})[0])
+    torch.testing.assert_close(outputs[[2, 5]], model.outputs({"d1": x["d1"]})[[2, 5]])
+    assert not said.mean_NE[1].any()
+
+
+@pytest.mark.parametrize(
+    ("failing", "words"),
+    [
+        ({"fails": lambda m: 5 in m.samples_B}, "is out"),
+        ({"answer": lambda reply: replace(reply, embedding_BE=reply.embedding_BE[1:])}, "shape"),
+        ({"answer": lambda reply: replace(reply, embedding_BE=reply.embedding_BE / 0)}, "finite"),
+    ],
+)
+def test_who_fails_once_is_left_out_of_what_follows(failing: Any, words: str) -> None:
+    made, _, _ = trained()
+    held = held_of(d1=[], d2=[])
+    parties = at_home(made, held)
+    parties["d2"] = Failing(parties["d2"], **failing)
+    said = predicting.recall(InProcess(parties, driver="l1"), "run", 5, held, batch_size=4)
+    assert said.answered["d1"].all()
+    num = 4 if "fails" in failing else 0  # the first message is answered before sample 5 comes
+    assert said.answered["d2"].nonzero().flatten().tolist() == list(range(num))
+    assert words in said.missed["d2"]
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (predicting.Recall("run", torch.arange(NUM_TEST + 1)), "each sample once"),
+        (predicting.Recall("run", torch.tensor([NUM_TEST])), "outside the 11"),
+        (predicting.Recall("run", torch.tensor([2])), "1 samples it does not have"),
+        (predicting.Recall("run", torch.tensor([[1]])), "expected shape"),
+        (predicting.Recall("other", torch.tensor([1])), "keeps no network of the run 'other'"),
+    ],
+)
+def test_a_data_owner_at_home_refuses_what_cannot_be(message: Message, words: str) -> None:
+    made, _, _ = trained()
+    network = InProcess(at_home(made, held_of(d1=[2])), driver="l1")
+    replies = network.ask({"d1": message}, fedoptimus.Embeddings)
+    assert words in replies.failures["d1"].cause
 
 
 def test_features_are_the_replicas_embeddings() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from owner_files import HERE, write_owners, write_table
 
 import dovetail as package
 from dovetail import data as dd
@@ -120,6 +121,52 @@ def test_a_label_owner_cannot_predict_without_data_owners(
     assert "is the model of label owner 'north'" in done.err
     done = dovetail("predict", folder / "models" / "lab", tmp_path / "patients.csv")
     assert (done.code, "predicts nothing alone" in done.err) == (2, True)
+
+
+ELSEWHERE = ("--party", "north.toml", "--partners", "clinic,lab", "--listen", "127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (ELSEWHERE, "is no label owner's of a run with data owners on other machines"),
+        (("--party", "north.toml"), "give --party, --partners and --listen"),
+        (ELSEWHERE[2:], "give --party, --partners and --listen"),
+        (ELSEWHERE[:4], "--partners is for partners on other machines"),
+        ((*ELSEWHERE, "--allow-unseen"), "--allow-unseen is for a table of columns"),
+        ((*ELSEWHERE, "--timeout", "0"), "timeout_s"),
+        ((*ELSEWHERE, "--id", "patient"), "'patient'"),
+    ],
+)
+def test_a_mistake_in_asking_data_owners_is_one_sentence(
+    dovetail: Any, folder: Path, options: tuple[str, ...], words: str
+) -> None:
+    write_owners(folder.parent)
+    (folder.parent / "certificates" / "north").mkdir(parents=True)
+    done = dovetail("predict", folder / "models" / "north", "north.csv", *options)
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_label_owner_predicts_with_its_own_model_and_not_as_its_own_partner(
+    dovetail: Any, folder: Path
+) -> None:
+    write_owners(folder.parent)
+    top = package.load(folder / "models" / "south")
+    top.about = {**top.about, "run": "a/b"}
+    top.save(folder.parent / "kept")
+    done = dovetail("predict", "kept", "north.csv", *ELSEWHERE)
+    assert (done.code, "is of label owner 'south', and north.toml is of 'north'" in done.err) == (
+        2,
+        True,
+    )
+    top.party = "north"
+    top.save(folder.parent / "kept")
+    done = dovetail("predict", "kept", "north.csv", *ELSEWHERE[:3], "north", *ELSEWHERE[4:])
+    assert (done.code, "partners names 'north', which is the driver" in done.err) == (2, True)
+    done = dovetail("predict", "kept", "north.csv", *ELSEWHERE)
+    assert (done.code, "there is no folder" in done.err) == (2, True)
 
 
 def test_whole_images_are_cut_into_strips_and_a_strip_is_refused(
@@ -234,22 +281,7 @@ def test_table_1_is_three_sets_by_seven_rows_and_a_table() -> None:
 
 # --- Parties with files of their own --------------------------------------------------------------
 
-PARTY = """
-[party]
-name = "{name}"
-table = "{name}.csv"
-id = "person"
-{label}
-[policy]
-algorithms = ["align", "fedoptimus"]
-[fedoptimus]
-{own}
-"""
-
-PARTIES_RUN = """
-method = "fedoptimus"
-evaluate_every = 0
-parties = ["north.toml", "south.toml", "clinic.toml", "lab.toml"]
+PARTIES_RUN = f"""{HERE}
 [fedoptimus]
 epochs = 6
 batch_size = 16
@@ -260,31 +292,11 @@ top = [8]
 server = "average"
 """
 
-#: Party -> rows of the set, in any order, and columns; label owners share no row.
-HELD = {
-    "north": (np.arange(0, 150), ()),
-    "south": (np.arange(150, 330), ()),
-    "clinic": (np.arange(10, 400), ("mean *",)),
-    "lab": (np.arange(0, 320), ("worst *",)),
-}
-
 
 @pytest.fixture
 def parties(tmp_path: Path) -> Path:
     """Files of two label owners and two data owners, and a run file."""
-    pooled, _ = dd.load("breast-cancer")
-    assert isinstance(pooled.x, dd.Table)
-    for place, (name, (rows, globs)) in enumerate(HELD.items()):
-        rows = np.random.default_rng(place).permutation(rows)
-        names = pooled.x.select(list(globs)) if globs else []
-        columns = {each: pooled.x.column(each).values[rows] for each in names}
-        ids = np.array([f"P-{row:03d}" for row in rows], dtype=object)
-        if not globs:
-            columns["diagnosis"] = pooled.labels.values[rows]
-        dd.write_table(tmp_path / f"{name}.csv", {"person": ids, **columns})
-        label = "" if globs else 'label = "diagnosis"'
-        own = "bottom = [8]" if globs else ""
-        (tmp_path / f"{name}.toml").write_text(PARTY.format(name=name, label=label, own=own))
+    write_owners(tmp_path)
     (tmp_path / "parties.toml").write_text(PARTIES_RUN)
     return tmp_path
 
@@ -308,11 +320,7 @@ def test_party_files_are_aligned_and_train(dovetail: Any, parties: Path) -> None
 
 
 def test_an_owner_without_rows_of_a_shard_is_named(dovetail: Any, parties: Path) -> None:
-    pooled, _ = dd.load("breast-cancer")
-    assert isinstance(pooled.x, dd.Table)
-    ids = np.array([f"P-{row}" for row in range(400, 430)], dtype=object)
-    columns = {each: pooled.x.column(each).values[400:430] for each in pooled.x.select(["worst *"])}
-    dd.write_table(parties / "lab.csv", {"person": ids, **columns})
+    write_table(parties / "lab.csv", np.arange(400, 430), "worst *")
     done = dovetail("train", "parties.toml", "--out", "out")
     assert done.code == 2
     assert "data owner 'lab' has none of the 120 training samples of label owner" in done.err

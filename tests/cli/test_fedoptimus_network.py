@@ -14,23 +14,13 @@ import numpy as np
 import pytest
 import torch
 from federations import PATIENCE_S, Federation, free_port
+from owner_files import HERE, LABEL_OWNERS, NAMES, write_owners, write_table
 
 import dovetail as package
 from dovetail import data as dd
 from dovetail.models.owners import load_bottom
 
 pytestmark = pytest.mark.network
-
-LABEL_OWNERS = ("north", "south")
-NAMES = (*LABEL_OWNERS, "clinic", "lab")
-
-#: Party -> rows of the breast cancer set, in any order, and columns.
-HELD = {
-    "north": (np.arange(0, 150), ()),
-    "south": (np.arange(150, 330), ()),
-    "clinic": (np.arange(10, 400), ("mean *",)),
-    "lab": (np.arange(0, 320), ("worst *",)),
-}
 
 SETTINGS = """
 [fedoptimus]
@@ -54,48 +44,17 @@ grace_s = 0.5
 timeout_s = 120
 """
 
-HERE = """
-method = "fedoptimus"
-evaluate_every = 0
-parties = ["north.toml", "south.toml", "clinic.toml", "lab.toml"]
-"""
-
-PARTY = """
-[party]
-name = "{name}"
-table = "{name}.csv"
-id = "person"
-{label}
-[policy]
-algorithms = ["align", "fedoptimus"]
-drivers = ["coordinator"]
-[fedoptimus]
-{own}
-"""
-
 
 @pytest.fixture
 def federation(dovetail: Any, tmp_path: Path) -> Iterator[Federation]:
-    pooled, _ = dd.load("breast-cancer")
-    assert isinstance(pooled.x, dd.Table)
-    for place, (name, (rows, globs)) in enumerate(HELD.items()):
-        rows = np.random.default_rng(place).permutation(rows)
-        names = pooled.x.select(list(globs)) if globs else []
-        columns = {each: pooled.x.column(each).values[rows] for each in names}
-        ids = np.array([f"P-{row:03d}" for row in rows], dtype=object)
-        if not globs:
-            columns["diagnosis"] = pooled.labels.values[rows]
-        dd.write_table(tmp_path / f"{name}.csv", {"person": ids, **columns})
-        label = "" if globs else 'label = "diagnosis"'
-        own = "bottom = [8]" if globs else ""
-        (tmp_path / f"{name}.toml").write_text(PARTY.format(name=name, label=label, own=own))
+    write_owners(tmp_path, policy='drivers = ["coordinator", "north"]')
     port = free_port()
     (tmp_path / "network.toml").write_text(RUN.format(port=port) + SETTINGS)
     (tmp_path / "here.toml").write_text(HERE + SETTINGS)
-    named = (*NAMES, "coordinator", "--driver", "coordinator", "--host", "127.0.0.1")
-    done = dovetail("certificates", *named, "-q")
+    drivers = ("--driver", "coordinator", "--driver", "north", "--host", "127.0.0.1")
+    done = dovetail("certificates", *NAMES, "coordinator", *drivers, "-q")
     assert done.code == 0, done.err
-    with Federation(tmp_path, port).ending() as made:
+    with Federation(tmp_path, port, ("--name", "coordinator")).ending() as made:
         yield made
 
 
@@ -193,3 +152,73 @@ def test_a_coordinator_that_was_killed_goes_on_where_it_was(federation: Federati
 
     assert told("stopped") == told("whole")
     assert federation.result("stopped")["parties"] == federation.result("whole")["parties"]
+
+
+def test_a_label_owner_predicts_with_data_owners_on_machines_of_their_own(
+    federation: Federation, dovetail: Any
+) -> None:
+    joined = [federation.join(name) for name in NAMES]
+    driver = federation.start("train", "network.toml", "--out", "out")
+    assert driver.ended() == 0, driver.said()
+    for each in joined:
+        each.signal(signal.SIGTERM)
+        assert each.ended() == 0, each.said()
+    rows = np.random.default_rng(1).permutation(np.arange(300, 410))  # none of them north's own
+    write_table(federation.folder / "new.csv", rows, label=True)
+    federation.joining = ("--name", "north")
+    clinic, lab = federation.join("clinic"), federation.join("lab")
+    listen = ("--listen", f"127.0.0.1:{federation.port}", "--partners", "clinic,lab")
+    asked = ("predict", "north.site", "new.csv", "--party", "north.toml", *listen)
+
+    def predicted(*options: str) -> tuple[Any, dict[str, list[Any]]]:
+        done = federation.start(*asked, "--json", *options)
+        assert done.ended() == 0, done.said()
+        (line,) = [each for each in done.said().splitlines() if each.startswith("{")]
+        said = json.loads(line)
+        columns = said["columns"]
+        return said, {each[0]: list(each[1:]) for each in zip(*columns.values(), strict=True)}
+
+    # The same with all networks in one place.
+    for name in ("north", "clinic", "lab"):
+        shutil.copytree(kept_model(federation, name), federation.folder / "brought" / name)
+
+    def in_one_place(rows: np.ndarray, *globs: str) -> dict[str, list[Any]]:
+        write_table(federation.folder / "whole.csv", rows, *globs)
+        done = dovetail("predict", "brought/north", "whole.csv", "--id", "person", "--json")
+        assert done.code == 0, done.err
+        columns = json.loads(done.out)["columns"]
+        return {each[0]: list(each[1:]) for each in zip(*columns.values(), strict=True)}
+
+    def assert_same(ours: dict[str, list[Any]], theirs: dict[str, list[Any]]) -> None:
+        for person, (label, *probabilities, answered) in theirs.items():
+            assert ours[person][0] == label
+            assert ours[person][1:-1] == pytest.approx(probabilities, abs=2e-6)
+            assert ours[person][-1] == answered
+
+    said, by_person = predicted("--wait", str(PATIENCE_S))
+    assert (said["answered"], said["missing"], said["not_predicted"]) == (["clinic", "lab"], [], 10)
+    assert said["scored_rows"] == len(by_person) == 100
+    assert_same(by_person, in_one_place(np.arange(300, 320), "mean *", "worst *"))
+    assert_same(by_person, in_one_place(np.arange(320, 400), "mean *"))
+    # One that stalls, and then is gone.
+    alone = in_one_place(np.arange(300, 400), "mean *")
+    lab.signal(signal.SIGSTOP)
+    said, by_person = predicted("--wait", "10", "--timeout", "3")
+    assert (said["answered"], said["missing"]) == (["clinic"], ["lab"])
+    assert_same(by_person, alone)
+    lab.signal(signal.SIGKILL)
+    lab.ended()
+    done = federation.start(*asked, "--wait", "10", "--out", "said.csv")
+    assert done.ended() == 0, done.said()
+    assert "with the data owners clinic (100 of 110 rows); left out of the mean: lab" in done.said()
+    assert "10 of 110 rows are not predicted" in done.said()
+    assert set(dd.read_table(federation.folder / "said.csv").column("answered").values) == {
+        "clinic"
+    }
+    clinic.signal(signal.SIGTERM)
+    assert clinic.ended() == 0, clinic.said()
+    for name, sent in (("north", "predicting.Recall"), ("clinic", "fedoptimus.Embeddings")):
+        lines = (federation.folder / f"{name}.site" / "ledger.jsonl").read_text().splitlines()
+        to = {line["to"] for line in map(json.loads, lines) if line.get("message") == sent}
+        assert to == ({"clinic", "lab"} if name == "north" else {"coordinator", "north"})
+    assert dovetail("ledger", "clinic.site/ledger.jsonl").code == 0

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+import shutil
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from owner_files import HERE, NAMES, people, write_owners
 
 import dovetail as package
 from dovetail import data as dd
+from dovetail.algorithms import fedoptimus
 from dovetail.cli import methods
 from dovetail.cli.driver import Coordinator
 from dovetail.cli.home import Refusals, Runs
 from dovetail.cli.methods.owners import relay_alignment
 from dovetail.cli.partyfile import open_site
-from dovetail.cli.runfile import load_run
+from dovetail.cli.runfile import StreamSection, load_run
 from dovetail.cli.setup import Loaded, load_data, setup
 from dovetail.cli.teller import Teller
+from dovetail.cli.together import Asker
 from dovetail.errors import AlignmentError, ConfigError, PartyError
 from dovetail.models.owners import load_bottom
 from dovetail.network import Engine, Message, decode, encode
@@ -29,28 +34,6 @@ from dovetail.network.control import Failed
 from dovetail.network.engine import R, Replies
 from dovetail.network.host import Host
 from dovetail.network.ledger import LedgerFile
-
-PARTIES = ("north", "south", "clinic", "lab")
-
-#: Party -> rows of the breast cancer set, in any order, and columns; label owners share no row.
-HELD = {
-    "north": (np.arange(0, 150), ()),
-    "south": (np.arange(150, 330), ()),
-    "clinic": (np.arange(10, 400), ("mean *",)),
-    "lab": (np.arange(0, 320), ("worst *",)),
-}
-
-PARTY = """
-[party]
-name = "{name}"
-table = "{name}.csv"
-id = "person"
-{label}
-[policy]
-algorithms = ["align", "fedoptimus"]
-[fedoptimus]
-{own}
-"""
 
 SETTINGS = """
 [fedoptimus]
@@ -73,18 +56,12 @@ listen = "127.0.0.1:1"
 partners = ["north", "south", "clinic", "lab"]
 """
 
-HERE = """
-method = "fedoptimus"
-evaluate_every = 0
-parties = ["north.toml", "south.toml", "clinic.toml", "lab.toml"]
-"""
-
 
 class Sent(Engine):
     """Hands the bytes of each message to the party's host, one run's."""
 
-    def __init__(self, hosts: Mapping[str, Host], run: str, numbers: Any) -> None:
-        super().__init__("coordinator")
+    def __init__(self, hosts: Mapping[str, Host], run: str, numbers: Any, driver: str) -> None:
+        super().__init__(driver)
         self._hosts, self._run, self._numbers = hosts, run, numbers
 
     @property
@@ -114,6 +91,27 @@ class Sent(Engine):
         return Answered()
 
 
+def joined(folder: Path, names: Sequence[str], driver: str) -> dict[str, Host]:
+    """What answers at each of these parties' homes."""
+    hosts = {}
+    for name in names:
+        site, home = open_site(folder / f"{name}.toml"), folder / f"{name}.site"
+        home.mkdir(exist_ok=True)
+        teller = Teller(driver, quiet=True)
+        refusals = Refusals(home / "refusals.jsonl", teller.say)
+        runs = Runs(site, home, refusals, teller, torch.device("cpu"))
+        ledger = LedgerFile(home / "ledger.jsonl", name)
+        hosts[name] = Host(name, runs.open, admit=site.policy.admit, ledger=ledger)
+    return hosts
+
+
+def left(hosts: Mapping[str, Host]) -> None:
+    """They stop."""
+    for host in hosts.values():
+        assert host._ledger is not None
+        host._ledger.close()
+
+
 class Carrying(Coordinator):
     """A coordinator whose partners are in this process."""
 
@@ -123,16 +121,8 @@ class Carrying(Coordinator):
         self.home.mkdir(exist_ok=True)
         self.alignment = ""
         self.said: list[str] = []
-        self.hosts = {}
+        self.hosts = joined(folder, NAMES, "coordinator")
         self._numbers = itertools.count(1)
-        for name in PARTIES:
-            site, home = open_site(folder / f"{name}.toml"), folder / f"{name}.site"
-            home.mkdir(exist_ok=True)
-            refusals = Refusals(home / "refusals.jsonl", self.say)
-            teller = Teller("coordinator", quiet=True)
-            runs = Runs(site, home, refusals, teller, torch.device("cpu"))
-            ledger = LedgerFile(home / "ledger.jsonl", name)
-            self.hosts[name] = Host(name, runs.open, admit=site.policy.admit, ledger=ledger)
 
     def wait(self) -> None:
         pass
@@ -140,34 +130,24 @@ class Carrying(Coordinator):
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def _engine(self, run: str) -> Engine:
-        return Sent(self.hosts, run, self._numbers)
+    def _engine(self, run: str, parties: Sequence[str] | None = None) -> Engine:
+        return Sent(self.hosts, run, self._numbers, "coordinator")
 
     def close(self) -> None:
-        for host in self.hosts.values():
-            assert host._ledger is not None
-            host._ledger.close()
+        left(self.hosts)
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    pooled, _ = dd.load("breast-cancer")
-    assert isinstance(pooled.x, dd.Table)
-    for place, (name, (rows, globs)) in enumerate(HELD.items()):
-        rows = np.random.default_rng(place).permutation(rows)
-        names = pooled.x.select(list(globs)) if globs else []
-        columns = {each: pooled.x.column(each).values[rows] for each in names}
-        ids = np.array([f"P-{row:03d}" for row in rows], dtype=object)
-        if not globs:
-            columns["diagnosis"] = pooled.labels.values[rows]
-        dd.write_table(tmp_path / f"{name}.csv", {"person": ids, **columns})
-        label = "" if globs else 'label = "diagnosis"'
-        own = "bottom = [8]" if globs else ""
-        (tmp_path / f"{name}.toml").write_text(PARTY.format(name=name, label=label, own=own))
-    (tmp_path / "elsewhere.toml").write_text(ELSEWHERE + SETTINGS)
-    (tmp_path / "here.toml").write_text(HERE + SETTINGS)
+    write_files(tmp_path, SETTINGS)
     return tmp_path
+
+
+def write_files(folder: Path, settings: str) -> None:
+    write_owners(folder)
+    (folder / "elsewhere.toml").write_text(ELSEWHERE + settings)
+    (folder / "here.toml").write_text(HERE + settings)
 
 
 def train(folder: Path, run_file: str, driver: Carrying | None = None) -> Any:
@@ -243,9 +223,146 @@ def test_a_run_on_another_alignment_does_not_go_on(folder: Path) -> None:
     driver.close()
 
 
-def _begin() -> Message:
-    from dovetail.algorithms import fedoptimus
+def test_every_owner_has_its_model_at_home_when_training_is_over(folder: Path) -> None:
+    for name in ("north", "south"):
+        text = (folder / f"{name}.toml").read_text()
+        (folder / f"{name}.toml").write_text(text + "test_share = 0.0\n")
+    driver = Carrying(folder)
+    _, lines = train(folder, "elsewhere.toml", driver)
+    driver.close()
+    assert not any("accuracy" in line for line in lines)
+    (chosen,) = lines[0]["participants"]
+    run = "".join(driver._run[0])
+    for name in ("north", "south", chosen):
+        (kept,) = (folder / f"{name}.site" / "models").iterdir()
+        file = "bottom.json" if name == chosen else "model.json"
+        assert json.loads((kept / file).read_text())["run"] == f"{run}/fedoptimus/seed-0"
+    (other,) = {"clinic", "lab"} - {chosen}
+    assert not (folder / f"{other}.site" / "models").exists()  # the tops do not know it
 
+
+# --- Predicting together -------------------------------------------------------------------------
+
+
+class AskingHere(Asker):
+    """A label owner whose data owners are in this process."""
+
+    def __init__(self, folder: Path, name: str, hosts: Mapping[str, Host]) -> None:
+        site = open_site(folder / f"{name}.toml")
+        section = StreamSection(kind="stream", listen="127.0.0.1:1", partners=(*hosts,))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("dovetail.cli.together.listens", lambda *arguments: None)
+            patch.setattr("dovetail.cli.together.certificates_of", lambda site: folder)
+            super().__init__(site, kept_top(folder, name), section, show_progress=False)
+        self.hosts = hosts
+        self._numbers = itertools.count(time.time_ns())
+
+    def wait(self) -> None:
+        pass
+
+    def _engine(self, run: str, parties: Sequence[str] | None = None) -> Engine:
+        assert parties is not None
+        here = {name: self.hosts[name] for name in parties}
+        return Sent(here, run, self._numbers, self.name)
+
+
+def kept_top(folder: Path, name: str) -> package.models.Model:
+    (kept,) = (folder / f"{name}.site" / "models").iterdir()
+    return package.load(kept)
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Owners that have trained with all data owners; read only."""
+    folder = tmp_path_factory.mktemp("trained")
+    write_files(folder, SETTINGS.partition("selection")[0])
+    driver = Carrying(folder)
+    train(folder, "elsewhere.toml", driver)
+    driver.close()
+    return folder
+
+
+@pytest.fixture
+def trained(trained_once: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained_once, tmp_path / "trained"))
+
+
+def in_one_place(folder: Path, rows: np.ndarray, *owners: str) -> torch.Tensor:
+    """What north's model says of these rows with these owners' networks beside it."""
+    bottoms = []
+    for name in owners:
+        (kept,) = (folder / f"{name}.site" / "models").iterdir()
+        bottoms.append(load_bottom(kept))
+    whole = fedoptimus.join(kept_top(folder, "north"), bottoms)
+    pooled, _ = dd.load("breast-cancer")
+    x = pooled.take(rows).x
+    assert isinstance(x, dd.Table)
+    return whole.outputs(
+        {name: each.transform(x) for name, each in whole.inputs.items()}  # type: ignore[arg-type]
+    )
+
+
+def test_a_label_owner_predicts_new_samples_with_data_owners_at_home(trained: Path) -> None:
+    rows = np.random.default_rng(1).permutation(np.arange(300, 410))  # none of them its own
+    hosts = joined(trained, ("clinic", "lab"), "north")
+    said = AskingHere(trained, "north", hosts).ask(people(rows))
+    left(hosts)
+    assert said.missed == {}
+    assert said.answered["clinic"].tolist() == (rows < 400).tolist()
+    assert said.answered["lab"].tolist() == (rows < 320).tolist()
+    outputs = kept_top(trained, "north").outputs(said.mean_NE)
+    both, one = rows < 320, (rows >= 320) & (rows < 400)
+    expected = in_one_place(trained, rows[both], "clinic", "lab")
+    torch.testing.assert_close(outputs[torch.from_numpy(both)], expected)
+    expected = in_one_place(trained, rows[one], "clinic")
+    torch.testing.assert_close(outputs[torch.from_numpy(one)], expected)
+    # Nothing of it is kept, and an alignment for training keeps its place.
+    assert {path.name for path in (trained / "clinic.site" / "aligned").iterdir()} == {
+        "coordinator"
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "words"),
+    [
+        ("lab.toml", ', "fedoptimus"', "", "refuses 'fedoptimus': its policy allows align"),
+        ("lab.toml", "[policy]", "[policy]\nmin_ids = 60", "60"),
+        ("lab.toml", "[policy]", "[policy]\nmax_rows = 40", "refuses 50 rows in one message"),
+        ("lab.toml", "[policy]", '[policy]\ndrivers = ["south"]', "refuses the driver 'north'"),
+        ("lab.csv", "worst area", "another", "keeps no network of the run"),
+        ("lab.csv", "P-", "Q-", "has none of these samples"),
+    ],
+)
+def test_a_data_owner_that_does_not_answer_is_left_out_and_says_why(
+    trained: Path, file: str, old: str, new: str, words: str
+) -> None:
+    text = (trained / file).read_text()
+    assert old in text
+    (trained / file).write_text(text.replace(old, new))
+    rows = np.arange(200, 250)
+    hosts = joined(trained, ("lab", "clinic"), "north")
+    said = AskingHere(trained, "north", hosts).ask(people(rows))
+    left(hosts)
+    assert words in said.missed["lab"]
+    assert said.missed.keys() == {"lab"}
+    assert not said.answered.get("lab", torch.zeros(1)).any()
+    outputs = kept_top(trained, "north").outputs(said.mean_NE)
+    torch.testing.assert_close(outputs, in_one_place(trained, rows, "clinic"))
+
+
+def test_all_that_refuse_are_named_and_ids_are_named_once(trained: Path) -> None:
+    for name in ("clinic", "lab"):
+        text = (trained / f"{name}.toml").read_text()
+        (trained / f"{name}.toml").write_text(text.replace(', "fedoptimus"', ""))
+    hosts = joined(trained, ("lab", "clinic"), "north")
+    said = AskingHere(trained, "north", hosts).ask(people(np.arange(200, 250)))
+    assert said.missed.keys() == {"lab", "clinic"}
+    left(hosts)
+    with pytest.raises(AlignmentError, match="repeated"):
+        AskingHere(trained, "north", hosts).ask(people(np.array([1, 1])))
+
+
+def _begin() -> Message:
     settings = fedoptimus.Config().model_dump_json()
     return fedoptimus.BeginData(settings, 0, ("north",), (1,), (1,))
 

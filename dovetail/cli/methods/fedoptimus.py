@@ -181,6 +181,8 @@ def describe(site: Site, agreed: Collection[str]) -> Iterator[str]:
             yield "           its own columns are not used"
     else:
         yield "embeds     as a data owner: embeddings of its rows, for every label owner"
+        if "align" in agreed:
+            yield "           and for one that drives a prediction, of the rows that it names"
 
 
 def load_driver(

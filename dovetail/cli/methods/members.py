@@ -25,6 +25,7 @@ class Asked:
         rows_S: its rows of the samples that it shares with the driver; raises AlignmentError where
             it has none of the alignment that the run is of.
         keep: saves what the party can use, and says how it scores on its own test rows.
+        kept: id of a run -> the folder where ``keep`` saved what came of it.
         run: its id.
         aligned: a folder for rows of alignments that this driver carries between parties.
     """
@@ -32,6 +33,7 @@ class Asked:
     device: torch.device
     rows_S: Callable[[], Tensor]
     keep: Callable[[Model | Bottom, Mapping[str, float]], None]
+    kept: Callable[[str], Path]
     run: str
     aligned: Path
 

@@ -12,6 +12,7 @@ an id that begins with that name.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -25,23 +26,40 @@ from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.algorithms import fedoptimus, selection
+from dovetail.algorithms.fedoptimus import predicting
 from dovetail.alignment import Workers, psi, relay
 from dovetail.alignment.stored import StoredRows, alignment_of, digest, load_rows, save_rows
 from dovetail.cli.methods.homes import draw_share
-from dovetail.cli.methods.members import Asked, Maker
+from dovetail.cli.methods.members import Asked, Finishing, Maker
 from dovetail.cli.progress import PointProgress
 from dovetail.cli.sections import Section
-from dovetail.errors import AlignmentError, ConfigError, MessageError, PartyError
+from dovetail.errors import (
+    AlignmentError,
+    ConfigError,
+    DataError,
+    MessageError,
+    ModelError,
+    PartyError,
+)
 from dovetail.evaluation import write_text
 from dovetail.evaluation.fedoptimus import Columns, Labels, Part, chooser_of, told_top
-from dovetail.models.owners import BottomSpec, ColumnsMlp, OwnerResNet, StripCnn
-from dovetail.network import InProcess, Message, State
+from dovetail.models.owners import (
+    Bottom,
+    BottomSpec,
+    ColumnsMlp,
+    OwnerResNet,
+    StripCnn,
+    load_bottom,
+)
+from dovetail.network import InProcess, State
 from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.checkpoint import StatefulParty
 
 if TYPE_CHECKING:
     from dovetail.cli.driver import Coordinator
     from dovetail.cli.partyfile import Site
+
+_log = logging.getLogger(__name__)
 
 #: A label owner's rows.
 TRAIN = "train"
@@ -276,6 +294,8 @@ def members_of(site: Site, allowed: Collection[str]) -> dict[str, Maker]:
     """Algorithm -> what makes an owner's side of its runs; mistakes in its table are told now."""
     live = _Live(site)
     makers: dict[str, Maker] = {"fedoptimus": _trains(site, live), "selection": _selects(live)}
+    if not is_label_owner(site):
+        makers["predicting"] = _predicts(site)
     if "relay" in allowed:
         makers["relay"] = _aligns(site)
     return makers
@@ -398,38 +418,6 @@ class _Live:
                 del kept[next(iter(kept))]
 
 
-class _Scored:
-    """An owner whose model is kept whenever it is scored after training went on.
-
-    Args:
-        party: what answers.
-        keep: called then.
-    """
-
-    def __init__(
-        self, party: fedoptimus.DataOwner | fedoptimus.LabelOwner, keep: Callable[[], None]
-    ) -> None:
-        self.accepts = party.accepts
-        self._party = party
-        self._keep = keep
-        self._is_new = False
-
-    def handle(self, message: Message) -> Message:
-        answer = self._party.handle(message)
-        if not isinstance(message, fedoptimus.Embed | fedoptimus.Measure):
-            self._is_new = True
-        elif self._is_new:
-            self._is_new = False
-            self._keep()
-        return answer
-
-    def state(self) -> State:
-        return self._party.state()
-
-    def restore(self, state: State) -> None:
-        self._party.restore(state)
-
-
 def _trains(site: Site, live: _Live) -> Maker:
     """Makes its side of training."""
 
@@ -446,7 +434,7 @@ def _trains(site: Site, live: _Live) -> Maker:
                 device=asked.device,
             )
             live.trains(asked.run, own)
-            return _Scored(own, lambda: asked.keep(own.bottom_model(), {}))
+            return Finishing(own, fedoptimus.FinishData, lambda: asked.keep(own.bottom_model(), {}))
 
         def labels(held: Labels) -> StatefulParty:
             task = dd.Classification(classes_of(site))
@@ -464,7 +452,7 @@ def _trains(site: Site, live: _Live) -> Maker:
                 model = told_top(own.model(), method="fedoptimus", label=label)
                 asked.keep(model, {})
 
-            return _Scored(own, keep)
+            return Finishing(own, fedoptimus.FinishLabels, keep)
 
         return lambda: columns(held) if isinstance(held, Columns) else labels(held)
 
@@ -474,7 +462,9 @@ def _trains(site: Site, live: _Live) -> Maker:
 class _Stateless:
     """A party that keeps nothing between steps."""
 
-    def __init__(self, party: selection.DataOwner | selection.LabelOwner) -> None:
+    def __init__(
+        self, party: selection.DataOwner | selection.LabelOwner | predicting.Recalling
+    ) -> None:
         self.accepts = party.accepts
         self.handle = party.handle
 
@@ -502,6 +492,32 @@ def _selects(live: _Live) -> Maker:
             )
 
         return make
+
+    return of_run
+
+
+def _predicts(site: Site) -> Maker:
+    """Makes a data owner's side of a prediction, for the label owner who asks."""
+
+    def of_run(asked: Asked) -> Callable[[], StatefulParty]:
+        rows_S = asked.rows_S()
+
+        def kept(trained: str) -> tuple[Bottom, Tensor]:
+            folder = asked.kept(trained)
+            try:
+                own = load_bottom(folder)
+                assert own.input is not None  # of a run at home
+                x = site.table.encoded(own.input).joined()
+            except (ModelError, DataError) as error:  # names files and columns of this machine
+                _log.warning("run %s: %s", asked.run, error)
+                raise ModelError(
+                    f"it keeps no network of the run {trained!r} that fits its table; its log has "
+                    "the details"
+                ) from None
+            own.network.to(asked.device)
+            return own, x
+
+        return lambda: _Stateless(predicting.Recalling(site.name, rows_S, kept))
 
     return of_run
 

@@ -71,12 +71,10 @@ from dovetail.errors import (
     PartyError,
     TrainingError,
 )
-from dovetail.models import Model, OptimizerConfig, Prediction, RandomStream, generator
+from dovetail.models import Model, OptimizerConfig, RandomStream, generator
 from dovetail.models.owners import (
     Bottom,
     BottomSpec,
-    OwnersNetwork,
-    OwnersSpec,
     TopSpec,
     embed_rows,
     mean_embedding,
@@ -245,6 +243,21 @@ class TopTaken(Message):
     """Label owner -> coordinator: it goes on from there."""
 
     round: int
+
+
+@dataclass(frozen=True, eq=False)
+class FinishLabels(Message):
+    """Coordinator -> label owner: training is over."""
+
+
+@dataclass(frozen=True, eq=False)
+class FinishData(Message):
+    """Coordinator -> data owner, of those whose embeddings the tops know: training is over."""
+
+
+@dataclass(frozen=True, eq=False)
+class Finished(Message):
+    """Any owner -> coordinator: it has its model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -439,7 +452,7 @@ class DataOwner:
         device: where it computes.
     """
 
-    accepts = (BeginData, Step, Average, Embed)
+    accepts = (BeginData, Step, Average, Embed, FinishData)
 
     def __init__(
         self,
@@ -480,6 +493,8 @@ class DataOwner:
                 return Averaged(message.round)
             case Embed():
                 return Embeddings(self._embed(message))
+            case FinishData():
+                return Finished()
         raise AssertionError(f"an engine passes on only {self.accepts}")
 
     def _begin(self, begin: BeginData) -> DataReady:
@@ -684,43 +699,6 @@ class DataOwner:
         self._open_round = state["open_round"]
 
 
-class Embedder:
-    """A data owner that was trained before: embeds, and learns nothing.
-
-    Args:
-        name: the party.
-        bottom: its trained network.
-        test: label owner -> rows in the order shared with that one.
-        shared: the same of the training table, if they are asked for.
-    """
-
-    accepts = (Embed,)
-
-    def __init__(
-        self,
-        name: str,
-        bottom: Bottom,
-        test: Mapping[str, SharedRows],
-        shared: Mapping[str, SharedRows] | None = None,
-    ) -> None:
-        self.name = name
-        self.bottom = bottom
-        self.test = dict(test)
-        self.shared = dict(shared or {})
-
-    def handle(self, message: Message) -> Message:
-        assert isinstance(message, Embed)
-        held = (self.test if message.test else self.shared).get(message.label_owner)
-        if held is None:
-            raise MessageError(
-                f"{message.wire_name()}: it shares no such rows with {message.label_owner!r}"
-            )
-        check_shape(message, "samples_B", (message.samples_B.numel(),), torch.int64)
-        if message.samples_B.numel() > len(held.rows_S):
-            raise MessageError(f"{message.wire_name()}: each sample once")
-        return Embeddings(self.bottom.embed(held[message.samples_B]))
-
-
 # --- What a label owner executes ---------------------------------------------------------------
 
 
@@ -737,7 +715,7 @@ class LabelOwner:
         device: where it computes.
     """
 
-    accepts = (BeginLabels, Draw, Learn, TakeTop, Measure)
+    accepts = (BeginLabels, Draw, Learn, TakeTop, Measure, FinishLabels)
 
     def __init__(
         self,
@@ -777,6 +755,8 @@ class LabelOwner:
                 return self._take_top(message)
             case Measure():
                 return self._measure(message)
+            case FinishLabels():
+                return Finished()
         raise AssertionError(f"an engine passes on only {self.accepts}")
 
     def _begin(self, begin: BeginLabels) -> LabelsReady:
@@ -906,47 +886,6 @@ class LabelOwner:
         self._batch = state["batch"]
 
 
-def joint(label_owner: LabelOwner, data_owners: Sequence[DataOwner]) -> Model:
-    """This label owner's model with the data owners' networks, in one process.
-
-    It has a block for each data owner, and leaves out of the mean those that it is not given.
-    """
-    bottoms = [owner.bottom_model() for owner in data_owners]
-    return join(label_owner.model(), bottoms)
-
-
-def join(top: Model, bottoms: Sequence[Bottom]) -> Model:
-    """A label owner's top and data owners' bottoms as one model.
-
-    Raises:
-        ConfigError: embeddings of another width than the top reads, or a top of something else.
-    """
-    if not isinstance(top.spec, TopSpec):
-        raise ConfigError(f"the model of party {top.party!r} is no label owner's top")
-    for bottom in bottoms:
-        if bottom.embedding != top.spec.embedding:
-            raise ConfigError(
-                f"data owner {bottom.party!r} gives embeddings of width {bottom.embedding}, the "
-                f"top of {top.party!r} reads {top.spec.embedding}; they are not of one run"
-            )
-    spec = OwnersSpec(
-        tuple(bottom.party for bottom in bottoms),
-        tuple(tuple(bottom.shape) for bottom in bottoms),
-        tuple(bottom.spec for bottom in bottoms),
-        top.spec,
-    )
-    network = OwnersNetwork(spec.owners, [bottom.network for bottom in bottoms], top.network)
-    return Model(
-        party=top.party,
-        task=top.task,
-        network=network,
-        spec=spec,
-        shapes=dict(zip(spec.owners, spec.shapes, strict=True)),
-        inputs={bottom.party: bottom.input for bottom in bottoms if bottom.input is not None},
-        about=dict(top.about),
-    )
-
-
 # --- What the coordinator executes: Algorithm 1 ------------------------------------------------
 
 
@@ -1003,6 +942,9 @@ class Coordinator:
         config: the run's settings.
         data_owners, label_owners: names of the parties.
         seed: of everything random here and at the parties.
+
+    Attributes:
+        participants: whose embeddings the tops know: the data owners that were chosen last, or all.
     """
 
     def __init__(
@@ -1021,6 +963,7 @@ class Coordinator:
         self.config = config
         self.data_owners = tuple(data_owners)
         self.label_owners = tuple(label_owners)
+        self.participants = self.data_owners
         self.seed = seed
         self.ready: dict[str, LabelsReady] = {}
         self.batches: dict[str, Batch] = {}  # label owner -> its next batch
@@ -1076,6 +1019,7 @@ class Coordinator:
         """What the next round depends on."""
         return {
             "owners": [list(self.data_owners), list(self.label_owners)],
+            "participants": list(self.participants),
             "ready": {owner: _fields_of(ready) for owner, ready in self.ready.items()},
             "batches": {owner: _fields_of(batch) for owner, batch in self.batches.items()},
             "step": self.step,
@@ -1096,6 +1040,7 @@ class Coordinator:
                 f"the saved run is of owners {state['owners']}, this one of {owners}; resume with "
                 "the same, or start anew without --resume"
             )
+        self.participants = tuple(state["participants"])
         self.ready = {owner: LabelsReady(**ready) for owner, ready in state["ready"].items()}
         self.batches = {owner: Batch(**batch) for owner, batch in state["batches"].items()}
         self.step = state["step"]
@@ -1116,6 +1061,8 @@ def train(
     choose: Choose | None = None,
 ) -> Iterator[Round]:
     """Trains round by round; between rounds ``joint``, ``score`` and ``predict`` use the model.
+
+    At the end owners are told that it is over (``finish``).
 
     Args:
         coordinator: drives.
@@ -1140,6 +1087,7 @@ def train(
     for number in range(done + 1, coordinator.num_rounds + 1):  # line 2
         yield run_round(number, coordinator, network, choose)
         checkpoint.save(number, coordinator, network)
+    finish(coordinator, network)
 
 
 def begin(coordinator: Coordinator, network: Engine) -> None:
@@ -1189,6 +1137,18 @@ def _begin_again(lost: Sequence[str], coordinator: Coordinator, network: Engine)
     if coordinator.top is not None and labels:
         take = TakeTop(0, coordinator.top.w_P)
         network.ask(dict.fromkeys(labels, take), TopTaken)
+
+
+def finish(coordinator: Coordinator, network: Engine) -> None:
+    """Tell owners that their models are whole, so that each keeps its own at home.
+
+    A data owner that the tops do not know is not told: no mean has a use for its network.
+    """
+    timeout_s = coordinator.config.timeout_s
+    labels = dict.fromkeys(coordinator.label_owners, FinishLabels())
+    network.ask(labels, Finished, timeout_s=timeout_s)
+    data = dict.fromkeys(coordinator.participants, FinishData())
+    network.ask(data, Finished, timeout_s=timeout_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -1263,7 +1223,8 @@ def _participants(
             f"round {number} is to be learned with {sorted(chosen) or 'nobody'}; choose one or "
             f"more of the data owners {list(coordinator.data_owners)}"
         )
-    return tuple(owner for owner in coordinator.data_owners if owner in chosen)
+    coordinator.participants = tuple(owner for owner in coordinator.data_owners if owner in chosen)
+    return coordinator.participants
 
 
 def _step(
@@ -1294,7 +1255,7 @@ def _step(
         for owner, own in gradients.items()
     }
     replies = network.ask(steps, Embeddings, timeout_s=config.timeout_s)
-    embeddings = _checked_embeddings(
+    embeddings = checked_embeddings(
         replies, replies.failures, len(samples_B), config.embedding, missed
     )
     if not embeddings:
@@ -1379,7 +1340,7 @@ def _check_learned(
     _check_finite(answer, "top_P")
 
 
-def _checked_embeddings(
+def checked_embeddings(
     replies: Mapping[str, Embeddings],
     failures: Mapping[str, PartyError],
     num: int,
@@ -1392,12 +1353,21 @@ def _checked_embeddings(
     embeddings = {}
     for owner, reply in replies.items():
         try:
-            check_shape(reply, "embedding_BE", (num, embedding), torch.float32)
-            _check_finite(reply, "embedding_BE")
-            embeddings[owner] = reply.embedding_BE
+            embeddings[owner] = checked_embedding(reply, num, embedding)
         except MessageError as cause:
             missed.note(owner, str(cause))
     return embeddings
+
+
+def checked_embedding(reply: Embeddings, num: int, embedding: int) -> Tensor:
+    """(num, E) embeddings, if they are as many and finite.
+
+    Raises:
+        MessageError: they are not.
+    """
+    check_shape(reply, "embedding_BE", (num, embedding), torch.float32)
+    _check_finite(reply, "embedding_BE")
+    return reply.embedding_BE
 
 
 def _average_tops(
@@ -1425,160 +1395,13 @@ def _average_tops(
 
 # --- Predicting together -----------------------------------------------------------------------
 
+# Last, as that file begins by importing what stands above.
+from dovetail.algorithms.fedoptimus import predicting  # noqa: E402
 
-@dataclass(frozen=True)
-class Score:
-    """How good a label owner's model is on its test samples.
-
-    Attributes:
-        accuracy: share that is classified rightly; None for a regression.
-        loss: mean over the samples, as in training.
-        num_rows: how many samples.
-        answered: data owners that were in every mean.
-        missed: data owner -> why it was left out of some.
-    """
-
-    accuracy: float | None
-    loss: float
-    num_rows: int
-    answered: tuple[str, ...]
-    missed: Mapping[str, str]
-
-
-def score(
-    coordinator: Coordinator,
-    network: Engine,
-    *,
-    label_owners: Sequence[str] | None = None,
-    batch_size: int = 1024,
-) -> dict[str, Score]:
-    """Label owner -> how good its model is now on its test samples, by messages.
-
-    Args:
-        label_owners: None: all. With ``average_tops`` all have one model after a round.
-        batch_size: samples a message.
-
-    Raises:
-        ConfigError: a label owner without test samples.
-        PartyError: a label owner does not answer, or not with a score.
-        TrainingError: no data owner answers.
-    """
-    scores = {}
-    for owner in coordinator.label_owners if label_owners is None else label_owners:
-        num = coordinator.ready[owner].num_test
-        if not num:
-            raise ConfigError(f"label owner {owner!r} has no test samples to be scored on")
-        loss, num_right, missed = 0.0, 0, Missed()
-        for samples_B in torch.arange(num).split(batch_size):
-            mean_BE = _mean(
-                network,
-                coordinator.data_owners,
-                Embed(owner, samples_B, test=True),
-                coordinator.config.embedding,
-                coordinator.config.timeout_s,
-                missed,
-            )
-            asked = {owner: Measure(samples_B, mean_BE)}
-            timeout_s = coordinator.config.timeout_s
-            measured = network.ask(asked, Measured, timeout_s=timeout_s).or_raise()[owner]
-            if (
-                measured.num_rows != len(samples_B)
-                or not 0 <= measured.num_right <= len(samples_B)
-                or not math.isfinite(measured.loss)
-            ):
-                raise PartyError(owner, f"{measured.wire_name()}: sums that cannot be")
-            loss += measured.loss
-            num_right += measured.num_right
-        is_number = json.loads(coordinator.ready[owner].task)["kind"] == "regression"
-        scores[owner] = Score(
-            None if is_number else num_right / num,
-            loss / num,
-            num,
-            tuple(name for name in coordinator.data_owners if name not in missed),
-            missed.reasons,
-        )
-    return scores
-
-
-@dataclass(frozen=True, eq=False)
-class Joint:
-    """A prediction that data owners and a label owner made together.
-
-    Attributes:
-        outputs: (n, C) logits, or (n, 1) standardised values.
-        prediction: what they say.
-        answered: data owners that were in every mean.
-        missed: data owner -> why it was left out of some.
-    """
-
-    outputs: Tensor
-    prediction: Prediction
-    answered: tuple[str, ...]
-    missed: Mapping[str, str]
-
-
-def predict(
-    network: Engine,
-    top: Model,
-    label_owner: str,
-    samples: Tensor,
-    *,
-    data_owners: Sequence[str] | None = None,
-    test: bool = True,
-    timeout_s: float | None = None,
-    batch_size: int = 1024,
-) -> Joint:
-    """What the top says of these samples, with the data owners that answer.
-
-    Args:
-        network: reaches the data owners; its driver has the top.
-        top: ``LabelOwner.model()``, perhaps saved and loaded.
-        label_owner: whose order the samples are places in.
-        samples: (n,) int64.
-        data_owners: None: all parties of the network.
-        test: of the test table, else of the training table.
-
-    Raises:
-        ConfigError: the model is no top.
-        TrainingError: no data owner answers.
-    """
-    if not isinstance(top.spec, TopSpec):
-        raise ConfigError(f"the model of party {top.party!r} is no label owner's top")
-    names = tuple(network.parties if data_owners is None else data_owners)
-    missed = Missed()
-    parts = [
-        _mean(
-            network,
-            names,
-            Embed(label_owner, samples_B, test),
-            top.spec.embedding,
-            timeout_s,
-            missed,
-        )
-        for samples_B in samples.split(batch_size)
-        if len(samples_B)
-    ]
-    mean_NE = torch.cat(parts) if parts else torch.empty(0, top.spec.embedding)
-    return Joint(
-        top.outputs(mean_NE),
-        top.predict(mean_NE),
-        tuple(name for name in names if name not in missed),
-        missed.reasons,
-    )
-
-
-def _mean(
-    network: Engine,
-    owners: Sequence[str],
-    request: Embed,
-    embedding: int,
-    timeout_s: float | None,
-    missed: Missed,
-) -> Tensor:
-    """(B, E) mean embedding over the data owners that answer."""
-    replies = network.ask(dict.fromkeys(owners, request), Embeddings, timeout_s=timeout_s)
-    num = len(request.samples_B)
-    embeddings = _checked_embeddings(replies, replies.failures, num, embedding, missed)
-    if not embeddings:
-        raise TrainingError(f"no data owner answers ({missed})")
-    return mean_embedding(list(embeddings.values()))
+Embedder = predicting.Embedder
+Joint = predicting.Joint
+Score = predicting.Score
+join = predicting.join
+joint = predicting.joint
+predict = predicting.predict
+score = predicting.score

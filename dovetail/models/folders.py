@@ -1,0 +1,142 @@
+"""The folder of a saved network: ``NAME.json`` says what it is, ``NAME.safetensors`` its weights.
+
+It is written whole or not at all, and nothing in it can be executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from dovetail.errors import DovetailError, ModelError
+
+#: Ties the description to its weights.
+_SUM = "weights_sha256"
+
+
+def write_folder(
+    folder: str | Path, name: str, description: Mapping[str, Any], network: nn.Module
+) -> Path:
+    """Write both files; older ones there are replaced.
+
+    Raises:
+        ModelError: the folder exists and holds something else.
+    """
+    folder = Path(folder)
+    if folder.exists() and not (folder / f"{name}.json").exists() and any(folder.iterdir()):
+        raise ModelError(f"{folder} holds other files; save the model to a folder of its own")
+    weights = safetensors.torch.save(
+        {
+            # A copy, as two names may be one tensor, which safetensors refuses.
+            key: value.detach().cpu().contiguous().clone()
+            for key, value in network.state_dict().items()
+        }
+    )
+    described = {**description, _SUM: hashlib.sha256(weights).hexdigest()}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        (fresh / f"{name}.safetensors").write_bytes(weights)
+        (fresh / f"{name}.json").write_text(json.dumps(described, indent=2) + "\n")
+        fresh.chmod(0o755)
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(fresh, folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return folder
+
+
+def read_folder(
+    folder: Path, name: str, *, format: int, absent: str
+) -> tuple[dict[str, Any], bytes]:
+    """What both files say, if they belong together; the sum is not part of the description.
+
+    Args:
+        format: the one that is expected.
+        absent: what to say where a file is missing; "{}" stands for its name.
+
+    Raises:
+        ModelError: files that are missing, cannot be read or do not belong together.
+    """
+    try:
+        description = json.loads((folder / f"{name}.json").read_text())
+        weights = (folder / f"{name}.safetensors").read_bytes()
+    except FileNotFoundError as error:
+        raise ModelError(f"{folder} {absent.format(Path(error.filename).name)}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{folder}: {name}.json cannot be read ({error})") from None
+    if not isinstance(description, dict) or description.get("format") != format:
+        raise ModelError(
+            f"{folder}/{name}.json: expected format {format}; use the dovetail that wrote it"
+        )
+    if hashlib.sha256(weights).hexdigest() != description.pop(_SUM, None):
+        raise ModelError(
+            f"{folder}: {name}.safetensors is not the file that {name}.json was written for; "
+            "copy the whole folder again"
+        )
+    return description, weights
+
+
+@contextmanager
+def rebuilding(folder: Path, name: str) -> Iterator[None]:
+    """Whatever goes wrong is a ``ModelError`` of one sentence that names the folder."""
+    try:
+        yield
+    except DovetailError as error:
+        raise ModelError(f"{folder}: {error}") from None
+    except KeyError as error:
+        raise ModelError(
+            f"{folder}: {name}.json lacks {error}; copy the whole folder again"
+        ) from None
+    except (
+        AttributeError,
+        IndexError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        MemoryError,
+        safetensors.SafetensorError,
+    ) as error:
+        cause = textwrap.shorten(str(error), 300, placeholder=" …")  # torch lists every weight
+        raise ModelError(f"{folder}: the {name} cannot be rebuilt ({cause})") from None
+
+
+def rebuilt(
+    build: Callable[[], nn.Module],
+    tensors: Mapping[str, Tensor],
+    check: Callable[[nn.Module], None] = lambda outline: None,
+) -> nn.Module:
+    """The network with these weights; nothing is drawn from torch's generators.
+
+    First without memory, so that no description makes a network larger than its weights.
+
+    Args:
+        build: makes it.
+        tensors: its weights.
+        check: is given it without memory; raises where it will not do.
+
+    Raises:
+        RuntimeError: it does not fit the weights.
+    """
+    with torch.device("meta"):
+        outline = build().eval()
+        check(outline)
+    outline.load_state_dict(tensors, assign=True)
+    with torch.random.fork_rng(devices=[]):
+        network = build()
+    network.load_state_dict(tensors)
+    return network
