@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,7 +99,7 @@ def run_bench(
             stopped = True
         session.write()
         if into is not None:
-            bench.put_into(into, session.stem, bench.body(table, session.lines()))
+            session.put_into(into)
     if as_json:
         print(json.dumps(session.told(), indent=2, ensure_ascii=False))
     elif not quiet:
@@ -397,6 +398,21 @@ class _Session:
             picture=self._picture,
         )
         write_text(out / f"{self.stem}.md", text)
+
+    def put_into(self, page: Path) -> None:
+        """The table into a page, and the picture into the folder ``images`` beside it.
+
+        Raises:
+            ConfigError: the page is not there, or lacks the marks.
+        """
+        text = bench.body(self.table, self.lines())
+        if self._picture:
+            images = page.parent / "images"
+            text += f"\n![{self.table.title}]({images.name}/{self._picture})\n"
+        bench.put_into(page, self.stem, text)
+        if self._picture:
+            images.mkdir(exist_ok=True)
+            shutil.copyfile(self._options.out / self._picture, images / self._picture)
 
     def _left_out(self) -> dict[str, list[str]]:
         """Reason -> cells without figures for it."""

@@ -112,6 +112,24 @@ def test_it_runs_every_cell_and_seed_and_writes_the_table(
     assert "one, seed 0: APFed-C" in done.err
 
 
+def test_a_page_gets_the_table_and_its_picture(
+    dovetail: Any, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    drawn = bench.Table(name="toy", title="A toy", cells=(cell("one"), cell("two")), x="data")
+    here()
+    monkeypatch.setitem(bench.TABLES, "toy", drawn)
+    page = tmp_path / "docs" / "page.md"
+    page.parent.mkdir()
+    page.write_text("# Mine\n<!-- bench toy -->\n<!-- /bench toy -->\nthe rest\n")
+    done = dovetail("bench", "toy", "--seeds", 1, "--into", page)
+    assert done.code == 0, done.err
+    text = page.read_text()
+    assert "| one | alone | 95.24 ± 0.12 | " in text
+    assert "\n![A toy](images/toy.svg)\n<!-- /bench toy -->\nthe rest\n" in text
+    assert (page.parent / "images" / "toy.svg").read_text().startswith("<?xml")
+
+
 def test_what_is_done_is_not_run_again_and_more_seeds_add_to_it(dovetail: Any, here: Any) -> None:
     here(cell("one"))
     dovetail("bench", "toy", "-q")

@@ -138,7 +138,7 @@ wait_s = 180
 """
 
 #: Long enough to be struck in mid-run.
-LONGER = ("epochs = 2", "epochs = 20\nsteps_per_epoch = 20\ntimeout_s = 10")
+LONGER = ("epochs = 2", "epochs = 14\nsteps_per_epoch = 20\ntimeout_s = 10")
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def test_a_site_whose_process_is_killed_is_done_without_and_named(
     assert dovetail("flare", "export", run_file, "--out", folder / "killed", "-q").code == 0
     number = deployed.submit(folder / "killed")
     run = deployed.folder / "runs" / number
-    wait_for_epochs(run, 3, deployed, number)
+    wait_for_epochs(run, 2, deployed, number)
     process = deployed.federation.job_process("site-1", number)
     assert process is not None
     flarehere.end(process)
@@ -243,7 +243,7 @@ def test_a_site_whose_process_is_killed_is_done_without_and_named(
     assert status == "FINISHED:COMPLETED", (fetched / "dovetail-failed.txt").read_text()
     missed = outcome(fetched / "dovetail")["missed"]
     assert missed.keys() == {"lab"}
-    assert 0 < missed["lab"]["steps"] < missed["lab"]["of"] == 400
+    assert 0 < missed["lab"]["steps"] < missed["lab"]["of"] == 280
     assert missed["lab"]["first"].startswith("epoch")
     log = (folder / "clinic.site" / "driver.log").read_text()
     assert re.search("lost lab: site 'site-1' .*its process of this job is gone, or stopped", log)
@@ -259,10 +259,10 @@ def test_a_job_that_was_aborted_goes_on_to_the_same_model(
         path.write_text(path.read_text().replace(*LONGER).replace('"alone", "tvfl"', ""))
     assert dovetail("flare", "export", "flare.toml", "--out", folder / "begun", "-q").code == 0
     number = deployed.submit(folder / "begun")
-    wait_for_epochs(deployed.folder / "runs" / number, 3, deployed, number)
+    wait_for_epochs(deployed.folder / "runs" / number, 2, deployed, number)
     deployed.federation.session().abort_job(number)
     assert deployed.federation.wait(number, PATIENCE_S) != "FINISHED:COMPLETED"
-    assert epochs_of(deployed.folder / "runs" / number) < 20
+    assert epochs_of(deployed.folder / "runs" / number) < 14
     again = ("flare", "export", "flare.toml", "--out", folder / "again", "-q", "--resume", number)
     assert dovetail(*again).code == 0
     status, fetched = deployed.finish(deployed.submit(folder / "again"))

@@ -12,6 +12,9 @@ from dovetail.evaluation.experiment import number
 
 MARKS = "o^sdvxP*"
 
+#: Panels beside each other.
+PER_ROW = 3
+
 
 def draw(table: Table, lines: Sequence[Line], runs: Sequence[Run], path: Path) -> bool:
     """Write the table's picture, an SVG; False where it has none, or there is no matplotlib."""
@@ -72,12 +75,20 @@ def _rounds(runs: Sequence[Run]) -> Panels:
 def _panels(panels: Panels, path: Path, x: str, y: str) -> None:
     from matplotlib import pyplot
 
+    columns = min(len(panels), PER_ROW)
+    rows = -(-len(panels) // columns)
     figure, axes = pyplot.subplots(
-        1, len(panels), figsize=(4.2 * len(panels), 4), layout="constrained", squeeze=False
+        rows,
+        columns,
+        figsize=(4.2 * columns, 3.6 * rows + 0.4),
+        layout="constrained",
+        squeeze=False,
     )
+    for empty in axes.flat[len(panels) :]:
+        empty.set_axis_off()
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
     shown = {}
-    for axis, (title, curves) in zip(axes[0], panels.items(), strict=True):
+    for axis, (title, curves) in zip(axes.flat, panels.items(), strict=False):
         places = list(dict.fromkeys(at for curve in curves.values() for at in curve))
         named = any(isinstance(at, str) for at in places)
         for name, curve in curves.items():
@@ -94,10 +105,11 @@ def _panels(panels: Panels, path: Path, x: str, y: str) -> None:
             axis.set_xticks(range(len(places)), places)
         axis.set_title(title, fontsize=10)
         axis.set_xlabel(x)
-    axes[0][0].set_ylabel(y)
-    columns = min(len(names), 2 * len(panels))
+    for first in axes[:, 0]:
+        first.set_ylabel(y)
+    beside = min(len(names), 2 * columns)
     figure.legend(
-        shown.values(), shown, loc="outside lower center", ncols=columns, frameon=False, fontsize=8
+        shown.values(), shown, loc="outside lower center", ncols=beside, frameon=False, fontsize=8
     )
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)

@@ -196,6 +196,10 @@ HYFEM_MATCHING = {
     "-own": ("own starts, matched every round", ("start=own",)),
     "-own-frozen": ("own starts, matched in round 1", ("start=own", "match_rounds=1")),
     "-own-unmatched": ("own starts, never matched", ("start=own", "match_rounds=0")),
+    "-own-class-weights": (
+        "own starts, matched, `class_weights = true`",
+        ("start=own", "class_weights=true"),
+    ),
     "-own-free": ('own starts, matched, `width = "free"`', ("start=own", "width=free")),
     "-own-distance": ('own starts, matched, `cost = "distance"`', ("start=own", "cost=distance")),
 }
