@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import multiprocessing
 import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,38 @@ def free_port() -> int:
         return port
 
 
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(
+    ["dovetail.cli.join", "dovetail.cli.train", "sklearn.metrics", "torch._dynamo"]
+)
+
+
+def command(folder: Path, output: Path, arguments: Sequence[str]) -> None:
+    """``dovetail ARGUMENTS`` in a folder, as a process of its own has it."""
+    from dovetail.cli.main import main
+
+    os.chdir(folder)
+    with output.open("wb") as file:
+        for standard in (1, 2):
+            os.dup2(file.fileno(), standard)
+    faulthandler.enable()
+    sys.argv = ["dovetail", *arguments]
+    main()
+
+
 @dataclass(eq=False)
 class Process:
-    """A command that runs on its own."""
+    """A command that runs on its own.
 
-    process: subprocess.Popen[bytes]
+    It is forked from a server that has read all libraries, which takes most of a command's time.
+    """
+
+    process: Any
     output: Path
+
+    def running(self) -> bool:
+        alive: bool = self.process.is_alive()
+        return alive
 
     def said(self) -> str:
         return self.output.read_text()
@@ -42,22 +69,24 @@ class Process:
         deadline = time.monotonic() + timeout_s
         while not re.search(words, self.said()):
             assert time.monotonic() < deadline, f"no {words!r} in: {self.said()}"
-            assert self.process.poll() is None, self.said()
+            assert self.running(), self.said()
             time.sleep(0.01)
         return time.monotonic()
 
     def signal(self, number: int) -> float:
         """Sends it; gives when."""
-        self.process.send_signal(number)
+        os.kill(self.process.pid, number)
         return time.monotonic()
 
     def ended(self, timeout_s: float = PATIENCE_S) -> int:
-        try:
-            return self.process.wait(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            self.process.send_signal(signal.SIGABRT)  # Python then tells where it is
-            self.process.wait()
-            raise AssertionError(f"it did not end in {timeout_s} s: {self.said()}") from None
+        """Its exit code; below zero the signal that ended it."""
+        self.process.join(timeout_s)
+        if self.running():
+            self.signal(signal.SIGABRT)  # Python then tells where it is
+            self.process.join()
+            raise AssertionError(f"it did not end in {timeout_s} s: {self.said()}")
+        code: int = self.process.exitcode
+        return code
 
 
 @dataclass(eq=False)
@@ -76,15 +105,10 @@ class Federation:
 
     def start(self, *arguments: object) -> Process:
         output = self.folder / f"output-{len(self.started)}"
-        command = [sys.executable, "-m", "dovetail.cli.main", *map(str, arguments)]
-        with output.open("wb") as file:
-            process = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                stdout=file,
-                stderr=file,
-                env={**os.environ, "PYTHONFAULTHANDLER": "1"},
-            )
+        output.touch()
+        given = (self.folder, output, tuple(map(str, arguments)))
+        process = _context.Process(target=command, args=given)
+        process.start()
         self.started.append(Process(process, output))
         return self.started[-1]
 
@@ -99,10 +123,9 @@ class Federation:
             yield self
         finally:
             for each in self.started:
-                with suppress(ProcessLookupError):
-                    each.process.send_signal(signal.SIGCONT)
-                    each.process.kill()
-                each.process.wait()
+                if each.running():
+                    each.signal(signal.SIGKILL)
+                each.process.join()
 
     def result(self, out: str) -> Any:
         return json.loads((self.folder / out / "result.json").read_text())
@@ -120,7 +143,7 @@ class Federation:
         deadline = time.monotonic() + PATIENCE_S
         while not path.exists() or path.read_bytes().count(b"\n") < number:
             assert time.monotonic() < deadline, driver.said()
-            assert driver.process.poll() is None, driver.said()
+            assert driver.running(), driver.said()
             time.sleep(0.005)
         return time.monotonic()
 

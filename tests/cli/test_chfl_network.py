@@ -123,7 +123,7 @@ def test_parties_on_machines_of_their_own_end_with_the_same_models(
     assert said["mean"]["validation"] == federation.lines("apart")[best - 1]["validation"]
     for each in joined:
         each.wait_for("model .*: on its test rows accuracy")
-        each.process.send_signal(signal.SIGTERM)
+        each.signal(signal.SIGTERM)
         assert each.ended() == 0, each.said()
 
 
@@ -132,7 +132,7 @@ def test_a_round_closes_at_its_deadline_with_who_answered(federation: Federation
     settings = ("--set", "chfl.rounds=80", "--set", "rulers=[]", "--set", "chfl.timeout_s=2")
     driver = federation.start("train", "network.toml", "--out", "apart", *settings)
     federation.wait_for_lines("apart", 3, driver)
-    south.process.send_signal(signal.SIGSTOP)
+    south.signal(signal.SIGSTOP)
     before = len(federation.lines("apart"))
     deadline = time.monotonic() + PATIENCE_S
     while not any("missed" in line for line in federation.lines("apart")[before:]):
@@ -143,7 +143,7 @@ def test_a_round_closes_at_its_deadline_with_who_answered(federation: Federation
     assert (
         missed["seconds"] < 30
     )  # 2 s for the round, 2 s for the average, and what else is running
-    south.process.send_signal(signal.SIGCONT)
+    south.signal(signal.SIGCONT)
     back = len(federation.lines("apart"))
     federation.wait_for_lines("apart", back + 3, driver)
     assert driver.ended() == 0, driver.said()
@@ -151,7 +151,7 @@ def test_a_round_closes_at_its_deadline_with_who_answered(federation: Federation
     assert said["missed"]["south"]["rounds"] >= 1
     assert "missed" not in federation.lines("apart")[-1]
     for each in (north, south):
-        each.process.send_signal(signal.SIGTERM)
+        each.signal(signal.SIGTERM)
         assert each.ended() == 0, each.said()
 
 
@@ -163,7 +163,7 @@ def test_a_coordinator_that_was_killed_goes_on_where_it_was(federation: Federati
     assert whole.ended() == 0, whole.said()
     driver = federation.start("train", "network.toml", "--out", "stopped", *settings)
     federation.wait_for_lines("stopped", 5, driver)
-    driver.process.kill()
+    driver.signal(signal.SIGKILL)
     driver.ended()
     assert len(federation.lines("stopped")) < 30
     again = federation.start("train", "network.toml", "--out", "stopped", "--resume", *settings)

@@ -358,7 +358,7 @@ def test_a_driver_that_is_stopped_or_killed_goes_on_to_the_same_model(
     assert result(federation.folder / "apart")["missed"] == {}
     print(f"Ctrl-C: the driver ended after {ended_s:.1f} s; resumed and done {took_s:.1f} s after")
     for partner in partners:
-        assert partner.process.poll() is None
+        assert partner.running()
         assert len(re.findall(r"apfed/seed-0/\w+ \(apfed\) begins", partner.said())) == 1
 
 
@@ -400,7 +400,7 @@ def test_a_partner_that_dies_or_stalls_is_done_without_and_taken_back(
     woken_at = lab.signal(signal.SIGCONT)
     while "missed" in federation.lines("apart")[-1]:
         assert time.monotonic() < woken_at + PATIENCE_S, driver.said()
-        assert driver.process.poll() is None, "it was not taken back in time"
+        assert driver.running(), "it was not taken back in time"
         time.sleep(0.005)
     back_at = time.monotonic()
     figures.append(

@@ -117,7 +117,7 @@ def test_an_owner_that_does_not_answer_is_left_out_and_asked_again(federation: F
     deadline = time.monotonic() + PATIENCE_S
     while not any("missed" in line for line in federation.lines("apart")[before:]):
         assert time.monotonic() < deadline, driver.said()
-        assert driver.process.poll() is None, driver.said()
+        assert driver.running(), driver.said()
         time.sleep(0.02)
     missed = next(line for line in federation.lines("apart")[before:] if "missed" in line)
     assert missed["missed"].keys() == {"lab"}
@@ -126,7 +126,7 @@ def test_an_owner_that_does_not_answer_is_left_out_and_asked_again(federation: F
     while "missed" in federation.lines("apart")[-1]:
         assert time.monotonic() < deadline, driver.said()
         time.sleep(0.02)
-    driver.process.kill()
+    driver.signal(signal.SIGKILL)
 
 
 def test_a_coordinator_that_was_killed_goes_on_where_it_was(federation: Federation) -> None:
@@ -137,7 +137,7 @@ def test_a_coordinator_that_was_killed_goes_on_where_it_was(federation: Federati
     assert whole.ended() == 0, whole.said()
     driver = federation.start("train", "network.toml", "--out", "stopped", *settings)
     federation.wait_for_lines("stopped", 5, driver)
-    driver.process.kill()
+    driver.signal(signal.SIGKILL)
     driver.ended()
     assert len(federation.lines("stopped")) < 40
     again = federation.start("train", "network.toml", "--out", "stopped", "--resume", *settings)

@@ -126,7 +126,7 @@ def test_parties_on_machines_of_their_own_end_with_the_same_weights(
             assert done.code == 0, done.err
     for each in joined:
         each.wait_for("model .*: on its test rows accuracy")
-        each.process.send_signal(signal.SIGTERM)
+        each.signal(signal.SIGTERM)
         assert each.ended() == 0, each.said()
 
 
@@ -135,21 +135,21 @@ def test_a_round_closes_at_its_deadline_with_who_answered(federation: Federation
     settings = ("--set", "hyfem.rounds=80", "--set", "rulers=[]", "--set", "hyfem.timeout_s=2")
     driver = federation.start("train", "network.toml", "--out", "apart", *settings)
     federation.wait_for_lines("apart", 3, driver)
-    south.process.send_signal(signal.SIGSTOP)
+    south.signal(signal.SIGSTOP)
     before = len(federation.lines("apart"))
     deadline = time.monotonic() + PATIENCE_S
     while not any("missed" in line for line in federation.lines("apart")[before:]):
         assert time.monotonic() < deadline, driver.said()
-        assert driver.process.poll() is None, driver.said()
+        assert driver.running(), driver.said()
         time.sleep(0.02)
     missed = next(line for line in federation.lines("apart")[before:] if "missed" in line)
     assert missed["missed"] == {"south": 1}
-    south.process.send_signal(signal.SIGCONT)
+    south.signal(signal.SIGCONT)
     assert driver.ended() == 0, driver.said()
     assert federation.result("apart")["missed"]["south"]["rounds"] >= 1
     assert "missed" not in federation.lines("apart")[-1]
     for each in (north, south):
-        each.process.send_signal(signal.SIGTERM)
+        each.signal(signal.SIGTERM)
         assert each.ended() == 0, each.said()
 
 
@@ -161,7 +161,7 @@ def test_a_server_that_was_killed_goes_on_where_it_was(federation: Federation) -
     assert whole.ended() == 0, whole.said()
     driver = federation.start("train", "network.toml", "--out", "stopped", *settings)
     federation.wait_for_lines("stopped", 5, driver)
-    driver.process.kill()
+    driver.signal(signal.SIGKILL)
     driver.ended()
     assert len(federation.lines("stopped")) < 30
     again = federation.start("train", "network.toml", "--out", "stopped", "--resume", *settings)

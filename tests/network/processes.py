@@ -216,8 +216,12 @@ _context.set_forkserver_preload(
     [
         "dovetail.algorithms.apfed",
         "dovetail.alignment.psi",
+        "dovetail.cli.join",  # of commands that other tests start from the same server
+        "dovetail.cli.train",
         "dovetail.network.dialling",
         "dovetail.network.stream",
+        "sklearn.metrics",
+        "torch._dynamo",  # the first step of an optimizer reads it
     ]
 )
 
