@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
+from scipy import optimize
 
 from benchmarks import _results
 from dovetail.models import matching
@@ -65,16 +65,16 @@ def time_case(kind: str, width: int, num_parties: int, repeats: int) -> tuple[fl
     weights = [1 / num_parties] * num_parties
     totals, assigned = [], []
     spent = 0.0
+    assign = optimize.linear_sum_assignment
 
     def timed(matrix: np.ndarray, maximize: bool = False) -> Any:
         nonlocal spent
         started = time.process_time()
-        found = linear_sum_assignment(matrix, maximize=maximize)
+        found = assign(matrix, maximize=maximize)
         spent += time.process_time() - started
         return found
 
-    original = matching.linear_sum_assignment
-    matching.linear_sum_assignment = timed
+    optimize.linear_sum_assignment = timed  # matching reads it when it is called
     try:
         for _ in range(repeats):
             spent = 0.0
@@ -91,7 +91,7 @@ def time_case(kind: str, width: int, num_parties: int, repeats: int) -> tuple[fl
             totals.append(time.process_time() - started)
             assigned.append(spent)
     finally:
-        matching.linear_sum_assignment = original
+        optimize.linear_sum_assignment = assign
     return statistics.median(totals), statistics.median(assigned)
 
 
