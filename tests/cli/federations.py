@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import json
-import multiprocessing
 import os
 import re
 import signal
@@ -17,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from forked import context
+
 #: Seconds until a process that says nothing has failed: of a machine with much else to do.
 PATIENCE_S = 180.0
 
@@ -26,12 +27,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    ["dovetail.cli.join", "dovetail.cli.train", "sklearn.metrics", "torch._dynamo"]
-)
 
 
 def command(folder: Path, output: Path, arguments: Sequence[str]) -> None:
@@ -107,7 +102,7 @@ class Federation:
         output = self.folder / f"output-{len(self.started)}"
         output.touch()
         given = (self.folder, output, tuple(map(str, arguments)))
-        process = _context.Process(target=command, args=given)
+        process = context.Process(target=command, args=given)
         process.start()
         self.started.append(Process(process, output))
         return self.started[-1]
@@ -146,6 +141,30 @@ class Federation:
             assert driver.running(), driver.said()
             time.sleep(0.005)
         return time.monotonic()
+
+    def first_missed(self, out: str, since: int, driver: Process) -> Any:
+        """The first line after so many that says who was missed, when it is there."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            for line in self.lines(out)[since:]:
+                if "missed" in line:
+                    return line
+            assert time.monotonic() < deadline, driver.said()
+            assert driver.running(), driver.said()
+            time.sleep(0.02)
+
+    def train_whole_and_killed(self, num_rounds: int, *settings: str) -> None:
+        """The run of network.toml twice: in "whole", and in "stopped", killed and resumed."""
+        train = ("train", "network.toml", *settings)
+        whole = self.start(*train, "--out", "whole")
+        assert whole.ended() == 0, whole.said()
+        driver = self.start(*train, "--out", "stopped")
+        self.wait_for_lines("stopped", 5, driver)
+        driver.signal(signal.SIGKILL)
+        driver.ended()
+        assert len(self.lines("stopped")) < num_rounds
+        again = self.start(*train, "--out", "stopped", "--resume")
+        assert again.ended() == 0, again.said()
 
     def kept_models(self, name: str) -> dict[str, Path]:
         """Stage -> the model that a party saved at its home."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import PATIENCE_S, Federation, free_port
+from federations import Federation, free_port
 
 import dovetail as package
 from dovetail import data as dd
@@ -134,11 +133,7 @@ def test_a_round_closes_at_its_deadline_with_who_answered(federation: Federation
     federation.wait_for_lines("apart", 3, driver)
     south.signal(signal.SIGSTOP)
     before = len(federation.lines("apart"))
-    deadline = time.monotonic() + PATIENCE_S
-    while not any("missed" in line for line in federation.lines("apart")[before:]):
-        assert time.monotonic() < deadline, driver.said()
-        time.sleep(0.02)
-    missed = next(line for line in federation.lines("apart")[before:] if "missed" in line)
+    missed = federation.first_missed("apart", before, driver)
     assert missed["missed"] == {"south": 1}
     assert (
         missed["seconds"] < 30
@@ -158,16 +153,7 @@ def test_a_round_closes_at_its_deadline_with_who_answered(federation: Federation
 def test_a_coordinator_that_was_killed_goes_on_where_it_was(federation: Federation) -> None:
     for name in NAMES:
         federation.join(name)
-    settings = ("--set", "chfl.rounds=30", "--set", "rulers=[]")
-    whole = federation.start("train", "network.toml", "--out", "whole", *settings)
-    assert whole.ended() == 0, whole.said()
-    driver = federation.start("train", "network.toml", "--out", "stopped", *settings)
-    federation.wait_for_lines("stopped", 5, driver)
-    driver.signal(signal.SIGKILL)
-    driver.ended()
-    assert len(federation.lines("stopped")) < 30
-    again = federation.start("train", "network.toml", "--out", "stopped", "--resume", *settings)
-    assert again.ended() == 0, again.said()
+    federation.train_whole_and_killed(30, "--set", "chfl.rounds=30", "--set", "rulers=[]")
 
     def told(out: str) -> list[Any]:
         return [

@@ -114,12 +114,7 @@ def test_an_owner_that_does_not_answer_is_left_out_and_asked_again(federation: F
     federation.wait_for_lines("apart", 3, driver)
     joined["lab"].signal(signal.SIGSTOP)
     before = len(federation.lines("apart"))
-    deadline = time.monotonic() + PATIENCE_S
-    while not any("missed" in line for line in federation.lines("apart")[before:]):
-        assert time.monotonic() < deadline, driver.said()
-        assert driver.running(), driver.said()
-        time.sleep(0.02)
-    missed = next(line for line in federation.lines("apart")[before:] if "missed" in line)
+    missed = federation.first_missed("apart", before, driver)
     assert missed["missed"].keys() == {"lab"}
     joined["lab"].signal(signal.SIGCONT)
     deadline = time.monotonic() + PATIENCE_S
@@ -132,16 +127,7 @@ def test_an_owner_that_does_not_answer_is_left_out_and_asked_again(federation: F
 def test_a_coordinator_that_was_killed_goes_on_where_it_was(federation: Federation) -> None:
     for name in NAMES:
         federation.join(name)
-    settings = ("--set", "fedoptimus.rounds=40")
-    whole = federation.start("train", "network.toml", "--out", "whole", *settings)
-    assert whole.ended() == 0, whole.said()
-    driver = federation.start("train", "network.toml", "--out", "stopped", *settings)
-    federation.wait_for_lines("stopped", 5, driver)
-    driver.signal(signal.SIGKILL)
-    driver.ended()
-    assert len(federation.lines("stopped")) < 40
-    again = federation.start("train", "network.toml", "--out", "stopped", "--resume", *settings)
-    assert again.ended() == 0, again.said()
+    federation.train_whole_and_killed(40, "--set", "fedoptimus.rounds=40")
 
     def told(out: str) -> list[Any]:
         changing = {"seconds", "bytes"}  # restoring takes messages, too

@@ -1,11 +1,7 @@
-"""Parties in processes of their own, with certificates of their own, for tests and benchmarks.
-
-Processes are forked from a server that has imported torch once and has no threads.
-"""
+"""Parties in processes of their own, with certificates of their own, for tests."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -20,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from forked import context
 from torch import Tensor
 
 from dovetail.algorithms import apfed
@@ -211,21 +208,6 @@ class Process:
         self.connection.close()
 
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    [
-        "dovetail.algorithms.apfed",
-        "dovetail.alignment.psi",
-        "dovetail.cli.join",  # of commands that other tests start from the same server
-        "dovetail.cli.train",
-        "dovetail.network.dialling",
-        "dovetail.network.stream",
-        "sklearn.metrics",
-        "torch._dynamo",  # the first step of an optimizer reads it
-    ]
-)
-
-
 class Processes:
     """Starts processes; ends them all."""
 
@@ -234,8 +216,8 @@ class Processes:
 
     def start(self, target: Callable[..., None], *args: Any) -> Process:
         """Run ``target(*args, connection)`` in a process of its own."""
-        ours, theirs = _context.Pipe()
-        process = _context.Process(target=partial(target, *args, theirs), daemon=True)
+        ours, theirs = context.Pipe()
+        process = context.Process(target=partial(target, *args, theirs), daemon=True)
         process.start()
         theirs.close()
         self.started.append(Process(process, ours))
