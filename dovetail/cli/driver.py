@@ -41,7 +41,7 @@ from dovetail.cli.partyfile import Site, open_site
 from dovetail.cli.progress import PointProgress
 from dovetail.cli.runfile import ElsewhereSection, FlareSection, RunFile, StreamSection
 from dovetail.errors import AlignmentError, ConfigError
-from dovetail.network import Engine, flare, link, stream
+from dovetail.network import Engine, checkpoint, flare, link, stream
 from dovetail.network.certificates import (
     Credentials,
     certificate_name,
@@ -428,6 +428,7 @@ def listens(section: StreamSection, name: str, certificates: Path | None) -> Rea
                 driver=driver,
                 credentials=credentials,
                 parties=section.partners,
+                max_message_bytes=section.max_message_bytes,
                 ledger=ledger,
             ) as stream,
         ):
@@ -516,20 +517,24 @@ class _Watch:
                     _say(f"{time.strftime('%H:%M:%S')} {name!r} is back after {away_s:.1f} s")
 
 
+#: Whose warnings a driver's user is told.
+_WARNING = (stream, link, flare, checkpoint)
+
+
 class _Warnings(logging.Handler):
-    """What the lines to partners warn of, each once: who was turned away, and why."""
+    """What is warned of, each once: who was turned away and why, what is not saved."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._told: set[tuple[str, str]] = set()
 
     def __enter__(self) -> _Warnings:
-        for module in (stream, link, flare):
+        for module in _WARNING:
             logging.getLogger(module.__name__).addHandler(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for module in (stream, link, flare):
+        for module in _WARNING:
             logging.getLogger(module.__name__).removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -235,15 +235,22 @@ class Driver:
     ) -> driving.Drive:
         """Opens the driver of a run: its own party file, or none, and lines to the sites."""
 
-        @contextmanager
-        def reach(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
-            with Flare(calls, driver=driver, ledger=ledger) as lines:
-                yield lines
+        def reaching(engine: FlareSection) -> driving.Reach:
+            @contextmanager
+            def reach(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
+                most_bytes = engine.max_message_bytes
+                with Flare(
+                    calls, driver=driver, max_message_bytes=most_bytes, ledger=ledger
+                ) as lines:
+                    yield lines
+
+            return reach
 
         def drive(
             run: RunFile, *, show_progress: bool
         ) -> AbstractContextManager[driving.Driver | driving.Coordinator | None]:
             engine = _flare(run)
+            reach = reaching(engine)
             if coordinated(run.method):
                 name = certificate_name(driving.coordinator_name(engine))
                 home = Path(section.home) if section.home else root / f"{name}.site"

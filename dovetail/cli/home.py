@@ -55,6 +55,7 @@ from dovetail.alignment.stored import (
     load_rows,
     save_rows,
 )
+from dovetail.cli.budget import BudgetError, Budgets
 from dovetail.cli.methods import METHODS
 from dovetail.cli.methods.members import Asked, Maker
 from dovetail.cli.partyfile import ALGORITHMS, Site, check_run_id
@@ -272,6 +273,9 @@ class Watched:
             if isinstance(message, psi.Begin):
                 self._refuse(message, str(refusal))
             raise
+        except BudgetError as refusal:
+            self._refuse(message, str(refusal))
+            raise
         activity = self._activity
         activity.num_messages += 1
         activity.received_bytes += sum(each.nbytes for each in tensors.values())
@@ -324,6 +328,10 @@ class Runs:
         self._refusals = refusals
         self._teller = teller
         self._device = device
+        policy = site.file.policy
+        self._budgets = Budgets(
+            home, max_memory_mb=policy.max_memory_mb, max_disk_mb=policy.max_disk_mb
+        )
         policies = site.file.policy.algorithms
         # Both now and not when asked: mistakes in the table are told at once, and how long it
         # takes depends on the table.
@@ -341,7 +349,8 @@ class Runs:
             ConfigError: the policy does not allow it.
             AlignmentError: there are no rows of the alignment that the run is of.
         """
-        party = self._open(run, algorithm, driver)
+        party = self._budgets.within(driver, run, lambda: self._open(run, algorithm, driver))
+        _ = party.party  # what cannot be opened is refused now
         activity = self._teller.run(run, algorithm)
 
         def refuse(message: Message, why: str) -> None:
@@ -367,7 +376,7 @@ class Runs:
             Asked(
                 self._device,
                 lambda: self._rows(run, driver),
-                lambda model, scores: self._keep_model(model, scores, run),
+                lambda model, scores: self._keep_model(model, scores, run, driver),
                 self._model_folder,
                 run,
                 self._home / "aligned" / certificate_name(driver),
@@ -376,23 +385,35 @@ class Runs:
         states = self._states(driver) / run.replace("/", _SLASH)
         self._drop_oldest(states)
         folder = states / algorithm
-        keeper = Keeper(made(), folder)
+
+        def allow(num_bytes: int) -> None:
+            self._budgets.make_disk(driver, states, num_bytes)
+
+        keeper = Keeper(made(), folder, allow=allow)
         if not ALGORITHMS[algorithm].goes_on:
             return keeper
         try:
             step = keeper.resume_latest()
         except CheckpointError as error:  # the driver begins anew, or hears that it must
             _log.warning("run %s: %s", run, error)
-            return Keeper(made(), folder)
+            return Keeper(made(), folder, allow=allow)
         if step is not None:
             self._teller.say(f"run {run} goes on from step {step}, which is saved here")
         return keeper
 
-    def _keep_model(self, model: Model | Bottom, scores: Mapping[str, float], run: str) -> None:
-        """Save what this party can use, and say how good it is on its own test rows."""
+    def _keep_model(
+        self, model: Model | Bottom, scores: Mapping[str, float], run: str, driver: str
+    ) -> None:
+        """Save what this party can use, and say how good it is on its own test rows.
+
+        Raises:
+            BudgetError: its driver's runs have taken the disk that they may.
+        """
         folder = self._model_folder(run)
+        num_bytes = sum(each.nbytes for each in model.network.state_dict().values())
+        self._budgets.make_disk(driver, self._states(driver) / folder.name, num_bytes)
         make_folder(folder.parent)
-        replace(model, about={**model.about, "run": run}).save(folder)
+        replace(model, about={**model.about, "run": run, "driver": driver}).save(folder)
         told = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         self._teller.say(f"model {folder}{': on its test rows ' if told else ''}{told}")
 

@@ -29,6 +29,7 @@ from dovetail.network.certificates import Credentials, certificate_name
 from dovetail.network.dialling import serve
 from dovetail.network.host import Host
 from dovetail.network.ledger import LedgerFile
+from dovetail.network.patience import raise_descriptor_limit
 
 #: Seconds until a signal is noticed, and from one look of the status line to the next.
 TICK_S = 0.2
@@ -52,6 +53,7 @@ def run_join(
     device = device_of(device_name or "cpu")
     site = open_site(path)
     driver = _driver(site, driver)
+    raise_descriptor_limit()
     credentials = Credentials.load(certificates or certificates_of(site), site.name)
     stop = threading.Event()
     with (
@@ -133,6 +135,10 @@ def describe(site: Site, driver: str, address: str, home: Path) -> Iterator[str]
     yield (
         f"  refuses    all else, and messages above {policy.max_message_mb:g} MB or "
         f"{policy.max_rows:,} rows"
+    )
+    yield (
+        f"  allows     a driver's runs {policy.max_memory_mb:,g} MB of memory and "
+        f"{policy.max_disk_mb:,g} MB of disk together"
     )
     yield f"  keeps      {home}/ (ledger.jsonl, refusals.jsonl, join.log)"
 

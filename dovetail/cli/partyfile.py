@@ -104,6 +104,9 @@ class PolicySection(Section):
     messages: tuple[str, ...] | None = None
     max_message_mb: float = Field(default=256, gt=0, le=4096, allow_inf_nan=False)
     max_rows: int = Field(default=100_000, ge=1)  # in one message
+    # Of all runs of a driver together: its networks in memory, and what is saved of them.
+    max_memory_mb: float = Field(default=2048, gt=0, allow_inf_nan=False)
+    max_disk_mb: float = Field(default=4096, gt=0, allow_inf_nan=False)
     align_modes: tuple[Literal["intersection", "cardinality"], ...] = (
         "intersection",
         "cardinality",

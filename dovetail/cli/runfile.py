@@ -68,6 +68,7 @@ class ElsewhereSection(Section):
     precision: Precision = "float32"  # how float32 tensors travel
     wait_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)  # for all; None: for ever
     grace_s: float = Field(default=5.0, ge=0, allow_inf_nan=False)  # for one that is lost
+    max_message_mb: float = Field(default=256, gt=0, le=4096, allow_inf_nan=False)  # of an answer
     # For any answer to which the method itself sets no deadline.
     timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
 
@@ -76,6 +77,10 @@ class ElsewhereSection(Section):
         if len(set(self.partners)) < len(self.partners):
             raise ValueError(f"partners must be different names, got {list(self.partners)}")
         return self
+
+    @property
+    def max_message_bytes(self) -> int:
+        return int(self.max_message_mb * 2**20)
 
 
 class StreamSection(ElsewhereSection):

@@ -21,6 +21,7 @@ from dovetail.errors import CheckpointError, ConfigError
 from dovetail.evaluation.experiment import Outcome, mean_over, number
 from dovetail.evaluation.metrics import mean_and_spread
 from dovetail.network import Checkpoint
+from dovetail.network.patience import patiently
 
 #: What of ``[engine]`` results depend on; the rest says how partners are reached.
 _ENGINE = ("kind", "partners", "precision")
@@ -298,5 +299,9 @@ def versions(*packages: str) -> dict[str, str]:
 def write_text(path: Path, text: str) -> None:
     """Write a file in UTF-8, whole or not at all."""
     fresh = path.with_name(f".{path.name}.new")
-    fresh.write_text(text, encoding="utf-8")
-    os.replace(fresh, path)
+
+    def write() -> None:
+        fresh.write_text(text, encoding="utf-8")
+        os.replace(fresh, path)
+
+    patiently(write)

@@ -31,7 +31,7 @@ import os
 import re
 import textwrap
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,7 @@ from torch import Tensor
 from dovetail.errors import CheckpointError, ConfigError, MessageError, PartyError
 from dovetail.network.engine import Engine, Party
 from dovetail.network.messages import Message
+from dovetail.network.patience import patiently
 
 FORMAT = "dovetail checkpoint 1"
 
@@ -123,11 +124,19 @@ class Keeper:
     Args:
         party: whose state it is.
         folder: where its states lie; one folder for one run and algorithm.
+        allow: told before a state is written how many bytes its tensors have; raises to refuse.
     """
 
-    def __init__(self, party: StatefulParty, folder: str | Path) -> None:
+    def __init__(
+        self,
+        party: StatefulParty,
+        folder: str | Path,
+        *,
+        allow: Callable[[int], None] | None = None,
+    ) -> None:
         self.party = party
         self.folder = Path(folder)
+        self._allow = allow
 
     @property
     def accepts(self) -> tuple[type[Message], ...]:
@@ -164,7 +173,10 @@ class Keeper:
     def _save(self, message: Save) -> Saved:
         if not 0 <= message.done < 2**63:
             raise MessageError(f"{message.wire_name()}: there is no step {message.done}")
-        save_state(self._path(message.done), self.party.state(), {"done": message.done})
+        state = self.party.state()
+        if self._allow is not None:
+            self._allow(_num_bytes(state))
+        save_state(self._path(message.done), state, {"done": message.done})
         older = [step for step in self.steps() if step <= message.kept]
         self._forget(but=(message.done, *older[:1]))  # it may have missed the save of ``kept``
         return Saved(message.done)
@@ -263,6 +275,7 @@ class Checkpoint:
         self.behind: dict[str, int] = {}
         self._lenient = False
         self._kept = 0
+        self._unsaved = False
 
     @property
     def lost(self) -> tuple[str, ...]:
@@ -331,10 +344,8 @@ class Checkpoint:
 
         Step 0 is saved by the parties alone: one that falls in the first step returns as it began,
         while a driver that falls begins anew. Where no party can be spared, the driver keeps its
-        older file until all have saved.
-
-        Raises:
-            CheckpointError: the driver's file cannot be written; the older one is still there.
+        older file until all have saved. A file that cannot be written ends no training: the older
+        one is still there, and the log has a warning.
         """
         path = self._path()
         if path is None or (done % self.every and done != self.last):
@@ -349,7 +360,14 @@ class Checkpoint:
         if done == 0 or (self.failures and not self._lenient):
             return
         state = {"driver": driver.state(), "ledger": network.ledger.state(), "extra": self.extra}
-        save_state(path, state, {"done": done, "run": self.about})
+        try:
+            save_state(path, state, {"done": done, "run": self.about})
+        except CheckpointError as error:
+            if not self._unsaved:  # told once, not at each step that the disk is full
+                _log.warning("step %d is not saved, and training goes on: %s", done, error)
+            self._unsaved = True
+            return
+        self._unsaved = False
         self._kept = done
 
     def _restore_parties(self, done: int, driver: Stateful, network: Engine) -> None:
@@ -436,7 +454,8 @@ def save_state(path: str | Path, state: State, about: State) -> None:
     metadata = {"format": FORMAT, **texts, "crc32": _checksum(texts, tensors)}
     data = safetensors.torch.save(tensors, metadata=metadata)
     fresh = path.with_name(f".{path.name}.new")
-    try:
+
+    def write() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Weights and optimizer of one party: for its own eyes.
         with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -445,6 +464,9 @@ def save_state(path: str | Path, state: State, about: State) -> None:
             os.fsync(file.fileno())
         os.replace(fresh, path)
         _sync_folder(path.parent)
+
+    try:
+        patiently(write)
     except OSError as error:
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
@@ -553,6 +575,17 @@ def _plain(value: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Mapping) and all(type(key) in (str, int) for key in value):
         return {"dict": [[key, _plain(item, tensors)] for key, item in value.items()]}
     raise TypeError(f"a state holds no {type(value).__name__} here: {_short(value)}")
+
+
+def _num_bytes(value: Any) -> int:
+    """Bytes of all tensors in a state."""
+    if isinstance(value, Tensor):
+        return value.nbytes
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return 0
+    return sum(map(_num_bytes, value))
 
 
 def _nested(plain: Any, tensors: Mapping[str, Tensor]) -> Any:

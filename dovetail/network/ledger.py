@@ -14,12 +14,13 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from dovetail.errors import NetworkError
 from dovetail.network.messages import Message, OnWire, Precision, on_wire
+from dovetail.network.patience import patiently
 
 _Tensor = tuple[str, tuple[int, ...], str]  # name, shape, dtype
 _Line = tuple[str, str, str, tuple[_Tensor, ...]]  # sender, receiver, message type, tensors
@@ -243,14 +244,21 @@ class LedgerFile:
                     f"{self.path}: somebody else has written to it since it was opened; "
                     "one process at a time keeps a ledger"
                 )
-            rest = line
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
+            patiently(partial(self._write, line))
         except OSError as error:
-            os.ftruncate(self._file, self._size)  # the part that a full disk had room for
             raise self._unwritable(error) from None
         self._size += len(line)
         self.last_hash = digest
+
+    def _write(self, line: bytes) -> None:
+        """The whole line; of one that a full disk had room for in part, nothing stays."""
+        try:
+            rest = line
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError:
+            os.ftruncate(self._file, self._size)
+            raise
 
     def _unwritable(self, error: OSError) -> NetworkError:
         return NetworkError(

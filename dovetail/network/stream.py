@@ -4,6 +4,11 @@ Who speaks is the common name of the certificate, checked by mutual TLS before a
 Of two connections with one name the newer counts and the older is closed: a party that lost its
 line must get back in. If another process held the older, it is told to stop.
 
+Whoever can reach the port can open connections that never show a certificate. Their number has a
+cap and their time one, kept by gRPC below Python: idle ones cannot use up this process's
+descriptors. While somebody keeps the cap full, who is connected stays so, and one that has lost its
+line gets back in only between others; only a firewall prevents that.
+
 How requests wait, go out again and fail is that of all lines (``lines.py``). Here a party also
 loses its line by an answer that cannot be read at all.
 """
@@ -27,6 +32,7 @@ from dovetail.network.frames import (
     REFUSED,
     Assembler,
     Hello,
+    TooLargeError,
     frames,
     options,
     printable,
@@ -35,6 +41,13 @@ from dovetail.network.ledger import LedgerFile
 from dovetail.network.lines import Lines
 from dovetail.network.link import Connection, Link
 from dovetail.network.messages import MAX_MESSAGE_BYTES
+from dovetail.network.patience import raise_descriptor_limit
+
+#: Connections at one time, beside a few for each party, of whoever reaches the port.
+MAX_STRANGERS = 64
+
+#: Seconds until a connection must have shown its certificate; and then, until it has begun a call.
+HANDSHAKE_S = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +86,9 @@ class Stream(Lines):
         self._closed = False
         self._hello = Hello(secrets.token_hex(8)).encode()
         self._threads = _Threads()
-        self._server = grpc.server(self._threads, options=_server_options(silence_s))
+        raise_descriptor_limit()
+        settings = _server_options(silence_s, MAX_STRANGERS + 4 * len(parties))
+        self._server = grpc.server(self._threads, options=settings)
         handler = grpc.stream_stream_rpc_method_handler(self._exchange)
         _, service, method = METHOD.split("/")
         self._server.add_generic_rpc_handlers(
@@ -160,6 +175,8 @@ class Stream(Lines):
                 else:
                     raise MessageError("a second hello")
         except (MessageError, UnicodeDecodeError) as error:
+            if isinstance(error, TooLargeError):
+                error = TooLargeError(f"{error} (engine.max_message_mb)")
             _log.warning(
                 "%s: closed the line to %s (%s): %s", self.driver, link.name, connection.peer, error
             )
@@ -179,11 +196,14 @@ def _certified_name(context: Any) -> str:
     return str(names[0].decode(errors="replace")) if len(names) == 1 else ""
 
 
-def _server_options(silence_s: float) -> list[tuple[str, int]]:
+def _server_options(silence_s: float, max_connections: int) -> list[tuple[str, int]]:
     return [
         *options(silence_s),
         ("grpc.so_reuseport", 0),  # a port that another driver has is an error
         ("grpc.max_concurrent_streams", 2),  # a party needs one
+        ("grpc.max_allowed_incoming_connections", max_connections),  # handshakes included
+        ("grpc.server_handshake_timeout_ms", round(HANDSHAKE_S * 1000)),
+        ("grpc.max_connection_idle_ms", round(HANDSHAKE_S * 1000)),  # a party's call stays open
     ]
 
 

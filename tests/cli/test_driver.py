@@ -203,6 +203,7 @@ def test_the_settings_of_a_network_are_kept_with_the_run_and_repeat_it(
         "precision": "float32",
         "wait_s": 180.0,
         "grace_s": 5.0,
+        "max_message_mb": 256.0,
         "timeout_s": 30.0,
     }
     assert resolved(check_run(settings, where="again"), 0) == settings

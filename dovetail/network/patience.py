@@ -1,0 +1,48 @@
+"""Descriptors and disks that run short for a moment, and what to do until they do not."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import resource
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+R = TypeVar("R")
+
+#: Seconds between attempts to write: those who took what is short may give it back meanwhile.
+PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
+
+#: What is short for a moment: descriptors of this process or machine, the disk, a user's part of it
+_PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EINTR}
+
+_log = logging.getLogger(__name__)
+
+
+def patiently(write: Callable[[], R]) -> R:
+    """What ``write`` gives; tried again for 1.5 s while descriptors or disk are short.
+
+    Raises:
+        OSError: of another kind, or the last attempt's.
+    """
+    for pause_s in PAUSES_S:
+        try:
+            return write()
+        except OSError as error:
+            if error.errno not in _PASSING:
+                raise
+            _log.info("tried again in %g s: %s", pause_s, error)
+        time.sleep(pause_s)
+    return write()
+
+
+def raise_descriptor_limit() -> int:
+    """As many open files as the system lets this process have; gives that number."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):  # a system whose kernel allows less than it says
+            return soft
+    return hard
