@@ -24,8 +24,8 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import _results
-from dovetail.algorithms import apfed
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
+from dovetail.methods import apfed
 from dovetail.models import TABLE_3, Head, generator, network_input
 from dovetail.network import InProcess
 

@@ -33,8 +33,8 @@ import torch
 
 from benchmarks import _results, exchange
 from benchmarks.apfed_step import NUM_ROWS, strips
-from dovetail.algorithms import apfed
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
+from dovetail.methods import apfed
 from dovetail.models import TABLE_3, EncoderSpec, Head, Perceptron
 from dovetail.network import Engine, InProcess, LedgerFile
 from dovetail.network.certificates import Credentials

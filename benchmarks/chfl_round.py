@@ -25,8 +25,8 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import _results
-from dovetail.algorithms import chfl
 from dovetail.data import Classification, PartyData
+from dovetail.methods import chfl
 from dovetail.models import ColumnsSpec, generator
 from dovetail.network import InProcess
 

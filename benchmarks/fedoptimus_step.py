@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import _results
-from dovetail.algorithms import fedoptimus
 from dovetail.data import Classification, SharedRows
+from dovetail.methods import fedoptimus
 from dovetail.models import StripCnn, TopSpec, generator, network_input
 from dovetail.network import InProcess
 

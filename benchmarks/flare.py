@@ -38,13 +38,13 @@ from nvflare.fuel.f3.cellnet.utils import new_cell_message
 
 from benchmarks import _results, apfed_stream, exchange
 from benchmarks.apfed_stream import CASES, Turns
-from dovetail.cli import flaresite
-from dovetail.cli.flarehere import SERVER, Federation, provision
 from dovetail.network import InProcess, LedgerFile, Party, encode
 from dovetail.network.certificates import Credentials
 from dovetail.network.flare import Answers, Flare, collab_calls, quiet
 from dovetail.network.host import Host
 from dovetail.network.stream import Stream
+from dovetail.site import flaresite
+from dovetail.site.flarehere import SERVER, Federation, provision
 
 TARGET = 2.0
 CHANNEL = "dovetail-benchmark"

@@ -20,9 +20,9 @@ import torch
 
 from benchmarks import _results
 from dovetail import data as dd
-from dovetail.cli import methods
-from dovetail.cli.runfile import load_run
-from dovetail.cli.setup import Loaded
+from dovetail import methods
+from dovetail.experiment.runfile import load_run
+from dovetail.experiment.setup import Loaded
 
 RUNS = Path(__file__).parents[1] / "runs" / "hyfem"
 SHARE = 0.1

@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import _results
-from dovetail.algorithms import hyfem
 from dovetail.data import Blocks, Column, Dataset, blocks
+from dovetail.methods import hyfem
 from dovetail.models import generator, network_input
 from dovetail.models.blocks import SmallCnn
 from dovetail.network import InProcess

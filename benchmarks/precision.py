@@ -21,10 +21,10 @@ import torch
 
 from benchmarks import _results
 from benchmarks.exchange import There
-from dovetail.cli.runfile import check_run
-from dovetail.cli.setup import load_data, setup
-from dovetail.cli.validation import toml_tables
-from dovetail.evaluation.apfed import ApfedSetup
+from dovetail.experiment.runfile import check_run
+from dovetail.experiment.setup import load_data, setup
+from dovetail.methods.apfed.stages import ApfedSetup
+from dovetail.methods.validation import toml_tables
 from dovetail.models import EncoderHeadNetwork, Model, network_input
 from dovetail.network import Precision, decode, encode
 from dovetail.network.messages import PRECISIONS

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from benchmarks import _results
-from dovetail.algorithms import selection
+from dovetail.methods.fedoptimus import selection
 from dovetail.network import InProcess
 
 INFORMATIVE, NOISE = 4, 10

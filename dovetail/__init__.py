@@ -13,8 +13,9 @@ from dovetail import errors
 from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
-    from dovetail import alignment, data, evaluation, models, network
-    from dovetail.algorithms import apfed, chfl, fedoptimus, hyfem, selection, vertical
+    from dovetail import alignment, data, experiment, models, network
+    from dovetail.methods import apfed, chfl, fedoptimus, hyfem, vertical
+    from dovetail.methods.fedoptimus import selection
     from dovetail.models.saved import load
 
 __version__ = "0.1.0"
@@ -27,7 +28,7 @@ __all__ = [
     "chfl",
     "data",
     "errors",
-    "evaluation",
+    "experiment",
     "fedoptimus",
     "hyfem",
     "load",
@@ -40,17 +41,17 @@ __all__ = [
 #: Public name -> the module it is, or the module and the attribute of it.
 _LAZY = {
     "alignment": ("dovetail.alignment", None),
-    "apfed": ("dovetail.algorithms.apfed", None),
-    "chfl": ("dovetail.algorithms.chfl", None),
+    "apfed": ("dovetail.methods.apfed", None),
+    "chfl": ("dovetail.methods.chfl", None),
     "data": ("dovetail.data", None),
-    "evaluation": ("dovetail.evaluation", None),
-    "fedoptimus": ("dovetail.algorithms.fedoptimus", None),
-    "hyfem": ("dovetail.algorithms.hyfem", None),
+    "experiment": ("dovetail.experiment", None),
+    "fedoptimus": ("dovetail.methods.fedoptimus", None),
+    "hyfem": ("dovetail.methods.hyfem", None),
     "load": ("dovetail.models.saved", "load"),
     "models": ("dovetail.models", None),
     "network": ("dovetail.network", None),
-    "selection": ("dovetail.algorithms.selection", None),
-    "vertical": ("dovetail.algorithms.vertical", None),
+    "selection": ("dovetail.methods.fedoptimus.selection", None),
+    "vertical": ("dovetail.methods.vertical", None),
 }
 
 if not TYPE_CHECKING:  # a type checker sees the imports above and reports any other name

@@ -7,9 +7,9 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dovetail.cli.main import main
-from dovetail.cli.methods import METHODS, OwnMethod
-from dovetail.cli.sections import Section
-from dovetail.evaluation import Round, model_of
+from dovetail.experiment import Round, model_of
+from dovetail.methods import METHODS, OwnMethod
+from dovetail.methods.section import Section
 from dovetail.models import ColumnsSpec, RandomStream
 from dovetail.network import InProcess, Message
 
@@ -48,15 +48,15 @@ class Member:  # a party: its rows stay in here
 def step(net, engine, learning_rate):  # the coordinator's part of a round
     weights_P = parameters_to_vector(net.parameters()).detach()
     replies = engine.ask(dict.fromkeys(engine.parties, Weights(weights_P)), Gradient).or_raise()
-    num_rows = sum(reply.num_rows for reply in replies.values())
-    mean_P = sum(reply.gradient_P for reply in replies.values()) / num_rows
+    mean_P = sum(r.gradient_P for r in replies.values()) / sum(r.num_rows for r in replies.values())
     vector_to_parameters(weights_P - learning_rate * mean_P, net.parameters())
 
 
 class FedSgd(OwnMethod):  # what `dovetail` has to know
-    STAGES = {"fedsgd": "FedSGD, predicts alone", "pooled-sgd": "SGD, all rows in one place"}
-    PARTITIONS = ("common-unique",)
-    SECTION = Settings
+    name = "fedsgd"
+    stages = {"fedsgd": "FedSGD, predicts alone", "pooled-sgd": "SGD, all rows in one place"}
+    partitions = ("common-unique",)
+    Settings = Settings
 
     def rounds(self, stage, data, settings, seed):
         places = tuple(range(len(data.common_features)))  # of each party's features the first

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from dovetail import data as dd
-from dovetail.cli import methods
-from dovetail.cli.runfile import RunFile, check_run
+from dovetail import methods
 from dovetail.errors import ConfigError
+from dovetail.experiment.runfile import RunFile, check_run
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "own-method.md").read_text()
@@ -127,7 +127,7 @@ def test_a_run_file_has_a_section_for_an_installed_method(looking: Any) -> None:
     with pytest.raises(ConfigError, match=r"unknown key 'fedsgd.round'; did you mean 'rounds'\?"):
         check_run({**tomllib.loads(RUN), "fedsgd": {"round": 1}}, where="run.toml")
     with pytest.raises(ConfigError, match="'fedsgd' is simulated only"):
-        methods.method_of("fedsgd").load_sites(run, {}, where="", show_progress=False)
+        methods.method_of("fedsgd").load_sites(run, {}, where="")
 
 
 @pytest.mark.parametrize(

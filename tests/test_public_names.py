@@ -15,7 +15,7 @@ PUBLIC_NAMES = [
     "chfl",
     "data",
     "errors",
-    "evaluation",
+    "experiment",
     "fedoptimus",
     "hyfem",
     "load",
@@ -37,7 +37,7 @@ def test_every_public_name_resolves(name):
 
 
 def test_short_names_are_the_modules_they_stand_for():
-    from dovetail.algorithms import apfed, vertical
+    from dovetail.methods import apfed, vertical
     from dovetail.models.saved import load
 
     assert dovetail.apfed is apfed

@@ -8,9 +8,9 @@ import sys
 import tomllib
 from pathlib import Path
 
-from dovetail.cli.partyfile import PartyFile
-from dovetail.cli.runfile import check_run
-from dovetail.cli.validation import validate
+from dovetail.experiment.runfile import check_run
+from dovetail.methods.validation import validate
+from dovetail.site.partyfile import PartyFile
 
 ROOT = Path(__file__).parents[1]
 

@@ -24,8 +24,8 @@ import torch
 from benchmarks.exchange import socket_bytes
 from benchmarks.peers import common
 from benchmarks.peers.strips import OWNER, PARTNER
-from dovetail.algorithms import apfed, vertical
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
+from dovetail.methods import apfed, vertical
 from dovetail.models import Head, OptimizerConfig, Perceptron
 from dovetail.network import Engine, InProcess, LedgerFile
 from dovetail.network.certificates import Authority, Credentials, certificate_pem, key_pem, new_key

@@ -14,13 +14,17 @@ from rich.text import Text
 
 from dovetail.alignment import Overlap
 from dovetail.alignment.stored import StoredRows, digest, save_rows
-from dovetail.cli.driver import Driver, stream_driver
 from dovetail.cli.output import console
-from dovetail.cli.parties import align_sites, count_sites, stored_path
-from dovetail.cli.partyfile import Site, open_site, open_sites
-from dovetail.cli.runfile import RunFile, StreamSection, load_run
-from dovetail.cli.validation import read_toml, validate
+from dovetail.cli.talk import talk_of
 from dovetail.errors import ConfigError
+from dovetail.experiment.runfile import RunFile, load_run
+from dovetail.methods.aligning import align_sites, count_sites, stored_path
+from dovetail.methods.base import Talk
+from dovetail.methods.party import Site
+from dovetail.methods.validation import read_toml, validate
+from dovetail.site.driver import Driver, stream_driver
+from dovetail.site.engines import StreamSection
+from dovetail.site.partyfile import open_site, open_sites
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ def run_align(
         paths = tuple(map(Path, run.parties))
     section = elsewhere.section(run, paths, initiator)
     if section is not None:
-        with stream_driver(open_site(paths[0]), section, show_progress=show) as driver:
+        with stream_driver(open_site(paths[0]), section, talk=talk_of(shown=show)) as driver:
             result = _result_of(driver, count=count, workers=workers)
     else:
         sites = open_sites(paths)
@@ -111,7 +115,7 @@ def run_align(
         if starter not in sites:
             raise ConfigError(f"--initiator is {starter!r}; parties are {sorted(sites)}")
         act = _count if count else _align
-        result = act(sites, starter, workers=workers, show_progress=show)
+        result = act(sites, starter, workers=workers, talk=talk_of(shown=show))
     if as_json:
         print(json.dumps(result, indent=2))
     elif not quiet:
@@ -141,10 +145,8 @@ def _starter(sites: dict[str, Site]) -> str:
     return owners[0] if len(owners) == 1 else next(iter(sites))
 
 
-def _align(
-    sites: dict[str, Site], starter: str, *, workers: int, show_progress: bool
-) -> dict[str, Any]:
-    aligned, alignment = align_sites(sites, starter, workers=workers, show_progress=show_progress)
+def _align(sites: dict[str, Site], starter: str, *, workers: int, talk: Talk) -> dict[str, Any]:
+    aligned, alignment = align_sites(sites, starter, workers=workers, talk=talk)
     run = secrets.token_hex(8)
     files = {}
     for name, site in sites.items():
@@ -161,10 +163,8 @@ def _align(
     }
 
 
-def _count(
-    sites: dict[str, Site], starter: str, *, workers: int, show_progress: bool
-) -> dict[str, Any]:
-    overlaps = count_sites(sites, starter, workers=workers, show_progress=show_progress)
+def _count(sites: dict[str, Site], starter: str, *, workers: int, talk: Talk) -> dict[str, Any]:
+    overlaps = count_sites(sites, starter, workers=workers, talk=talk)
     return _counted(starter, sites[starter].table.num_rows, overlaps)
 
 

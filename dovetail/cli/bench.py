@@ -18,13 +18,13 @@ from typing import Any
 
 from rich.table import Table as Grid
 
-from dovetail.cli import methods
+from dovetail import bench, methods
 from dovetail.cli.benchrun import BenchProgress, Child, tail_lines
 from dovetail.cli.output import console
-from dovetail.cli.runfile import RunFile, check_run, load_run, resolved
-from dovetail.cli.validation import read_toml
 from dovetail.errors import ConfigError, DovetailError
-from dovetail.evaluation import bench, summarise, write_text
+from dovetail.experiment import summarise, write_text
+from dovetail.experiment.runfile import RunFile, check_run, load_run, resolved
+from dovetail.methods.validation import read_toml
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from dovetail.evaluation import bench
-from dovetail.evaluation.experiment import number
+from dovetail import bench
+from dovetail.methods.outcome import number
 
 #: Seconds that a run has to keep what it has once it was asked to stop.
 PATIENCE_S = 60.0

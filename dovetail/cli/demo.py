@@ -10,9 +10,10 @@ import torch
 
 from dovetail import data as dd
 from dovetail.cli.output import console, result_table
-from dovetail.cli.runfile import RunFile, check_run
-from dovetail.cli.train import train_seeds
-from dovetail.cli.validation import toml_tables
+from dovetail.cli.talk import talk_of
+from dovetail.experiment.runfile import RunFile, check_run
+from dovetail.experiment.train import train_seeds
+from dovetail.methods.validation import toml_tables
 
 
 def run_demo(out: Path, *, num_seeds: int, quiet: bool, as_json: bool, device: str | None) -> None:
@@ -31,7 +32,7 @@ def run_demo(out: Path, *, num_seeds: int, quiet: bool, as_json: bool, device: s
             "helper has the lower halves of the same samples. They train together, no pixel\n"
             "leaves its owner, and then the helper leaves.\n"
         )
-    result = train_seeds(run, out, seeds, resume=False, show_progress=talk)
+    result = train_seeds(run, out, seeds, resume=False, talk=talk_of(shown=talk))
     new_samples = _write_new_samples(run, out)
     if as_json:
         print(json.dumps(result, indent=2))

@@ -14,12 +14,14 @@ from typing import Any
 
 import tomli_w
 
-from dovetail.cli import flaresite
-from dovetail.cli.methods import coordinated
-from dovetail.cli.parties import label_owner
-from dovetail.cli.partyfile import Site, open_site, open_sites
-from dovetail.cli.runfile import FlareSection, RunFile, check_run, load_run
 from dovetail.errors import ConfigError, NetworkError
+from dovetail.experiment.runfile import RunFile, check_run, load_run
+from dovetail.methods import coordinated
+from dovetail.methods.aligning import label_owner
+from dovetail.methods.party import Site
+from dovetail.site import flaresite
+from dovetail.site.engines import FlareSection
+from dovetail.site.partyfile import open_site, open_sites
 
 #: A job's name and its folder's, as NVFlare takes them.
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
@@ -184,9 +186,9 @@ def run_simulate(
     """Run it as a job of a federation of processes here, each with its own party file."""
     need_nvflare()
     run, files, driver = simulated(path, load_run(path, recipe=recipe, overrides=overrides))
-    from dovetail.cli.flarehere import SERVER, Federation, provision
     from dovetail.cli.output import console, result_table
-    from dovetail.cli.train import check_folder
+    from dovetail.experiment.train import check_folder
+    from dovetail.site.flarehere import SERVER, Federation, provision
 
     assert isinstance(run.engine, FlareSection)
     out = out or Path("out") / (path.stem + (f"-{recipe}" if recipe else ""))

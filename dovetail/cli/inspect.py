@@ -18,19 +18,30 @@ from rich.text import Text
 from torch import Tensor
 
 from dovetail import data as dd
-from dovetail.cli.methods.apfed import ApfedSection, PassiveFields, passives
 from dovetail.cli.output import console
-from dovetail.cli.parties import count_sites
-from dovetail.cli.partyfile import Site, open_sites
-from dovetail.cli.runfile import load_run
-from dovetail.cli.sections import encoder_spec
-from dovetail.cli.setup import load_data
-from dovetail.cli.validation import read_toml
+from dovetail.cli.talk import talk_of
 from dovetail.errors import ConfigError
-from dovetail.evaluation import coverage, methods, page, write_text
-from dovetail.evaluation.coverage import Part, bytes_text, count_text, printable, share_text
-from dovetail.evaluation.methods import Fit, MessageSize, Overlaps, Sizes
+from dovetail.experiment import coverage, write_text
+from dovetail.experiment import situations as methods
+from dovetail.experiment.coverage import (
+    Overlaps,
+    Part,
+    bytes_text,
+    count_text,
+    printable,
+    share_text,
+)
+from dovetail.experiment.runfile import load_run
+from dovetail.experiment.setup import load_data
+from dovetail.experiment.situations import Fit, MessageSize, Sizes
+from dovetail.methods.aligning import count_sites
+from dovetail.methods.apfed.wiring import ApfedSection, PassiveFields, passives
+from dovetail.methods.party import Site
+from dovetail.methods.section import encoder_spec
+from dovetail.methods.validation import read_toml
 from dovetail.models import output_shape
+from dovetail.report import views as page
+from dovetail.site.partyfile import open_sites
 
 #: More lines of messages than this are cut short; JSON has them all.
 _MESSAGES_SHOWN = 8
@@ -59,18 +70,20 @@ def run_inspect(
             )
         loaded = load_data(run)
         parts = coverage.from_partition(loaded.data)
-        sizes = message_sizes(run.apfed, parts, passives(run, loaded))
+        sizes = message_sizes(run.settings("apfed", ApfedSection), parts, passives(run, loaded))
     else:
         files = paths if run is None or run.parties is None else tuple(map(Path, run.parties))
         sites = open_sites(files)
         parts = [part_of(site) for site in sites.values()]
         if run is not None:
             sizes = message_sizes(
-                run.apfed, parts, {name: site.file.apfed for name, site in sites.items()}
+                run.settings("apfed", ApfedSection),
+                parts,
+                {name: site.settings("apfed", PassiveFields) for name, site in sites.items()},
             )
         if private:
             centre = methods.centre(parts)
-            counted = count_sites(sites, centre, show_progress=not (quiet or as_json))
+            counted = count_sites(sites, centre, talk=talk_of(shown=not (quiet or as_json)))
             counts = {name: overlap.num_shared for name, overlap in counted.items()}
     show(
         parts,
@@ -90,7 +103,7 @@ def part_of(site: Site) -> Part:
     labels: Tensor | None = None
     classes: tuple[str | int, ...] = ()
     if table.labels is not None and table.label is not None:
-        labels, classes = _labels(table.labels, table.label, site.file.party.task)
+        labels, classes = _labels(table.labels, table.label, site.party.task)
     if isinstance(table.x, dd.Table):
         columns = dict(table.blocks)
         # As wide as the block, and without memory.

@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from dovetail.cli import methods
-from dovetail.cli.progress import SCORES
+from dovetail import methods
+from dovetail.cli.talk import SCORES
 
 
 def console() -> Console:

@@ -21,17 +21,19 @@ import torch
 from torch import Tensor
 
 from dovetail import data as dd
-from dovetail.algorithms import fedoptimus
 from dovetail.cli.align import Elsewhere
-from dovetail.cli.partyfile import open_site
-from dovetail.cli.runfile import StreamSection
-from dovetail.cli.setup import device as device_named
-from dovetail.cli.together import Asker, Together, told
+from dovetail.cli.talk import talk_of
 from dovetail.data.datasets import whole_numbers
 from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
-from dovetail.evaluation import score
+from dovetail.experiment import score
+from dovetail.methods.base import Talk
+from dovetail.methods.fedoptimus import predicting
 from dovetail.models import Model, load
+from dovetail.models.devices import device as device_named
 from dovetail.models.owners import OwnersSpec, TopSpec, load_bottom
+from dovetail.site.asking import Asker, Together, told
+from dovetail.site.engines import StreamSection
+from dovetail.site.partyfile import open_site
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +81,7 @@ def run_predict(
                 "--allow-unseen is for a table of columns; data owners on other machines take "
                 "categories unseen in training as missing, leave it out"
             )
-        given = _ask(folder, source, party, section, id_column, show_progress=show)
+        given = _ask(folder, source, party, section, id_column, talk=talk_of(shown=show))
     elif section is not None or party is not None:
         raise ConfigError(
             "to predict with data owners on other machines give --party, --partners and --listen, "
@@ -130,7 +132,7 @@ def _ask(
     section: StreamSection,
     id_column: str | None,
     *,
-    show_progress: bool,
+    talk: Talk,
 ) -> Given:
     """What data owners on other machines say of the ids in a table.
 
@@ -140,7 +142,7 @@ def _ask(
         NetworkError: no data owner answers.
     """
     model, site = load(_model_folder(folder)), open_site(party)
-    names = site.file.party.id if id_column is None else id_column
+    names = site.party.id if id_column is None else id_column
     table = dd.read_table(source)
     label = model.about.get("label")
     rows = dd.read_party_table(
@@ -150,7 +152,7 @@ def _ask(
         label=label if label in table.names else None,
         columns=(),
     )
-    with Asker(site, model, section, show_progress=show_progress) as asker:
+    with Asker(site, model, section, talk=talk) as asker:
         said = asker.ask(rows.ids)
     answered = np.array(
         [
@@ -239,7 +241,7 @@ def _model(folder: Path) -> Model:
             "owners' embeddings; put their folders (with bottom.json) beside it"
         )
     try:
-        return fedoptimus.join(model, bottoms)
+        return predicting.join(model, bottoms)
     except ConfigError as error:
         raise ModelError(f"{place.parent}: {error}") from None
 

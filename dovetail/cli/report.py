@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from dovetail import data as dd
-from dovetail.cli import methods
+from dovetail import methods
 from dovetail.cli.inspect import part_of
 from dovetail.cli.output import console
-from dovetail.cli.partyfile import fingerprints, open_sites
-from dovetail.cli.runfile import RunFile, check_run
-from dovetail.cli.setup import load_data
 from dovetail.errors import ConfigError, DovetailError
-from dovetail.evaluation import coverage, versions, write_text
-from dovetail.evaluation.report import Coverage, Names, Run, html, read_run
+from dovetail.experiment import coverage, versions, write_text
+from dovetail.experiment.runfile import RunFile, check_run
+from dovetail.experiment.setup import load_data
 from dovetail.models import generator
+from dovetail.report import Coverage, Names, Run, html, read_run
+from dovetail.site.partyfile import fingerprints, open_sites
 
 #: Packages whose version a page names.
 _PACKAGES = ("dovetail", "torch", "numpy", "scikit-learn")
@@ -67,8 +67,8 @@ def _names_of(paths: Sequence[Path]) -> list[str]:
 def _names() -> Names:
     sections: dict[str, str] = {}
     for name, method in methods.every().items():
-        sections = {**dict.fromkeys(method.STAGES, name), **sections}
-    titles = {name: {**method.SCORES, **method.STAGES} for name, method in methods.every().items()}
+        sections = {**dict.fromkeys(method.stages, name), **sections}
+    titles = {name: {**method.scores, **method.stages} for name, method in methods.every().items()}
     return Names(sections, titles)
 
 

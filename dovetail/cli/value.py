@@ -12,14 +12,15 @@ from typing import Any, get_args
 
 from rich.table import Table
 
-from dovetail import evaluation
+from dovetail import experiment
 from dovetail.cli.output import console
-from dovetail.cli.partyfile import fingerprints
-from dovetail.cli.progress import PointProgress
-from dovetail.cli.runfile import RunFile, load_run, resolved
-from dovetail.cli.setup import device, load_data, setup
+from dovetail.cli.talk import talk_of
 from dovetail.errors import ConfigError
-from dovetail.evaluation.value import MEASURES, Kept, Measure, value
+from dovetail.experiment.runfile import RunFile, load_run, resolved
+from dovetail.experiment.setup import load_data, setup
+from dovetail.experiment.value import MEASURES, Kept, Measure, value
+from dovetail.models.devices import device
+from dovetail.site.partyfile import fingerprints
 
 #: What does not change what a coalition scores.
 _IDLE = ("seed", "rulers", "evaluate_every", "checkpoint_every", "engine")
@@ -65,13 +66,13 @@ def run_value(
         more = (seed for seed in range(min(numbers), 2**31) if seed not in numbers)
         numbers = tuple([*numbers, *(next(more) for _ in range(seeds - len(numbers)))][:seeds])
     device(run.device)
-    loaded = load_data(run, show_progress=not (quiet or as_json))
+    loaded = load_data(run, talk=talk_of(shown=not (quiet or as_json)))
     coalitions = folder / "value.jsonl"
     if fresh:
         coalitions.unlink(missing_ok=True)
     kept = Kept(coalitions, _about(run))
     trains = measure != "mi" and not (quiet or as_json)
-    with PointProgress("coalitions", shown=trains) as progress:
+    with talk_of(shown=trains).points("coalitions") as progress:
         result = value(
             lambda seed: setup(run, seed, loaded),
             numbers,
@@ -86,11 +87,11 @@ def run_value(
     result = {"method": run.method, **result}
     text = json.dumps(result, indent=2) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
-    evaluation.write_text(folder / "value.json", text)
+    experiment.write_text(folder / "value.json", text)
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         if out.suffix == ".json":
-            evaluation.write_text(out, text)
+            experiment.write_text(out, text)
         else:
             _write_csv(out, result)
     if as_json:

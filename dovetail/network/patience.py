@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import resource
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 R = TypeVar("R")
@@ -46,3 +48,14 @@ def raise_descriptor_limit() -> int:
         except (OSError, ValueError):  # a system whose kernel allows less than it says
             return soft
     return hard
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file in UTF-8, whole or not at all."""
+    fresh = path.with_name(f".{path.name}.new")
+
+    def write() -> None:
+        fresh.write_text(text, encoding="utf-8")
+        os.replace(fresh, path)
+
+    patiently(write)

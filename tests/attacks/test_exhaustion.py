@@ -14,9 +14,9 @@ import pytest
 from attackers import Town, town
 from federations import PATIENCE_S, Process
 
-from dovetail.algorithms import apfed
 from dovetail.alignment import psi
 from dovetail.errors import PartyError
+from dovetail.methods import apfed
 from dovetail.network.checkpoint import Save, Saved
 from dovetail.network.stream import MAX_STRANGERS, Stream
 

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
+from dovetail import bench, methods
 from dovetail.cli import bench as command
-from dovetail.cli import methods
 from dovetail.cli.benchrun import Child
 from dovetail.cli.main import app
-from dovetail.cli.runfile import load_run
 from dovetail.errors import DovetailError
-from dovetail.evaluation import bench
+from dovetail.experiment.runfile import load_run
 
 RUNS = Path(__file__).parents[2] / "runs"
 
@@ -156,7 +155,7 @@ def test_runs_on_images_are_known_again(dovetail: Any, here: Any, write_run: Any
 def test_a_run_that_was_stopped_goes_on(
     dovetail: Any, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dovetail.evaluation import RunFolder
+    from dovetail.experiment import RunFolder
 
     here(cell("one", "apfed.epochs=4"))
     epoch = RunFolder.epoch
@@ -261,7 +260,7 @@ def test_every_cell_is_a_run_file_that_trains_what_the_cell_scores() -> None:
             if each.unavailable:
                 continue
             run = load_run(RUNS / each.run, overrides=each.overrides)
-            named = {run.method, *run.rulers, *methods.method_of(run.method).SCORES}
+            named = {run.method, *run.rulers, *methods.method_of(run.method).scores}
             assert set(each.scores) <= named, each.name
 
 

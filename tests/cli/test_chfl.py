@@ -13,11 +13,11 @@ import torch
 
 import dovetail as package
 from dovetail import data as dd
-from dovetail.algorithms import chfl
-from dovetail.cli.runfile import load_run
-from dovetail.cli.setup import load_data, setup
-from dovetail.evaluation import RunFolder
-from dovetail.evaluation.chfl import ChflSetup, pool
+from dovetail.experiment import RunFolder
+from dovetail.experiment.runfile import load_run
+from dovetail.experiment.setup import load_data, setup
+from dovetail.methods import chfl
+from dovetail.methods.chfl.stages import ChflSetup, pool
 from dovetail.models import Columns
 
 RUN = """

@@ -15,10 +15,10 @@ from federations import Federation, free_port
 
 import dovetail as package
 from dovetail import data as dd
-from dovetail.algorithms import chfl
-from dovetail.cli.runfile import load_run
-from dovetail.cli.setup import load_data, setup
-from dovetail.evaluation.chfl import ChflSetup
+from dovetail.experiment.runfile import load_run
+from dovetail.experiment.setup import load_data, setup
+from dovetail.methods import chfl
+from dovetail.methods.chfl.stages import ChflSetup
 from dovetail.network import InProcess
 
 pytestmark = pytest.mark.network

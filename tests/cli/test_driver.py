@@ -191,7 +191,7 @@ def test_a_mistake_in_aligning_is_one_sentence(
 def test_the_settings_of_a_network_are_kept_with_the_run_and_repeat_it(
     federation: Clinics, tmp_path: Path
 ) -> None:
-    from dovetail.cli.runfile import check_run, load_run, resolved
+    from dovetail.experiment.runfile import check_run, load_run, resolved
 
     path = federation.write_run(("wait_s", 'certificates = "certificates/clinic"\nwait_s'))
     settings = resolved(load_run(path), 0)

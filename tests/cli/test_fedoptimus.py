@@ -15,7 +15,7 @@ from owner_files import HERE, write_owners, write_table
 
 import dovetail as package
 from dovetail import data as dd
-from dovetail.cli.runfile import load_run
+from dovetail.experiment.runfile import load_run
 from dovetail.models.owners import load_bottom
 
 RUNS = Path(__file__).parents[2] / "runs" / "fedoptimus"
@@ -206,7 +206,7 @@ def test_rulers_and_a_selection_stand_beside_it(
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     dovetail: Any, write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dovetail.evaluation import RunFolder
+    from dovetail.experiment import RunFolder
 
     run = write()
     whole = dovetail("train", run, "--out", "whole", "-q")

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from dovetail.cli.flare import simulated
-from dovetail.cli.flaresite import CLASSES
-from dovetail.cli.runfile import check_run, load_run
 from dovetail.errors import ConfigError
+from dovetail.experiment.runfile import check_run, load_run
+from dovetail.site.flaresite import CLASSES
 
 RUN = """
 method = "apfed"

@@ -23,21 +23,21 @@ from federations import PATIENCE_S, Federation, free_port
 
 import dovetail as package
 from dovetail import data as dd
-from dovetail.algorithms import chfl
-from dovetail.cli.flaresite import prepare_site
-from dovetail.cli.runfile import load_run
-from dovetail.cli.setup import load_data, setup
-from dovetail.evaluation.chfl import ChflSetup
+from dovetail.experiment.runfile import load_run
+from dovetail.experiment.setup import load_data, setup
+from dovetail.methods import chfl
+from dovetail.methods.chfl.stages import ChflSetup
 from dovetail.models.owners import load_bottom
 from dovetail.network import InProcess
 from dovetail.network.ledger import verify
+from dovetail.site.flaresite import prepare_site
 
 pytestmark = [
     pytest.mark.network,
     pytest.mark.filterwarnings("default"),  # NVFlare's own
 ]
 
-flarehere = pytest.importorskip("dovetail.cli.flarehere", exc_type=ImportError)
+flarehere = pytest.importorskip("dovetail.site.flarehere", exc_type=ImportError)
 
 SITES = ("site-1", "site-2", "site-3")
 

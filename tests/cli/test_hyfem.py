@@ -13,13 +13,13 @@ import torch
 
 import dovetail as package
 from dovetail import data as dd
-from dovetail.algorithms import hyfem
-from dovetail.cli.methods.hyfem import extractors_of, widths_of
-from dovetail.cli.runfile import load_run
-from dovetail.cli.setup import load_data, setup
 from dovetail.errors import ConfigError
-from dovetail.evaluation import RunFolder
-from dovetail.evaluation.hyfem import HyfemSetup
+from dovetail.experiment import RunFolder
+from dovetail.experiment.runfile import load_run
+from dovetail.experiment.setup import load_data, setup
+from dovetail.methods import hyfem
+from dovetail.methods.hyfem.stages import HyfemSetup
+from dovetail.methods.hyfem.wiring import extractors_of, widths_of
 from dovetail.models import Perceptron
 from dovetail.models.blocks import SmallCnn, Unchanged
 from dovetail.network import InProcess

@@ -15,9 +15,9 @@ import torch
 
 from dovetail import data as dd
 from dovetail.cli.inspect import message_sizes
-from dovetail.cli.methods.apfed import ApfedSection, PassiveFields
-from dovetail.evaluation import methods
-from dovetail.evaluation.coverage import Part
+from dovetail.experiment import situations as methods
+from dovetail.experiment.coverage import Part
+from dovetail.methods.apfed.wiring import ApfedSection, PassiveFields
 
 METHODS = ["apfed", "fedoptimus", "chfl", "hyfem"]
 

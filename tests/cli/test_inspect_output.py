@@ -8,7 +8,7 @@ import torch
 from dovetail.cli.inspect import show
 from dovetail.data import PartyData
 from dovetail.errors import ConfigError
-from dovetail.evaluation.coverage import Part
+from dovetail.experiment.coverage import Part
 
 
 @pytest.fixture(autouse=True)

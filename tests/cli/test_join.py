@@ -20,15 +20,11 @@ import pytest
 import torch
 
 from dovetail import data as dd
-from dovetail.algorithms import apfed, vertical
 from dovetail.alignment import psi
 from dovetail.alignment.stored import StoredRows, digest, load_rows, save_rows, training_run
-from dovetail.cli.home import Home, Refusals, Runs
-from dovetail.cli.join import describe
-from dovetail.cli.methods.apfed import PassiveFields
-from dovetail.cli.partyfile import PartyFile, PolicySection, Site, open_site
-from dovetail.cli.teller import Teller
 from dovetail.errors import AlignmentError, ConfigError, PartyError
+from dovetail.methods import apfed, vertical
+from dovetail.methods.apfed.wiring import PassiveFields
 from dovetail.models import Head, Perceptron
 from dovetail.network import InProcess, Message, Party, decode, encode
 from dovetail.network.certificates import Authority, Credentials, certificate_pem, key_pem, new_key
@@ -37,6 +33,10 @@ from dovetail.network.control import Failed
 from dovetail.network.host import Host
 from dovetail.network.ledger import verify
 from dovetail.network.stream import Stream
+from dovetail.site.home import Home, Refusals, Runs
+from dovetail.site.join import describe
+from dovetail.site.partyfile import PartyFile, PolicySection, Site, open_site
+from dovetail.site.teller import Teller
 
 BANK_IDS = np.array([f"P-{number:02d}" for number in range(40)])
 SHOP_IDS = np.array([f"P-{number:02d}" for number in range(50, 10, -1)])
@@ -283,7 +283,7 @@ def test_an_alignment_that_cannot_be_saved_is_not_reported_as_done(
     def full(path: Path, stored: StoredRows) -> None:
         raise AlignmentError(f"cannot write {path}")
 
-    monkeypatch.setattr("dovetail.cli.home.save_rows", full)
+    monkeypatch.setattr("dovetail.site.home.save_rows", full)
     with pytest.raises(PartyError, match="it cannot save its rows of the alignment") as raised:
         psi.align(shop.engine("a2", "psi"), BANK_IDS)
     assert str(shop.home) not in str(raised.value)
@@ -314,7 +314,7 @@ def test_a_member_of_classic_vertical_learning_goes_on_only_when_told_from_where
 def test_states_of_a_drivers_last_runs_are_kept(
     joined: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.cli.home.KEPT_RUNS", 3)
+    monkeypatch.setattr("dovetail.site.home.KEPT_RUNS", 3)
     shop = joined()
     psi.align(shop.engine("a1", "psi"), BANK_IDS)
     other = shop.home / "checkpoints" / "other" / "a1+apfed"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dovetail.algorithms import apfed, chfl, hyfem
-from dovetail.cli.home import Watched
-from dovetail.cli.partyfile import ALGORITHMS
-from dovetail.cli.teller import Activity
 from dovetail.errors import ConfigError
+from dovetail.methods import apfed, chfl, hyfem
 from dovetail.network import Message
+from dovetail.site.home import Watched
+from dovetail.site.partyfile import ALGORITHMS
+from dovetail.site.teller import Activity
 
 
 class Deaf:

@@ -13,7 +13,7 @@ import pytest
 
 from dovetail import __version__
 from dovetail.cli import main as cli
-from dovetail.evaluation import runfolder
+from dovetail.experiment import runfolder
 
 
 def test_help_answers_without_torch() -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from dovetail import data as dd
-from dovetail.cli import methods
-from dovetail.cli.methods import apfed
-from dovetail.cli.setup import Loaded
+from dovetail import methods
 from dovetail.errors import ConfigError
-from dovetail.evaluation import Outcome, score
-from dovetail.evaluation.experiment import Observer, told
+from dovetail.experiment import Outcome, score
+from dovetail.methods.base import Loaded, Method
+from dovetail.methods.outcome import Observer, told
+from dovetail.methods.section import Section
 from dovetail.models import EncoderHead, Head, Model, Perceptron, RandomStream
 from dovetail.network import Checkpoint
 
@@ -51,32 +52,18 @@ class EachAlone:
         return outcome
 
 
-class Guessing:
-    """What a file of ``cli/methods`` has."""
+class Guessing(Method):
+    """What a method of one's own has."""
 
-    STAGES = {"guess": "guessing", "guess-twice": "guessing again"}  # noqa: RUF012
-    SCORES: dict[str, str] = {}  # noqa: RUF012
-    PARTITIONS = ("columns",)
-    DRIVEN_BY = None
+    name = "guessing"
+    Settings = Section
+
+    stages: ClassVar[Mapping[str, str]] = {"guess": "guessing", "guess-twice": "guessing again"}
+    partitions = ("columns",)
 
     def check(self, run: Any, *, where: str) -> None:
         if run.device == "abacus":
             raise ConfigError(f"{where}: no guessing on an abacus")
-
-    def resolved(self, run: Any) -> dict[str, Any]:
-        return {}
-
-    def load_sites(self, run: Any, sites: Any, *, where: str, show_progress: bool) -> Any:
-        raise ConfigError(f"{where}: guessing is simulated only")
-
-    def members(self, site: Any, allowed: Any) -> dict[str, Any]:
-        return {}
-
-    def describe(self, site: Any, agreed: Any) -> tuple[str, ...]:
-        return ()
-
-    def load_driver(self, run: Any, driver: Any, *, where: str) -> Any:
-        raise AssertionError("no driver without an engine that has one")
 
     def setup(self, run: Any, loaded: Loaded, device: torch.device) -> EachAlone:
         return EachAlone(run.method, run.rulers, loaded.data)
@@ -148,15 +135,15 @@ def test_a_method_has_its_own_rulers_partitions_and_checks(dovetail: Any, tmp_pa
     words = "no guessing on an abacus"
     assert words in refused(dovetail("train", "run.toml", "--set", "device=abacus"))
     (tmp_path / "parties.toml").write_text('method = "guess"\nparties = []\n')
-    words = "the run file: guessing is simulated only"
+    words = "the run file: 'guess' is simulated only"
     assert words in refused(dovetail("train", "parties.toml"))
 
 
 def test_the_first_method_that_has_a_stage_trains_it(monkeypatch: pytest.MonkeyPatch) -> None:
     again = Guessing()
-    monkeypatch.setattr(again, "STAGES", {"alone": "guessing alone"}, raising=False)
+    monkeypatch.setattr(again, "stages", {"alone": "guessing alone"}, raising=False)
     monkeypatch.setitem(methods.METHODS, "again", again)
-    assert methods.method_of("alone") is apfed
+    assert methods.method_of("alone") is methods.METHODS["apfed"]
     assert methods.title("apfed", "tvfl-0") == "classic vertical, partners gone: zeros"
 
 

@@ -17,23 +17,24 @@ from owner_files import HERE, NAMES, people, write_owners
 
 import dovetail as package
 from dovetail import data as dd
-from dovetail.algorithms import fedoptimus
-from dovetail.cli import methods
-from dovetail.cli.driver import Coordinator
-from dovetail.cli.home import Refusals, Runs
-from dovetail.cli.methods.owners import relay_alignment
-from dovetail.cli.partyfile import open_site
-from dovetail.cli.runfile import StreamSection, load_run
-from dovetail.cli.setup import Loaded, load_data, setup
-from dovetail.cli.teller import Teller
-from dovetail.cli.together import Asker
+from dovetail import methods
 from dovetail.errors import AlignmentError, ConfigError, PartyError
+from dovetail.experiment.runfile import StreamSection, load_run
+from dovetail.experiment.setup import Loaded, load_data, setup
+from dovetail.methods import fedoptimus
+from dovetail.methods.fedoptimus import predicting
+from dovetail.methods.fedoptimus.owners import relay_alignment
 from dovetail.models.owners import load_bottom
 from dovetail.network import Engine, Message, decode, encode
 from dovetail.network.control import Failed
 from dovetail.network.engine import R, Replies
 from dovetail.network.host import Host
 from dovetail.network.ledger import LedgerFile
+from dovetail.site.asking import Asker
+from dovetail.site.driver import Coordinator
+from dovetail.site.home import Refusals, Runs
+from dovetail.site.partyfile import open_site
+from dovetail.site.teller import Teller
 
 SETTINGS = """
 [fedoptimus]
@@ -251,9 +252,9 @@ class AskingHere(Asker):
         site = open_site(folder / f"{name}.toml")
         section = StreamSection(kind="stream", listen="127.0.0.1:1", partners=(*hosts,))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("dovetail.cli.together.listens", lambda *arguments: None)
-            patch.setattr("dovetail.cli.together.certificates_of", lambda site: folder)
-            super().__init__(site, kept_top(folder, name), section, show_progress=False)
+            patch.setattr("dovetail.site.asking.listens", lambda *arguments: None)
+            patch.setattr("dovetail.site.asking.certificates_of", lambda site: folder)
+            super().__init__(site, kept_top(folder, name), section)
         self.hosts = hosts
         self._numbers = itertools.count(time.time_ns())
 
@@ -293,7 +294,7 @@ def in_one_place(folder: Path, rows: np.ndarray, *owners: str) -> torch.Tensor:
     for name in owners:
         (kept,) = (folder / f"{name}.site" / "models").iterdir()
         bottoms.append(load_bottom(kept))
-    whole = fedoptimus.join(kept_top(folder, "north"), bottoms)
+    whole = predicting.join(kept_top(folder, "north"), bottoms)
     pooled, _ = dd.load("breast-cancer")
     x = pooled.take(rows).x
     assert isinstance(x, dd.Table)

@@ -19,10 +19,10 @@ import torch
 from sklearn.model_selection import train_test_split
 
 from dovetail import data as dd
-from dovetail import evaluation
-from dovetail.algorithms import apfed
-from dovetail.cli.runfile import load_run
-from dovetail.cli.setup import load_data, setup
+from dovetail import experiment
+from dovetail.experiment.runfile import load_run
+from dovetail.experiment.setup import load_data, setup
+from dovetail.methods import apfed
 from dovetail.models import Head, Perceptron
 from dovetail.network import InProcess
 
@@ -250,7 +250,7 @@ def test_a_run_uses_what_align_left_and_aligns_anew_where_it_is_gone(
     assert not list(dealt.folder.glob("*.safetensors"))
     dovetail("align", *dealt.files, "-q")
     with monkeypatch.context() as patched:
-        patched.setattr("dovetail.cli.methods.apfed.align_sites", None)  # not called
+        patched.setattr("dovetail.methods.apfed.wiring.align_sites", None)  # not called
         assert train("stored") == anew
     (dealt.folder / "lab.aligned.safetensors").unlink()
     assert train("again") == anew
@@ -321,7 +321,7 @@ def test_the_rulers_are_what_they_are_on_their_own(dovetail: Any, deal: Any) -> 
     # Classic vertical learning by ids in the clear, of training and of test rows.
     run = load_run(dealt.folder / "run.toml", overrides=("method=tvfl", "rulers=[]"))
     clear = replace(setup(run, 0, load_data(run)), alignment=None, test_alignment=None)
-    ((_, outcome),) = evaluation.run(clear, 0, lambda *_: None)
+    ((_, outcome),) = experiment.run(clear, 0, lambda *_: None)
     assert outcome.scores == {name: {"clinic": rulers[name]} for name in outcome.scores}
     assert len(outcome.scores) == 4
 

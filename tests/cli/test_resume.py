@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dovetail.evaluation import RunFolder
+from dovetail.experiment import RunFolder
 
 LONGER = (
     ("epochs = 2", "epochs = 4"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dovetail import data as dd
-from dovetail.cli.runfile import load_run
+from dovetail.experiment.runfile import load_run
 
 # Read before a test changes the environment.
 DATA = os.environ.get("DOVETAIL_DATA", "nowhere")

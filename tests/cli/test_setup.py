@@ -6,9 +6,9 @@ import tomllib
 
 import torch
 
-from dovetail.cli.runfile import check_run
-from dovetail.cli.setup import load_data, setup
-from dovetail.evaluation import ApfedSetup, pool
+from dovetail.experiment import ApfedSetup, pool
+from dovetail.experiment.runfile import check_run
+from dovetail.experiment.setup import load_data, setup
 
 RUN = """
 method = "apfed-c"

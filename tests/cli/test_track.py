@@ -14,8 +14,8 @@ from mlflow import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dovetail.cli import train
-from dovetail.evaluation import track
-from dovetail.evaluation.track import Tracks, final_scores, numbers_and_texts
+from dovetail.experiment import track
+from dovetail.experiment.track import Tracks, final_scores, numbers_and_texts
 
 Lines = list[dict[str, Any]]
 

@@ -10,9 +10,9 @@ import multiprocessing
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(
     [
-        "dovetail.algorithms.apfed",
+        "dovetail.methods.apfed",
         "dovetail.alignment.psi",
-        "dovetail.cli.join",
+        "dovetail.site.join",
         "dovetail.cli.train",
         "dovetail.network.dialling",
         "dovetail.network.stream",

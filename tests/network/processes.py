@@ -19,10 +19,10 @@ import torch
 from forked import context
 from torch import Tensor
 
-from dovetail.algorithms import apfed
 from dovetail.alignment import Responder
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.errors import NetworkError, TrainingError
+from dovetail.methods import apfed
 from dovetail.models import Head, Perceptron
 from dovetail.network import Message, Party
 from dovetail.network.certificates import Authority, Credentials, certificate_pem, key_pem, new_key

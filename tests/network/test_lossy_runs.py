@@ -32,8 +32,8 @@ import pytest
 import torch
 from lossy_link import ADDRESS, LossyLink
 
-from dovetail.algorithms import apfed
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
+from dovetail.methods import apfed
 from dovetail.models import Head, Perceptron
 from dovetail.network import Engine, InProcess
 from dovetail.network.certificates import Authority, Credentials

@@ -23,9 +23,9 @@ import pytest
 import torch
 from processes import IDS, Answer, Other, Process, Processes, Question
 
-from dovetail.algorithms import apfed
 from dovetail.alignment import align
 from dovetail.errors import ConfigError, NetworkError
+from dovetail.methods import apfed
 from dovetail.network import Engine, InProcess, encode
 from dovetail.network.certificates import Authority, Credentials
 from dovetail.network.dialling import MAX_WAITING, Event, serve

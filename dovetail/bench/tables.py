@@ -1,0 +1,351 @@
+"""The tables and figures of the papers that ``dovetail bench`` makes: the only list of them.
+
+A table is a title and its cells; a cell names a run file of ``runs/``, what the table's columns say
+of it, and where the paper's figures stand in ``papers.toml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dovetail.bench.cells import Cell, Table
+
+APFED = {
+    "alone": "alone (SingleVL)",
+    "apfed-r": "APFed-R",
+    "apfed-c": "APFed-C",
+    "tvfl": "classic, partner present",
+    "tvfl-0": "partner gone: TVFL-0",
+    "tvfl-a": "partner gone: TVFL-A",
+    "tvfl-r": "partner gone: TVFL-R",
+}
+CHFL = {"common": "Common", "local": "Local", "chfl-mu0": "CHFL, μ = 0", "chfl": "CHFL, μ > 0"}
+HYFEM = {
+    "server": "HyFEM, server",
+    "hyfem": "HyFEM, parties",
+    "standalone": "stand-alone, parties",
+    "fedprox": "FedProx",
+    "fedavg": "FedAvg",
+    "pooled": "pooled",
+}
+
+IMAGES = {"mnist": "MNIST", "fmnist": "FMNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100"}
+
+
+def _some(titles: dict[str, str], *names: str) -> dict[str, str]:
+    return {name: titles[name] for name in names}
+
+
+def _apfed_table_2() -> Iterator[Cell]:
+    methods = {
+        "tvfl": _some(APFED, "tvfl", "tvfl-0", "tvfl-a", "tvfl-r"),
+        **{name: _some(APFED, name) for name in ("alone", "apfed-r", "apfed-c")},
+    }
+    for data, title in IMAGES.items():
+        for setting in ("2-1", "2-2", "3-1", "3-2", "3-3"):
+            for method, scores in methods.items():
+                yield Cell(
+                    name=f"{data}-{setting}-{method}",
+                    run=f"apfed/{data}-{setting}-{method}.toml",
+                    labels={"data": title, "setting": setting},
+                    scores=scores,
+                    paper=("apfed-table2", f"{title}, {setting}"),
+                    kind=f"{data}-{method}",
+                )
+
+
+def _apfed_lambda() -> Iterator[Cell]:
+    for data in ("mnist", "cifar10"):
+        for trade_off in ("0", "0.1", "1", "10"):
+            for method in ("alone",) if trade_off == "0" else ("apfed-r", "apfed-c"):
+                # Where it is a cell of Table 2, it is the same run.
+                same = trade_off in ("0", "1")
+                name = f"{data}-2-1-{method}"
+                yield Cell(
+                    name=name if same else f"{name}-lambda-{trade_off}",
+                    run=f"apfed/{name}.toml",
+                    overrides=() if same else (f"apfed.trade_off={float(trade_off)}",),
+                    labels={"data": IMAGES[data], "λ": trade_off},
+                    scores=_some(APFED, method),
+                    # Section 5.3: with λ = 0 both methods are SingleVL.
+                    paper=("apfed-table2", f"{IMAGES[data]}, 2-1") if trade_off == "0" else None,
+                    kind=f"{data}-{method}",
+                )
+
+
+#: Which rows the table has, in how many labels.
+LABELS = {
+    "adult": ("100", "300", "1000", "32561"),
+    "credit": ("100", "300", "1000", "22500"),
+    "fmnist": ("100", "300", "1000"),
+}
+
+
+def _apfed_labels() -> Iterator[Cell]:
+    for data, counts in LABELS.items():
+        image = data == "fmnist"
+        rulers = () if image else ("pooled", "tvfl", "tvfl-0", "tvfl-a", "tvfl-r")
+        for labels in counts:
+            yield Cell(
+                name=f"{data}-labels-{labels}",
+                run=f"apfed/{data}-labels.toml",
+                overrides=(f"data.labels={labels}",),
+                labels={"data": f"{data}, {'accuracy' if image else 'AUC'}", "labels": labels},
+                scores=_some(APFED | {"pooled": "pooled"}, "alone", "apfed-r", "apfed-c", *rulers),
+                score="accuracy" if image else "auc",
+                kind=data,
+            )
+
+
+def _apfed_overlap() -> Iterator[Cell]:
+    said = {"pairwise": "all of the bank's rows", "common": "common rows only"}
+    for overlap, title in said.items():
+        yield Cell(
+            name=f"adult-overlap-{overlap}",
+            run="apfed/adult-overlap.toml",
+            overrides=(f"apfed.overlap={overlap}",),
+            labels={"trained on": f"{title} (`{overlap}`)"},
+            scores=_some(APFED, "alone", "apfed-r", "apfed-c"),
+            score="auc",
+            kind="overlap",
+        )
+
+
+def _chfl(
+    data: str, parties: int, common: int, labels: dict[str, str], paper: tuple[str, str] | None
+) -> Iterator[Cell]:
+    """The three splits of a cell of CHFL's tables."""
+    for split in (0, 1, 2):
+        name = f"{data}-{parties}-{common}"
+        yield Cell(
+            name=f"{name}-split{split}",
+            run=f"chfl/{name}.toml",
+            overrides=(f"data.partition.seed={split}",),
+            labels=labels,
+            scores=CHFL,
+            paper=paper,
+            checkpoint_every=1,
+            kind=f"{data}-{parties}",
+        )
+
+
+def _missing(table: str, column: str, row: str, reason: str) -> Cell:
+    """A row of a table whose data set could not be had."""
+    return Cell(
+        name=row.lower(),
+        run="",
+        labels={column: row},
+        scores=CHFL,
+        paper=(table, row),
+        unavailable=reason,
+    )
+
+
+def _chfl_table_2() -> Iterator[Cell]:
+    for data in ("covertype", "sensorless", "aloi", "helena", "jannis"):
+        if data in ("aloi", "helena"):
+            yield _missing("chfl-table2", "data", data, f"the data set {data} could not be had")
+        else:
+            yield from _chfl(data, 5, 30, {"data": data}, ("chfl-table2", data))
+
+
+def _chfl_table_3() -> Iterator[Cell]:
+    for parties in (2, 5, 10):
+        paper = ("chfl-table3", str(parties))
+        yield from _chfl("covertype", parties, 30, {"parties": str(parties)}, paper)
+
+
+def _chfl_table_4() -> Iterator[Cell]:
+    for row in ("Maximum", "Median", "Minimum"):
+        reason = "its data set, helena, could not be had"
+        yield _missing("chfl-table4", "correlation", row, reason)
+
+
+def _chfl_share() -> Iterator[Cell]:
+    for share in (10, 20, 30, 40, 50):
+        paper = ("chfl-table2", "covertype") if share == 30 else None
+        yield from _chfl("covertype", 5, share, {"common columns, %": str(share)}, paper)
+
+
+HYFEM_CELLS = {
+    "cifar10-12": ("CIFAR-10, 12 blocks, 9 parties", ()),
+    "eurosat-12": ("EuroSAT half, 12 blocks, 9 parties", ()),
+    "cifar10-4": ("CIFAR-10, 4 blocks, 6 parties (C.1)", ("fedprox", "fedavg")),
+    "eurosat-4": ("EuroSAT half, 4 blocks, 6 parties (C.1)", ("fedprox", "fedavg")),
+    "fashion-4": ("Fashion-MNIST, 4 blocks, 6 parties", ()),
+    "covertype-4": ("covertype, 4 groups of columns, 6 parties", ("fedprox", "fedavg")),
+}
+
+
+def _hyfem_figures() -> Iterator[Cell]:
+    for name, (title, common) in HYFEM_CELLS.items():
+        yield Cell(
+            name=name,
+            run=f"hyfem/{name}.toml",
+            labels={"data": title},
+            scores=_some(HYFEM, "server", "hyfem", "standalone", *common, "pooled"),
+            checkpoint_every=8,
+            kind=name,
+        )
+
+
+#: What a run with another matching is called, and its keys; "": as the run file says.
+HYFEM_MATCHING = {
+    "": ("one start, matched every round", ()),
+    "-unmatched": ("one start, never matched", ("match_rounds=0",)),
+    "-own": ("own starts, matched every round", ("start=own",)),
+    "-own-frozen": ("own starts, matched in round 1", ("start=own", "match_rounds=1")),
+    "-own-unmatched": ("own starts, never matched", ("start=own", "match_rounds=0")),
+    "-own-class-weights": (
+        "own starts, matched, `class_weights = true`",
+        ("start=own", "class_weights=true"),
+    ),
+    "-own-free": ('own starts, matched, `width = "free"`', ("start=own", "width=free")),
+    "-own-distance": ('own starts, matched, `cost = "distance"`', ("start=own", "cost=distance")),
+}
+
+
+def _hyfem_matching() -> Iterator[Cell]:
+    for name in ("fashion-4", "cifar10-12"):
+        for suffix, (title, keys) in HYFEM_MATCHING.items():
+            yield Cell(
+                name=f"{name}{suffix}",
+                run=f"hyfem/{name}.toml",
+                overrides=(*(f"hyfem.{key}" for key in keys), "rulers=[]") if keys else (),
+                labels={"data": HYFEM_CELLS[name][0], "matching": title},
+                scores=_some(HYFEM, "server", "hyfem"),
+                checkpoint_every=8,
+                kind=f"{name}{'-matching' if keys else ''}",
+            )
+
+
+FEDOPTIMUS_DATA = {"mnist": "MNIST", "fashion": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+FEDOPTIMUS_ROWS = {
+    "cs-fedavg": "CS + FedAvg",
+    "cs-slowmo": "CS + SlowMo",
+    "cs-kstep": "CS + K-Step",
+    "fedavg": "FedAvg",
+    "slowmo": "SlowMo",
+    "kstep": "K-Step",
+    "fedoptimus": "FedOptimus",
+}
+FEDOPTIMUS_RULERS = {"classic": "classic vertical, one label owner", "pooled": "pooled"}
+
+
+def _fedoptimus_table_1() -> Iterator[Cell]:
+    for data, title in FEDOPTIMUS_DATA.items():
+        for row, method in FEDOPTIMUS_ROWS.items():
+            rulers = FEDOPTIMUS_RULERS if row == "fedoptimus" else {}
+            yield Cell(
+                name=f"{data}-{row}",
+                run=f"fedoptimus/{data}-{row}.toml",
+                labels={"data": title},
+                scores={"fedoptimus": method, **rulers},
+                paper=("fedoptimus-table1", f"{title}, {method}"),
+                checkpoint_every=100,
+                kind=f"{data}-{'rulers' if rulers else 'row'}",
+            )
+
+
+def _fedoptimus_adult() -> Iterator[Cell]:
+    yield Cell(
+        name="adult-4",
+        run="fedoptimus/adult-4.toml",
+        labels={"data": "Adult, 4 data owners, 5 label owners"},
+        scores={
+            "fedoptimus": "FedOptimus",
+            "classic": FEDOPTIMUS_RULERS["classic"],
+            "alone": "each label owner alone",
+            "pooled": "pooled",
+        },
+        checkpoint_every=100,
+        kind="adult-4",
+    )
+
+
+_EVERY = (
+    Table(
+        name="apfed-table2",
+        title="APFed, Table 2: alone, helped, and classic learning with its partner gone",
+        cells=tuple(_apfed_table_2()),
+        note="CIFAR10 is a JPEG copy. CIFAR100: 9999 images stand in for 60,000.",
+    ),
+    Table(
+        name="apfed-lambda",
+        title="APFed, Figures 3 and 4: accuracy against the trade-off λ, setting 2-1",
+        cells=tuple(_apfed_lambda()),
+        x="λ",
+        note="The paper draws curves without numbers; it says that every λ above 0 is better than "
+        "λ = 0 (section 5.3).",
+    ),
+    Table(
+        name="apfed-labels",
+        title="APFed where labels are few (our own)",
+        cells=tuple(_apfed_labels()),
+        against="alone",
+        x="labels",
+        gains=True,
+    ),
+    Table(
+        name="apfed-overlap",
+        title="APFed where rows only partly match: adult, AUC (our own)",
+        cells=tuple(_apfed_overlap()),
+        against="alone",
+    ),
+    Table(
+        name="chfl-table2",
+        title="CHFL, Table II: 5 parties, 30 % of the columns in common",
+        cells=tuple(_chfl_table_2()),
+        against="chfl",
+        note="Of the data: covertype 12,096 rows with natural class shares, sensorless 2,200 of "
+        "58,509 rows, jannis 13,398 of 67,000 training rows.",
+    ),
+    Table(
+        name="chfl-table3",
+        title="CHFL, Table III: number of parties, covertype",
+        cells=tuple(_chfl_table_3()),
+        against="chfl",
+        x="parties",
+        note="12,096 rows with natural class shares; the paper's copy has even ones.",
+    ),
+    Table(
+        name="chfl-table4",
+        title="CHFL, Table IV: correlation of common and unique columns",
+        cells=tuple(_chfl_table_4()),
+    ),
+    Table(
+        name="chfl-share",
+        title="CHFL, Figure 4: share of the columns in common, covertype, 5 parties",
+        cells=tuple(_chfl_share()),
+        against="chfl",
+        x="common columns, %",
+        note="The paper draws curves; the figures at 30 % are its Table II's.",
+    ),
+    Table(
+        name="hyfem-figures",
+        title="HyFEM, Figures 4, 5, 9 and 10: server and parties beside rulers",
+        cells=tuple(_hyfem_figures()),
+        rounds=True,
+        note="The paper draws curves without numbers.",
+    ),
+    Table(
+        name="hyfem-matching",
+        title="HyFEM: what the matching buys (our own)",
+        cells=tuple(_hyfem_matching()),
+    ),
+    Table(
+        name="fedoptimus-table1",
+        title="FedOptimus, Table 1: test accuracy of seven settings",
+        cells=tuple(_fedoptimus_table_1()),
+        note="The paper's figures above 98 % on Fashion-MNIST and CIFAR-10 are above what the "
+        "pooled network reaches: read them beside that line.",
+    ),
+    Table(
+        name="fedoptimus-adult",
+        title="FedOptimus on a table (our own)",
+        cells=tuple(_fedoptimus_adult()),
+    ),
+)
+
+#: Name -> table.
+TABLES: dict[str, Table] = {table.name: table for table in _EVERY}

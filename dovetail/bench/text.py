@@ -1,0 +1,174 @@
+"""A table as Markdown for people, and its runs as JSON lines for programs."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dovetail.bench.cells import Line, Run, Table, mean_and_spread, told_numbers
+from dovetail.errors import ConfigError
+from dovetail.network.patience import write_text
+
+#: At or above the paper's figure, as printed; and below it.
+ABOVE, BELOW = "▲", "▼"
+
+
+def json_line(table: str, run: Run, **more: Any) -> str:
+    """One run, flat, so that pandas reads it; scores are fractions.
+
+    Args:
+        more: what else is told of the run.
+    """
+    cell = run.cell
+    line = {
+        "bench": table,
+        "cell": cell.name,
+        **cell.labels,
+        "seed": run.seed,
+        **more,
+        "run": cell.run,
+        "score": cell.score,
+        **run.scores,
+        "seconds": round(run.seconds, 1),
+    }
+    return json.dumps(line, ensure_ascii=False) + "\n"
+
+
+def machine() -> dict[str, str]:
+    """What the runs of today are made with."""
+    return {
+        "date": date.today().isoformat(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+    }
+
+
+def difference(line: Line) -> str:
+    """Ours less the paper's, with its mark.
+
+    >>> from dovetail.bench.cells import Figure
+    >>> difference(Line({}, "alone", Figure(95.24, 0.12), [95.2, 95.0]))
+    '▼ −0.14'
+    >>> difference(Line({}, "alone", Figure(95.24, 0.12), [95.239, 95.241]))
+    '▲ +0.00'
+    """
+    value = line.difference
+    if value is None:
+        return ""
+    return f"{ABOVE if value >= 0 else BELOW} {signed(value)}"
+
+
+def signed(value: float, spread: float | None = None) -> str:
+    """A difference, with its sign."""
+    sign = "−" if value < 0 else "+"
+    return sign + told_numbers(abs(value), spread)
+
+
+def grid(table: Table, lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
+    """Names of the columns, and the cells of the table as text."""
+    labels = list(lines[0].labels) if lines else []
+    compared = any(line.paper is not None for line in lines)
+    gained = any(line.gains for line in lines)
+    titles = {score: title for cell in table.cells for score, title in cell.scores.items()}
+    names = [*labels, "method"]
+    names += ["paper %"] if compared else []
+    names += ["here %"]
+    names += ["here − paper"] if compared else []
+    names += [f"less {titles[table.against]}"] if gained else []
+    names += ["runs"]
+    rows = []
+    for line in lines:
+        row = [*(line.labels[name] for name in labels), line.method]
+        row += [str(line.paper or "")] if compared else []
+        row += [told_numbers(line.mean, line.spread) if line.values else ""]
+        row += [difference(line)] if compared else []
+        row += [_gain(line)] if gained else []
+        done = len(line.values)
+        row += [str(done) if done == line.planned else f"{done} of {line.planned}"]
+        rows.append(row)
+    return names, rows
+
+
+def _gain(line: Line) -> str:
+    return signed(*mean_and_spread(line.gains)) if line.gains else ""
+
+
+def markdown(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table.
+
+    >>> print(markdown(["a", "b"], [["1", "2"]]), end="")
+    | a | b |
+    | --- | --- |
+    | 1 | 2 |
+    """
+    every = [names, ["---"] * len(names), *rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in every)
+
+
+def page(
+    table: Table,
+    lines: Sequence[Line],
+    *,
+    command: str,
+    about: Mapping[str, Any],
+    left_out: Mapping[str, Sequence[str]],
+    picture: str = "",
+) -> str:
+    """The Markdown page of a table.
+
+    Args:
+        command: that made it.
+        about: what it was made with.
+        left_out: reason -> cells that have no figures for it.
+        picture: file name of a picture beside it.
+    """
+    text = f"# {table.title}\n\n`{command}`\n\n{body(table, lines)}"
+    if picture:
+        text += f"\n![{table.title}]({picture})\n"
+    for reason, cells in left_out.items():
+        text += f"\nNot here: {', '.join(cells)}: {reason}\n"
+    said = ", ".join(f"{key} {value}" for key, value in about.items())
+    return f"{text}\n{said}.\n"
+
+
+def body(table: Table, lines: Sequence[Line]) -> str:
+    """The table and what has to be said with it; only lines that have figures."""
+    told = [line for line in lines if line.values]
+    text = markdown(*grid(table, told)) if told else "Nothing has run yet.\n"
+    said = []
+    if any(line.paper is not None for line in told):
+        said.append(
+            f"Paper: {table.source}. {ABOVE} at or above the paper's figure, {BELOW} below it."
+        )
+    if any(len(line.values) > 1 for line in told):
+        said.append("± is the standard deviation over the runs.")
+    if any(line.gains for line in told):
+        said.append('"less": the difference run by run, and its spread.')
+    if table.note:
+        said.append(table.note)
+    return text + "".join(f"\n{sentence}\n" for sentence in [" ".join(said)] if said)
+
+
+def put_into(path: Path, name: str, text: str) -> None:
+    """Put a table between its marks in a page: <!-- bench NAME --> and <!-- /bench NAME -->.
+
+    Raises:
+        ConfigError: the page is not there, or lacks the marks.
+    """
+    try:
+        whole = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the page {path}: {error}") from None
+    start, end = f"<!-- bench {name} -->", f"<!-- /bench {name} -->"
+    pattern = re.compile(rf"({re.escape(start)}\n).*?({re.escape(end)})", re.DOTALL)
+    if not pattern.search(whole):
+        raise ConfigError(f"{path} lacks the lines {start} and {end}, between which the table goes")
+    write_text(path, pattern.sub(lambda match: f"{match[1]}{text}{match[2]}", whole, count=1))

@@ -1,7 +1,0 @@
-"""One self-contained page of one run, or of several side by side."""
-
-from dovetail.evaluation.report.folder import Run, Seed, read_run
-from dovetail.evaluation.report.page import Coverage, html
-from dovetail.evaluation.report.tables import Names
-
-__all__ = ["Coverage", "Names", "Run", "Seed", "html", "read_run"]

@@ -1,0 +1,246 @@
+"""How a run file deals one pooled data set out to parties: a section for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Protocol
+
+from pydantic import Field
+
+from dovetail import data as dd
+from dovetail.errors import ConfigError
+from dovetail.methods.section import PartyName, Section
+
+
+class DataKeys(Protocol):
+    """What all kinds share: [data] of a run file."""
+
+    @property
+    def task(self) -> Literal["classification", "regression"]: ...
+    @property
+    def split_seed(self) -> int: ...
+    @property
+    def categorical(self) -> tuple[str, ...]: ...
+    @property
+    def max_categories(self) -> int: ...
+
+
+class PartitionSection(Section):
+    """What every kind has."""
+
+    of_tables: ClassVar[bool]  # else of images only
+
+    def party_names(self) -> tuple[str, ...]:
+        """All parties, in their order."""
+        raise NotImplementedError
+
+    def active_party(self) -> str | None:
+        """The only party with labels; None where several have them."""
+        raise NotImplementedError
+
+    def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
+        """The parties' data; ``section`` has the settings that all kinds share."""
+        raise NotImplementedError
+
+
+class StripsSection(PartitionSection):
+    """Images cut into strips; setting m-i of the paper is views = m, active = i."""
+
+    of_tables = False
+
+    kind: Literal["strips"]
+    views: int = Field(ge=1)
+    active: int = Field(default=1, ge=1)
+    axis: Literal["height", "width"] = "height"
+
+    def party_names(self) -> tuple[str, ...]:
+        return tuple(f"view-{i}" for i in range(1, self.views + 1))
+
+    def active_party(self) -> str:
+        return f"view-{self.active}"
+
+    def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
+        return dd.strips(
+            train,
+            test,
+            views=self.views,
+            active=self.active,
+            axis=self.axis,
+            regression=section.task == "regression",
+        )
+
+
+class ColumnsSection(PartitionSection):
+    """A table's columns by party; names take ``*`` and ``[0-3]``."""
+
+    of_tables = True
+
+    kind: Literal["columns"]
+    parties: dict[PartyName, tuple[str, ...]]
+    active: str
+    overlap: float | dict[str, float] = 1.0  # share of the active's training rows, by party
+
+    def party_names(self) -> tuple[str, ...]:
+        return tuple(self.parties)
+
+    def active_party(self) -> str:
+        return self.active
+
+    def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
+        return dd.columns(
+            train,
+            test,
+            parties=self.parties,
+            active=self.active,
+            overlap=self.overlap,
+            seed=section.split_seed,
+            categorical=section.categorical,
+            max_categories=section.max_categories,
+            regression=section.task == "regression",
+        )
+
+
+class CommonUniqueSection(PartitionSection):
+    """A table's rows dealt out; a share of its columns is at all parties, the rest at one each."""
+
+    of_tables = True
+
+    kind: Literal["common-unique"]
+    parties: int | tuple[PartyName, ...] = 5
+    common: float = Field(default=0.3, gt=0, le=1)  # share of the columns
+    validation: float = Field(default=0.25, ge=0, lt=1)  # share of each party's rows
+    seed: int = Field(default=0, ge=0)  # which columns and rows go where
+
+    def party_names(self) -> tuple[str, ...]:
+        if isinstance(self.parties, int):
+            return tuple(f"party-{i}" for i in range(1, self.parties + 1))
+        return self.parties
+
+    def active_party(self) -> None:
+        return None
+
+    def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
+        if section.task == "regression":
+            raise ConfigError("common-unique deals out rows with classes, not numbers, as labels")
+        return dd.common_unique(
+            train,
+            test,
+            parties=self.parties,
+            common=self.common,
+            validation=self.validation,
+            seed=self.seed,
+            categorical=section.categorical,
+            max_categories=section.max_categories,
+        )
+
+
+class ShareSection(Section):
+    """One party's part: blocks by name, glob or place, and classes by place, from 1."""
+
+    party: PartyName
+    blocks: tuple[str, ...]
+    classes: tuple[int, ...]
+    rows: float = 1.0  # share of each class's training rows
+
+
+class BlocksSection(PartitionSection):
+    """Blocks and classes by party, as a table says: images cut into regions, or named columns."""
+
+    of_tables = True
+
+    kind: Literal["blocks"]
+    blocks: Literal["quadrants", "quadrants-channels"] | dict[str, tuple[str, ...]]
+    assignment: str | tuple[ShareSection, ...]  # a CSV file, or what it would say
+    disjoint: bool = False  # no two parties share a training row
+    seed: int = Field(default=0, ge=0)  # which rows go where
+
+    def party_names(self) -> tuple[str, ...]:
+        return tuple(share.party for share in self._shares())
+
+    def active_party(self) -> None:
+        return None
+
+    def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
+        if section.task == "regression":
+            raise ConfigError("blocks deals out rows with classes, not numbers, as labels")
+        return dd.blocks(
+            train,
+            test,
+            blocks=self.blocks,
+            assignment=self._shares(),
+            disjoint=self.disjoint,
+            seed=self.seed,
+            categorical=section.categorical,
+            max_categories=section.max_categories,
+        )
+
+    def _shares(self) -> list[dd.Share]:
+        if isinstance(self.assignment, str):
+            return dd.read_assignment(self.assignment)
+        return [dd.Share(**share.model_dump()) for share in self.assignment]
+
+
+def shares(path: Path) -> list[dict[str, Any]]:
+    """What a CSV file of shares says, as a run file may say it itself: a run keeps a copy.
+
+    Raises:
+        DataError: a file that cannot be read as such a table.
+    """
+    return [
+        {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in asdict(share).items()
+        }
+        for share in dd.read_assignment(path)
+    ]
+
+
+class OwnersSection(PartitionSection):
+    """Columns or strips over data owners, labels over label owners."""
+
+    of_tables = True
+
+    kind: Literal["owners"]
+    # A number, names, or name -> globs of its columns.
+    data_owners: int | tuple[PartyName, ...] | dict[PartyName, tuple[str, ...]]
+    label_owners: int | tuple[PartyName, ...]
+    axis: Literal["height", "width"] = "height"  # of images: the side that is cut
+    skew: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # Dirichlet, over classes
+    validation: float = Field(default=0.0, ge=0, lt=1)  # share of each label owner's rows
+    seed: int = Field(default=0, ge=0)  # which columns and rows go where
+
+    def party_names(self) -> tuple[str, ...]:
+        return (*self._names(self.data_owners, "data"), *self._names(self.label_owners, "label"))
+
+    def active_party(self) -> None:
+        return None
+
+    def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
+        return dd.owners(
+            train,
+            test,
+            data_owners=self.data_owners,
+            label_owners=self.label_owners,
+            axis=self.axis,
+            skew=self.skew,
+            validation=self.validation,
+            seed=self.seed,
+            categorical=section.categorical,
+            max_categories=section.max_categories,
+            regression=section.task == "regression",
+        )
+
+    @staticmethod
+    def _names(given: int | Iterable[str], kind: str) -> tuple[str, ...]:
+        if isinstance(given, int):
+            return tuple(f"{kind}-{place}" for place in range(1, given + 1))
+        return tuple(given)
+
+
+#: Every kind that ``partition = { kind = ... }`` may be.
+AnyPartition = Annotated[
+    StripsSection | ColumnsSection | CommonUniqueSection | BlocksSection | OwnersSection,
+    Field(discriminator="kind"),
+]

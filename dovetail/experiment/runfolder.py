@@ -1,0 +1,295 @@
+"""The folder of a run: settings, metrics, result, ledger and models, in files others can open."""
+
+from __future__ import annotations
+
+import json
+import platform
+import secrets
+import shutil
+import tomllib
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import tomli_w
+
+from dovetail.errors import CheckpointError, ConfigError
+from dovetail.methods.outcome import Outcome, mean_over, number
+from dovetail.models.metrics import mean_and_spread
+from dovetail.network import Checkpoint
+from dovetail.network.patience import write_text
+
+#: What of ``[engine]`` results depend on; the rest says how partners are reached.
+_ENGINE = ("kind", "partners", "precision")
+
+
+def _settings(run: Mapping[str, Any]) -> dict[str, Any]:
+    """What must be the same when a run is resumed."""
+    engine = run.get("engine")
+    if not isinstance(engine, Mapping):
+        return dict(run)
+    return {**run, "engine": {key: engine[key] for key in _ENGINE if key in engine}}
+
+
+class RunFolder:
+    """One seed's folder; a context that keeps ``metrics.jsonl`` open.
+
+    ``run.toml`` is the run file as resolved, ``metrics.jsonl`` has a line per epoch or round as it
+    ends, ``result.json`` is written last, so that a folder with it is a run that finished. Until
+    then ``checkpoint/STAGE`` has what a run that was stopped goes on from: the stage's state, or
+    its ``outcome.json`` once it is done.
+
+    Args:
+        path: the folder.
+        run: the settings; a JSON- and TOML-ready dict.
+        seed: of the run.
+        method: the stage that the run is about; its models are kept.
+        resume: go on from what an earlier run of the same settings left.
+        every: epochs or rounds from one checkpoint to the next; 0 saves none.
+
+    Attributes:
+        id: tells this run from others of the same settings; a resumed run has that of the run it
+            goes on with.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        run: Mapping[str, Any],
+        *,
+        seed: int,
+        method: str,
+        resume: bool = False,
+        every: int = 1,
+    ) -> None:
+        self.path = path
+        self._run = run
+        self._seed = seed
+        self._method = method
+        self._resume = resume
+        self._every = every
+        self._stages: dict[str, dict[str, Any]] = {}
+        self._ledger: list[dict[str, Any]] = []
+
+    def __enter__(self) -> RunFolder:
+        lines: list[str] = []
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            # What an earlier run left here must not pass for this one's.
+            for name in ("result.json", "ledger.jsonl"):
+                (self.path / name).unlink(missing_ok=True)
+            if self._resume and self._checkpoints.exists():
+                self._check_settings()
+                self._take_up()
+                lines = self._kept_lines()
+            else:
+                shutil.rmtree(self._checkpoints, ignore_errors=True)
+            if self._method not in self._stages:
+                for pattern in ("models/*/model.json", "models/*/bottom.json"):
+                    for model in self.path.glob(pattern):
+                        shutil.rmtree(model.parent)
+            self.name(self._kept_id() or secrets.token_hex(8))
+            write_text(self.path / "run.toml", tomli_w.dumps(self._run))
+            write_text(self.path / "metrics.jsonl", "".join(lines))
+            self._metrics = (self.path / "metrics.jsonl").open("a", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write the run folder {self.path}: {error.strerror}"
+            ) from None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._metrics.close()
+
+    def name(self, id: str) -> None:
+        """Give the run this id."""
+        self.id = id
+        if self._every:
+            self._checkpoints.mkdir(parents=True, exist_ok=True)
+            write_text(self._checkpoints / "id", id)
+
+    def _kept_id(self) -> str:
+        path = self._checkpoints / "id"
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    @property
+    def stages(self) -> Collection[str]:
+        """The stages that are done."""
+        return self._stages.keys()
+
+    def checkpoint(self, stage: str) -> Checkpoint:
+        """Where a stage is saved, and goes on from."""
+        if not self._every:
+            return Checkpoint.none()
+        about = {"stage": stage, "run": _settings(self._run)}
+        return Checkpoint(self._checkpoints / stage, about=about, every=self._every)
+
+    def epoch(self, stage: str, line: Mapping[str, Any]) -> None:
+        """Append one line to ``metrics.jsonl``."""
+        self._metrics.write(json.dumps({"stage": stage, **line}) + "\n")
+        self._metrics.flush()
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What ``metrics.jsonl`` has so far."""
+        text = (self.path / "metrics.jsonl").read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()]
+
+    def stage(self, stage: str, outcome: Outcome) -> None:
+        """Keep what a stage gave."""
+        if stage == self._method:
+            for party, model in outcome.models.items():
+                model.save(self.path / "models" / party)
+            for party, bottom in outcome.bottoms.items():
+                bottom.save(self.path / "models" / party)
+        done = {
+            "seconds": outcome.seconds,
+            "bytes": outcome.ledger.bytes_by_party(),
+            "missed": outcome.missed,
+            "scores": outcome.scores,
+            "models": list(outcome.models),
+        }
+        ledger = [{"stage": stage, **line} for line in outcome.ledger.lines()]
+        if self._every:
+            (self._checkpoints / stage).mkdir(parents=True, exist_ok=True)
+            write_text(
+                self._checkpoints / stage / "outcome.json",
+                json.dumps({"stage": done, "ledger": ledger}) + "\n",
+            )
+        self._add(stage, done, ledger)
+
+    def finish(self) -> dict[str, Any]:
+        """Write ``ledger.jsonl`` and ``result.json``; gives the result."""
+        lines = "".join(json.dumps(line) + "\n" for line in self._ledger)
+        write_text(self.path / "ledger.jsonl", lines)
+        method = self._stages[self._method]
+        scores = {
+            name: each for done in self._stages.values() for name, each in done["scores"].items()
+        }
+        own = scores.pop(self._method, {party: {} for party in method["models"]})
+        result = {
+            "method": self._method,
+            "seed": self._seed,
+            "parties": own,
+            **({"mean": mean_over(own)} if len(own) > 1 else {}),
+            "rulers": {name: mean_over(each) for name, each in scores.items()},
+            "seconds": method["seconds"],
+            "bytes": method["bytes"],
+            "missed": method["missed"],
+            "stages": {
+                stage: {name: told for name, told in done.items() if name != "models"}
+                for stage, done in self._stages.items()
+            },
+            "versions": versions("dovetail", "torch"),
+        }
+        write_text(self.path / "result.json", json.dumps(result, indent=2) + "\n")
+        shutil.rmtree(self._checkpoints, ignore_errors=True)
+        return result
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.path / "checkpoint"
+
+    def _add(self, stage: str, done: dict[str, Any], ledger: list[dict[str, Any]]) -> None:
+        self._stages[stage] = done
+        self._ledger += ledger
+
+    def _check_settings(self) -> None:
+        """Refuse to go on with other settings: the stages would not be of one run.
+
+        Raises:
+            ConfigError: naming the keys that differ.
+        """
+        path = self.path / "run.toml"
+        try:
+            then = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            then = {}
+        then, now = _settings(then), _settings(self._run)
+        differing = sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
+        if differing:
+            raise ConfigError(
+                f"{self.path} holds a run that was stopped, of other settings ({path.name} differs "
+                f"in {', '.join(differing)}); resume with the same, or start anew without --resume"
+            )
+
+    def _take_up(self) -> None:
+        """Stages that are done already."""
+        for path in sorted(
+            self._checkpoints.glob("*/outcome.json"), key=lambda p: p.stat().st_mtime_ns
+        ):
+            try:
+                kept = json.loads(path.read_text(encoding="utf-8"))
+                self._add(path.parent.name, kept["stage"], kept["ledger"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise CheckpointError(
+                    f"{path} is damaged ({error}); start anew without --resume"
+                ) from None
+
+    def _kept_lines(self) -> list[str]:
+        """The lines of stages that are done, and of what the others' checkpoints have."""
+        kept = []
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return []
+        for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            try:
+                line = json.loads(text)
+            except ValueError:  # cut off in the middle, as the last one can be
+                continue
+            stage = line["stage"]
+            done = 0 if stage in self._stages else self.checkpoint(stage).done()
+            if stage in self._stages or 0 < done >= number(line):
+                kept.append(text)
+        return kept
+
+
+def summarise(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """One result over several seeds: every score's mean and spread."""
+    first = results[0]
+    return {
+        "method": first["method"],
+        "seeds": [result["seed"] for result in results],
+        "parties": {
+            name: mean_and_spread([result["parties"][name] for result in results])
+            for name in first["parties"]
+        },
+        **(
+            {"mean": mean_and_spread([result["mean"] for result in results])}
+            if "mean" in first
+            else {}
+        ),
+        "rulers": {
+            name: mean_and_spread([result["rulers"][name] for result in results])
+            for name in first["rulers"]
+        },
+        "seconds": sum(result["seconds"] for result in results) / len(results),
+        "bytes": first["bytes"],
+        "missed": {str(result["seed"]): result["missed"] for result in results if result["missed"]},
+    }
+
+
+def finished(path: Path, run: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The result of a run of these settings that finished in this folder, or None."""
+    try:
+        settings = tomllib.loads((path / "run.toml").read_text(encoding="utf-8"))
+        result = json.loads((path / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return result if _settings(settings) == _settings(run) and isinstance(result, dict) else None
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Package -> version, of those that are installed as packages, and of Python."""
+    found = {}
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return {**found, "Python": platform.python_version()}

@@ -1,0 +1,84 @@
+"""What a run file says, as values: data read and dealt out, names replaced by what they name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from dovetail import data as dd
+from dovetail import methods
+from dovetail.errors import ConfigError
+from dovetail.experiment.runfile import DataSection, RunFile
+from dovetail.methods.base import SILENT, Driver, Loaded, Talk
+from dovetail.methods.outcome import Setup
+from dovetail.models import generator
+from dovetail.models.devices import device
+from dovetail.site.partyfile import open_sites
+
+
+def load_data(run: RunFile, *, driver: Driver | None = None, talk: Talk = SILENT) -> Loaded:
+    """Read what a run needs: a pooled set to deal out, or every party's own file.
+
+    With a driver its own file is read, if it has one, and its partners are waited for.
+    """
+    if run.data is not None:
+        return Loaded(_load_pooled(run.data), run.data.partition.active_party())
+    method, where = methods.method_of(run.method), "the run file"
+    if driver is not None:
+        sites = driver.sites
+        parts = method.load_driver(run, driver, where=where)
+    else:
+        assert run.parties is not None
+        sites = open_sites(tuple(Path(file) for file in run.parties))
+        parts = method.load_sites(run, sites, where=where, talk=talk)
+    data, alignment, test_alignment = parts
+    labelled = [name for name, party in data.train.parties.items() if party.labels is not None]
+    active = labelled[0] if len(labelled) == 1 else None
+    connect = None if driver is None else driver.connect
+    return Loaded(data, active, sites, alignment, test_alignment, connect)
+
+
+def setup(run: RunFile, seed: int, loaded: Loaded) -> Setup:
+    """Everything that one seed's run is a function of.
+
+    Raises:
+        ConfigError: more labels asked for than there are, or an unknown device.
+    """
+    if run.data is not None and run.data.labels is not None:
+        loaded = _with_labels(loaded, run.data.labels, seed)
+    return methods.method_of(run.method).setup(run, loaded, device(run.device))
+
+
+def _with_labels(loaded: Loaded, num_labels: int, seed: int) -> Loaded:
+    """Labels on so many rows of each party that has labels."""
+    data = loaded.data
+    for name, party in data.train.parties.items():
+        if party.labels is not None:
+            data = dd.keep_labels(data, name, num_labels, generator(seed, name, "kept labels"))
+    return replace(loaded, data=data)
+
+
+def _load_pooled(section: DataSection) -> dd.Partitioned:
+    """One data set, split and dealt out."""
+    classify = section.task == "classification"
+    train, test = dd.load(
+        section.source,
+        label=section.label,
+        id=section.id,
+        test_source=section.test_source,
+        split_column=section.split_column,
+    )
+    if test is None:
+        if section.test is None:
+            raise ConfigError(
+                f"{section.source} has no test rows of its own: set data.test to a share, such as "
+                "0.25, or name data.test_source or data.split_column"
+            )
+        train, test = dd.split(train, test=section.test, seed=section.split_seed, stratify=classify)
+    elif section.test is not None:
+        raise ConfigError(
+            f"{section.source} has {test.num_rows} test rows of its own; leave data.test out"
+        )
+    if section.rows is not None:
+        train = dd.subset(train, rows=section.rows, seed=section.split_seed, stratify=classify)
+    return section.partition.deal(train, test, section)

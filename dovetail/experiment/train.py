@@ -1,0 +1,183 @@
+"""Trains every seed of a run into its folder; what ``dovetail train`` and ``dovetail.fit`` do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from typing import Any, Protocol
+
+from dovetail import methods
+from dovetail.errors import ConfigError
+from dovetail.experiment.runfile import RunFile, resolved
+from dovetail.experiment.runfolder import RunFolder, finished, summarise
+from dovetail.experiment.setup import load_data, setup
+from dovetail.experiment.stages import run as run_stages
+from dovetail.experiment.track import Tracks
+from dovetail.experiment.track import check as check_trackers
+from dovetail.methods.base import SILENT, Epochs, Talk
+from dovetail.methods.outcome import Setup
+from dovetail.models.devices import device
+from dovetail.network.certificates import certificate_name
+from dovetail.network.patience import write_text
+from dovetail.site.driver import Coordinator, Driver, coordinator_name, listens, stream_driver
+from dovetail.site.engines import FlareSection, StreamSection
+from dovetail.site.partyfile import fingerprints, open_site
+
+
+class Drive(Protocol):
+    """Opens the driver of a run whose partners are elsewhere."""
+
+    def __call__(
+        self, run: RunFile, *, talk: Talk = SILENT
+    ) -> AbstractContextManager[Driver | Coordinator | None]: ...
+
+
+def open_driver(
+    run: RunFile, *, talk: Talk = SILENT
+) -> AbstractContextManager[Driver | Coordinator | None]:
+    """The driver of a run whose partners are elsewhere; None where every party is in this process.
+
+    Raises:
+        ConfigError: see ``Driver`` and ``Coordinator``.
+    """
+    section = run.engine
+    if isinstance(section, FlareSection):
+        raise ConfigError(
+            "the run is a job of an NVFlare federation: dovetail flare export RUN --out DIR makes "
+            "it, and dovetail flare simulate RUN runs it here"
+        )
+    if not isinstance(section, StreamSection):
+        return nullcontext()
+    if run.parties is None:
+        name = certificate_name(coordinator_name(section))
+        reach = listens(section, coordinator_name(section), Path("certificates") / name)
+        return Coordinator(section, Path(f"{name}.site"), reach, talk=talk)
+    (own,) = run.parties
+    return stream_driver(open_site(Path(own)), section, talk=talk)
+
+
+def train_seeds(
+    run: RunFile,
+    out: Path,
+    seeds: tuple[int, ...],
+    *,
+    resume: bool,
+    talk: Talk = SILENT,
+    drive: Drive = open_driver,
+) -> dict[str, Any]:
+    """Train each seed; the result of the one, or the summary of several.
+
+    ``drive`` opens the lines to partners who are elsewhere.
+
+    Raises:
+        ConfigError: the folder holds something that is no run.
+    """
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"each seed is run once, got {list(seeds)}; name each seed once")
+    alone = len(seeds) == 1
+    folders = {seed: out if alone else out / f"seed-{seed}" for seed in seeds}
+    check_folder(out)
+    if not alone:  # a summary says that all seeds finished
+        (out / "result.json").unlink(missing_ok=True)
+    results = []
+    loaded = driver = None
+    check_trackers(run.track.to)
+    with ExitStack() as stack:
+        for seed, folder in folders.items():
+            settings = resolved(run, seed)
+            if run.parties is not None:
+                settings["sha256"] = fingerprints(tuple(Path(file) for file in run.parties))
+            done = finished(folder, settings) if resume else None
+            if done is not None:
+                results.append(done)
+                continue
+            if loaded is None:
+                device(run.device)  # one that is not there is told before data are read
+                driver = stack.enter_context(drive(run, talk=talk))
+                loaded = load_data(run, driver=driver, talk=talk)
+            task = setup(run, seed, loaded)
+            title = "" if alone else f"seed {seed} "
+            with (
+                RunFolder(
+                    folder,
+                    settings,
+                    seed=seed,
+                    method=run.method,
+                    resume=resume,
+                    every=run.checkpoint_every,
+                ) as kept,
+                talk.epochs(title) as progress,
+            ):
+                if driver is not None:
+                    kept.name(driver.begin(seed, kept.id))
+                name = out.name if alone else f"{out.name} {folder.name}"
+                with open_tracks(run, settings, kept, name=name) as tracks:
+                    results.append(_train(task, seed, kept, progress, tracks, talk))
+    if alone:
+        return results[0]
+    summary = summarise(results)
+    write_text(out / "result.json", json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def open_tracks(run: RunFile, settings: Mapping[str, Any], kept: RunFolder, *, name: str) -> Tracks:
+    """Where the run is watched as it goes on; of its settings, those that matter to its method.
+
+    Raises:
+        ConfigError: a tracker that cannot be reached.
+    """
+    own = methods.method_of(run.method)
+    others = {section for section, method in methods.every().items() if method is not own}
+    return Tracks(
+        run.track.to,
+        kept.path,
+        {key: value for key, value in settings.items() if key not in others},
+        name=name,
+        id=kept.id,
+        kept=kept.lines(),
+        uri=run.track.uri,
+        experiment=run.track.experiment,
+    )
+
+
+def _train(
+    task: Setup,
+    seed: int,
+    kept: RunFolder,
+    progress: Epochs,
+    tracks: Tracks,
+    talk: Talk,
+) -> dict[str, Any]:
+    """Train one seed into its folder."""
+
+    def observe(stage: str, total: int, line: dict[str, Any]) -> None:
+        kept.epoch(stage, line)
+        tracks.line(stage, line)
+        progress.epoch(stage, total, line)
+
+    stages = run_stages(task, seed, observe, checkpoint=kept.checkpoint, skip=kept.stages)
+    for stage, outcome in stages:
+        kept.stage(stage, outcome)
+        for party, missed in outcome.missed.items():
+            unit = "steps" if "steps" in missed else "rounds"
+            talk.warn(
+                f"party {party!r} was left out of {missed[unit]} of "
+                f"{missed['of']} {unit}; first in {missed['first']}"
+            )
+    result = kept.finish()
+    tracks.finish(result)
+    return result
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a folder that holds something other than a run."""
+    if out.is_file():
+        raise ConfigError(f"{out} is a file; name a folder with --out")
+    if out.is_dir() and any(out.iterdir()):
+        # Not run.toml: a user's own has that name too.
+        known = {"result.json", "metrics.jsonl", "value.json", "value.jsonl"}
+        names = {entry.name for entry in out.iterdir()}
+        if not names & known and not any(name.startswith("seed-") for name in names):
+            raise ConfigError(f"{out} holds other files; name an empty folder with --out")

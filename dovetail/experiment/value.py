@@ -1,0 +1,562 @@
+"""What each partner of a vertical run is worth: mutual information, leave-one-out, Shapley.
+
+Mutual information is that of a partner's columns with the label owner's labels, by
+``algorithms.selection``; nothing is trained. The other two are differences of the test score v of
+the run trained with some partners only (a coalition), in the score's better direction:
+
+    leave-one-out_p = v(all) - v(all without p)
+    Shapley_p = sum over S without p of |S|! (P - |S| - 1)! / P! (v(S + p) - v(S))
+
+A partner whose columns another has as well is worth nothing to the first, and half to the second:
+Shapley's values add up to v(all) - v(none), and equal partners are worth the same. Beyond
+``EXACT_PARTNERS`` the mean over random orders in which partners join stands for the sum; it adds up
+alike (Castro, Gomez, Tejada: "Polynomial calculation of the Shapley value based on sampling",
+Computers & Operations Research, 2009).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import statistics
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, Protocol
+
+import torch
+
+from dovetail.data import (
+    Alignment,
+    Classification,
+    Federation,
+    Partitioned,
+    SharedRows,
+    Task,
+)
+from dovetail.errors import ConfigError, DataError
+from dovetail.methods.apfed.stages import ApfedSetup
+from dovetail.methods.fedoptimus import selection
+from dovetail.methods.fedoptimus.stages import FedOptimusSetup, Labels
+from dovetail.methods.outcome import Scores, Setup, mean_over
+from dovetail.models import generator
+from dovetail.models.metrics import headline, score
+from dovetail.network import InProcess, Party
+
+#: Coalitions of so many partners are all trained: 2^8 of them.
+EXACT_PARTNERS = 8
+
+#: Rows that mutual information is estimated on, drawn by the seed.
+INFORMATION_ROWS = 1000
+
+#: What can be told of a partner, the cheapest first; each needs what those before it need.
+Measure = Literal["mi", "loo", "shapley"]
+MEASURES: tuple[Measure, ...] = ("mi", "loo", "shapley")
+
+#: Scores of which less is better.
+LOWER_IS_BETTER = {"log_loss", "rmse", "mae"}
+
+Coalition = frozenset[str]
+
+
+# --- The mathematics -----------------------------------------------------------------------------
+
+
+def leave_one_out(players: Sequence[str], worth: Callable[[Coalition], float]) -> dict[str, float]:
+    """Player -> what all are worth more than all others."""
+    every = frozenset(players)
+    return {player: worth(every) - worth(every - {player}) for player in players}
+
+
+def shapley(players: Sequence[str], worth: Callable[[Coalition], float]) -> dict[str, float]:
+    """Player -> its Shapley value, exactly; asks for all 2^P coalitions.
+
+    >>> worth = {"": 0.0, "a": 1.0, "b": 2.0, "ab": 5.0}
+    >>> shapley("ab", lambda coalition: worth["".join(sorted(coalition))])
+    {'a': 2.0, 'b': 3.0}
+    """
+    values = {}
+    for player in players:
+        others = [other for other in players if other != player]
+        terms = []
+        for size in range(len(players)):
+            # |S|! (P - |S| - 1)! / P! is one over P times the number of such S.
+            weight = 1 / (len(players) * math.comb(len(others), size))
+            for chosen in itertools.combinations(others, size):
+                coalition = frozenset(chosen)
+                terms.append(weight * (worth(coalition | {player}) - worth(coalition)))
+        values[player] = math.fsum(terms)
+    return values
+
+
+def orders(players: Sequence[str], count: int, *, seed: int) -> list[tuple[str, ...]]:
+    """Random orders in which players join."""
+    rng = generator(seed, "value", "orders")
+    drawn = (torch.randperm(len(players), generator=rng).tolist() for _ in range(count))
+    return [tuple(players[place] for place in order) for order in drawn]
+
+
+def shapley_sampled(
+    joined: Sequence[Sequence[str]], worth: Callable[[Coalition], float]
+) -> dict[str, tuple[float, float]]:
+    """Player -> its mean gain over these orders, and the standard error of that (0 for one)."""
+    gains: dict[str, list[float]] = {player: [] for player in joined[0]}
+    for order in joined:
+        for place, player in enumerate(order):
+            before = frozenset(order[:place])
+            gains[player].append(worth(before | {player}) - worth(before))
+    return {
+        player: (
+            math.fsum(each) / len(each),
+            statistics.stdev(each) / math.sqrt(len(each)) if len(each) > 1 else 0.0,
+        )
+        for player, each in gains.items()
+    }
+
+
+def coalitions(
+    players: Sequence[str], by: Measure, joined: Sequence[Sequence[str]] | None
+) -> list[Coalition]:
+    """Those to train, the most telling first: all, none, all but one, then the others.
+
+    Args:
+        players: the partners.
+        by: the dearest of the measures.
+        joined: orders for sampled Shapley values; None: exact.
+    """
+    if by == "mi":
+        return []
+    every = frozenset(players)
+    wanted = [every, frozenset(), *(every - {player} for player in players)]
+    if by == "shapley" and joined is None:
+        wanted += [
+            frozenset(chosen)
+            for size in range(len(players) + 1)
+            for chosen in itertools.combinations(players, size)
+        ]
+    elif by == "shapley" and joined is not None:
+        wanted += [frozenset(order[:place]) for order in joined for place in range(len(order))]
+    return list(dict.fromkeys(wanted))
+
+
+# --- Runs whose partners can be valued -----------------------------------------------------------
+
+
+class Game(Protocol):
+    """A run, seen as partners who may or may not take part."""
+
+    @property
+    def partners(self) -> tuple[str, ...]:
+        """Who may."""
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """Who has labels, and is scored."""
+
+    @property
+    def metric(self) -> str:
+        """The score that counts, unless another is asked for."""
+
+    def train(self, coalition: Collection[str], seed: int) -> Scores:
+        """Test scores of the run with these partners; their mean over several owners.
+
+        Raises:
+            ConfigError: there is no test row.
+        """
+
+    def information(self, partners: Collection[str], seed: int) -> dict[str, float]:
+        """Partner -> nats that its columns tell about the labels."""
+
+
+def game(setup: Setup) -> Game:
+    """The game of a run.
+
+    Raises:
+        ConfigError: a method without partners, or partners that live elsewhere.
+    """
+    if getattr(setup, "connect", None) is not None:
+        raise ConfigError(
+            "partners are valued where all tables are in one place: name every party's file in "
+            "parties, and leave [engine] out"
+        )
+    if isinstance(setup, ApfedSetup) and setup.method in ("apfed", "apfed-r", "apfed-c", "tvfl"):
+        found: Game = _ApfedGame(setup)
+    elif isinstance(setup, FedOptimusSetup) and setup.method == "fedoptimus":
+        found = _FedOptimusGame(setup)
+    else:
+        raise ConfigError(
+            f"the method {setup.method!r} has no partners to value; those of apfed, apfed-r, "
+            "apfed-c, tvfl and fedoptimus have"
+        )
+    if not found.partners:
+        raise ConfigError("the run has no partner to value, only the party with labels")
+    return found
+
+
+def _silent(stage: str, total: int, line: dict[str, Any]) -> None:
+    pass
+
+
+@dataclass(frozen=True, eq=False)
+class _ApfedGame:
+    """APFed or classic vertical learning: nobody left is the active party alone."""
+
+    setup: ApfedSetup
+
+    @property
+    def partners(self) -> tuple[str, ...]:
+        return tuple(name for name in self.setup.data.train.parties if name != self.setup.active)
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        return (self.setup.active,)
+
+    @property
+    def metric(self) -> str:
+        return headline(self.setup.data.task)
+
+    def train(self, coalition: Collection[str], seed: int) -> Scores:
+        setup = self._with(coalition)
+        if setup.data.test is None:
+            raise ConfigError(_NO_TEST)
+        stage = setup.method if coalition else "alone"
+        return setup.train(stage, seed, _silent).scores[stage][setup.active]
+
+    def _with(self, coalition: Collection[str]) -> ApfedSetup:
+        """The run with these partners only."""
+        setup = self.setup
+        kept = {setup.active, *coalition}
+
+        def of(alignment: Alignment | None) -> Alignment | None:
+            if alignment is None:
+                return None
+            rows = {name: each for name, each in alignment.rows.items() if name in kept}
+            return Alignment(MappingProxyType(rows))
+
+        data = Partitioned(
+            _only(setup.data.train, kept),
+            None if setup.data.test is None else _only(setup.data.test, kept),
+            setup.data.task,
+            {name: each for name, each in setup.data.inputs.items() if name in kept},
+            setup.data.label,
+        )
+        return replace(
+            setup,
+            data=data,
+            passives={name: each for name, each in setup.passives.items() if name in kept},
+            alignment=of(setup.alignment),
+            test_alignment=of(setup.test_alignment),
+            rulers=(),
+            evaluate_every=0,
+        )
+
+    def information(self, partners: Collection[str], seed: int) -> dict[str, float]:
+        """Each on the labelled rows that it shares with the active party."""
+        setup = self.setup
+        own, alignment = setup.data.train[setup.active], setup.align()
+        assert own.labels is not None
+        labelled = torch.zeros(own.num_rows, dtype=torch.bool)
+        labelled[own.labelled_rows()] = True
+        found: dict[str, float] = {}
+        for name in partners:
+            samples = alignment.shared(setup.active, name)
+            rows = alignment.rows[setup.active][samples]
+            samples, rows = samples[labelled[rows]], rows[labelled[rows]]
+            # In the order of the active party's rows: samples are numbered at random.
+            order = rows.argsort()
+            samples, rows = samples[order], rows[order]
+            shared = SharedRows(name, setup.data.train[name].joined(), alignment.rows[name])
+            labels = _classes(setup.data.task, own.labels[rows])
+            parties: dict[str, Party] = {
+                name: selection.DataOwner(name, _columns({setup.active: shared})),
+                setup.active: selection.LabelOwner(setup.active, samples, labels),
+            }
+            found |= _alone(parties, [name], [setup.active], seed)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _FedOptimusGame:
+    """FedOptimus: data owners are the partners; nobody left predicts the classes' shares."""
+
+    setup: FedOptimusSetup
+
+    @property
+    def partners(self) -> tuple[str, ...]:
+        return tuple(self.setup.columns)
+
+    @property
+    def owners(self) -> tuple[str, ...]:
+        return tuple(self.setup.labels)
+
+    @property
+    def metric(self) -> str:
+        return headline(self.setup.task)
+
+    def train(self, coalition: Collection[str], seed: int) -> Scores:
+        setup = self.setup
+        if not coalition:
+            return mean_over(self._blind())
+        columns = {name: own for name, own in setup.columns.items() if name in coalition}
+        chosen = setup.selection  # of few there is no choice
+        if chosen is not None and len(columns) < (selection.MASKED_OWNERS if chosen.secure else 2):
+            chosen = None
+        setup = replace(setup, columns=columns, selection=chosen, rulers=(), evaluate_every=0)
+        scores = setup.train(setup.method, seed, _silent).scores
+        if setup.method not in scores:
+            raise ConfigError(_NO_TEST)
+        return mean_over(scores[setup.method])
+
+    def _blind(self) -> dict[str, Scores]:
+        """Label owner -> scores of predicting every row alike, from its training labels."""
+        task = self.setup.task
+        scores: dict[str, Scores] = {}
+        for name, own in self.setup.labels.items():
+            if "test" not in own.scored:
+                raise ConfigError(_NO_TEST)
+            labels = own.labels_S[_trained_on(own)]
+            if isinstance(task, Classification):
+                counts = torch.bincount(labels, minlength=task.num_outputs)
+                output = ((counts + 1) / (counts + 1).sum()).log()  # no class is impossible
+            else:
+                output = labels.mean()[None]
+            tested = own.scored["test"]
+            scores[name] = score(task, output.float().expand(len(tested), -1), tested)
+        return scores
+
+    def information(self, partners: Collection[str], seed: int) -> dict[str, float]:
+        """On the rows that each label owner trains on, weighted by their number."""
+        parties: dict[str, Party] = {}
+        for name in partners:
+            features = _columns(self.setup.columns[name].shared)
+            parties[name] = selection.DataOwner(name, features)
+        for name, own in self.setup.labels.items():
+            samples = _trained_on(own)
+            labels = _classes(self.setup.task, own.labels_S[samples])
+            parties[name] = selection.LabelOwner(name, samples, labels)
+        return _alone(parties, list(partners), list(self.setup.labels), seed)
+
+
+_NO_TEST = (
+    "the run has no test rows, and a coalition is worth its test score: set data.test (or test, "
+    "with parties), or rank by mutual information alone with --by mi"
+)
+
+
+def _only(federation: Federation, names: Collection[str]) -> Federation:
+    return Federation(party for name, party in federation.parties.items() if name in names)
+
+
+def _columns(shared: Mapping[str, SharedRows]) -> selection.Features:
+    """Raw columns by label owner and sample."""
+    return lambda owner, samples_B: shared[owner][samples_B]
+
+
+def _trained_on(own: Labels) -> torch.Tensor:
+    """The places that a label owner trains on."""
+    if own.samples is not None:
+        return own.samples
+    labels = own.labels_S
+    known = ~labels.isnan() if labels.is_floating_point() else labels >= 0
+    return known.nonzero().flatten()
+
+
+def _classes(task: Task, labels: torch.Tensor) -> torch.Tensor:
+    """Labels that mutual information can be estimated with: numbers by tenths of the rows."""
+    return labels if isinstance(task, Classification) else selection.binned(labels)
+
+
+def _alone(
+    parties: Mapping[str, Party], partners: Sequence[str], owners: Sequence[str], seed: int
+) -> dict[str, float]:
+    """Partner -> nats, each by itself."""
+    config = selection.Config(groups=0, rows=INFORMATION_ROWS)
+    network = InProcess(parties, driver="value")
+    scores = selection.score(network, partners, owners, config, seed=seed)
+    for name in partners:
+        if name in scores.missed:
+            raise DataError(f"party {name!r}: {scores.missed[name]}")
+    return dict(scores.values)
+
+
+# --- Coalitions that are kept --------------------------------------------------------------------
+
+
+class Kept:
+    """Scores of coalitions, a line each in a file, so that none is trained twice.
+
+    Args:
+        path: the file; None keeps them in memory only.
+        about: what the runs are; lines about other runs are passed over, and kept.
+    """
+
+    def __init__(self, path: Path | None, about: str) -> None:
+        self._path = path
+        self._about = about
+        self._scores: dict[tuple[int, Coalition], Scores] = {}
+        self.seconds = 0.0
+        if path is not None and path.exists() and not path.read_bytes().endswith(b"\n"):
+            with path.open("a", encoding="utf-8") as file:
+                file.write("\n")  # the last line was cut off
+        for line in self._lines():
+            if line.get("run") == about:
+                self._scores[line["seed"], frozenset(line["partners"])] = line["scores"]
+                self.seconds += line["seconds"]
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        if self._path is None or not self._path.exists():
+            return
+        for text in self._path.read_text(encoding="utf-8").splitlines():
+            try:
+                yield json.loads(text)
+            except ValueError:  # cut off in the middle, as the last one can be
+                continue
+
+    def get(self, seed: int, coalition: Coalition) -> Scores | None:
+        return self._scores.get((seed, coalition))
+
+    def add(self, seed: int, coalition: Coalition, scores: Scores, seconds: float) -> None:
+        self._scores[seed, coalition] = scores
+        self.seconds += seconds
+        if self._path is None:
+            return
+        line = {
+            "run": self._about,
+            "seed": seed,
+            "partners": sorted(coalition),
+            "scores": dict(scores),
+            "seconds": seconds,
+        }
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+# --- All of it -----------------------------------------------------------------------------------
+
+
+def value(
+    make: Callable[[int], Setup],
+    seeds: Sequence[int],
+    kept: Kept,
+    *,
+    by: Measure = "shapley",
+    metric: str | None = None,
+    partners: Sequence[str] | None = None,
+    permutations: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    clock: Callable[[], float],
+) -> dict[str, Any]:
+    """What partners are worth, ready for JSON.
+
+    Args:
+        make: seed -> the run.
+        seeds: each is valued; means and spreads are over them.
+        kept: coalitions that are trained already, and where new ones go.
+        by: the dearest measure: "mi" trains nothing, "loo" P + 2 coalitions, "shapley" 2^P.
+        metric: a test score; None: auc, accuracy or rmse, by the label.
+        partners: who is valued; the others take part in every coalition. None: all.
+        permutations: so many random orders stand for all coalitions; None: none up to
+            ``EXACT_PARTNERS`` partners, 20 beyond.
+        progress: told how many coalitions of how many are trained.
+        clock: seconds.
+
+    Raises:
+        ConfigError: no partner, an unknown one, or a score that the run does not have.
+    """
+    games = {seed: game(make(seed)) for seed in seeds}
+    first = games[seeds[0]]
+    players = tuple(first.partners if partners is None else dict.fromkeys(partners))
+    for name in players:
+        if name not in first.partners:
+            raise ConfigError(
+                f"{name!r} is no partner of this run; they are {', '.join(first.partners)}"
+            )
+    metric = metric or first.metric
+    if permutations is None and len(players) > EXACT_PARTNERS:
+        permutations = 20
+    sampled = permutations if by == "shapley" else None
+    always = frozenset(first.partners) - frozenset(players)
+    joined = {
+        seed: None if sampled is None else orders(players, sampled, seed=seed) for seed in seeds
+    }
+    wanted = [(s, each | always) for s in seeds for each in coalitions(players, by, joined[s])]
+    missing = [(seed, each) for seed, each in wanted if kept.get(seed, each) is None]
+    for done, (seed, coalition) in enumerate(missing):
+        if progress is not None:
+            progress(len(wanted) - len(missing) + done, len(wanted))
+        started = clock()
+        scores = games[seed].train(coalition, seed)
+        kept.add(seed, coalition, scores, clock() - started)
+        _check_metric(metric, scores)
+    if progress is not None and wanted:
+        progress(len(wanted), len(wanted))
+
+    sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in players}
+    errors: dict[str, float] = {}
+    for seed in seeds:
+        rows: dict[str, Mapping[str, float]] = {"mi": games[seed].information(players, seed)}
+
+        def worth(coalition: Coalition, seed: int = seed) -> float:
+            scores = kept.get(seed, coalition | always)
+            assert scores is not None
+            _check_metric(metric, scores)
+            return sign * scores[metric]
+
+        if by != "mi":
+            rows["loo"] = leave_one_out(players, worth)
+        order = joined[seed]
+        if order is not None:
+            both = shapley_sampled(order, worth)
+            rows["shapley"] = {name: mean for name, (mean, _) in both.items()}
+            errors = {name: error for name, (_, error) in both.items()}
+        elif by == "shapley":
+            rows["shapley"] = shapley(players, worth)
+        for measure, values in rows.items():
+            for name in players:
+                found[name].setdefault(measure, []).append(values[name])
+    summary: dict[str, dict[str, dict[str, float]]] = {}
+    for name in players:
+        summary[name] = {measure: _spread(values) for measure, values in found[name].items()}
+        if len(seeds) == 1 and name in errors:
+            summary[name]["shapley"]["error"] = errors[name]
+    ranked = sorted(players, key=lambda name: (-summary[name][by]["mean"], name))
+    every = frozenset(first.partners)
+    result: dict[str, Any] = {
+        "by": by,
+        "metric": metric,
+        "lower_is_better": metric in LOWER_IS_BETTER,
+        "owners": list(first.owners),
+        "seeds": list(seeds),
+        "partners": {name: summary[name] for name in ranked},
+    }
+    if by != "mi":
+        for what, coalition in (("all", every), ("none", always)):
+            scored = [kept.get(seed, coalition) for seed in seeds]
+            result[what] = _spread([each[metric] for each in scored if each is not None])
+        result["coalitions"] = len(wanted)
+        result["seconds"] = kept.seconds
+    if by == "shapley":
+        result["shapley"] = "exact" if sampled is None else f"{sampled} random orders"
+    if always:
+        result["always"] = sorted(always)
+    return result
+
+
+def _check_metric(metric: str, scores: Scores) -> None:
+    if metric not in scores:
+        known = [name for name in scores if name != "rows"]
+        raise ConfigError(f"the run has no score {metric!r}; it has {', '.join(known)}")
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    """Mean, sample standard deviation over seeds, and standard error of the mean."""
+    std = statistics.stdev(values) if len(values) > 1 else 0.0
+    return {
+        "mean": statistics.fmean(values),
+        "std": std,
+        "error": std / math.sqrt(len(values)),
+    }

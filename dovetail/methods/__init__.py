@@ -1,0 +1,100 @@
+"""The methods that a run file can name: the only table of names.
+
+Each is a folder of this room whose ``wiring.py`` has a ``Method``; its settings are a section of
+run files and party files that has its name. An installed package can bring more (``own.py``).
+"""
+
+from __future__ import annotations
+
+from dovetail.errors import ConfigError
+from dovetail.methods.apfed.wiring import Apfed
+from dovetail.methods.base import Method, Run
+from dovetail.methods.chfl.wiring import Chfl
+from dovetail.methods.fedoptimus.wiring import FedOptimus
+from dovetail.methods.hyfem.wiring import Hyfem
+from dovetail.methods.own import OwnMethod, installed
+
+__all__ = [
+    "METHODS",
+    "Method",
+    "OwnMethod",
+    "check",
+    "coordinated",
+    "every",
+    "method_of",
+    "stages",
+    "title",
+]
+
+#: Where two have a stage of one name, ``method =`` means the first's.
+METHODS: dict[str, Method] = {
+    method.name: method for method in (Apfed(), Chfl(), Hyfem(), FedOptimus())
+}
+
+
+def every() -> dict[str, Method]:
+    """These, and those of installed packages.
+
+    Raises:
+        ConfigError: an installed one that cannot be loaded, or has a name that is taken.
+    """
+    global _looked
+    if not _looked:
+        for name, method in installed().items():
+            if name in _OF_DOVETAIL:
+                raise ConfigError(
+                    f"an installed package has a method {name!r}, and so has Dovetail; rename it"
+                )
+            METHODS.setdefault(name, method)  # a script that is being run has put in its own
+        _looked = True
+    return METHODS
+
+
+_OF_DOVETAIL = frozenset(METHODS)
+_looked = False
+
+
+def stages() -> dict[str, str]:
+    """Every stage that a run file can name, and what a table calls it."""
+    return {name: title for method in every().values() for name, title in method.stages.items()}
+
+
+def method_of(stage: str) -> Method:
+    """The method that this stage is of."""
+    return next(method for method in every().values() if stage in method.stages)
+
+
+def coordinated(stage: str) -> bool:
+    """Whether a driver without data trains this over a network."""
+    return method_of(stage).driven_by == "coordinator"
+
+
+def title(method: str, name: str) -> str:
+    """What a table calls a score of a run of this method."""
+    found = method_of(method)
+    return {**found.scores, **found.stages}[name]
+
+
+def check(run: Run, *, where: str) -> None:
+    """Refuse a run whose method does not go with its rulers, partition or sections.
+
+    Raises:
+        ConfigError: naming the file and the key.
+    """
+    method = method_of(run.method)
+    for ruler in run.rulers:
+        if ruler not in method.stages:
+            raise ConfigError(
+                f"{where}: {ruler!r} is no ruler beside {run.method!r}; there are "
+                f"{', '.join(method.stages)}"
+            )
+    if run.engine.kind != "inprocess" and method.driven_by is None:
+        raise ConfigError(
+            f"{where}: {run.method!r} trains in one process only so far; leave [engine] out"
+        )
+    if run.data is not None and run.data.partition.kind not in method.partitions:
+        raise ConfigError(
+            f"{where}: {run.method!r} is not simulated on the partition "
+            f"{run.data.partition.kind!r}; it takes {', '.join(method.partitions)}"
+        )
+    method.check(run, where=where)

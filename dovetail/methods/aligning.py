@@ -1,0 +1,117 @@
+"""Party files' samples: who has labels, and which rows are the same sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from dovetail import alignment as psi
+from dovetail import data as dd
+from dovetail.alignment.stored import load_rows
+from dovetail.errors import AlignmentError, ConfigError
+from dovetail.methods.base import SILENT, Talk
+from dovetail.methods.party import Site
+from dovetail.network import InProcess
+
+
+def label_owner(sites: Mapping[str, Site], chosen: str | None, *, where: str) -> str:
+    """The party that drives: the one with labels, or the one that was chosen.
+
+    Raises:
+        ConfigError: no party has labels, several have and none was chosen, or the chosen has none.
+    """
+    owners = [name for name, site in sites.items() if site.table.labels is not None]
+    if chosen is not None:
+        if chosen not in sites:
+            raise ConfigError(f"{where}: active is {chosen!r}; parties are {sorted(sites)}")
+        if chosen not in owners:
+            raise ConfigError(f"{where}: active is {chosen!r}, whose party file names no label")
+        return chosen
+    if len(owners) != 1:
+        having = ", ".join(owners) or "none"
+        raise ConfigError(
+            f"{where}: exactly one party must have labels, or say active = NAME; with labels: "
+            f"{having} (a party file names its column with label = ...)"
+        )
+    return owners[0]
+
+
+def stored_path(site: Site) -> Path:
+    """Where a party keeps its part of an alignment: beside its party file."""
+    return site.path.with_name(f"{site.path.stem}.aligned.safetensors")
+
+
+def responders(
+    sites: Mapping[str, Site], initiator: str, workers: psi.Workers | None = None
+) -> dict[str, psi.Responder]:
+    """Every other party, ready to answer the initiator.
+
+    Raises:
+        ConfigError: a party's policy does not allow it.
+    """
+    for name, site in sites.items():
+        if name != initiator:
+            site.check_policy("align", initiator)
+    return {name: site.responder(workers) for name, site in sites.items() if name != initiator}
+
+
+def align_sites(
+    sites: Mapping[str, Site], initiator: str, *, workers: int, talk: Talk = SILENT
+) -> tuple[psi.Aligned, dd.Alignment]:
+    """What the initiator learns, and every party's rows, by private set intersection."""
+    with psi.Workers(workers) as shared, talk.points("aligning") as bar:
+        partners = responders(sites, initiator, shared)
+        engine = InProcess(partners, driver=initiator)
+        section = sites[initiator].party
+        aligned = psi.align(
+            engine,
+            sites[initiator].table.ids,
+            lower=section.lowercase_ids,
+            workers=shared,
+            progress=bar.points,
+        )
+    return aligned, psi.with_rows_of(aligned, partners.values())
+
+
+def count_sites(
+    sites: Mapping[str, Site], initiator: str, *, workers: int = 1, talk: Talk = SILENT
+) -> dict[str, psi.Overlap]:
+    """How many ids each partner has and shares with the initiator; nobody learns which."""
+    with psi.Workers(workers) as shared, talk.points("counting") as bar:
+        engine = InProcess(responders(sites, initiator, shared), driver=initiator)
+        return psi.count_overlap(
+            engine,
+            sites[initiator].table.ids,
+            lower=sites[initiator].party.lowercase_ids,
+            workers=shared,
+            progress=bar.points,
+        )
+
+
+def stored_alignment(sites: Mapping[str, Site], active: str) -> dd.Alignment | None:
+    """The alignment that ``dovetail align`` left beside the party files, or None.
+
+    Raises:
+        AlignmentError: parts that are not of one alignment, a table that changed since, or an
+            alignment around another party than the active one, where that leaves rows out.
+    """
+    if not all(stored_path(site).exists() for site in sites.values()):
+        return None
+    parts = {
+        name: load_rows(stored_path(site), name, site.table.ids) for name, site in sites.items()
+    }
+    files = " ".join(str(site.path) for site in sites.values())
+    if len({part.run for part in parts.values()}) > 1:
+        raise AlignmentError(
+            f"parties {sorted(parts)} were not aligned together; run dovetail align {files}"
+        )
+    num_rows = sites[active].table.num_rows
+    num_aligned = int((parts[active].rows_S >= 0).sum())
+    # With two parties what both have is the same, whoever starts.
+    if len(parts) > 2 and num_aligned < num_rows:
+        raise AlignmentError(
+            f"party {active!r}: {num_rows - num_aligned} of its {num_rows} rows are not in the "
+            "alignment, which was made around another party; "
+            f"run dovetail align --initiator {active} {files}"
+        )
+    return dd.Alignment({name: part.rows_S for name, part in parts.items()})

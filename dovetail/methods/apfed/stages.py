@@ -1,0 +1,348 @@
+"""APFed as a run trains it, beside the rulers of the paper's Table 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from dovetail.data import (
+    Alignment,
+    Federation,
+    ImageInput,
+    Partitioned,
+    PartyData,
+    SharedRows,
+)
+from dovetail.errors import ConfigError
+from dovetail.methods import apfed, vertical
+from dovetail.methods.outcome import Observer, Outcome, is_due, score_party, told
+from dovetail.models import EncoderSpec, Head
+from dovetail.network import Checkpoint, Engine, InProcess, Precision
+from dovetail.network.checkpoint import StatefulParty
+
+#: What can be trained. "apfed" has passive parties as they are set up; "apfed-r" and "apfed-c" give
+#: all of them the reconstruction or the contrastive loss. "alone" is the active party without
+#: partners, "pooled" has everybody's columns in one place, "tvfl" is classic vertical learning,
+#: scored with partners present and gone.
+Stage = Literal["apfed", "apfed-r", "apfed-c", "alone", "pooled", "tvfl"]
+
+_LOSSES: Mapping[str, Literal["reconstruction", "contrastive"] | None] = {
+    "apfed": None,
+    "apfed-r": "reconstruction",
+    "apfed-c": "contrastive",
+}
+
+#: Rulers as the paper's Table 2 names them, from what stands in for the partners.
+SUBSTITUTES: Mapping[vertical.Substitute, str] = {
+    "zeros": "tvfl-0",
+    "average": "tvfl-a",
+    "random": "tvfl-r",
+}
+
+
+@dataclass(frozen=True)
+class PassiveSetup:
+    """A simulated passive party: its config and its network."""
+
+    config: apfed.PassiveConfig
+    network: EncoderSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApfedSetup:
+    """Everything a run of APFed is a function of, but the seed.
+
+    Attributes:
+        method: what the run is about; its model is kept.
+        data: training and test federation; with ``connect`` the active party's data are enough.
+        active: the party that has labels.
+        config: its settings.
+        encoder, head: its networks; rulers use the same.
+        passives: the other parties' settings; not used with ``connect``.
+        own_networks: in "tvfl" too, partners use the network and rate of their own settings, as
+            party files demand; else those of the active party, as in the paper's comparison.
+        alignment, test_alignment: rows by shared sample, of each federation; left out, ids are
+            compared in the clear. With ``connect`` the partners' rows may be any number of 0 or
+            more that says "elsewhere", and -1 where they have none; samples are numbered alike
+            in both.
+        rulers: what to train beside it.
+        evaluate_every: epochs between scores on the test rows; 0 scores after the last only.
+        device: where every party of this process computes.
+        connect: stage -> what reaches the partners, who live elsewhere; None: they are made here,
+            from ``data`` and ``passives``.
+        precision: how float32 tensors travel between parties made here.
+    """
+
+    method: Stage
+    data: Partitioned
+    active: str
+    config: apfed.Config
+    encoder: EncoderSpec
+    head: Head
+    passives: Mapping[str, PassiveSetup]
+    own_networks: bool = False
+    alignment: Alignment | None = None
+    test_alignment: Alignment | None = None
+    rulers: tuple[Stage, ...] = ()
+    evaluate_every: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    connect: Callable[[str], Engine] | None = None
+    precision: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        if self.connect is None:
+            return
+        if self.alignment is None or (self.data.test is not None and self.test_alignment is None):
+            raise ConfigError(
+                "partners live elsewhere, so their ids are not here to compare: give alignment, "
+                "and test_alignment where there are test rows"
+            )
+        if "pooled" in (self.method, *self.rulers):
+            raise ConfigError("'pooled' needs everybody's columns here; leave it out")
+
+    def align(self) -> Alignment:
+        """Rows by shared training sample."""
+        return self.alignment or self.data.train.align(self.active)
+
+    def align_test(self) -> Alignment | None:
+        """Rows by shared test sample, where there are test rows."""
+        if self.data.test is None:
+            return None
+        return self.test_alignment or self.data.test.align(self.active)
+
+    def train(
+        self, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
+    ) -> Outcome:
+        """Train one stage, and score it at the party that has labels."""
+        checkpoint = checkpoint or Checkpoint.none()
+        train = _train_vertical if stage == "tvfl" else _train_active
+        return train(self, stage, seed, observe, checkpoint)
+
+
+def _train_active(
+    setup: ApfedSetup, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint
+) -> Outcome:
+    """APFed, or the active party without partners: alone, or with everybody's columns."""
+    train, test = setup.data.train, setup.data.test
+    data, test_data = train[setup.active], None if test is None else test[setup.active]
+    alignment: Alignment | None = None
+    engine: Engine = InProcess({}, driver=setup.active)
+    if stage in _LOSSES:
+        alignment = setup.align()
+        engine = _engine(setup, stage, checkpoint, partial(_passives, setup, stage, alignment))
+    elif stage == "pooled":
+        data = pool(setup.data, train, setup.active, setup.align())
+        test_alignment = setup.align_test()
+        if test is not None and test_alignment is not None:
+            test_data = pool(setup.data, test, setup.active, test_alignment)
+    if stage not in _LOSSES and setup.config.overlap == "common":
+        data = _on_common_rows(setup, data)
+    active = apfed.Active(
+        data,
+        alignment,
+        setup.data.task,
+        setup.config,
+        seed=seed,
+        encoder=setup.encoder,
+        head=setup.head,
+        device=setup.device,
+    )
+
+    outcome = Outcome()
+    for epoch in apfed.train(active, engine, checkpoint):
+        line = _line(epoch)
+        if test_data is not None and _is_due(setup, epoch.number):
+            assert test_data.labels is not None
+            outputs = active.model().outputs(test_data.joined())
+            scores = {setup.active: _score(setup, stage, outputs, test_data.labels)}
+            checkpoint.extra["scores"] = {stage: scores}
+            line |= told(scores)
+        if epoch.missed:
+            line |= {"missed": dict(epoch.missed), "reasons": dict(epoch.reasons)}
+        observe(stage, setup.config.epochs, line)
+    # Kept with the state, for a stage that is resumed after its last epoch.
+    outcome.scores |= checkpoint.extra.get("scores", {})
+    outcome.ledger = engine.ledger
+    if stage != "pooled":
+        model = active.model()
+        about = {**model.about, "method": stage, "label": setup.data.label}
+        inputs = {block: setup.data.inputs[setup.active] for block in model.shapes}
+        outcome.models[setup.active] = replace(model, inputs=inputs, about=about)
+    return outcome
+
+
+def _engine(
+    setup: ApfedSetup,
+    stage: str,
+    checkpoint: Checkpoint,
+    make: Callable[[], Mapping[str, StatefulParty]],
+) -> Engine:
+    """What reaches the partners of a stage: elsewhere, or made here."""
+    if setup.connect is not None:
+        return setup.connect(stage)
+    parties = checkpoint.hosting(make())
+    return InProcess(parties, driver=setup.active, precision=setup.precision)
+
+
+def _line(epoch: apfed.Epoch | vertical.Epoch) -> dict[str, Any]:
+    """What a line of ``metrics.jsonl`` says of an epoch, but for scores."""
+    return {
+        "epoch": epoch.number,
+        "loss": epoch.loss,
+        "seconds": epoch.seconds,
+        "steps": epoch.num_steps,
+    }
+
+
+def _on_common_rows(setup: ApfedSetup, data: PartyData) -> PartyData:
+    """The active party's data with labels only on rows that all parties share: the set I."""
+    alignment = setup.align()
+    rows = alignment.rows[setup.active][alignment.shared(*alignment.rows)]
+    labelled = data.labelled_rows()
+    return data.with_labels_on(labelled[torch.isin(labelled, rows)])
+
+
+def _passives(setup: ApfedSetup, stage: str, alignment: Alignment) -> dict[str, apfed.Passive]:
+    loss = _LOSSES[stage]
+    return {
+        name: apfed.Passive(
+            SharedRows(name, setup.data.train[name].joined(), alignment.rows[name]),
+            passive.config.model_copy(update={"loss": loss} if loss else None),
+            passive.network,
+            device=setup.device,
+        )
+        for name, passive in setup.passives.items()
+    }
+
+
+def _train_vertical(
+    setup: ApfedSetup, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint
+) -> Outcome:
+    """Classic vertical learning, scored with its partners present and with them gone."""
+    test, test_alignment = setup.data.test, setup.align_test()
+    config = vertical.Config(**setup.config.model_dump(include=set(vertical.Config.model_fields)))
+    engine = _engine(setup, stage, checkpoint, partial(_members, setup, config))
+    if not engine.parties:
+        raise ConfigError("the ruler 'tvfl' needs at least one party beside the active one")
+    owner = vertical.Owner(
+        setup.data.train[setup.active],
+        setup.align(),
+        setup.data.task,
+        config,
+        seed=seed,
+        encoder=setup.encoder,
+        head=setup.head,
+        device=setup.device,
+    )
+
+    outcome = Outcome()
+    for epoch in vertical.train(owner, engine, checkpoint):
+        line = _line(epoch)
+        if test is not None and test_alignment is not None and _is_due(setup, epoch.number):
+            together = _score_together(setup, owner, engine, test, test_alignment)
+            if together is not None:
+                scores = {setup.active: together}
+                checkpoint.extra["scores"] = {stage: scores}
+                line |= told(scores)
+        observe(stage, config.epochs, line)
+    # Kept with the state, for a stage that is resumed after its last epoch.
+    outcome.scores |= checkpoint.extra.get("scores", {})
+    outcome.ledger = engine.ledger
+    if test is not None:
+        own = test[setup.active]
+        assert own.labels is not None
+        for substitute, outputs in vertical.predict_alone(owner, own.joined()).items():
+            name = SUBSTITUTES[substitute]
+            outcome.scores[name] = {setup.active: _score(setup, name, outputs, own.labels)}
+    return outcome
+
+
+def _members(setup: ApfedSetup, config: vertical.Config) -> dict[str, vertical.Member]:
+    train, test = setup.data.train, setup.data.test
+    alignment, test_alignment = setup.align(), setup.align_test()
+    return {
+        name: vertical.Member(
+            SharedRows(name, train[name].joined(), alignment.rows[name]),
+            SharedRows(name, test[name].joined(), test_alignment.rows[name])
+            if test is not None and test_alignment is not None
+            else None,
+            setup.passives[name].config if setup.own_networks else config,
+            setup.passives[name].network if setup.own_networks else setup.encoder,
+            device=setup.device,
+        )
+        for name in train.parties
+        if name != setup.active
+    }
+
+
+def _score_together(
+    setup: ApfedSetup,
+    owner: vertical.Owner,
+    engine: Engine,
+    test: Federation,
+    alignment: Alignment,
+) -> dict[str, float] | None:
+    """Scores with every partner present, on the test samples that all have; None if there is none.
+
+    Where that is not every test row, "rows" says how many.
+    """
+    samples = alignment.shared(*alignment.rows)
+    if not len(samples):
+        return None
+    # In the order of its own rows: samples are numbered at random in each alignment, sums are not.
+    samples = samples[alignment.rows[setup.active][samples].argsort()]
+    rows = alignment.rows[setup.active][samples]
+    own = test[setup.active]
+    assert own.labels is not None
+    outputs = vertical.predict(owner, engine, own.joined()[rows], samples)
+    scores = _score(setup, "tvfl", outputs, own.labels[rows])
+    return scores if len(rows) == own.num_rows else {**scores, "rows": len(rows)}
+
+
+def _score(setup: ApfedSetup, what: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+    return score_party(
+        setup.active,
+        what,
+        setup.data.task,
+        outputs,
+        labels,
+        learning_rate=setup.config.learning_rate,
+    )
+
+
+def _is_due(setup: ApfedSetup, epoch: int) -> bool:
+    return is_due(epoch, setup.config.epochs, setup.evaluate_every)
+
+
+def pool(
+    data: Partitioned, federation: Federation, active: str, alignment: Alignment | None = None
+) -> PartyData:
+    """Everybody's columns joined onto the active party's rows, as if one place held all.
+
+    A party that lacks a row gives zeros for it: the mean of standardised columns. Rows are those
+    that ``alignment`` names; left out, ids are compared in the clear.
+    """
+    alignment = alignment or federation.align(active)
+    held = alignment.rows[active] >= 0
+    own = federation[active].take(alignment.rows[active][held])
+    parts: list[Tensor] = []
+    for name, party in federation.parties.items():
+        rows = alignment.rows[name][held]
+        x = party.joined()
+        part = x[rows.clamp(min=0)]
+        part[rows < 0] = 0
+        parts.append(part)
+    return replace(own, blocks={"pooled": torch.cat(parts, dim=_join_axis(data, parts[0]))})
+
+
+def _join_axis(data: Partitioned, part: Tensor) -> int:
+    """The axis along which blocks lie side by side: columns, or the one that strips were cut."""
+    first = next(iter(data.inputs.values()))
+    if part.ndim == 4 and isinstance(first, ImageInput):
+        return {"height": 2, "width": 3}[first.axis]
+    return 1

@@ -1,0 +1,317 @@
+"""APFed in a run file: [apfed] for the active party, [passive] for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from typing import ClassVar, get_args
+
+import torch
+from pydantic import Field
+
+from dovetail import data as dd
+from dovetail.errors import ConfigError
+from dovetail.methods import apfed, vertical
+from dovetail.methods.aligning import align_sites, label_owner, stored_alignment
+from dovetail.methods.apfed.stages import ApfedSetup, PassiveSetup, Stage
+from dovetail.methods.base import (
+    SILENT,
+    ActiveDriver,
+    Asked,
+    Loaded,
+    Maker,
+    Method,
+    Parts,
+    Run,
+    Talk,
+)
+from dovetail.methods.party import Algorithm, Site, algorithm
+from dovetail.methods.section import EncoderField, encoder_spec
+from dovetail.methods.validation import validate
+from dovetail.models import Head
+from dovetail.network.checkpoint import StatefulParty
+
+#: What can be trained, and what a table calls it.
+STAGES: Mapping[str, str] = {
+    "apfed": "APFed, predicts alone",
+    "apfed-r": "APFed-R, predicts alone",
+    "apfed-c": "APFed-C, predicts alone",
+    "alone": "learned alone",
+    "pooled": "pooled (all columns in one place)",
+    "tvfl": "classic vertical, partners present",
+}
+assert STAGES.keys() == {*get_args(Stage)}
+
+
+class ApfedSection(apfed.Config):
+    """The active party: its settings and networks."""
+
+    encoder: EncoderField = (64, 32)
+    head: tuple[int, ...] = (64,)  # hidden widths
+    dropout: float = Field(default=0.5, ge=0, lt=1)  # of the head
+
+
+class PassiveFields(apfed.PassiveConfig):
+    """One passive party: its settings and network."""
+
+    encoder: EncoderField = (64, 32)
+
+
+def _check_trade_off(run: Run, passives: Collection[str], *, where: str) -> None:
+    """Refuse a weight for a party that is not there."""
+    trade_off = run.settings("apfed", ApfedSection).trade_off
+    for name in trade_off if isinstance(trade_off, Mapping) else ():
+        if name not in passives:
+            raise ConfigError(
+                f"{where}: apfed.trade_off names {name!r}, which is no passive party of this run; "
+                f"they are {sorted(passives)}"
+            )
+
+
+def passive_fields(run: Run, *, where: str = "run file") -> dict[str, PassiveFields]:
+    """Party -> settings: those for all under [passive], then its own under [passive.NAME]."""
+    for_all = {key: value for key, value in run.passive.items() if not isinstance(value, Mapping)}
+    by_party = {key: value for key, value in run.passive.items() if isinstance(value, Mapping)}
+    names = _passive_names(run)
+    convolutional = by_party.pop("encoder", None)  # a table too, but of layers
+    if convolutional is not None:
+        for_all["encoder"] = convolutional
+    for name in by_party:
+        if name not in names:
+            raise ConfigError(
+                f"{where}: [passive.{name}] is no party of this run; passive parties are "
+                f"{sorted(names)}"
+            )
+    return {
+        name: validate(
+            PassiveFields,
+            {**for_all, **by_party.get(name, {})},
+            where=f"{where}, [passive{'.' + name if name in by_party else ''}]",
+        )
+        for name in names
+    }
+
+
+def _passive_names(run: Run) -> list[str]:
+    if run.data is None:
+        return []  # the party files say
+    partition = run.data.partition
+    return [name for name in partition.party_names() if name != partition.active_party()]
+
+
+def _stages(run: Run, *, where: str) -> tuple[str, ...]:
+    """The method and its rulers.
+
+    Raises:
+        ConfigError: one that party files do not allow.
+    """
+    stages = tuple(dict.fromkeys((run.method, *run.rulers)))
+    for stage in stages:
+        if stage in ("apfed-r", "apfed-c"):
+            raise ConfigError(
+                f"{where}: {stage!r} sets every passive party's loss, which with party files is "
+                'each party\'s own; write method = "apfed"'
+            )
+        if stage == "pooled":
+            raise ConfigError(
+                f"{where}: the ruler 'pooled' puts everybody's columns in one place, which parties "
+                "with files of their own do not agree to; leave it out"
+            )
+    return stages
+
+
+def _split(run: Run, sites: Mapping[str, Site], active: str, alignment: dd.Alignment) -> Parts:
+    """Training and test data of these parties, and how all are aligned."""
+    return dd.split_homes(
+        {name: site.table for name, site in sites.items()},
+        active,
+        alignment,
+        fit=lambda table: sites[table.name].fit_input(table),
+        regression=sites[active].party.task == "regression",
+        test=run.test,
+        seed=0,
+    )
+
+
+def _alignment(sites: Mapping[str, Site], active: str, *, talk: Talk = SILENT) -> dd.Alignment:
+    """What ``dovetail align`` left, or an alignment made now."""
+    if len(sites) == 1:
+        return dd.Alignment({active: torch.arange(sites[active].table.num_rows)})
+    stored = stored_alignment(sites, active)
+    if stored is not None:
+        return stored
+    return align_sites(sites, active, workers=1, talk=talk)[1]
+
+
+def passives(run: Run, loaded: Loaded) -> dict[str, PassiveFields]:
+    """Passive party -> settings: of its own file, or in simulation of the run file."""
+    if run.data is not None:
+        return passive_fields(run)
+    return {
+        name: loaded.sites[name].settings("apfed", PassiveFields)
+        for name in loaded.data.train.parties
+        if name != loaded.active
+    }
+
+
+_OPTIMIZED = set(apfed.PassiveConfig.model_fields)
+
+
+def passive_of(
+    site: Site, shared: dd.SharedRows, device: torch.device | None = None
+) -> apfed.Passive:
+    """A party's side of APFed: network, loss and rate are those of its file."""
+    section = site.settings("apfed", PassiveFields)
+    config = apfed.PassiveConfig(**section.model_dump(include=_OPTIMIZED))
+    return apfed.Passive(shared, config, encoder_spec(section.encoder), device=device)
+
+
+def member_of(
+    site: Site, shared: dd.SharedRows, device: torch.device | None = None
+) -> vertical.Member:
+    """Its side of classic vertical learning; test rows are asked for by the same numbers."""
+    section = site.settings("apfed", PassiveFields)
+    config = apfed.PassiveConfig(**section.model_dump(include=_OPTIMIZED))
+    return vertical.Member(shared, shared, config, encoder_spec(section.encoder), device=device)
+
+
+class Apfed(Method):
+    """APFed, and classic vertical learning beside it."""
+
+    name = "apfed"
+    Settings = ApfedSection
+    HomeSettings = PassiveFields
+    stages = STAGES
+    scores: ClassVar[Mapping[str, str]] = {
+        "tvfl-0": "classic vertical, partners gone: zeros",
+        "tvfl-a": "classic vertical, partners gone: average",
+        "tvfl-r": "classic vertical, partners gone: random",
+    }
+    partitions = ("strips", "columns")
+    driven_by = "active"
+    algorithms: ClassVar[Mapping[str, Algorithm]] = {
+        "apfed": algorithm("apfed", apfed.Passive.accepts),
+        "vertical": algorithm("tvfl", vertical.Member.accepts, goes_on=False),
+    }
+
+    def check(self, run: Run, *, where: str) -> None:
+        """Refuse networks that cannot be, and settings for parties that are not in the run.
+
+        Raises:
+            ConfigError: naming the file and the section.
+        """
+        sections: dict[str, ApfedSection | PassiveFields] = {
+            "[apfed]": run.settings("apfed", ApfedSection)
+        }
+        for name, fields in passive_fields(run, where=where).items():
+            sections[f"[passive], party {name!r}"] = fields
+        for section, settings in sections.items():
+            try:
+                encoder_spec(settings.encoder)
+                if isinstance(settings, ApfedSection):
+                    Head(settings.head, settings.dropout)
+            except ConfigError as error:
+                raise ConfigError(f"{where}, {section}: {error}") from None
+        if run.data is not None:
+            _check_trade_off(run, _passive_names(run), where=where)
+
+    def load_sites(
+        self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Talk = SILENT
+    ) -> Parts:
+        """Party files: aligned before, or now; training and test data, and how they are aligned.
+
+        Raises:
+            ConfigError: no party or several with labels, a policy that refuses, or a stage that
+                party files do not allow.
+        """
+        active = label_owner(sites, run.active, where=where)
+        _check_trade_off(run, sites.keys() - {active}, where=where)
+        stages = _stages(run, where=where)
+        if set(stages) == {"alone"}:
+            sites = {active: sites[active]}  # nobody else is asked
+        for stage in stages:
+            algorithm = "tvfl" if stage == "tvfl" else "apfed"
+            for name, site in sites.items():
+                if name != active and stage != "alone":
+                    site.check_policy(algorithm, active)
+        if len(sites) == 1 and set(stages) != {"alone"}:
+            raise ConfigError(
+                f"{where}: {active!r} is the only party; name its partners' files in parties, or "
+                'write method = "alone"'
+            )
+        return _split(run, sites, active, _alignment(sites, active, talk=talk))
+
+    def members(self, site: Site, allowed: Collection[str]) -> dict[str, Maker]:
+        """Algorithm -> what makes the party's side of its runs, of those that its policy allows.
+
+        The table is encoded now: its mistakes are told at once.
+        """
+        allowed = [name for name in ("apfed", "vertical") if name in allowed]
+        if not allowed:
+            return {}
+        x = site.table.encoded(site.fit_input()).joined()
+
+        def maker(make: Callable[[dd.SharedRows, torch.device], StatefulParty]) -> Maker:
+            def of_run(asked: Asked) -> Callable[[], StatefulParty]:
+                shared = dd.SharedRows(site.name, x, asked.rows_S())
+                return lambda: make(shared, asked.device)
+
+            return of_run
+
+        makers = {
+            "apfed": maker(partial(passive_of, site)),
+            "vertical": maker(partial(member_of, site)),
+        }
+        return {name: makers[name] for name in allowed}
+
+    def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
+        """What the party will do, of what its policy agrees to."""
+        if "apfed" in agreed or "tvfl" in agreed:
+            section = site.settings("apfed", PassiveFields)
+            yield f"trains     its own network, {section.loss} loss, rate {section.learning_rate:g}"
+
+    def load_driver(self, run: Run, driver: ActiveDriver, *, where: str) -> Parts:
+        """The driver's own file, whose partners are elsewhere: as of ``load_sites``.
+
+        Raises:
+            ConfigError: it has no labels, or a stage that party files do not allow.
+        """
+
+        site = driver.site
+        active = label_owner({site.name: site}, run.active, where=where)
+        _check_trade_off(run, driver.partners, where=where)
+        if set(_stages(run, where=where)) == {"alone"}:
+            raise ConfigError(
+                f"{where}: nobody else is asked where the method is 'alone'; leave [engine] out"
+            )
+        return _split(run, {active: site}, active, driver.alignment())
+
+    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> ApfedSetup:
+        """Everything that one seed's run is a function of."""
+        section = run.settings("apfed", ApfedSection)
+        assert loaded.active is not None
+        return ApfedSetup(
+            method=run.method,  # type: ignore[arg-type]  # one of STAGES
+            data=loaded.data,
+            active=loaded.active,
+            config=apfed.Config(**section.model_dump(include=set(apfed.Config.model_fields))),
+            encoder=encoder_spec(section.encoder),
+            head=Head(section.head, section.dropout),
+            passives={
+                name: PassiveSetup(
+                    apfed.PassiveConfig(
+                        **fields.model_dump(include=set(apfed.PassiveConfig.model_fields))
+                    ),
+                    encoder_spec(fields.encoder),
+                )
+                for name, fields in passives(run, loaded).items()
+            },
+            own_networks=run.data is None,
+            alignment=loaded.alignment,
+            test_alignment=loaded.test_alignment,
+            rulers=run.rulers,  # type: ignore[arg-type]  # each one of STAGES
+            evaluate_every=run.evaluate_every,
+            device=device,
+            connect=loaded.connect,
+            precision=run.engine.precision,
+        )

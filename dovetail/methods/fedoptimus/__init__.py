@@ -1,0 +1,1393 @@
+"""FedOptimus: many owners of columns, several owners of labels, the useful ones chosen.
+
+Shrivastava et al.: "FedOptimus: Optimizing Vertical Federated Learning for Scalability and
+Efficiency", Algorithm 1, in the Multi-VFL setting of Mugunthan et al. 2021.
+
+Data owner d has columns of all samples, label owner n the labels of its own. Data owner d keeps
+one replica of its bottom model for each label owner; label owner n has a top model, which reads
+the mean of the data owners' embeddings. In a round each label owner makes K minibatch steps with
+the data owners that were chosen; then replicas and tops are averaged, and the average is stepped
+by momentum.
+
+    h_n = 1/|S_t| sum_(d in S_t) f_(w_dn)(x_d)                             line 10
+    w_bar = sum_n (n_n / n) w_n                                            FedAvg
+    m' = beta m + (1 - beta) (w_t - w_bar),  w_hat = w_t - eta m'          FedAvgM, lines 11, 12
+    w_(t+1) = (1 - alpha) w_t + alpha w_hat                                SlowMo, line 13
+
+    Paper        Here                        Shape    Lives at
+    x_d          DataOwner.shared            (N, ..)  data owner d
+    w_d          DataOwner.replicas          (N, P)   data owner d; never leaves it
+    embedding    Embeddings.embedding_BE     (B, E)   data owner d; sent to the coordinator
+    h_n          Learn.mean_BE               (B, E)   coordinator; sent to label owner n
+    dl/dh_n      Learned.gradient_BE         (B, E)   label owner n; sent on to the data owners
+    top of n     LabelOwner.top              (P,)     label owner n; sent to be averaged
+    S_t, P_t     ``choose``, Config.share
+    K            Config.sync_every, Config.iterate_average
+    beta, mu     Config.beta                 (the paper's text and Algorithm 1)
+    alpha        Config.alpha; gamma = 1 - alpha
+    eta, eta^g   Config.server_learning_rate
+
+    Letters: N label owners, D data owners, B rows of a minibatch, E embedding width, P parameters,
+    S samples of an order that a label owner shares with all data owners.
+
+The coordinator has no data. It sees embeddings, their gradients, which samples a batch has, and
+the tops; labels stay with their owners.
+
+Departures from the paper, which leaves much open:
+    - Replicas of a data owner's bottom model are averaged at home, tops by the coordinator: the
+      w_t of the paper is one model. ``average_tops = False`` lets each label owner keep its own.
+    - "K-step averaging" is K steps between two averages in the text (``sync_every``, after Zhou and
+      Cong 2018) and the mean of the last K iterates in line 8 (``iterate_average``).
+    - SlowMo is an interpolation in the text ("interpolate"), a pull to the initial weights in
+      line 13 ("initial"), and in its source, Wang et al. 2019, a slow momentum ("momentum").
+    - eta of FedAvgM is not given; 1 steps the whole way.
+    - The optimizers of the parties go on over an average; only weights are averaged.
+    - A data owner that does not answer in time is left out of that step's mean, and asked again in
+      the next. A label owner that does not answer has no batch in the next steps until it does.
+    - SGD as printed learns slowly from embeddings that are averaged over many owners;
+      ``optimizer = "adam"`` is not in the paper.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, ValidationError
+from torch import Tensor, nn
+
+from dovetail.data import Classification, Minibatches, SharedRows, Task
+from dovetail.data.inputs import Input
+from dovetail.errors import (
+    AlignmentError,
+    ConfigError,
+    MessageError,
+    PartyError,
+    TrainingError,
+)
+from dovetail.models import Model, OptimizerConfig, RandomStream, generator
+from dovetail.models.owners import (
+    Bottom,
+    BottomSpec,
+    TopSpec,
+    embed_rows,
+    mean_embedding,
+)
+from dovetail.models.replicas import (
+    Replicas,
+    replicas_of,
+    vector_of,
+    write_vector,
+)
+from dovetail.network import Checkpoint, Engine, Message, State, check_shape
+
+# --- Hyper-parameters --------------------------------------------------------------------------
+
+
+class Config(OptimizerConfig):
+    """Settings of a run; the coordinator's, sent to every party."""
+
+    momentum: float = Field(default=0.0, ge=0, lt=1)  # of the parties' SGD; beta is the server's
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)  # eta, section 3.2
+    epochs: int = Field(default=100, ge=1)  # section 3.2
+    rounds: int | None = Field(default=None, ge=1)  # so many rounds instead of epochs
+    batch_size: int = Field(default=128, ge=1)  # section 3.2
+    sync_every: int = Field(default=5, ge=1)  # K: local steps between averages, section 3.2
+    iterate_average: int = Field(default=1, ge=1)  # K of line 8; 1 averages nothing
+    server: Literal["average", "fedavgm"] = "fedavgm"  # lines 11 and 12
+    beta: float = Field(default=0.9, ge=0, lt=1)  # beta, section 3.2; mu in Algorithm 1
+    server_learning_rate: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # eta^g
+    slowmo: Literal["off", "interpolate", "initial", "momentum"] = "interpolate"  # line 13
+    alpha: float = Field(default=0.99, gt=0, le=1)  # 1 - gamma, section 3.2
+    slow_momentum: float = Field(default=0.5, ge=0, lt=1)  # beta of Wang et al. 2019, Alg. 1
+    slow_learning_rate: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # alpha, ibid.
+    share: float = Field(default=1.0, gt=0, le=1)  # P_t: share of the data owners in a round
+    average_tops: bool = True  # the paper's w_t is one global model
+    embedding: int = Field(default=64, ge=1)  # E
+    top: tuple[int, ...] = (64,)  # hidden widths: two fully connected layers, section 3.2
+    timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
+
+
+# --- What crosses the boundary -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class BeginLabels(Message):
+    """Coordinator -> label owner: training starts. ``settings`` is the ``Config`` as JSON."""
+
+    settings: str
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class LabelsReady(Message):
+    """Label owner -> coordinator: its shard's size, and what its labels say.
+
+    ``num_samples`` and ``num_test`` count the orders that it shares with the data owners.
+    """
+
+    num_rows: int
+    num_samples: int
+    num_test: int
+    task: str  # as JSON
+
+
+@dataclass(frozen=True, eq=False)
+class BeginData(Message):
+    """Coordinator -> data owner: training starts, with these label owners."""
+
+    settings: str
+    seed: int
+    label_owners: tuple[str, ...]
+    num_samples: tuple[int, ...]
+    num_rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class DataReady(Message):
+    """Data owner -> coordinator: it holds all of those samples."""
+
+
+@dataclass(frozen=True, eq=False)
+class Draw(Message):
+    """Coordinator -> label owner: which samples are your next batch? (asked only at first)"""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch(Message):
+    """Label owner -> coordinator: its batch, which stays the same until it is learned."""
+
+    batch: int  # 1, 2, ...
+    samples_B: Tensor  # int64, places in its shared order
+
+
+@dataclass(frozen=True, eq=False)
+class Step(Message):
+    """Coordinator -> data owner: step along this gradient, then embed the next batches.
+
+    ``gradient_BE`` is that of the mean embedding divided by how many were in the mean, one label
+    owner's rows after the other's; ``learned`` counts them, 0 for a label owner that did not
+    answer. It belongs to the batches of step ``previous``; 0: there is no gradient.
+    """
+
+    round: int
+    step: int  # 1, 2, ...
+    previous: int
+    gradient_BE: Tensor
+    learned: tuple[int, ...]
+    samples_B: Tensor  # int64, one label owner's after the other's
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings(Message):
+    """Data owner -> coordinator: embeddings of the samples asked for."""
+
+    embedding_BE: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Learn(Message):
+    """Coordinator -> label owner: the mean embedding of its batch (line 10); learn from it."""
+
+    batch: int
+    mean_BE: Tensor
+    give_top: bool  # the round ends: the reply has the top's weights
+
+
+@dataclass(frozen=True, eq=False)
+class Learned(Message):
+    """Label owner -> coordinator: dl/dh, and its next batch; the top only where asked for."""
+
+    loss: float
+    gradient_BE: Tensor
+    batch: int
+    samples_B: Tensor  # int64
+    top_P: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Average(Message):
+    """Coordinator -> data owner: the round's last gradient, as in ``Step``; then average."""
+
+    round: int
+    previous: int
+    gradient_BE: Tensor
+    learned: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Averaged(Message):
+    """Data owner -> coordinator: its replicas are one model again."""
+
+    round: int
+
+
+@dataclass(frozen=True, eq=False)
+class TakeTop(Message):
+    """Coordinator -> label owner: the top after this round."""
+
+    round: int
+    top_P: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class TopTaken(Message):
+    """Label owner -> coordinator: it goes on from there."""
+
+    round: int
+
+
+@dataclass(frozen=True, eq=False)
+class FinishLabels(Message):
+    """Coordinator -> label owner: training is over."""
+
+
+@dataclass(frozen=True, eq=False)
+class FinishData(Message):
+    """Coordinator -> data owner, of those whose embeddings the tops know: training is over."""
+
+
+@dataclass(frozen=True, eq=False)
+class Finished(Message):
+    """Any owner -> coordinator: it has its model."""
+
+
+@dataclass(frozen=True, eq=False)
+class Embed(Message):
+    """Driver -> data owner: embed these samples with the model as it is; nothing is learned.
+
+    ``test``: samples of the test table, in the order shared with that label owner.
+    """
+
+    label_owner: str
+    samples_B: Tensor  # int64
+    test: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Measure(Message):
+    """Coordinator -> label owner: how good is the top on these test samples?"""
+
+    samples_B: Tensor  # int64
+    mean_BE: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Measured(Message):
+    """Label owner -> coordinator: sums over the samples; ``num_right`` is 0 in a regression."""
+
+    loss: float
+    num_right: int
+    num_rows: int
+
+
+#: The most that a party's weights may take, with the iterates it keeps, whose sizes ``Begin`` sets.
+MAX_PARAMETER_BYTES = 2**28
+
+#: The widest embedding or layer of a top, and the most layers, that a party counts at all.
+MAX_WIDTH, MAX_LAYERS = 2**20, 100
+
+
+def _config(begin: BeginLabels | BeginData) -> Config:
+    """The settings, if they can be and are of a size."""
+    try:
+        config = Config.model_validate_json(begin.settings)
+    except ValidationError as error:
+        raise MessageError(f"{begin.wire_name()}: settings that cannot be ({error})") from None
+    if max(config.embedding, *config.top, 1) > MAX_WIDTH or len(config.top) > MAX_LAYERS:
+        raise MessageError(f"{begin.wire_name()}: at most {MAX_LAYERS} layers of width {MAX_WIDTH}")
+    return config
+
+
+def _check_bytes(begin: Message, num_bytes: int) -> None:
+    if num_bytes > MAX_PARAMETER_BYTES:
+        raise MessageError(
+            f"{begin.wire_name()}: asks for {num_bytes} bytes of weights here, of at most "
+            f"{MAX_PARAMETER_BYTES}; lower embedding, top or iterate_average"
+        )
+
+
+def _check_finite(message: Message, name: str) -> None:
+    # The sum is finite only if all are, and reads memory once.
+    if not getattr(message, name).sum().isfinite():
+        raise MessageError(f"{message.wire_name()}: {name} is not finite")
+
+
+# --- Steps on averages -------------------------------------------------------------------------
+
+
+def fedavgm(
+    w: Tensor, average: Tensor, m: Tensor, *, beta: float, eta: float
+) -> tuple[Tensor, Tensor]:
+    """Lines 11 and 12: the new weights and momentum."""
+    delta = w - average
+    m = beta * m + (1 - beta) * delta
+    return w - eta * m, m
+
+
+def interpolate(w: Tensor, w_hat: Tensor, *, alpha: float) -> Tensor:
+    """SlowMo as the text displays it; at alpha 1 there is nothing left of ``w``."""
+    return w_hat if alpha == 1 else (1 - alpha) * w + alpha * w_hat
+
+
+def pull_to_initial(w_0: Tensor, w_hat: Tensor, *, alpha: float) -> Tensor:
+    """SlowMo(w_(t+1), w_0, gamma) of line 13, with gamma = 1 - alpha."""
+    return interpolate(w_0, w_hat, alpha=alpha)
+
+
+def slow_momentum(
+    w: Tensor, w_hat: Tensor, u: Tensor, *, beta: float, alpha: float
+) -> tuple[Tensor, Tensor]:
+    """Wang et al. 2019, Algorithm 1, lines 7 and 8: the new weights and slow momentum.
+
+    Their 1/gamma_t and gamma_t are one learning rate here, and cancel out.
+    """
+    u = beta * u + (w - w_hat)
+    return w - alpha * u, u
+
+
+class ServerOptimizer:
+    """Lines 11 to 13 on one vector of weights, from round to round.
+
+    Args:
+        config: which steps, and their constants.
+        w_P: w_0.
+    """
+
+    def __init__(self, config: Config, w_P: Tensor) -> None:
+        self.config = config
+        self.w_P = w_P.clone()
+        self.initial_P = w_P.clone() if config.slowmo == "initial" else w_P.new_empty(0)
+        self.m_P = torch.zeros_like(w_P) if config.server == "fedavgm" else w_P.new_empty(0)
+        self.u_P = torch.zeros_like(w_P) if config.slowmo == "momentum" else w_P.new_empty(0)
+
+    def step(self, average_P: Tensor) -> Tensor:
+        """w_(t+1), from w_t and the average of the round's weights."""
+        config, w_P, w_hat_P = self.config, self.w_P, average_P
+        if config.server == "fedavgm":
+            w_hat_P, self.m_P = fedavgm(
+                w_P, average_P, self.m_P, beta=config.beta, eta=config.server_learning_rate
+            )
+        match config.slowmo:
+            case "interpolate":
+                w_hat_P = interpolate(w_P, w_hat_P, alpha=config.alpha)
+            case "initial":
+                w_hat_P = pull_to_initial(self.initial_P, w_hat_P, alpha=config.alpha)
+            case "momentum":
+                w_hat_P, self.u_P = slow_momentum(
+                    w_P,
+                    w_hat_P,
+                    self.u_P,
+                    beta=config.slow_momentum,
+                    alpha=config.slow_learning_rate,
+                )
+        self.w_P = w_hat_P
+        return w_hat_P
+
+    def state(self) -> State:
+        return {"w": self.w_P, "initial": self.initial_P, "m": self.m_P, "u": self.u_P}
+
+    def restore(self, state: State) -> None:
+        device = self.w_P.device
+        self.w_P, self.initial_P = state["w"].to(device), state["initial"].to(device)
+        self.m_P, self.u_P = state["m"].to(device), state["u"].to(device)
+
+
+class Iterates:
+    """The last K iterates of some weights (line 8); keeps nothing where K is 1."""
+
+    def __init__(self, num: int) -> None:
+        self.num = num
+        self.kept: list[Tensor] = []
+
+    def add(self, weights: Tensor) -> None:
+        if self.num > 1:
+            self.kept = [*self.kept[-(self.num - 1) :], weights.detach().clone()]
+
+    def mean(self, weights: Tensor) -> Tensor:
+        """Of those that are kept; the weights themselves where there are none."""
+        if not self.kept:
+            return weights.detach()
+        total = torch.zeros_like(self.kept[0])
+        for kept in self.kept:
+            total += kept
+        return total / len(self.kept)
+
+    def state(self) -> State:
+        return {"kept": list(self.kept)}
+
+    def restore(self, state: State) -> None:
+        self.kept = list(state["kept"])
+
+
+def weighted_mean(rows_NP: Tensor, weights_N: Sequence[float]) -> Tensor:
+    """sum_n (n_n / n) w_n, first to last."""
+    total = sum(weights_N)
+    mean_P = torch.zeros_like(rows_NP[0])
+    for row_P, weight in zip(rows_NP, weights_N, strict=True):
+        mean_P.add_(row_P, alpha=weight / total)
+    return mean_P
+
+
+# --- What a data owner executes ----------------------------------------------------------------
+
+
+class DataOwner:
+    """A party with columns: a bottom model with one replica for each label owner.
+
+    Args:
+        name: the party.
+        shared: label owner -> its rows in the order shared with that one; it holds all of them.
+        bottom: its bottom network; ``Config.embedding`` sets the last width.
+        test: the same of the test table.
+        input: how raw rows become network inputs, to be kept with the network.
+        device: where it computes.
+    """
+
+    accepts = (BeginData, Step, Average, Embed, FinishData)
+
+    def __init__(
+        self,
+        name: str,
+        shared: Mapping[str, SharedRows],
+        bottom: BottomSpec,
+        *,
+        test: Mapping[str, SharedRows] | None = None,
+        input: Input | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.name = name
+        self.shared = dict(shared)
+        self.spec = bottom
+        self.test = dict(test or {})
+        self.input = input
+        self.device = device or torch.device("cpu")
+        self.replicas: Replicas | None = None
+        if not self.shared:
+            raise ConfigError(f"data owner {name!r} shares no rows with any label owner")
+        shapes = {tuple(each.x.shape[1:]) for each in [*shared.values(), *self.test.values()]}
+        if len(shapes) > 1:
+            raise ConfigError(f"data owner {name!r} has rows of different shapes: {sorted(shapes)}")
+        (self.shape,) = shapes
+
+    def handle(self, message: Message) -> Message:
+        if isinstance(message, BeginData):
+            return self._begin(message)
+        if self.replicas is None:
+            raise PartyError(self.name, f"was sent {message.wire_name()} before training began")
+        match message:
+            case Step():
+                return self._step(message)
+            case Average():
+                self._check_gradient(message)
+                self._follow(message)
+                self._average()
+                return Averaged(message.round)
+            case Embed():
+                return Embeddings(self._embed(message))
+            case FinishData():
+                return Finished()
+        raise AssertionError(f"an engine passes on only {self.accepts}")
+
+    def _begin(self, begin: BeginData) -> DataReady:
+        config = _config(begin)
+        num = len(begin.label_owners)
+        if not num == len(begin.num_samples) == len(begin.num_rows) == len(set(begin.label_owners)):
+            raise MessageError(f"{begin.wire_name()}: each label owner has one name and two counts")
+        if not num or min(begin.num_rows) < 1:
+            raise MessageError(f"{begin.wire_name()}: one or more label owners, each with rows")
+        for owner, num_samples in zip(begin.label_owners, begin.num_samples, strict=True):
+            self._check_shard(owner, num_samples)
+        with torch.device("meta"):  # takes no memory
+            sizes = [p.nbytes for p in self.spec.build(self.shape, config.embedding).parameters()]
+        _check_bytes(begin, sum(sizes) * num * (config.iterate_average + 1))
+        with RandomStream(begin.seed, self.name, "bottom"):
+            network = self.spec.build(self.shape, config.embedding)
+        self.config = config
+        self._begun = begin
+        self.label_owners = begin.label_owners
+        self.replicas = replicas_of(network.to(self.device), num)
+        self.optimizer = config.build([self.replicas.values])
+        self.server = ServerOptimizer(config, self.replicas.values.detach()[0])
+        self.iterates = Iterates(config.iterate_average)
+        shards = [self.shared[owner] for owner in begin.label_owners]
+        self._rows_S: Tensor | None = None  # of all label owners, one after the other
+        if all(shared.x is shards[0].x for shared in shards):
+            self._rows_S = torch.cat([shared.rows_S for shared in shards])
+        limits = torch.tensor(begin.num_samples)
+        self._bounds = torch.stack([limits, limits.cumsum(0) - limits])
+        self._pending: tuple[int, tuple[int, ...]] | None = None  # step, and rows of each replica
+        self._open_round: int | None = None  # steps were made in it, but no average yet
+        return DataReady()
+
+    def _check_shard(self, owner: str, num_samples: int) -> None:
+        shared = self.shared.get(owner)
+        if shared is None or not len(shared.rows_S):
+            raise ConfigError(
+                f"it has no rows of the samples of label owner {owner!r} (it shares rows with "
+                f"{sorted(self.shared)}); align with it, or leave one of the two out"
+            )
+        if len(shared.rows_S) != num_samples:
+            raise AlignmentError(
+                f"it shares {len(shared.rows_S)} samples with label owner {owner!r}, which says "
+                f"{num_samples}; align again"
+            )
+        num_absent = int((shared.rows_S < 0).sum())
+        if num_absent:
+            raise ConfigError(
+                f"it lacks {num_absent} of the {num_samples} samples of label owner {owner!r}; "
+                "every data owner needs all of them, so align on those that all have"
+            )
+
+    def _step(self, message: Step) -> Embeddings:
+        replicas = self.replicas
+        assert replicas is not None
+        self._check_gradient(message)
+        x = self._rows(message)  # refused before anything is learned
+        if self._open_round not in (None, message.round):
+            self._average()  # it did not hear of the end of that round
+        self._follow(message)
+        self._open_round = message.round
+        embedding_BE = replicas.forward(x)  # line 7
+        self._pending = (message.step, message.sizes)
+        return Embeddings(embedding_BE.cpu())
+
+    def _rows(self, message: Step) -> list[Tensor]:
+        """Each replica's rows."""
+        samples_B, sizes = message.samples_B, list(message.sizes)
+        check_shape(message, "samples_B", (sum(sizes),), torch.int64)
+        if len(sizes) != len(self.label_owners) or min(sizes) < 0 or not sum(sizes):
+            raise MessageError(f"{message.wire_name()}: one batch or more, a size for each")
+        shards = [self.shared[owner] for owner in self.label_owners]
+        for shared, size in zip(shards, sizes, strict=True):
+            if size > len(shared.rows_S):
+                raise MessageError(f"{message.wire_name()}: a batch has each sample once")
+        batches = samples_B.split(sizes)
+        if self._rows_S is None:
+            return [shared[batch] for shared, batch in zip(shards, batches, strict=True)]
+        # Shards of one table, as usual: one look-up for all.
+        limits, starts = self._bounds.repeat_interleave(torch.tensor(sizes), dim=1)
+        if bool(((samples_B < 0) | (samples_B >= limits)).any()):
+            for shared, batch in zip(shards, batches, strict=True):
+                shared[batch]  # says whose samples they are
+        return list(shards[0].x[self._rows_S[samples_B + starts]].split(sizes))
+
+    def _check_gradient(self, message: Step | Average) -> None:
+        learned = message.learned
+        check_shape(message, "gradient_BE", (sum(learned), self.config.embedding), torch.float32)
+        _check_finite(message, "gradient_BE")
+        if not message.previous or self._pending is None or self._pending[0] != message.previous:
+            return  # there is none, or none that it can follow
+        sizes = self._pending[1]
+        if len(learned) != len(sizes) or any(
+            rows not in (0, size) for rows, size in zip(learned, sizes, strict=True)
+        ):
+            raise MessageError(
+                f"{message.wire_name()}: it embedded {sizes} rows in step {message.previous}, the "
+                f"gradient is of {learned}"
+            )
+
+    def _follow(self, message: Step | Average) -> None:
+        """Step along the gradient of the batches that were embedded last."""
+        replicas = self.replicas
+        assert replicas is not None
+        pending, self._pending = self._pending, None
+        if pending is None or not message.previous or pending[0] != message.previous:
+            return
+        if not sum(message.learned):
+            return
+        gradients = message.gradient_BE.to(self.device).split(list(message.learned))
+        replicas.backward(gradients)
+        still = [place for place, rows in enumerate(message.learned) if not rows]
+        before = {name: own[still] for name, own in self._stepped().items()} if still else {}
+        self.optimizer.step()
+        if still:  # a replica without a batch made no step; an optimizer's memory starts at zero
+            for name, own in self._stepped().items():
+                own[still] = before.get(name, torch.zeros_like(own[still]))
+        self.iterates.add(replicas.values)
+
+    def _stepped(self) -> dict[str, Tensor]:
+        """(N, P) tensors that a step changes: weights and the optimizer's memory of each."""
+        assert self.replicas is not None
+        values = self.replicas.values
+        own = self.optimizer.state[values].items()
+        memory = {name: kept for name, kept in own if isinstance(kept, Tensor) and kept.dim() == 2}
+        return {"values": values.detach(), **memory}
+
+    def _average(self) -> None:
+        """Replicas become one model again: lines 8 and 11 to 13."""
+        replicas = self.replicas
+        assert replicas is not None
+        rows_NP = self.iterates.mean(replicas.values)
+        w_P = self.server.step(weighted_mean(rows_NP, self._begun.num_rows))
+        replicas.values.detach()[:] = w_P
+        if replicas.statistics_NQ.numel():
+            statistics_Q = weighted_mean(replicas.statistics_NQ, self._begun.num_rows)
+            replicas.statistics_NQ[:] = statistics_Q
+        self._pending = None
+        self._open_round = None
+
+    def _embed(self, message: Embed) -> Tensor:
+        held = self.test if message.test else self.shared
+        shared = held.get(message.label_owner)
+        if shared is None:
+            raise MessageError(
+                f"{message.wire_name()}: it shares no {'test ' if message.test else ''}rows with "
+                f"{message.label_owner!r}"
+            )
+        check_shape(message, "samples_B", (message.samples_B.numel(),), torch.int64)
+        if message.samples_B.numel() > len(shared.rows_S):
+            raise MessageError(f"{message.wire_name()}: each sample once")
+        place = 0  # of one that takes no part in training
+        if message.label_owner in self.label_owners:
+            place = self.label_owners.index(message.label_owner)
+        assert self.replicas is not None
+        network = self.replicas.network(place)
+        return embed_rows(
+            network, shared[message.samples_B], self.config.embedding, batch_size=1024
+        )
+
+    def features(self, label_owner: str, samples_B: Tensor) -> Tensor:
+        """(B, E) embeddings by this label owner's replica as it is, for selection."""
+        return self._embed(Embed(label_owner, samples_B, test=False))
+
+    def bottom_model(self) -> Bottom:
+        """The bottom model as it is: after a round all replicas are alike."""
+        if self.replicas is None:
+            raise PartyError(self.name, "has no model before training began")
+        return Bottom(
+            self.name,
+            self.replicas.network(0).eval(),
+            self.spec,
+            self.shape,
+            self.config.embedding,
+            self.input,
+            {"method": "fedoptimus", "seed": self._begun.seed},
+        )
+
+    def state(self) -> State:
+        """What its next round depends on, and what it was told when training began."""
+        if self.replicas is None:
+            raise TrainingError("it has nothing to save before training began")
+        return {
+            "begun": {item.name: getattr(self._begun, item.name) for item in fields(BeginData)},
+            "values": self.replicas.values.detach(),
+            "statistics": self.replicas.statistics_NQ,
+            "optimizer": self.optimizer.state_dict(),
+            "server": self.server.state(),
+            "iterates": self.iterates.state(),
+            "open_round": self._open_round,
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from there; a data owner that never began needs no ``BeginData``."""
+        self._begin(BeginData(**state["begun"]))
+        assert self.replicas is not None
+        self.replicas.values.detach().copy_(state["values"])
+        self.replicas.statistics_NQ.copy_(state["statistics"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.server.restore(state["server"])
+        self.iterates.restore(state["iterates"])
+        self._open_round = state["open_round"]
+
+
+# --- What a label owner executes ---------------------------------------------------------------
+
+
+class LabelOwner:
+    """A party with labels: a top model on the mean of the data owners' embeddings.
+
+    Args:
+        name: the party.
+        labels_S: (S,) labels of its samples, in the order shared with the data owners; -1 or NaN
+            where there is none.
+        task: what the labels say.
+        samples: (N,) int64, those to train on; None: all that are labelled.
+        test_labels: (T,) labels of the test samples, in their shared order.
+        device: where it computes.
+    """
+
+    accepts = (BeginLabels, Draw, Learn, TakeTop, Measure, FinishLabels)
+
+    def __init__(
+        self,
+        name: str,
+        labels_S: Tensor,
+        task: Task,
+        *,
+        samples: Tensor | None = None,
+        test_labels: Tensor | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.name = name
+        self.labels_S = labels_S
+        self.task = task
+        labelled_S = labels_S >= 0 if isinstance(task, Classification) else labels_S.isfinite()
+        self.samples = labelled_S.nonzero().flatten() if samples is None else samples
+        self.test_labels = torch.empty(0) if test_labels is None else test_labels
+        self.device = device or torch.device("cpu")
+        self.top: nn.Sequential | None = None
+        if not len(self.samples) or not bool(labelled_S[self.samples].all()):
+            raise ConfigError(
+                f"label owner {name!r} needs one training sample or more, each with a label; it "
+                f"has {len(self.samples)}, of which {int(labelled_S[self.samples].sum())} have one"
+            )
+
+    def handle(self, message: Message) -> Message:
+        if isinstance(message, BeginLabels):
+            return self._begin(message)
+        if self.top is None:
+            raise PartyError(self.name, f"was sent {message.wire_name()} before training began")
+        match message:
+            case Draw():
+                return Batch(self._number, self._draw())
+            case Learn():
+                return self._learn(message)
+            case TakeTop():
+                return self._take_top(message)
+            case Measure():
+                return self._measure(message)
+            case FinishLabels():
+                return Finished()
+        raise AssertionError(f"an engine passes on only {self.accepts}")
+
+    def _begin(self, begin: BeginLabels) -> LabelsReady:
+        config = _config(begin)
+        spec = TopSpec(config.embedding, config.top, self.task.num_outputs)
+        with torch.device("meta"):  # takes no memory
+            num_bytes = sum(each.nbytes for each in spec.build().parameters())
+        _check_bytes(begin, num_bytes * (config.iterate_average + 1))
+        self.config, self.spec, self._begun = config, spec, begin
+        with RandomStream(begin.seed, "top"):  # w_0 is one model
+            self.top = spec.build().to(self.device)
+        self.optimizer = config.build(self.top.parameters())
+        self.iterates = Iterates(config.iterate_average)
+        self.batches = Minibatches(
+            self.samples, config.batch_size, generator(begin.seed, self.name, "batches")
+        )
+        self._number = 1  # of the batch that comes next
+        self._batch: Tensor | None = None
+        task = json.dumps(self.task.to_json())
+        return LabelsReady(len(self.samples), len(self.labels_S), len(self.test_labels), task)
+
+    def _draw(self) -> Tensor:
+        if self._batch is None:
+            self._batch = next(self.batches)
+        return self._batch
+
+    def _learn(self, message: Learn) -> Learned:
+        top = self.top
+        assert top is not None
+        if self._batch is None or message.batch != self._number:
+            raise PartyError(
+                self.name, f"was sent batch {message.batch}, but batch {self._number} is due"
+            )
+        check_shape(message, "mean_BE", (len(self._batch), self.config.embedding), torch.float32)
+        _check_finite(message, "mean_BE")
+        mean_BE = message.mean_BE.detach().to(self.device).requires_grad_()
+        labels_B = self.labels_S[self._batch].to(self.device)
+        loss = self._loss(top(mean_BE), labels_B)
+        if not loss.isfinite():
+            raise TrainingError(
+                f"its loss is {loss.item()}; lower the learning_rate ({self.config.learning_rate})"
+            )
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+        if self.config.iterate_average > 1:
+            self.iterates.add(vector_of(top))
+        assert mean_BE.grad is not None
+        self._number += 1
+        self._batch = None
+        top_P = torch.empty(0)
+        if message.give_top:
+            top_P = self.iterates.mean(vector_of(top)).cpu()  # line 8
+        return Learned(loss.item(), mean_BE.grad.cpu(), self._number, self._draw(), top_P)
+
+    def _loss(self, outputs: Tensor, labels_B: Tensor, *, reduction: str = "mean") -> Tensor:
+        if isinstance(self.task, Classification):
+            return F.cross_entropy(outputs, labels_B, reduction=reduction)
+        return F.mse_loss(outputs[:, 0], labels_B.to(outputs.dtype), reduction=reduction)
+
+    def _take_top(self, message: TakeTop) -> TopTaken:
+        assert self.top is not None
+        if not self.config.average_tops:
+            raise MessageError(f"{message.wire_name()}: each label owner keeps its own top here")
+        num = sum(parameter.numel() for parameter in self.top.parameters())
+        check_shape(message, "top_P", (num,), torch.float32)
+        _check_finite(message, "top_P")
+        write_vector(message.top_P.to(self.device), self.top)
+        return TopTaken(message.round)
+
+    def _measure(self, message: Measure) -> Measured:
+        assert self.top is not None
+        num = message.samples_B.numel()
+        check_shape(message, "samples_B", (num,), torch.int64)
+        check_shape(message, "mean_BE", (num, self.config.embedding), torch.float32)
+        if num and not 0 <= int(message.samples_B.min()) <= int(message.samples_B.max()) < len(
+            self.test_labels
+        ):
+            raise MessageError(
+                f"{message.wire_name()}: samples outside its {len(self.test_labels)} test samples"
+            )
+        labels_B = self.test_labels[message.samples_B].to(self.device)
+        with torch.no_grad():
+            outputs = self.top(message.mean_BE.to(self.device))
+            loss = self._loss(outputs, labels_B, reduction="sum").item()
+        num_right = 0
+        if isinstance(self.task, Classification):
+            num_right = int((outputs.argmax(dim=1) == labels_B).sum())
+        return Measured(loss, num_right, num)
+
+    def model(self) -> Model:
+        """The top as it is: mean embeddings to predictions."""
+        if self.top is None:
+            raise PartyError(self.name, "has no model before training began")
+        return Model(
+            party=self.name,
+            task=self.task,
+            network=self.top,
+            spec=self.spec,
+            shapes={"embedding": (self.config.embedding,)},
+            about={"method": "fedoptimus", "seed": self._begun.seed},
+        )
+
+    def state(self) -> State:
+        """What its next step depends on, and what it was told when training began."""
+        if self.top is None:
+            raise TrainingError("it has nothing to save before training began")
+        return {
+            "begun": {item.name: getattr(self._begun, item.name) for item in fields(BeginLabels)},
+            "top": self.top.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "iterates": self.iterates.state(),
+            "batches": self.batches.state(),
+            "number": self._number,
+            "batch": self._batch,
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from there; a label owner that never began needs no ``BeginLabels``."""
+        self._begin(BeginLabels(**state["begun"]))
+        assert self.top is not None
+        self.top.load_state_dict(state["top"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.iterates.restore(state["iterates"])
+        self.batches.restore(state["batches"])
+        self._number = state["number"]
+        self._batch = state["batch"]
+
+
+# --- What the coordinator executes: Algorithm 1 ------------------------------------------------
+
+
+#: (round, network) -> names of the data owners of this round.
+Choose = Callable[[int, Engine], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round did.
+
+    Attributes:
+        number: 1, 2, ...
+        step: minibatch steps of the run so far.
+        epoch: passes over the largest shard so far.
+        loss: mean over label owners of ``losses``.
+        losses: label owner -> mean loss over its minibatches of this round.
+        participants: the data owners that were asked (line 5).
+        missed: party -> how many times it was left out.
+        reasons: party -> why, the first time in this round.
+        seconds: wall time of the round.
+    """
+
+    number: int
+    step: int
+    epoch: float
+    loss: float
+    losses: Mapping[str, float]
+    participants: tuple[str, ...]
+    missed: Mapping[str, int]
+    reasons: Mapping[str, str]
+    seconds: float
+
+
+class Missed(dict[str, int]):
+    """Party -> how many times it was left out; ``reasons`` has why, the first time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reasons: dict[str, str] = {}
+
+    def note(self, party: str, reason: str) -> None:
+        self[party] = self.get(party, 0) + 1
+        self.reasons.setdefault(party, reason)
+
+    def __str__(self) -> str:
+        return "; ".join(f"{party}: {reason}" for party, reason in self.reasons.items())
+
+
+class Coordinator:
+    """Drives a run, and has no data: means of embeddings, the global top, who takes part.
+
+    Args:
+        config: the run's settings.
+        data_owners, label_owners: names of the parties.
+        seed: of everything random here and at the parties.
+
+    Attributes:
+        participants: whose embeddings the tops know: the data owners that were chosen last, or all.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        data_owners: Sequence[str],
+        label_owners: Sequence[str],
+        seed: int,
+    ) -> None:
+        for names, kind in ((data_owners, "data"), (label_owners, "label")):
+            if not names or len(set(names)) < len(names):
+                raise ConfigError(
+                    f"a run needs one {kind} owner or more, each named once, got {list(names)}"
+                )
+        self.config = config
+        self.data_owners = tuple(data_owners)
+        self.label_owners = tuple(label_owners)
+        self.participants = self.data_owners
+        self.seed = seed
+        self.ready: dict[str, LabelsReady] = {}
+        self.batches: dict[str, Batch] = {}  # label owner -> its next batch
+        self.step = 0
+        self.top: ServerOptimizer | None = None
+        self._num_outputs = 0
+        self._rng = generator(seed, "participation")
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in which the largest shard is passed over once; known when training has begun."""
+        rows = max(ready.num_rows for ready in self.ready.values())
+        return -(-rows // self.config.batch_size)
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds of the whole run; the last epoch's last round is a whole one."""
+        steps = self.config.epochs * self.steps_per_epoch
+        return self.config.rounds or -(-steps // self.config.sync_every)
+
+    def draw_participants(self) -> tuple[str, ...]:
+        """A random share of the data owners, one at least (line 5 without scores)."""
+        num = max(1, round(self.config.share * len(self.data_owners)))
+        if num >= len(self.data_owners):
+            return self.data_owners
+        chosen = torch.randperm(len(self.data_owners), generator=self._rng)[:num].sort().values
+        return tuple(self.data_owners[place] for place in chosen.tolist())
+
+    def begin_data(self) -> BeginData:
+        """What every data owner is told, when the label owners are ready."""
+        ready = [self.ready[owner] for owner in self.label_owners]
+        return BeginData(
+            self.config.model_dump_json(),
+            self.seed,
+            self.label_owners,
+            tuple(own.num_samples for own in ready),
+            tuple(own.num_rows for own in ready),
+        )
+
+    def begin_labels(self) -> BeginLabels:
+        """What every label owner is told."""
+        return BeginLabels(self.config.model_dump_json(), self.seed)
+
+    def start(self, num_outputs: int) -> None:
+        """The global top before the first round, as every label owner draws it too."""
+        self._num_outputs = num_outputs
+        if self.config.average_tops:
+            with RandomStream(self.seed, "top"):
+                top = TopSpec(self.config.embedding, self.config.top, num_outputs).build()
+            self.top = ServerOptimizer(self.config, vector_of(top))
+
+    def state(self) -> State:
+        """What the next round depends on."""
+        return {
+            "owners": [list(self.data_owners), list(self.label_owners)],
+            "participants": list(self.participants),
+            "ready": {owner: _fields_of(ready) for owner, ready in self.ready.items()},
+            "batches": {owner: _fields_of(batch) for owner, batch in self.batches.items()},
+            "step": self.step,
+            "num_outputs": self._num_outputs,
+            "top": None if self.top is None else self.top.state(),
+            "rng": self._rng.get_state(),
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from there.
+
+        Raises:
+            ConfigError: the state is of a run with other owners.
+        """
+        owners = [list(self.data_owners), list(self.label_owners)]
+        if [list(names) for names in state["owners"]] != owners:
+            raise ConfigError(
+                f"the saved run is of owners {state['owners']}, this one of {owners}; resume with "
+                "the same, or start anew without --resume"
+            )
+        self.participants = tuple(state["participants"])
+        self.ready = {owner: LabelsReady(**ready) for owner, ready in state["ready"].items()}
+        self.batches = {owner: Batch(**batch) for owner, batch in state["batches"].items()}
+        self.step = state["step"]
+        self.start(state["num_outputs"])
+        if self.top is not None:
+            self.top.restore(state["top"])
+        self._rng.set_state(state["rng"])
+
+
+def _fields_of(message: LabelsReady | Batch) -> State:
+    return {item.name: getattr(message, item.name) for item in fields(message)}
+
+
+def train(
+    coordinator: Coordinator,
+    network: Engine,
+    checkpoint: Checkpoint | None = None,
+    choose: Choose | None = None,
+) -> Iterator[Round]:
+    """Trains round by round; between rounds ``joint``, ``score`` and ``predict`` use the model.
+
+    At the end owners are told that it is over (``finish``).
+
+    Args:
+        coordinator: drives.
+        network: reaches the owners.
+        checkpoint: saves each round, and goes on from what it saved; None saves nothing.
+        choose: the data owners of a round (lines 4 and 5); None: a random ``Config.share`` of them.
+
+    Raises:
+        ConfigError: owners that do not fit together, or a choice that cannot be.
+        PartyError: one cannot begin.
+        TrainingError: no data owner, or no label owner, answered in a step.
+    """
+    checkpoint = checkpoint or Checkpoint.none()
+    done = checkpoint.resume(coordinator, network, lenient=True)
+    if not done:
+        begin(coordinator, network)
+        checkpoint.save(0, coordinator, network)
+    else:
+        for name in checkpoint.behind:  # it stands at an older batch
+            coordinator.batches.pop(name, None)
+        _begin_again(checkpoint.lost, coordinator, network)
+    for number in range(done + 1, coordinator.num_rounds + 1):  # line 2
+        yield run_round(number, coordinator, network, choose)
+        checkpoint.save(number, coordinator, network)
+    finish(coordinator, network)
+
+
+def begin(coordinator: Coordinator, network: Engine) -> None:
+    """Open the run with every owner.
+
+    Raises:
+        ConfigError: label owners whose labels do not say the same.
+        PartyError: one cannot begin.
+    """
+    labels = dict.fromkeys(coordinator.label_owners, coordinator.begin_labels())
+    ready = network.ask(labels, LabelsReady).or_raise()
+    first, *others = coordinator.label_owners
+    for owner, own in ready.items():
+        if min(own.num_rows, own.num_samples) < 1 or own.num_test < 0:
+            raise PartyError(owner, f"says that it has {own.num_rows} training samples")
+    for owner in others:
+        if ready[owner].task != ready[first].task:
+            raise ConfigError(
+                f"all label owners learn one task, but {first!r} has {ready[first].task} and "
+                f"{owner!r} {ready[owner].task}; give both the same classes, in one order"
+            )
+    coordinator.ready = {owner: ready[owner] for owner in coordinator.label_owners}
+    data = dict.fromkeys(coordinator.data_owners, coordinator.begin_data())
+    network.ask(data, DataReady).or_raise()
+    coordinator.start(_num_outputs(first, ready[first].task))
+
+
+def _num_outputs(owner: str, task: str) -> int:
+    try:
+        described = json.loads(task)
+        if described["kind"] == "regression":
+            return 1
+        num = len(described["classes"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise PartyError(owner, "does not say what its labels are") from None
+    if not 1 <= num <= MAX_WIDTH:
+        raise PartyError(owner, f"says that it has {num} classes")
+    return num
+
+
+def _begin_again(lost: Sequence[str], coordinator: Coordinator, network: Engine) -> None:
+    """Owners that lost their disk take part again, from their beginning."""
+    data = [owner for owner in coordinator.data_owners if owner in lost]
+    labels = [owner for owner in coordinator.label_owners if owner in lost]
+    network.ask(dict.fromkeys(data, coordinator.begin_data()), DataReady)
+    network.ask(dict.fromkeys(labels, coordinator.begin_labels()), LabelsReady)
+    if coordinator.top is not None and labels:
+        take = TakeTop(0, coordinator.top.w_P)
+        network.ask(dict.fromkeys(labels, take), TopTaken)
+
+
+def finish(coordinator: Coordinator, network: Engine) -> None:
+    """Tell owners that their models are whole, so that each keeps its own at home.
+
+    A data owner that the tops do not know is not told: no mean has a use for its network.
+    """
+    timeout_s = coordinator.config.timeout_s
+    labels = dict.fromkeys(coordinator.label_owners, FinishLabels())
+    network.ask(labels, Finished, timeout_s=timeout_s)
+    data = dict.fromkeys(coordinator.participants, FinishData())
+    network.ask(data, Finished, timeout_s=timeout_s)
+
+
+@dataclass(frozen=True, eq=False)
+class _Gradient:
+    """What data owners step along next: fields of ``Step`` and ``Average``."""
+
+    previous: int
+    gradient_BE: Tensor
+    learned: tuple[int, ...]
+
+
+def run_round(
+    number: int, coordinator: Coordinator, network: Engine, choose: Choose | None = None
+) -> Round:
+    """One round of Algorithm 1.
+
+    Raises:
+        ConfigError: a choice of nobody, or of somebody who is no data owner.
+        TrainingError: no data owner, or no label owner, answered in a step.
+    """
+    started = time.perf_counter()
+    config = coordinator.config
+    missed = Missed()
+    asked = _participants(number, coordinator, network, choose)  # lines 4 and 5
+    losses: dict[str, list[float]] = {}
+    tops: dict[str, Tensor] = {}
+    nothing = _Gradient(0, torch.empty(0, config.embedding), (0,) * len(coordinator.label_owners))
+    gradients = dict.fromkeys(asked, nothing)
+    for place in range(1, config.sync_every + 1):  # line 7, and K
+        gradients = _step(
+            number,
+            place == config.sync_every,
+            coordinator,
+            network,
+            gradients,
+            losses,
+            tops,
+            missed,
+        )
+    averages = {
+        owner: Average(number, own.previous, own.gradient_BE, own.learned)
+        for owner, own in gradients.items()
+    }
+    replies = network.ask(averages, Averaged, timeout_s=config.timeout_s)  # lines 8, 11 to 13
+    for owner, failure in replies.failures.items():
+        missed.note(owner, failure.cause)
+    if coordinator.top is not None:
+        _average_tops(number, tops, coordinator, network, missed)
+    means = {owner: sum(own) / len(own) for owner, own in losses.items()}
+    return Round(
+        number,
+        coordinator.step,
+        coordinator.step / coordinator.steps_per_epoch,
+        sum(means.values()) / len(means),
+        means,
+        asked,
+        dict(missed),
+        missed.reasons,
+        time.perf_counter() - started,
+    )
+
+
+def _participants(
+    number: int, coordinator: Coordinator, network: Engine, choose: Choose | None
+) -> tuple[str, ...]:
+    if choose is None:
+        return coordinator.draw_participants()
+    chosen = set(choose(number, network))
+    unknown = chosen - set(coordinator.data_owners)
+    if unknown or not chosen:
+        raise ConfigError(
+            f"round {number} is to be learned with {sorted(chosen) or 'nobody'}; choose one or "
+            f"more of the data owners {list(coordinator.data_owners)}"
+        )
+    coordinator.participants = tuple(owner for owner in coordinator.data_owners if owner in chosen)
+    return coordinator.participants
+
+
+def _step(
+    number: int,
+    is_last: bool,
+    coordinator: Coordinator,
+    network: Engine,
+    gradients: Mapping[str, _Gradient],
+    losses: dict[str, list[float]],
+    tops: dict[str, Tensor],
+    missed: Missed,
+) -> dict[str, _Gradient]:
+    """One minibatch of every label owner; data owner -> the gradient it steps along next."""
+    config = coordinator.config
+    coordinator.step += 1
+    _draw(coordinator, network, missed)
+    batches = coordinator.batches
+    present = [owner for owner in coordinator.label_owners if owner in batches]
+    samples_B = torch.cat([batches[owner].samples_B for owner in present])
+    sizes = tuple(
+        len(batches[owner].samples_B) if owner in batches else 0
+        for owner in coordinator.label_owners
+    )
+    steps = {
+        owner: Step(
+            number, coordinator.step, own.previous, own.gradient_BE, own.learned, samples_B, sizes
+        )
+        for owner, own in gradients.items()
+    }
+    replies = network.ask(steps, Embeddings, timeout_s=config.timeout_s)
+    embeddings = checked_embeddings(
+        replies, replies.failures, len(samples_B), config.embedding, missed
+    )
+    if not embeddings:
+        raise TrainingError(f"no data owner answered in round {number} ({missed})")
+    mean_BE = mean_embedding(list(embeddings.values()))  # line 10
+    means = dict(zip(coordinator.label_owners, mean_BE.split(list(sizes)), strict=True))
+    give_top = is_last and config.average_tops
+    learn = {owner: Learn(batches[owner].batch, means[owner], give_top) for owner in present}
+    answers = network.ask(learn, Learned, timeout_s=config.timeout_s)
+    for owner, failure in answers.failures.items():
+        missed.note(owner, failure.cause)
+        del batches[owner]
+    parts: dict[str, Tensor] = {}
+    for owner, answer in answers.items():
+        try:
+            _check_learned(answer, means[owner], coordinator, owner, give_top)
+        except MessageError as cause:
+            missed.note(owner, str(cause))
+            del batches[owner]
+            continue
+        batches[owner] = Batch(answer.batch, answer.samples_B)
+        losses.setdefault(owner, []).append(answer.loss)
+        parts[owner] = answer.gradient_BE
+        if give_top:
+            tops[owner] = answer.top_P
+    if not parts:
+        raise TrainingError(f"no label owner answered in round {number} ({missed})")
+    inside = [parts[owner] for owner in coordinator.label_owners if owner in parts]
+    gradient = _Gradient(
+        coordinator.step,
+        torch.cat(inside) / len(embeddings),  # of the mean, by one embedding in it
+        tuple(len(parts[owner]) if owner in parts else 0 for owner in coordinator.label_owners),
+    )
+    nothing = _Gradient(0, torch.empty(0, config.embedding), (0,) * len(sizes))
+    return {owner: gradient if owner in embeddings else nothing for owner in gradients}
+
+
+def _draw(coordinator: Coordinator, network: Engine, missed: Missed) -> None:
+    """Ask those label owners for a batch that have none: at first, and after a failure."""
+    without = [owner for owner in coordinator.label_owners if owner not in coordinator.batches]
+    if not without:
+        return
+    replies = network.ask(
+        dict.fromkeys(without, Draw()), Batch, timeout_s=coordinator.config.timeout_s
+    )
+    for owner, failure in replies.failures.items():
+        missed.note(owner, failure.cause)
+    for owner, batch in replies.items():
+        try:
+            _check_batch(batch, coordinator, owner)
+            coordinator.batches[owner] = batch
+        except MessageError as cause:
+            missed.note(owner, str(cause))
+    if not coordinator.batches:
+        raise TrainingError(f"no label owner has a batch ({missed})")
+
+
+def _check_batch(message: Batch | Learned, coordinator: Coordinator, owner: str) -> None:
+    samples_B = message.samples_B
+    check_shape(message, "samples_B", (samples_B.numel(),), torch.int64)
+    num_samples = coordinator.ready[owner].num_samples
+    if not 0 < len(samples_B) <= coordinator.config.batch_size:
+        raise MessageError(
+            f"{message.wire_name()}: a batch has 1 to {coordinator.config.batch_size} samples, got "
+            f"{len(samples_B)}"
+        )
+    if not 0 <= int(samples_B.min()) <= int(samples_B.max()) < num_samples:
+        raise MessageError(f"{message.wire_name()}: samples outside the {num_samples} it shares")
+
+
+def _check_learned(
+    answer: Learned, mean_BE: Tensor, coordinator: Coordinator, owner: str, give_top: bool
+) -> None:
+    """Refuse what cannot be learned from: an owner that lies is left out of the step."""
+    check_shape(answer, "gradient_BE", tuple(mean_BE.shape), torch.float32)
+    _check_finite(answer, "gradient_BE")
+    if not math.isfinite(answer.loss):
+        raise MessageError(f"{answer.wire_name()}: the loss is not finite")
+    _check_batch(answer, coordinator, owner)
+    num = len(coordinator.top.w_P) if give_top and coordinator.top is not None else 0
+    check_shape(answer, "top_P", (num,), torch.float32)
+    _check_finite(answer, "top_P")
+
+
+def checked_embeddings(
+    replies: Mapping[str, Embeddings],
+    failures: Mapping[str, PartyError],
+    num: int,
+    embedding: int,
+    missed: Missed,
+) -> dict[str, Tensor]:
+    """Data owner -> its embeddings, of those that answered as asked."""
+    for owner, failure in failures.items():
+        missed.note(owner, failure.cause)
+    embeddings = {}
+    for owner, reply in replies.items():
+        try:
+            embeddings[owner] = checked_embedding(reply, num, embedding)
+        except MessageError as cause:
+            missed.note(owner, str(cause))
+    return embeddings
+
+
+def checked_embedding(reply: Embeddings, num: int, embedding: int) -> Tensor:
+    """(num, E) embeddings, if they are as many and finite.
+
+    Raises:
+        MessageError: they are not.
+    """
+    check_shape(reply, "embedding_BE", (num, embedding), torch.float32)
+    _check_finite(reply, "embedding_BE")
+    return reply.embedding_BE
+
+
+def _average_tops(
+    number: int,
+    tops: Mapping[str, Tensor],
+    coordinator: Coordinator,
+    network: Engine,
+    missed: Missed,
+) -> None:
+    """Lines 11 to 13 for the tops; every label owner goes on from the new one."""
+    assert coordinator.top is not None
+    present = [owner for owner in coordinator.label_owners if owner in tops]
+    if present:
+        weights = [coordinator.ready[owner].num_rows for owner in present]
+        coordinator.top.step(weighted_mean(torch.stack([tops[o] for o in present]), weights))
+    take = TakeTop(number, coordinator.top.w_P)
+    taken = network.ask(
+        dict.fromkeys(coordinator.label_owners, take),
+        TopTaken,
+        timeout_s=coordinator.config.timeout_s,
+    )
+    for owner, failure in taken.failures.items():
+        missed.note(owner, failure.cause)

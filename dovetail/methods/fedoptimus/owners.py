@@ -1,0 +1,569 @@
+"""Data owners and label owners with files of their own: their rows, and their side of a run.
+
+At the home of each, for each driver:
+
+    aligned/DRIVER/LABELOWNER.PART.safetensors   its row of each of that label owner's samples
+
+A label owner's labelled rows are dealt out to two parts by its own file, before anything is
+aligned: "train" and "test". The files of one alignment have its name; a run that trains on it has
+an id that begins with that name.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from dovetail import data as dd
+from dovetail.alignment import Workers, psi, relay
+from dovetail.alignment.stored import StoredRows, alignment_of, digest, load_rows, save_rows
+from dovetail.errors import (
+    AlignmentError,
+    ConfigError,
+    DataError,
+    MessageError,
+    ModelError,
+    PartyError,
+)
+from dovetail.methods import fedoptimus
+from dovetail.methods.base import SILENT, Asked, CarryingDriver, Finishing, Maker, Talk
+from dovetail.methods.fedoptimus import predicting, selection
+from dovetail.methods.fedoptimus.stages import Columns, Labels, Part, chooser_of, told_top
+from dovetail.methods.homes import draw_share
+from dovetail.methods.party import Site
+from dovetail.methods.section import Section
+from dovetail.models.owners import (
+    Bottom,
+    BottomSpec,
+    ColumnsMlp,
+    OwnerResNet,
+    StripCnn,
+    load_bottom,
+)
+from dovetail.network import InProcess, State
+from dovetail.network.certificates import certificate_name, make_folder
+from dovetail.network.checkpoint import StatefulParty
+from dovetail.network.patience import write_text
+
+_log = logging.getLogger(__name__)
+
+#: A label owner's rows.
+TRAIN = "train"
+TEST: Part = "test"
+
+
+class StripCnnSection(Section):
+    """One convolution and two fully connected layers."""
+
+    kind: Literal["strip-cnn"]
+    channels: int = 16
+    kernel: int = 3
+    stride: tuple[int, int] = (1, 1)
+    hidden: int = 64
+
+
+class ResNet18Section(Section):
+    """A ResNet-18 of one's own."""
+
+    kind: Literal["resnet-18"]
+    width: int = 64
+
+
+BottomField = (
+    Literal["strip-cnn", "resnet-18"] | tuple[int, ...] | StripCnnSection | ResNet18Section
+)
+
+
+def bottom(field: BottomField | None, shape: tuple[int, ...]) -> BottomSpec:
+    """The network that a file names: a kind, its settings, or hidden widths; None: by the rows.
+
+    Raises:
+        ConfigError: settings that cannot be.
+    """
+    match field:
+        case None:
+            return StripCnn() if len(shape) == 3 else ColumnsMlp()
+        case "strip-cnn":
+            return StripCnn()
+        case "resnet-18":
+            return OwnerResNet()
+        case StripCnnSection():
+            return StripCnn(field.channels, field.kernel, field.stride, field.hidden)
+        case ResNet18Section():
+            return OwnerResNet(field.width)
+    assert isinstance(field, tuple)
+    return ColumnsMlp(field)
+
+
+class OwnerSection(Section):
+    """[fedoptimus] of a party file.
+
+    A party whose file names a label is a label owner, any other a data owner.
+    """
+
+    bottom: BottomField | None = None  # of a data owner: its network; None: by what its rows are
+    classes: tuple[str | int, ...] = ()  # of a label owner: of all, where it has not all of them
+    test_share: float = Field(default=0.2, ge=0, lt=1)  # of a label owner: of its labelled rows
+
+
+@dataclass(frozen=True, eq=False)
+class OwnerHomes(dd.Partitioned):
+    """Party files of one process, or the names of those that are elsewhere.
+
+    Attributes:
+        columns, labels: of the owners that are here.
+        elsewhere: names of data owners and of label owners that are not.
+    """
+
+    columns: Mapping[str, Columns]
+    labels: Mapping[str, Labels]
+    elsewhere: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+
+def is_label_owner(site: Site) -> bool:
+    """A party whose file names a label."""
+    return site.table.labels is not None
+
+
+def task_of(labellers: Mapping[str, Site], *, where: str) -> dd.Classification:
+    """All classes that label owners have between them.
+
+    Raises:
+        ConfigError: labels that are numbers, or of several kinds.
+    """
+    classes: set[str | int] = set()
+    for site in labellers.values():
+        classes |= set(classes_of(site))
+    if len({isinstance(name, str) for name in classes}) > 1:
+        raise ConfigError(
+            f"{where}: the label owners' classes are numbers and texts: {sorted(map(str, classes))}"
+        )
+    return dd.Classification(tuple(np.unique(list(classes)).tolist()))
+
+
+def classes_of(site: Site) -> tuple[str | int, ...]:
+    """All classes that a label owner's file names, or else has.
+
+    Raises:
+        ConfigError: labels that are numbers.
+    """
+    labels = site.table.labels
+    assert labels is not None
+    if site.party.task == "regression":
+        raise ConfigError(
+            f"party {site.name!r} predicts numbers; from party files FedOptimus predicts classes"
+        )
+    own = site.settings("fedoptimus", OwnerSection).classes
+    return own or tuple(np.unique(labels.values[~labels.missing]).tolist())
+
+
+def dealt(site: Site) -> dict[str, np.ndarray]:
+    """Part -> a label owner's rows that train, and those that test, if any.
+
+    Raises:
+        ConfigError: no labelled row.
+        DataError: rows that cannot be dealt out.
+    """
+    assert site.table.labels is not None
+    labelled = np.flatnonzero(~site.table.labels.missing)
+    if not len(labelled):
+        raise ConfigError(f"party {site.name!r} has no labelled row; leave it out")
+    train, test = draw_share(
+        site, labelled, site.settings("fedoptimus", OwnerSection).test_share, "test_share"
+    )
+    return {TRAIN: train, TEST: test} if len(test) else {TRAIN: train}
+
+
+def labels_of(site: Site, task: dd.Classification, rows: Mapping[str, Tensor]) -> Labels:
+    """A label owner's labels in the orders that it shares with the data owners.
+
+    It trains on samples in the order of its own rows: so what is drawn does not depend on how an
+    alignment numbered them.
+
+    Args:
+        rows: part -> its row of each sample.
+
+    Raises:
+        DataError: a class that is not among those of all.
+    """
+    table = site.table
+    assert table.labels is not None
+    assert table.label is not None
+    labels = dd.encode_labels(task, table.labels.values, table.labels.missing, label=table.label)
+    scored = {TEST: labels[rows[TEST]]} if TEST in rows else {}
+    return Labels(labels[rows[TRAIN]], rows[TRAIN].argsort(), scored)
+
+
+def columns_of(site: Site, rows: Mapping[str, Mapping[str, Tensor]]) -> Columns:
+    """A data owner's rows, encoded by all of them.
+
+    Args:
+        rows: label owner -> part -> its row of each sample.
+    """
+    fitted = site.fit_input()
+    x = site.table.encoded(fitted).joined()
+
+    def of(part: str) -> dict[str, dd.SharedRows]:
+        return {
+            owner: dd.SharedRows(site.name, x, parts[part])
+            for owner, parts in rows.items()
+            if part in parts
+        }
+
+    tested = of(TEST)
+    spec = bottom(site.settings("fedoptimus", OwnerSection).bottom, tuple(x.shape[1:]))
+    return Columns(of(TRAIN), spec, {TEST: tested} if tested else {}, fitted)
+
+
+# --- In one process ------------------------------------------------------------------------------
+
+
+def align_owners(
+    labellers: Mapping[str, Site], holders: Mapping[str, Site], *, talk: Talk = SILENT
+) -> dict[str, dict[str, dict[str, Tensor]]]:
+    """Label owner -> part -> party -> its row of each sample that all data owners have.
+
+    By private set intersection of each label owner with each data owner.
+
+    Raises:
+        AlignmentError: a data owner that has none of a label owner's samples.
+    """
+    found: dict[str, dict[str, dict[str, Tensor]]] = {}
+    with Workers(1) as workers:
+        responders = {name: site.responder(workers) for name, site in holders.items()}
+        for name, site in labellers.items():
+            found[name] = {}
+            for part, rows in dealt(site).items():
+                lower = site.party.lowercase_ids
+                with talk.points(f"aligning {name}, {part}") as bar:
+                    aligned = psi.align(
+                        InProcess(responders, driver=name),
+                        site.table.ids[rows],
+                        lower=lower,
+                        workers=workers,
+                        progress=bar.points,
+                    )
+                whole = psi.with_rows_of(aligned, responders.values())
+                common_K = whole.shared(*holders)
+                check_overlap(name, part, len(common_K), aligned.overlap, len(rows))
+                found[name][part] = {holder: whole.rows[holder][common_K] for holder in holders} | {
+                    name: torch.from_numpy(rows)[whole.rows[name][common_K]]
+                }
+    return found
+
+
+def check_overlap(
+    owner: str, part: str, num_common: int, shared: Mapping[str, int], num_rows: int
+) -> None:
+    """Refuse a label owner without a training sample that all data owners have.
+
+    Raises:
+        AlignmentError: naming a data owner without any of them, if there is one.
+    """
+    if num_common or part != TRAIN:
+        return
+    for holder, num_shared in shared.items():
+        if not num_shared:
+            raise AlignmentError(
+                f"data owner {holder!r} has none of the {num_rows} training samples of label "
+                f"owner {owner!r}; check that both use the same id column, or leave one out"
+            )
+    raise AlignmentError(
+        f"no training sample of label owner {owner!r} is at all data owners (they have "
+        f"{', '.join(f'{name}: {num:,}' for name, num in shared.items())} of its {num_rows}); "
+        "leave out who has the fewest"
+    )
+
+
+# --- At home -------------------------------------------------------------------------------------
+
+
+def members_of(site: Site, allowed: Collection[str]) -> dict[str, Maker]:
+    """Algorithm -> what makes an owner's side of its runs; mistakes in its table are told now."""
+    live = _Live(site)
+    makers: dict[str, Maker] = {"fedoptimus": _trains(site, live), "selection": _selects(live)}
+    if not is_label_owner(site):
+        makers["predicting"] = _predicts(site)
+    if "relay" in allowed:
+        makers["relay"] = _aligns(site)
+    return makers
+
+
+class _Kept:
+    """The rows that a party keeps of alignments with one driver."""
+
+    def __init__(self, site: Site, asked: Asked) -> None:
+        self._site = site
+        self._folder = asked.aligned
+        self._alignment = alignment_of(asked.run)
+
+    def keep(self, owner: str, part: str, rows_K: Tensor) -> None:
+        """Keep the rows of a finished alignment."""
+        make_folder(self._folder)
+        ids = digest(self._site.table.ids)
+        stored = StoredRows(self._site.name, self._alignment, rows_K, ids, owner)
+        if part not in (TRAIN, TEST):
+            raise MessageError(f"expected the part {TRAIN!r} or {TEST!r}, got {part[:100]!r}")
+        save_rows(self._folder / f"{certificate_name(owner)}.{part}.safetensors", stored)
+
+    def of(self, alignment: str) -> dict[str, dict[str, Tensor]]:
+        """Label owner -> part -> rows, of this alignment and the table as it is now."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for path in sorted(self._folder.glob("*.safetensors")):
+            with suppress(AlignmentError):
+                stored = load_rows(path, self._site.name, self._site.table.ids)
+                if stored.run == alignment:
+                    part = path.name.split(".")[-2]
+                    found.setdefault(stored.driver, {})[part] = stored.rows_S
+        return found
+
+    def rows(self) -> dict[str, dict[str, Tensor]]:
+        """The rows that the run is to use.
+
+        Raises:
+            AlignmentError: there are none.
+        """
+        found = self.of(self._alignment)
+        if not found:
+            raise AlignmentError(
+                f"it keeps no rows of alignment {self._alignment!r}, or its table has changed "
+                "since; start anew without --resume, which aligns again"
+            )
+        return found
+
+
+def _aligns(site: Site) -> Maker:
+    """Makes its side of an alignment that a coordinator carries."""
+    parts = dealt(site) if is_label_owner(site) else {}
+    responder = None if parts else site.responder()  # once: it takes long
+
+    def of_run(asked: Asked) -> Callable[[], StatefulParty]:
+        kept = _Kept(site, asked)
+
+        def aligned(name: str) -> tuple[str, ...]:
+            return tuple(kept.of(name))
+
+        def keep(part: str, rows_K: Tensor) -> None:
+            kept.keep(site.name, part, torch.from_numpy(parts[part])[rows_K])
+
+        def make() -> StatefulParty:
+            if responder is not None:
+                return relay.Responder(responder, kept.keep, aligned)
+            ids = {part: site.table.ids[rows] for part, rows in parts.items()}
+            lower = site.party.lowercase_ids
+            return relay.Initiator(site.name, ids, keep, aligned, lower=lower)
+
+        return make
+
+    return of_run
+
+
+class _Live:
+    """The owners of runs that are open here: for what trains, and for what selects."""
+
+    #: Runs that are remembered; a host keeps no more in memory either.
+    MOST = 8
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self._held: dict[str, Columns | Labels] = {}
+        self._trained: dict[str, fedoptimus.DataOwner] = {}
+
+    def held(self, asked: Asked) -> Columns | Labels:
+        """What the party brings to this run.
+
+        Raises:
+            AlignmentError: it keeps no rows of the run's alignment.
+        """
+        if asked.run not in self._held:
+            site, rows = self.site, _Kept(self.site, asked).rows()
+            if is_label_owner(site):
+                task = dd.Classification(classes_of(site))
+                self._held[asked.run] = labels_of(site, task, rows[site.name])
+            else:
+                self._held[asked.run] = columns_of(site, rows)
+            self._drop()
+        return self._held[asked.run]
+
+    def trains(self, run: str, owner: fedoptimus.DataOwner) -> None:
+        """Remember who trains in this run."""
+        self._trained[run] = owner
+        self._drop()
+
+    def embed(self, run: str, owner: str, samples_B: Tensor) -> Tensor:
+        """Embeddings by the network as it is now.
+
+        Raises:
+            PartyError: nothing was trained in this run since the party was started.
+        """
+        if run not in self._trained:
+            raise PartyError(self.site.name, "has no network of this run; training comes first")
+        return self._trained[run].features(owner, samples_B)
+
+    def _drop(self) -> None:
+        for kept in (self._held, self._trained):
+            while len(kept) > self.MOST:
+                del kept[next(iter(kept))]
+
+
+def _trains(site: Site, live: _Live) -> Maker:
+    """Makes its side of training."""
+
+    def of_run(asked: Asked) -> Callable[[], StatefulParty]:
+        held = live.held(asked)
+
+        def columns(held: Columns) -> StatefulParty:
+            own = fedoptimus.DataOwner(
+                site.name,
+                held.shared,
+                held.bottom,
+                test=held.scored.get(TEST),
+                input=held.input,
+                device=asked.device,
+            )
+            live.trains(asked.run, own)
+            return Finishing(own, fedoptimus.FinishData, lambda: asked.keep(own.bottom_model(), {}))
+
+        def labels(held: Labels) -> StatefulParty:
+            task = dd.Classification(classes_of(site))
+            own = fedoptimus.LabelOwner(
+                site.name,
+                held.labels_S,
+                task,
+                samples=held.samples,
+                test_labels=held.scored.get(TEST),
+                device=asked.device,
+            )
+
+            def keep() -> None:
+                label = site.table.label or ""
+                model = told_top(own.model(), method="fedoptimus", label=label)
+                asked.keep(model, {})
+
+            return Finishing(own, fedoptimus.FinishLabels, keep)
+
+        return lambda: columns(held) if isinstance(held, Columns) else labels(held)
+
+    return of_run
+
+
+class _Stateless:
+    """A party that keeps nothing between steps."""
+
+    def __init__(
+        self, party: selection.DataOwner | selection.LabelOwner | predicting.Recalling
+    ) -> None:
+        self.accepts = party.accepts
+        self.handle = party.handle
+
+    def state(self) -> State:
+        return {}
+
+    def restore(self, state: State) -> None:
+        """Nothing to restore."""
+
+
+def _selects(live: _Live) -> Maker:
+    """Makes its side of a selection."""
+    name = live.site.name
+
+    def of_run(asked: Asked) -> Callable[[], StatefulParty]:
+        held = live.held(asked)
+
+        def make() -> StatefulParty:
+            if isinstance(held, Labels):
+                return _Stateless(chooser_of(name, held))
+            return _Stateless(
+                selection.DataOwner(
+                    name, lambda owner, samples_B: live.embed(asked.run, owner, samples_B)
+                )
+            )
+
+        return make
+
+    return of_run
+
+
+def _predicts(site: Site) -> Maker:
+    """Makes a data owner's side of a prediction, for the label owner who asks."""
+
+    def of_run(asked: Asked) -> Callable[[], StatefulParty]:
+        rows_S = asked.rows_S()
+
+        def kept(trained: str) -> tuple[Bottom, Tensor]:
+            folder = asked.kept(trained)
+            try:
+                own = load_bottom(folder)
+                assert own.input is not None  # of a run at home
+                x = site.table.encoded(own.input).joined()
+            except (ModelError, DataError) as error:  # names files and columns of this machine
+                _log.warning("run %s: %s", asked.run, error)
+                raise ModelError(
+                    f"it keeps no network of the run {trained!r} that fits its table; its log has "
+                    "the details"
+                ) from None
+            own.network.to(asked.device)
+            return own, x
+
+        return lambda: _Stateless(predicting.Recalling(site.name, rows_S, kept))
+
+    return of_run
+
+
+# --- At the coordinator --------------------------------------------------------------------------
+
+
+def relay_alignment(
+    driver: CarryingDriver, *, where: str, say: Callable[[str], None]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of data owners and of label owners, once all of them are aligned.
+
+    What an earlier run aligned is used again, as long as every party keeps its rows of it.
+
+    Raises:
+        ConfigError: no owner of a kind.
+        AlignmentError: a label owner without a training sample that all data owners have.
+        PartyError: a party does not align.
+    """
+    driver.wait()
+    path = driver.home / "alignment.json"
+    name = ""
+    with suppress(OSError, ValueError, KeyError):
+        name = str(json.loads(path.read_text(encoding="utf-8"))["alignment"])
+    engine = driver.carry(name or secrets.token_hex(8))
+    replies = engine.ask(
+        dict.fromkeys(engine.parties, relay.Describe(name)), relay.Description
+    ).or_raise()
+    described = {party: replies[party] for party in engine.parties}  # means are taken in this order
+    labellers = {party: each.parts for party, each in described.items() if each.parts}
+    holders = tuple(party for party in described if party not in labellers)
+    for kind, found in (("names a label", labellers), ("names none", holders)):
+        if not found:
+            raise ConfigError(
+                f"{where}: of {', '.join(described)} no party's file {kind}; FedOptimus needs "
+                "label owners, whose files name a label, and data owners, whose files do not"
+            )
+    owned = {party: {party} if party in labellers else {*labellers} for party in described}
+    if not name or any({*described[party].aligned} != owned[party] for party in described):
+        name = secrets.token_hex(8)
+        say(f"aligning {', '.join(labellers)} with {', '.join(holders)}")
+        overlaps = relay.align(driver.carry(name), labellers, holders)
+        for (owner, part), overlap in overlaps.items():
+            check_overlap(owner, part, overlap.num_common, overlap.shared, overlap.num_ids)
+            say(
+                f"{overlap.num_common:,} of the {overlap.num_ids:,} {part} samples of {owner} are "
+                "at all data owners"
+            )
+        write_text(path, json.dumps({"alignment": name}) + "\n")
+    driver.alignment = name
+    return holders, tuple(labellers)

@@ -1,0 +1,397 @@
+"""Predicting together: a label owner's top and data owners' bottoms, apart or in one place.
+
+While training goes on, owners use the networks as they are: ``score``, ``predict`` and ``joint``.
+Afterwards each has its own model at home. ``join`` puts models that were brought to one place
+together. Models that stay where they are predict by ``recall``: a label owner, who drives then,
+asks data owners for the embeddings of samples that it has agreed on with each. So they may be new
+ones, and not every data owner has all of them: a mean is over those that have the sample and
+answer.
+
+    label owner                         data owner
+    psi, as ``alignment/psi.py``  <-->  its row of each sample
+    Recall                        ---->
+                                  <---- Embeddings
+
+Letters: B rows of a message, N samples, E embedding width.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dovetail.data import SharedRows
+from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.methods.fedoptimus import (
+    Coordinator,
+    DataOwner,
+    Embed,
+    Embeddings,
+    LabelOwner,
+    Measure,
+    Measured,
+    Missed,
+    checked_embedding,
+    checked_embeddings,
+)
+from dovetail.models import Model, Prediction
+from dovetail.models.owners import Bottom, OwnersNetwork, OwnersSpec, TopSpec, mean_embedding
+from dovetail.network import Engine, Message, check_shape
+
+# --- What crosses the boundary -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Recall(Message):
+    """Label owner -> data owner: embed these samples with the network that you kept of a run."""
+
+    trained: str  # the run's id
+    samples_B: Tensor  # int64, places in the order that the two have agreed on
+
+
+# --- While training goes on --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Score:
+    """How good a label owner's model is on its test samples.
+
+    Attributes:
+        accuracy: share that is classified rightly; None for a regression.
+        loss: mean over the samples, as in training.
+        num_rows: how many samples.
+        answered: data owners that were in every mean.
+        missed: data owner -> why it was left out of some.
+    """
+
+    accuracy: float | None
+    loss: float
+    num_rows: int
+    answered: tuple[str, ...]
+    missed: Mapping[str, str]
+
+
+def score(
+    coordinator: Coordinator,
+    network: Engine,
+    *,
+    label_owners: Sequence[str] | None = None,
+    batch_size: int = 1024,
+) -> dict[str, Score]:
+    """Label owner -> how good its model is now on its test samples, by messages.
+
+    Args:
+        label_owners: None: all. With ``average_tops`` all have one model after a round.
+        batch_size: samples a message.
+
+    Raises:
+        ConfigError: a label owner without test samples.
+        PartyError: a label owner does not answer, or not with a score.
+        TrainingError: no data owner answers.
+    """
+    scores = {}
+    for owner in coordinator.label_owners if label_owners is None else label_owners:
+        num = coordinator.ready[owner].num_test
+        if not num:
+            raise ConfigError(f"label owner {owner!r} has no test samples to be scored on")
+        loss, num_right, missed = 0.0, 0, Missed()
+        for samples_B in torch.arange(num).split(batch_size):
+            mean_BE = _mean(
+                network,
+                coordinator.data_owners,
+                Embed(owner, samples_B, test=True),
+                coordinator.config.embedding,
+                coordinator.config.timeout_s,
+                missed,
+            )
+            asked = {owner: Measure(samples_B, mean_BE)}
+            timeout_s = coordinator.config.timeout_s
+            measured = network.ask(asked, Measured, timeout_s=timeout_s).or_raise()[owner]
+            if (
+                measured.num_rows != len(samples_B)
+                or not 0 <= measured.num_right <= len(samples_B)
+                or not math.isfinite(measured.loss)
+            ):
+                raise PartyError(owner, f"{measured.wire_name()}: sums that cannot be")
+            loss += measured.loss
+            num_right += measured.num_right
+        is_number = json.loads(coordinator.ready[owner].task)["kind"] == "regression"
+        scores[owner] = Score(
+            None if is_number else num_right / num,
+            loss / num,
+            num,
+            tuple(name for name in coordinator.data_owners if name not in missed),
+            missed.reasons,
+        )
+    return scores
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """A prediction that data owners and a label owner made together.
+
+    Attributes:
+        outputs: (n, C) logits, or (n, 1) standardised values.
+        prediction: what they say.
+        answered: data owners that were in every mean.
+        missed: data owner -> why it was left out of some.
+    """
+
+    outputs: Tensor
+    prediction: Prediction
+    answered: tuple[str, ...]
+    missed: Mapping[str, str]
+
+
+def predict(
+    network: Engine,
+    top: Model,
+    label_owner: str,
+    samples: Tensor,
+    *,
+    data_owners: Sequence[str] | None = None,
+    test: bool = True,
+    timeout_s: float | None = None,
+    batch_size: int = 1024,
+) -> Joint:
+    """What the top says of these samples, with the data owners that answer.
+
+    Args:
+        network: reaches the data owners; its driver has the top.
+        top: ``LabelOwner.model()``, perhaps saved and loaded.
+        label_owner: whose order the samples are places in.
+        samples: (n,) int64.
+        data_owners: None: all parties of the network.
+        test: of the test table, else of the training table.
+
+    Raises:
+        ConfigError: the model is no top.
+        TrainingError: no data owner answers.
+    """
+    if not isinstance(top.spec, TopSpec):
+        raise ConfigError(f"the model of party {top.party!r} is no label owner's top")
+    names = tuple(network.parties if data_owners is None else data_owners)
+    missed = Missed()
+    parts = [
+        _mean(
+            network,
+            names,
+            Embed(label_owner, samples_B, test),
+            top.spec.embedding,
+            timeout_s,
+            missed,
+        )
+        for samples_B in samples.split(batch_size)
+        if len(samples_B)
+    ]
+    mean_NE = torch.cat(parts) if parts else torch.empty(0, top.spec.embedding)
+    return Joint(
+        top.outputs(mean_NE),
+        top.predict(mean_NE),
+        tuple(name for name in names if name not in missed),
+        missed.reasons,
+    )
+
+
+def _mean(
+    network: Engine,
+    owners: Sequence[str],
+    request: Embed,
+    embedding: int,
+    timeout_s: float | None,
+    missed: Missed,
+) -> Tensor:
+    """(B, E) mean embedding over the data owners that answer."""
+    replies = network.ask(dict.fromkeys(owners, request), Embeddings, timeout_s=timeout_s)
+    num = len(request.samples_B)
+    embeddings = checked_embeddings(replies, replies.failures, num, embedding, missed)
+    if not embeddings:
+        raise TrainingError(f"no data owner answers ({missed})")
+    return mean_embedding(list(embeddings.values()))
+
+
+class Embedder:
+    """A data owner that was trained before: embeds, and learns nothing.
+
+    Args:
+        name: the party.
+        bottom: its trained network.
+        test: label owner -> rows in the order shared with that one.
+        shared: the same of the training table, if they are asked for.
+    """
+
+    accepts = (Embed,)
+
+    def __init__(
+        self,
+        name: str,
+        bottom: Bottom,
+        test: Mapping[str, SharedRows],
+        shared: Mapping[str, SharedRows] | None = None,
+    ) -> None:
+        self.name = name
+        self.bottom = bottom
+        self.test = dict(test)
+        self.shared = dict(shared or {})
+
+    def handle(self, message: Message) -> Message:
+        assert isinstance(message, Embed)
+        held = (self.test if message.test else self.shared).get(message.label_owner)
+        if held is None:
+            raise MessageError(
+                f"{message.wire_name()}: it shares no such rows with {message.label_owner!r}"
+            )
+        check_shape(message, "samples_B", (message.samples_B.numel(),), torch.int64)
+        if message.samples_B.numel() > len(held.rows_S):
+            raise MessageError(f"{message.wire_name()}: each sample once")
+        return Embeddings(self.bottom.embed(held[message.samples_B]))
+
+
+# --- In one place ------------------------------------------------------------------------------
+
+
+def joint(label_owner: LabelOwner, data_owners: Sequence[DataOwner]) -> Model:
+    """This label owner's model with the data owners' networks, in one process.
+
+    It has a block for each data owner, and leaves out of the mean those that it is not given.
+    """
+    bottoms = [owner.bottom_model() for owner in data_owners]
+    return join(label_owner.model(), bottoms)
+
+
+def join(top: Model, bottoms: Sequence[Bottom]) -> Model:
+    """A label owner's top and data owners' bottoms as one model.
+
+    Raises:
+        ConfigError: embeddings of another width than the top reads, or a top of something else.
+    """
+    if not isinstance(top.spec, TopSpec):
+        raise ConfigError(f"the model of party {top.party!r} is no label owner's top")
+    for bottom in bottoms:
+        if bottom.embedding != top.spec.embedding:
+            raise ConfigError(
+                f"data owner {bottom.party!r} gives embeddings of width {bottom.embedding}, the "
+                f"top of {top.party!r} reads {top.spec.embedding}; they are not of one run"
+            )
+    spec = OwnersSpec(
+        tuple(bottom.party for bottom in bottoms),
+        tuple(tuple(bottom.shape) for bottom in bottoms),
+        tuple(bottom.spec for bottom in bottoms),
+        top.spec,
+    )
+    network = OwnersNetwork(spec.owners, [bottom.network for bottom in bottoms], top.network)
+    return Model(
+        party=top.party,
+        task=top.task,
+        network=network,
+        spec=spec,
+        shapes=dict(zip(spec.owners, spec.shapes, strict=True)),
+        inputs={bottom.party: bottom.input for bottom in bottoms if bottom.input is not None},
+        about=dict(top.about),
+    )
+
+
+# --- Afterwards, each at home ------------------------------------------------------------------
+
+
+class Recalling:
+    """A data owner after training: embeds with the network that it kept of the run that is named.
+
+    Args:
+        name: the party.
+        rows_S: its row of each sample that it has agreed on with the label owner, -1: it has none.
+        kept: id of a run -> its network of that run, and all its rows as that network's inputs;
+            raises where it keeps none.
+    """
+
+    accepts = (Recall,)
+
+    def __init__(
+        self, name: str, rows_S: Tensor, kept: Callable[[str], tuple[Bottom, Tensor]]
+    ) -> None:
+        self.name = name
+        self._rows_S = rows_S
+        self._kept = kept
+        self._recalled: tuple[str, Bottom, SharedRows] | None = None
+
+    def handle(self, message: Message) -> Message:
+        assert isinstance(message, Recall)
+        num = message.samples_B.numel()
+        check_shape(message, "samples_B", (num,), torch.int64)
+        if num > len(self._rows_S):
+            raise MessageError(f"{message.wire_name()}: each sample once")
+        if self._recalled is None or self._recalled[0] != message.trained:
+            bottom, x = self._kept(message.trained)
+            self._recalled = message.trained, bottom, SharedRows(self.name, x, self._rows_S)
+        _, bottom, shared = self._recalled
+        return Embeddings(bottom.embed(shared[message.samples_B]))
+
+
+@dataclass(frozen=True, eq=False)
+class Recalled:
+    """Mean embeddings, of data owners that were asked for what they kept.
+
+    Attributes:
+        mean_NE: of each sample, over those that have it and answered; zeros where nobody did.
+        answered: data owner -> (N,) bool, whether it is in that mean.
+        missed: data owner -> why it was left out of some that it has.
+    """
+
+    mean_NE: Tensor
+    answered: Mapping[str, Tensor]
+    missed: Mapping[str, str]
+
+
+def recall(
+    network: Engine,
+    trained: str,
+    embedding: int,
+    held: Mapping[str, Tensor],
+    *,
+    timeout_s: float | None = None,
+    batch_size: int = 1024,
+) -> Recalled:
+    """The mean embedding of each sample over the data owners that have it and answer.
+
+    One that fails is not asked for further samples.
+
+    Args:
+        network: reaches the data owners, each a ``Recalling``.
+        trained: id of the run whose networks are meant.
+        embedding: E, which the top reads.
+        held: data owner -> (N,) bool, which samples it has.
+        timeout_s: how long a data owner may take for a message.
+        batch_size: samples a message.
+    """
+    num = max(map(len, held.values()), default=0)
+    total_NE = torch.zeros(num, embedding)
+    answered = {name: torch.zeros(num, dtype=torch.bool) for name in held}
+    missed = Missed()
+    for batch in torch.arange(num).split(batch_size):
+        asked = {name: batch[held_N[batch]] for name, held_N in held.items() if name not in missed}
+        replies = network.ask(
+            {name: Recall(trained, samples) for name, samples in asked.items() if len(samples)},
+            Embeddings,
+            timeout_s=timeout_s,
+        )
+        for name, failure in replies.failures.items():
+            missed.note(name, failure.cause)
+        for name, samples in asked.items():  # summed in this order, whoever answers first
+            if name not in replies:
+                continue
+            try:
+                total_NE[samples] += checked_embedding(replies[name], len(samples), embedding)
+            except MessageError as cause:
+                missed.note(name, str(cause))
+                continue
+            answered[name][samples] = True
+    num_answered = torch.zeros(num, dtype=torch.int64)
+    for answered_N in answered.values():
+        num_answered += answered_N
+    mean_NE = total_NE / num_answered.clamp(min=1).unsqueeze(1)
+    return Recalled(mean_NE, answered, missed.reasons)

@@ -1,0 +1,408 @@
+"""HyFEM in a run file: [hyfem], for the server and all parties; and in a party's own file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import partial
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from dovetail import data as dd
+from dovetail.errors import ConfigError
+from dovetail.methods import hyfem
+from dovetail.methods.base import SILENT, Asked, Finishing, Loaded, Maker, Method, Parts, Run, Talk
+from dovetail.methods.homes import (
+    Homes,
+    check_labels,
+    check_nobody_is_active,
+    check_stages,
+    draw_share,
+)
+from dovetail.methods.hyfem.stages import (
+    SERVER,
+    Holding,
+    HyfemSetup,
+    Stage,
+    holdings,
+    model_of,
+    scores_of_member,
+    stage_config,
+)
+from dovetail.methods.party import Algorithm, Site, algorithm
+from dovetail.methods.section import PartyName, Section
+from dovetail.models import Perceptron
+from dovetail.models.blocks import Extractor, ResNet18, SmallCnn, Unchanged
+from dovetail.network.checkpoint import StatefulParty
+
+#: What can be trained, and what a table calls it.
+STAGES: Mapping[str, str] = {
+    "hyfem": "HyFEM, predicts alone",
+    "standalone": "each party alone, all its blocks",
+    "pooled": "pooled (all blocks and rows in one place)",
+    "fedavg": "common blocks, FedAvg",
+    "fedprox": "common blocks, FedProx",
+    "fedper": "shared extractors, own classifiers (FedPer)",
+}
+assert STAGES.keys() == {*get_args(Stage)}
+
+
+class SmallCnnSection(Section):
+    """A small CNN of one's own."""
+
+    kind: Literal["small-cnn"]
+    channels: tuple[int, ...] = (16, 32)
+    kernel: int = 3
+    pool: int = 2
+    centred: bool = False
+
+
+class ResNet18Section(Section):
+    """A ResNet-18 of one's own."""
+
+    kind: Literal["resnet-18"]
+    width: int = 64
+    stem: Literal["small", "large"] = "small"
+
+
+ExtractorField = (
+    Literal["small-cnn", "resnet-18", "unchanged"]
+    | tuple[int, ...]
+    | SmallCnnSection
+    | ResNet18Section
+)
+
+
+def extractor(field: ExtractorField) -> Extractor:
+    """The extractor that a file names: a kind, its settings, or widths.
+
+    Raises:
+        ConfigError: settings that cannot be.
+    """
+    match field:
+        case "small-cnn":
+            return SmallCnn()
+        case "resnet-18":
+            return ResNet18()
+        case "unchanged":
+            return Unchanged()
+        case SmallCnnSection():
+            return SmallCnn(field.channels, field.kernel, field.pool, field.centred)
+        case ResNet18Section():
+            return ResNet18(field.width, field.stem)
+    assert isinstance(field, tuple)
+    return Perceptron(field)
+
+
+class HyfemSection(hyfem.Config):
+    """Settings of the method and its rulers."""
+
+    # Block (names take *) -> its extractor, by the longest name that matches; else a small CNN for
+    # images, and one layer of 32 for columns.
+    extractors: dict[str, ExtractorField] = Field(default_factory=dict)
+    # Hidden widths of a party's classifier: of all, or by party, "*" being all others.
+    widths: tuple[int, ...] | dict[PartyName | Literal["*"], tuple[int, ...]] = (64,)
+    # Of the whole federation, where parties have files of their own; () is all that these have.
+    classes: tuple[str | int, ...] = ()
+    proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the ruler "fedprox"
+    stages: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a stage's own settings
+
+
+def config(section: HyfemSection) -> hyfem.Config:
+    """The section's settings for all stages."""
+    return hyfem.Config(**section.model_dump(include=set(hyfem.Config.model_fields)))
+
+
+def widths_of(
+    section: HyfemSection, parties: Collection[str], *, where: str
+) -> dict[str, tuple[int, ...]]:
+    """Party -> hidden widths of its classifier.
+
+    Raises:
+        ConfigError: widths for a party that is not there, or none for one that is.
+    """
+    widths = section.widths
+    if isinstance(widths, tuple):
+        return dict.fromkeys(parties, widths)
+    for name in widths:
+        if name != "*" and name not in parties:
+            raise ConfigError(
+                f"{where}: hyfem.widths names {name!r}, which is no party of this run; they are "
+                f"{list(parties)}"
+            )
+    rest = widths.get("*")
+    found = {name: widths.get(name, rest) for name in parties}
+    for name, own in found.items():
+        if own is None:
+            raise ConfigError(
+                f'{where}: hyfem.widths names no widths for party {name!r}; "*" = [64] is for all '
+                "others"
+            )
+    return {name: own for name, own in found.items() if own is not None}
+
+
+def extractors_of(
+    section: HyfemSection, shapes: Mapping[str, tuple[int, ...]], *, where: str
+) -> dict[str, Extractor]:
+    """Block -> its extractor.
+
+    Raises:
+        ConfigError: a name that no block has, or an extractor that does not fit a block.
+    """
+    for pattern in section.extractors:
+        if not any(fnmatchcase(block, pattern) for block in shapes):
+            raise ConfigError(
+                f"{where}: hyfem.extractors names {pattern!r}, but the blocks are {list(shapes)}"
+            )
+    found: dict[str, Extractor] = {}
+    for block, shape in shapes.items():
+        names = [name for name in section.extractors if fnmatchcase(block, name)]
+        # Tables of a TOML file have no order: the most exact name counts.
+        closest = max(names, key=lambda name: (name == block, len(name), name), default=None)
+        if closest is not None:
+            found[block] = extractor(section.extractors[closest])
+        else:
+            found[block] = SmallCnn() if len(shape) == 3 else Perceptron((32,))
+        try:
+            with torch.device("meta"):
+                found[block].encoder(shape)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: the extractor of block {block!r}: {error}") from None
+    return found
+
+
+class MemberSection(Section):
+    """[hyfem] of a party file: its classifier, all classes there are, and which rows only test."""
+
+    widths: tuple[int, ...] = (64,)  # hidden widths
+    classes: tuple[str | int, ...] = ()  # of the whole federation; () where it has all of them
+    test_share: float = Field(default=0.2, ge=0, lt=1)  # share of the labelled rows
+
+
+def classes_of(site: Site) -> tuple[str | int, ...]:
+    """All classes that a party file names, or else has.
+
+    Raises:
+        ConfigError: no labels, or labels that are numbers.
+    """
+    table, party = site.table, site.party
+    check_labels(site, "HyFEM")
+    assert table.labels is not None
+    if party.task == "regression":
+        raise ConfigError(
+            f"party {site.name!r} predicts numbers; from party files HyFEM predicts classes"
+        )
+    own = site.settings("hyfem", MemberSection).classes
+    present = np.unique(table.labels.values[~table.labels.missing])
+    return own or tuple(present.tolist())
+
+
+def holding(site: Site, task: dd.Classification | None = None) -> Holding:
+    """A party's labelled rows, dealt out to training and test by its own file.
+
+    Raises:
+        ConfigError: no label, or a label of numbers.
+        DataError: rows that cannot be dealt out, or a class that is not among those of all.
+    """
+    table, section, party = site.table, site.settings("hyfem", MemberSection), site.party
+    task = task or dd.Classification(classes_of(site))
+    assert table.labels is not None
+    assert table.label is not None
+    labels = dd.encode_labels(task, table.labels.values, table.labels.missing, label=table.label)
+    train = np.flatnonzero(~table.labels.missing)
+    if not len(train):
+        raise ConfigError(
+            f"party {site.name!r} has no labelled row; every party of HyFEM trains on its own "
+            "labels, so leave it out"
+        )
+    train, test = draw_share(site, train, section.test_share, "test_share")
+
+    def rows(chosen: np.ndarray, blocks: Mapping[str, torch.Tensor]) -> dd.PartyData:
+        at = torch.from_numpy(chosen)
+        own = {name: x[at] for name, x in blocks.items()}
+        return dd.PartyData(site.name, table.ids[chosen], own, labels[at])
+
+    if not isinstance(table.x, dd.Table):
+        whole = dict.fromkeys(table.blocks, table.x)
+        inputs = dict.fromkeys(table.blocks, site.fit_input())
+        return Holding(
+            rows(train, whole), section.widths, rows(test, whole), inputs=inputs, label=table.label
+        )
+    x = table.x
+    categorical = x.select(party.categorical)
+    return Holding(
+        rows(train, {}),
+        section.widths,
+        rows(test, {}),
+        {
+            block: hyfem.Columns(
+                x.take(train), names, tuple(name for name in categorical if name in names)
+            )
+            for block, names in table.blocks.items()
+        },
+        dict.fromkeys(table.blocks, x.take(test)),
+        label=table.label,
+    )
+
+
+class Hyfem(Method):
+    """HyFEM."""
+
+    name = "hyfem"
+    Settings = HyfemSection
+    HomeSettings = MemberSection
+    stages = STAGES
+    scores: ClassVar[Mapping[str, str]] = {"server": "HyFEM, the server's model (all blocks)"}
+    partitions = ("blocks",)
+    driven_by = "coordinator"
+    algorithms: ClassVar[Mapping[str, Algorithm]] = {
+        "hyfem": algorithm("hyfem", hyfem.Member.accepts, weights=True)
+    }
+
+    def check(self, run: Run, *, where: str) -> None:
+        """Refuse settings that cannot be, of any stage.
+
+        Raises:
+            ConfigError: naming the file and the section.
+        """
+        section = run.settings("hyfem", HyfemSection)
+        make = partial(stage_config, config(section), proximal=section.proximal)
+        check_stages(run, "hyfem", section.stages, STAGES, make, where=where)
+        for block, field in section.extractors.items():
+            try:
+                extractor(field)
+            except ConfigError as error:
+                raise ConfigError(f"{where}, [hyfem.extractors] {block!r}: {error}") from None
+        if run.engine.kind != "inprocess":
+            if len(section.classes) < 2:
+                raise ConfigError(
+                    f"{where}: over a network hyfem.classes names all classes of the federation, "
+                    'as no party need have all; for example classes = ["no", "yes"]'
+                )
+            if not section.extractors or any(set(name) & {*"*?["} for name in section.extractors):
+                raise ConfigError(
+                    f"{where}: over a network [hyfem.extractors] names every block and its "
+                    "extractor, without *; for example [hyfem.extractors] blood = [32]"
+                )
+            for stage in (run.method, *run.rulers):
+                if stage not in ("hyfem", "fedper"):
+                    raise ConfigError(
+                        f"{where}: {stage!r} is trained in one process only; leave it out"
+                    )
+        elif section.classes and run.data is not None:
+            raise ConfigError(
+                f"{where}: hyfem.classes is for parties with files of their own; in simulation the "
+                "data say which there are"
+            )
+        if isinstance(section.widths, dict) and run.data is not None:
+            widths_of(section, run.data.partition.party_names(), where=where)
+
+    def load_sites(
+        self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Talk = SILENT
+    ) -> Parts:
+        """Party files, which are not aligned: it does not matter who shares which sample.
+
+        Raises:
+            ConfigError: no party, a policy that refuses, or rows that cannot be learned from.
+        """
+        check_nobody_is_active(run, "hyfem", where=where)
+        if (
+            isinstance(run.settings("hyfem", HyfemSection).widths, dict)
+            or "widths" in run.settings("hyfem", HyfemSection).model_fields_set
+        ):
+            raise ConfigError(
+                f"{where}: hyfem.widths is for simulation; with parties it stands below [hyfem] in "
+                "each party's own file"
+            )
+        labels: set[str | int] = set()
+        for site in sites.values():
+            site.check_policy("hyfem", SERVER)
+            labels |= set(classes_of(site))
+        if not sites:
+            raise ConfigError(f"{where}: parties names no party file")
+        classes = run.settings("hyfem", HyfemSection).classes or tuple(
+            np.unique(list(labels)).tolist()
+        )
+        if len({isinstance(name, str) for name in labels}) > 1:
+            raise ConfigError(
+                f"{where}: the parties' classes are numbers and texts: {sorted(map(str, labels))}"
+            )
+        task = dd.Classification(classes)
+        held = {name: holding(site, task) for name, site in sites.items()}
+        federation = dd.Federation(own.train for own in held.values())
+        label = next(iter(held.values())).label
+        return Homes(federation, None, task, {}, label, held), None, None
+
+    def members(self, site: Site, allowed: Collection[str]) -> dict[str, Maker]:
+        """Algorithm -> what makes the party's side of its runs, where its policy allows them."""
+        if "hyfem" not in allowed:
+            return {}
+        held = holding(site)  # now: mistakes in the table are told at once
+        task = dd.Classification(classes_of(site))
+
+        def of_run(asked: Asked) -> Callable[[], StatefulParty]:
+            def make() -> StatefulParty:
+                own = held.member(task, asked.device)
+                keep = lambda: asked.keep(model_of(own, held), scores_of_member(own, held))  # noqa: E731
+                return Finishing(own, hyfem.Finish, keep)
+
+            return make
+
+        return {"hyfem": of_run}
+
+    def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
+        """What the party will do, of what its policy agrees to."""
+        if "hyfem" in agreed:
+            columns = any(names for names in site.table.blocks.values())
+            told = ", of whose columns it tells mean and spread" if columns else ""
+            yield f"shares     weights of its blocks {', '.join(site.table.blocks)}{told}"
+
+    def load_driver(self, run: Run, driver: Any, *, where: str) -> Parts:
+        """What a coordinator has, once its parties are here: no row, but all classes."""
+        driver.wait()
+        return Homes[Holding].nobody(run.settings("hyfem", HyfemSection).classes), None, None
+
+    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> HyfemSetup:
+        """Everything that one seed's run is a function of."""
+        section, data, where = run.settings("hyfem", HyfemSection), loaded.data, "the run file"
+        inputs: Mapping[str, dd.Input] = {}
+        pooled = None
+        if isinstance(data, dd.Blocks):
+            shapes = {block: tuple(x.shape[1:]) for block, x in data.pooled.blocks.items()}
+            widths = widths_of(section, list(data.train.parties), where=where)
+            widest = max(widths.values(), key=lambda own: (len(own), own))
+            parties = holdings(data, widths)
+            pooled = Holding(data.pooled, widest, data.pooled_test)
+            extractors = extractors_of(section, shapes, where=where)
+            inputs = data.block_inputs
+        else:
+            assert isinstance(data, Homes)
+            parties = dict(data.holdings)
+            if loaded.connect is not None:
+                extractors = {block: extractor(own) for block, own in section.extractors.items()}
+            else:
+                # How many features columns give is not known yet; their extractors take any number.
+                shapes = {block: (1,) for own in parties.values() for block in own.raw}
+                for each in parties.values():
+                    shapes |= {block: tuple(x.shape[1:]) for block, x in each.train.blocks.items()}
+                extractors = extractors_of(section, shapes, where=where)
+        return HyfemSetup(
+            method=run.method,  # type: ignore[arg-type]  # one of STAGES
+            task=data.task,
+            label=data.label,
+            extractors=extractors,
+            parties=parties,
+            config=config(section),
+            stages=section.stages,
+            proximal=section.proximal,
+            rulers=run.rulers,  # type: ignore[arg-type]  # each one of STAGES
+            pooled=pooled,
+            inputs=inputs,
+            evaluate_every=run.evaluate_every,
+            device=device,
+            precision=run.engine.precision,
+            connect=loaded.connect,
+        )

@@ -1,0 +1,123 @@
+"""One simulated run: a method, and the rulers beside it, on the same rows and seed.
+
+What is common to all methods. Each has a file beside this one with its ``Setup``.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from dovetail.data import Task
+from dovetail.errors import TrainingError
+from dovetail.models import Model
+from dovetail.models.metrics import score
+from dovetail.models.owners import Bottom
+from dovetail.network import Checkpoint, Ledger
+
+#: Score name -> value.
+Scores = Mapping[str, float]
+
+#: Told of each epoch or round: stage, how many there are in all, and the line for
+#: ``metrics.jsonl``. A line has "epoch" or "round" (its number from 1) and "seconds"; where parties
+#: were left out also "missed" (party -> how often) and "reasons" (party -> why, the first time);
+#: "steps" (how many the epoch had) if that counts steps rather than rounds. A line without a number
+#: is told before the first.
+Observer = Callable[[str, int, dict[str, Any]], None]
+
+
+@dataclass
+class Outcome:
+    """What one stage of a run gave.
+
+    Attributes:
+        scores: name -> party -> scores on the test rows. A stage has its own name; it may have
+            others, which count as rulers.
+        models: party -> what it can use alone, where there is such a thing.
+        bottoms: party -> what it can use together with others' models only.
+        ledger: what left each party.
+        missed: party -> what it was left out of: "steps" or "rounds", "of" how many, and "first"
+            (why). ``run`` fills it from the stage's lines.
+        seconds: wall time of training. ``run`` fills it from the stage's lines.
+    """
+
+    scores: dict[str, dict[str, Scores]] = field(default_factory=dict)
+    models: dict[str, Model] = field(default_factory=dict)
+    bottoms: dict[str, Bottom] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=Ledger)
+    missed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+class Setup(Protocol):
+    """Everything a run is a function of, but the seed."""
+
+    @property
+    def method(self) -> str:
+        """What the run is about; its models are kept."""
+
+    @property
+    def rulers(self) -> tuple[str, ...]:
+        """What to train beside it."""
+
+    def train(
+        self, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
+    ) -> Outcome:
+        """Train the method or a ruler, from the checkpoint on; a line for each epoch or round."""
+
+
+def number(line: Mapping[str, Any]) -> int:
+    """Which epoch or round a line tells of; 0 for a line before the first."""
+    return int(line.get("epoch", line.get("round", 0)))
+
+
+def is_due(place: int, total: int, every: int) -> bool:
+    """Whether to score after this epoch or round: each so many, and the last; 0: only the last."""
+    return place == total or (every > 0 and place % every == 0)
+
+
+def score_party(
+    party: str, what: str, task: Task, outputs: Tensor, labels: Tensor, *, learning_rate: float
+) -> dict[str, float]:
+    """A party's scores on its test rows; see ``score``.
+
+    Raises:
+        TrainingError: outputs that are not finite: the last step of an epoch led astray.
+    """
+    num_lost = int((~outputs.isfinite().all(dim=1)).sum())
+    if num_lost:
+        raise TrainingError(
+            f"party {party!r}: after training {what!r} its outputs are not finite on "
+            f"{num_lost} of {len(outputs)} test rows; lower the learning_rate ({learning_rate})"
+        )
+    return score(task, outputs, labels)
+
+
+def mean_over(scores: Mapping[str, Scores]) -> dict[str, float]:
+    """Score name -> mean over the parties, of those scores that all have.
+
+    >>> mean_over({"bank": {"accuracy": 0.5, "auc": 0.5}, "shop": {"accuracy": 1.0}})
+    {'accuracy': 0.75}
+    """
+    each = list(scores.values())
+    if len(each) == 1:
+        return dict(each[0])
+    return {
+        name: statistics.fmean(party[name] for party in each)
+        for name in each[0]
+        if all(name in party for party in each)
+    }
+
+
+def told(scores: Mapping[str, Scores]) -> dict[str, Any]:
+    """What a line of ``metrics.jsonl`` says of these scores: one party's, or the mean and each's.
+
+    >>> told({"bank": {"accuracy": 0.5}})
+    {'accuracy': 0.5}
+    """
+    line: dict[str, Any] = mean_over(scores)
+    return line if len(scores) == 1 else {**line, "parties": dict(scores)}

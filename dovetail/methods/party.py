@@ -1,0 +1,232 @@
+"""A party as its own file describes it: its table, what it agrees to, its settings of each method.
+
+``site/partyfile.py`` reads the file; every method is given what stands here, whether the party is
+simulated, in this process, or answers a driver from its home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, TypeVar
+
+from pydantic import BaseModel, Field, model_validator
+
+from dovetail import data as dd
+from dovetail.alignment import Workers, psi
+from dovetail.errors import ConfigError
+from dovetail.methods.section import PartyName, Section, check_run_id
+from dovetail.network import Message
+from dovetail.network.checkpoint import REQUESTS
+
+S = TypeVar("S", bound=BaseModel)
+
+
+class PartySection(Section):
+    """Whose table it is, where it is, and which columns mean what."""
+
+    name: PartyName
+    table: str  # .csv, .parquet, SELECT, database URL, .npz, folder of images
+    query: str | None = None  # for a database URL
+    id: str | tuple[str, ...]
+    label: str | None = None
+    task: Literal["classification", "regression"] = "classification"
+    columns: tuple[str, ...] = ("*",)
+    blocks: dict[str, tuple[str, ...]] | None = None  # block -> columns; instead of columns
+    categorical: tuple[str, ...] = ()
+    max_categories: int = Field(default=100, ge=1)
+    lowercase_ids: bool = False  # compare ids without regard to case
+
+    @model_validator(mode="after")
+    def _columns_or_blocks(self) -> PartySection:
+        if self.blocks is not None and self.columns != ("*",):
+            raise ValueError("give columns or blocks, not both")
+        if self.query is not None and not dd.is_database_url(self.table):
+            raise ValueError("query is for a database URL; write the SELECT as table instead")
+        return self
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What a party can be asked for.
+
+    Attributes:
+        policy: its name in a policy.
+        messages: the wire names that it comes in.
+        weights: whether its messages hold weights, in vectors that are no rows to count.
+        goes_on: whether its driver goes on where a party is at an older step than it was: with a
+            state that is the party's own (APFed, HyFEM), or told by the number of the round (CHFL).
+            Classic vertical learning would go on with weights of no run, so its driver must say
+            which step with ``Restore``.
+    """
+
+    policy: str
+    messages: tuple[str, ...]
+    weights: bool = False
+    goes_on: bool = True
+
+
+def algorithm(
+    policy: str, accepts: tuple[type[Message], ...], *, weights: bool = False, goes_on: bool = True
+) -> Algorithm:
+    """What a party can be asked for whose side accepts these messages."""
+    return Algorithm(policy, tuple(each.wire_name() for each in accepts), weights, goes_on)
+
+
+class PolicySection(Section):
+    """What the party agrees to."""
+
+    algorithms: tuple[str, ...] = ("align", "apfed", "tvfl")
+    drivers: tuple[str, ...] | None = None  # names that may ask; None: any
+    # Wire names; None: all that the algorithms declare. Save and Restore come with any algorithm:
+    # they keep a state at the party's own home, so this list does not restrict them.
+    messages: tuple[str, ...] | None = None
+    max_message_mb: float = Field(default=256, gt=0, le=4096, allow_inf_nan=False)
+    max_rows: int = Field(default=100_000, ge=1)  # in one message
+    # Of all runs of a driver together: its networks in memory, and what is saved of them.
+    max_memory_mb: float = Field(default=2048, gt=0, allow_inf_nan=False)
+    max_disk_mb: float = Field(default=4096, gt=0, allow_inf_nan=False)
+    align_modes: tuple[Literal["intersection", "cardinality"], ...] = (
+        "intersection",
+        "cardinality",
+    )
+    min_ids: int = Field(default=0, ge=0)  # the smallest set it lets its ids be compared with
+
+    @property
+    def max_message_bytes(self) -> int:
+        return int(self.max_message_mb * 2**20)
+
+
+class Header(Protocol):
+    """What the header of a message says before anything else of it is read."""
+
+    @property
+    def type(self) -> str:
+        """Its wire name."""
+
+    @property
+    def run(self) -> str:
+        """The run's id."""
+
+
+#: Messages that any algorithm may come with: they save and restore a party's state at its home.
+_OF_ANY = tuple(message.__qualname__ for message in REQUESTS)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Decides what a party answers, from its file alone.
+
+    A message cannot change it. No field of a message is a network, a loss, a rate or a table, but
+    for ``Begin`` of CHFL, HyFEM and FedOptimus: what is learned together has the coordinator's
+    settings, so a party must allow these by name (they are not among the defaults).
+
+    Attributes:
+        section: the party's choice.
+        algorithms: the part of a message's wire name before the dot -> what it belongs to.
+    """
+
+    section: PolicySection
+    algorithms: Mapping[str, Algorithm]
+
+    def check(self, algorithm: str, driver: str) -> None:
+        """Refuse an algorithm, or whoever asks for it.
+
+        Raises:
+            ConfigError: what was asked and what is allowed.
+        """
+        if algorithm not in self.section.algorithms:
+            allowed = ", ".join(self.section.algorithms) or "nothing"
+            raise ConfigError(f"refuses {algorithm!r}: its policy allows {allowed}")
+        self.check_driver(driver)
+
+    def check_driver(self, driver: str) -> None:
+        """Refuse whoever asks.
+
+        Raises:
+            ConfigError: who asked and who may.
+        """
+        if self.section.drivers is not None and driver not in self.section.drivers:
+            allowed = ", ".join(self.section.drivers) or "nobody"
+            raise ConfigError(f"refuses the driver {driver!r}: its policy allows {allowed}")
+
+    def admit(self, header: Header, driver: str) -> None:
+        """Refuse a message before it is decoded.
+
+        Raises:
+            ConfigError: what was asked and what is allowed.
+        """
+        check_run_id(header.run)
+        prefix, _, kind = header.type.partition(".")
+        algorithm = self.algorithms.get(prefix)
+        self.check(algorithm.policy if algorithm else prefix[:100], driver)
+        if algorithm is not None and kind in _OF_ANY:
+            return
+        if algorithm is None or header.type not in algorithm.messages:
+            raise ConfigError(f"refuses {header.type[:100]!r}: no such message is known here")
+        if self.section.messages is not None and header.type not in self.section.messages:
+            allowed = ", ".join(self.section.messages) or "nothing"
+            raise ConfigError(f"refuses {header.type!r}: its policy allows {allowed}")
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A party file that was read, and its table.
+
+    Attributes:
+        path: the file; what it names is relative to it, and its home stands beside it.
+        party: whose table it is.
+        policy: what it agrees to.
+        sections: method -> the party's settings of it.
+        table: its rows.
+    """
+
+    path: Path
+    party: PartySection
+    policy: Policy
+    sections: Mapping[str, BaseModel]
+    table: dd.PartyTable
+
+    @property
+    def name(self) -> str:
+        return self.party.name
+
+    def settings(self, method: str, kind: type[S]) -> S:
+        """The party's settings of a method, which are of this kind."""
+        section = self.sections[method]
+        assert isinstance(section, kind)
+        return section
+
+    def fit_input(self, table: dd.PartyTable | None = None) -> dd.Input:
+        """What turns its raw rows into network inputs, fitted on these rows of it (or on all)."""
+        return (table or self.table).fit_input(
+            categorical=self.party.categorical, max_categories=self.party.max_categories
+        )
+
+    def responder(self, workers: Workers | None = None) -> psi.Responder:
+        """Its side of an alignment, with what its policy agrees to.
+
+        Raises:
+            AlignmentError: ids that cannot be compared.
+        """
+        policy = self.policy.section
+        return psi.Responder(
+            self.name,
+            self.table.ids,
+            lower=self.party.lowercase_ids,
+            modes=policy.align_modes,
+            min_ids=policy.min_ids,
+            workers=workers,
+        )
+
+    def check_policy(self, algorithm: str, driver: str) -> None:
+        """Refuse what the party's file does not allow.
+
+        Raises:
+            ConfigError: naming the party, what was asked and what it allows.
+        """
+        try:
+            self.policy.check(algorithm, driver)
+        except ConfigError as refusal:
+            raise ConfigError(f"party {self.name!r} {refusal} ({self.path})") from None

@@ -1,0 +1,83 @@
+"""What sections of run files and party files share: strict keys, party names, networks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from dovetail.errors import ConfigError
+from dovetail.models import TABLE_3, TABLE_4, Convolutional, EncoderSpec, Perceptron
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ConvolutionalSection(Section):
+    """A convolutional encoder of one's own."""
+
+    channels: tuple[int, ...]
+    kernels: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: int = 1
+
+
+EncoderName = Literal["table-3", "table-4"]
+EncoderField = EncoderName | tuple[int, ...] | ConvolutionalSection
+
+_ENCODERS: Mapping[EncoderName, EncoderSpec] = {"table-3": TABLE_3, "table-4": TABLE_4}
+
+
+def encoder_spec(field: EncoderField) -> EncoderSpec:
+    """The encoder that a file names: widths, a table of the paper, or layers."""
+    if isinstance(field, str):
+        return _ENCODERS[field]
+    if isinstance(field, tuple):
+        return Perceptron(field)
+    return Convolutional(field.channels, field.kernels, field.strides, field.padding)
+
+
+def _party_name(name: str) -> str:
+    if not re.fullmatch(r"\w[\w .-]{0,99}", name):
+        raise ValueError(
+            "a party's name begins with a letter or digit and has letters, digits, blanks, dots "
+            f"and dashes only, got {name!r}"
+        )
+    return name
+
+
+#: Also the name of a folder, in a run's models/.
+PartyName = Annotated[str, AfterValidator(_party_name)]
+
+
+#: Where somebody listens, or is dialled.
+ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
+
+
+def _address(text: str) -> str:
+    if not ADDRESS.fullmatch(text):
+        raise ValueError(f"expected HOST:PORT, for example 0.0.0.0:7443, got {text!r}")
+    return text
+
+
+Address = Annotated[str, AfterValidator(_address)]
+
+
+#: A run's id is part of file names.
+_RUN = re.compile(r"(?=.{1,200}$)\w[\w.-]*(?:/\w[\w.-]*)*")
+
+
+def check_run_id(run: str) -> None:
+    """Refuse what cannot be part of a file's name.
+
+    Raises:
+        ConfigError: what an id is.
+    """
+    if not _RUN.fullmatch(run):
+        raise ConfigError(
+            f"refuses the run {run[:200]!r}: an id has at most 200 letters, digits, dots and "
+            "dashes, with slashes between its parts"
+        )

@@ -1,0 +1,406 @@
+"""What run folders hold, read as it is: of a run that goes on, that was stopped, or that finished.
+
+Folders come from others: what does not fit is left out and noted, and nothing is run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dovetail.errors import ConfigError
+from dovetail.methods.outcome import number
+
+B = TypeVar("B", bound=BaseModel)
+
+#: Scores by name, in the order of tables -> whether more is better.
+SCORES: Mapping[str, bool] = {
+    "accuracy": True,
+    "auc": True,
+    "log_loss": False,
+    "rmse": False,
+    "mae": False,
+    "r2": True,
+    "validation": True,
+}
+
+#: Lines of ``metrics.jsonl`` and ``ledger.jsonl`` that are read of one folder.
+MAX_LINES = 200_000
+
+
+class _Read(BaseModel):
+    """Something of a file; what is not named here is not needed."""
+
+    model_config = ConfigDict(extra="ignore", populate_by_name=True)
+
+
+class Missed(_Read):
+    """What a party was left out of."""
+
+    steps: int | None = None
+    rounds: int | None = None
+    of: int = 0
+    first: str = ""
+
+
+class Done(_Read):
+    """A stage that is done, as ``result.json`` and a checkpoint's ``outcome.json`` tell it."""
+
+    seconds: float = 0.0
+    missed: dict[str, Missed] = {}
+    scores: dict[str, dict[str, dict[str, float]]] = {}
+
+
+class Result(_Read):
+    """``result.json`` of one seed."""
+
+    method: str
+    seed: int
+    stages: dict[str, Done]
+    versions: dict[str, str] = {}
+
+
+class _Summary(_Read):
+    """``result.json`` of several seeds."""
+
+    seeds: list[int]
+
+
+class Tensor(_Read):
+    name: str
+    shape: list[int]
+    dtype: str
+
+
+class Sent(_Read):
+    """A line of ``ledger.jsonl``."""
+
+    stage: str = ""
+    sender: str = Field(alias="from")
+    receiver: str = Field(alias="to")
+    message: str
+    tensors: list[Tensor]
+    count: int
+    bytes: int
+
+
+class _Outcome(_Read):
+    stage: Done
+    ledger: list[Sent] = []
+
+
+class Value(_Read):
+    """A partner's value over seeds."""
+
+    mean: float
+    std: float = 0.0
+
+
+class ValueFile(_Read):
+    """``value.json``, which ``dovetail value`` writes."""
+
+    by: str
+    metric: str
+    lower_is_better: bool = False
+    seeds: list[int]
+    partners: dict[str, dict[str, Value]]
+    all: Value | None = None
+    none: Value | None = None
+    always: list[str] = []
+
+
+@dataclass
+class Seed:
+    """One seed's folder.
+
+    Attributes:
+        path: the folder.
+        seed: of the run.
+        method: the stage that the run is about.
+        settings: ``run.toml``.
+        lines: stage -> its lines of ``metrics.jsonl`` that have a number, in order.
+        chosen: stage -> what its search chose.
+        done: stage -> what it gave, once it is done.
+        sent: what left whom; of stages that are done.
+        models: the parties that have a model here.
+        bottoms: those whose model others need, to predict together.
+        versions: package -> the version that trained, where the run says so.
+        finished: whether ``result.json`` is there.
+        notes: what is missing or damaged, a sentence each.
+    """
+
+    path: Path
+    seed: int
+    method: str
+    settings: Mapping[str, Any]
+    lines: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    chosen: dict[str, dict[str, Any]] = field(default_factory=dict)
+    done: dict[str, Done] = field(default_factory=dict)
+    sent: list[Sent] = field(default_factory=list)
+    models: tuple[str, ...] = ()
+    bottoms: tuple[str, ...] = ()
+    versions: dict[str, str] = field(default_factory=dict)
+    finished: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def stages(self) -> list[str]:
+        """The method, then its rulers, then whatever else was trained."""
+        rulers = self.settings.get("rulers", [])
+        named = [self.method, *(ruler for ruler in rulers if isinstance(ruler, str))]
+        return list(dict.fromkeys([*named, *self.done, *self.lines]))
+
+    def scores(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Name -> party -> scores; of a stage that is not done, the last that were told.
+
+        A party "" stands for all of them, where a line tells no names.
+        """
+        found: dict[str, dict[str, dict[str, float]]] = {}
+        for stage in self.stages:
+            if stage in self.done:
+                found |= self.done[stage].scores
+                continue
+            for line in reversed(self.lines.get(stage, [])):
+                told = scores_of(line)
+                if told:
+                    parties = line.get("parties")
+                    each = parties if isinstance(parties, dict) else {"": told}
+                    found[stage] = {
+                        str(name): scores_of(own)
+                        for name, own in each.items()
+                        if isinstance(own, dict)
+                    }
+                    break
+        return found
+
+
+def scores_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """The scores among what a line tells."""
+    return {
+        name: float(value)
+        for name, value in line.items()
+        if name in SCORES and isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+@dataclass
+class Run:
+    """A run: one seed, or several side by side.
+
+    Attributes:
+        name: what the page calls it.
+        path: the folder.
+        seeds: at least one.
+        value: what partners were worth, where that was computed.
+        notes: what is missing or damaged, a sentence each.
+    """
+
+    name: str
+    path: Path
+    seeds: list[Seed]
+    value: ValueFile | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def method(self) -> str:
+        return self.seeds[0].method
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return self.seeds[0].settings
+
+
+def read_run(path: Path, name: str | None = None) -> Run:
+    """What a run folder holds, finished or not.
+
+    Args:
+        path: the folder that ``dovetail train --out`` was told, or one seed's below it.
+        name: what the page calls it; None: as the folder is called.
+
+    Raises:
+        ConfigError: no folder, or none of a run.
+    """
+    if not path.is_dir():
+        raise ConfigError(f"there is no folder {path}; name a run folder, such as out/demo")
+    notes: list[str] = []
+    below = sorted(
+        (each for each in path.glob("seed-*") if each.is_dir() and each.name[5:].isdigit()),
+        key=lambda each: int(each.name[5:]),
+    )
+    summary = _read(_Summary, path / "result.json", notes) if below else None
+    if below and (summary is not None or not (path / "run.toml").exists()):
+        seeds = [_read_seed(each) for each in below]
+        if summary is not None:
+            seeds = [seed for seed in seeds if seed.seed in summary.seeds] or seeds
+        else:
+            seeds = _of_one_run(seeds, notes)
+            notes.append(_unfinished(path, seeds))
+    elif (path / "run.toml").exists():
+        notes = []
+        seeds = [_read_seed(path)]
+        if not seeds[0].finished:
+            notes.append(_unfinished(path, seeds))
+    else:
+        raise ConfigError(
+            f"{path} is no run folder: it has neither run.toml nor folders seed-0, seed-1, …; name "
+            "the one that dovetail train wrote"
+        )
+    for seed in seeds:
+        notes += [note if len(seeds) == 1 else f"seed {seed.seed}: {note}" for note in seed.notes]
+    value = _read(ValueFile, path / "value.json", notes)
+    return Run(name or path.resolve().name, path, seeds, value, [note for note in notes if note])
+
+
+def _read_seed(path: Path) -> Seed:
+    """One seed's folder.
+
+    Raises:
+        ConfigError: ``run.toml`` is not there or no TOML, and there is no result either.
+    """
+    notes: list[str] = []
+    settings = _settings(path, notes)
+    result = _read(Result, path / "result.json", notes)
+    method = result.method if result is not None else settings.get("method")
+    if not isinstance(method, str):
+        raise ConfigError(
+            f"{path}: neither run.toml nor result.json says which method this run is about; it is "
+            "no run folder, or it is damaged"
+        )
+    own = settings.get("seed")
+    seed = result.seed if result is not None else own if isinstance(own, int) else 0
+    read = Seed(path, seed, method, settings, finished=result is not None, notes=notes)
+    if result is not None:
+        read.done, read.versions = result.stages, result.versions
+    for line in _json_lines(path / "metrics.jsonl", notes):
+        stage = line.get("stage")
+        if not isinstance(stage, str):
+            continue
+        chosen = line.get("chosen")
+        if isinstance(chosen, dict):
+            read.chosen[stage] = chosen
+        if number_of(line):
+            read.lines.setdefault(stage, []).append(line)
+    damaged = 0
+    for line in _json_lines(path / "ledger.jsonl", notes):
+        try:
+            read.sent.append(Sent.model_validate(line))
+        except ValidationError:
+            damaged += 1
+    if damaged:
+        notes.append(f"{damaged} lines of ledger.jsonl are none of a ledger; they are left out")
+    if result is None:
+        for kept in sorted(path.glob("checkpoint/*/outcome.json")):
+            outcome = _read(_Outcome, kept, notes)
+            if outcome is not None:
+                read.done[kept.parent.name] = outcome.stage
+                read.sent += outcome.ledger
+    read.models, read.bottoms = (
+        tuple(sorted(each.parent.name for each in path.glob(f"models/*/{name}.json")))
+        for name in ("model", "bottom")
+    )
+    return read
+
+
+def _settings(path: Path, notes: list[str]) -> dict[str, Any]:
+    try:
+        return tomllib.loads((path / "run.toml").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        notes.append("run.toml is missing: no settings are shown")
+    except (OSError, ValueError, RecursionError) as error:
+        notes.append(f"run.toml cannot be read ({error}): no settings are shown")
+    return {}
+
+
+def _read(model: type[B], path: Path, notes: list[str]) -> B | None:
+    """A JSON file as this model; None where there is none, or it does not fit."""
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        notes.append(f"{path.name} cannot be read ({error.strerror})")
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        notes.append(f"{path.name} is damaged ({place}: {first['msg']}); it is left out")
+    return None
+
+
+def _json_lines(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
+    """The objects of a file of JSON lines; one cut off at the end is being written."""
+    try:
+        with path.open("rb") as file:
+            damaged = 0
+            for place, raw in enumerate(file):
+                if place == MAX_LINES:
+                    notes.append(f"{path.name}: lines after {MAX_LINES:,} are not shown")
+                    break
+                try:
+                    line = json.loads(raw)
+                except (ValueError, RecursionError):
+                    line = None
+                if isinstance(line, dict):
+                    yield line
+                elif raw.endswith(b"\n"):
+                    damaged += 1
+            if damaged:
+                notes.append(f"{damaged} lines of {path.name} are no JSON; they are left out")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        notes.append(f"{path.name} cannot be read ({error.strerror})")
+
+
+def number_of(line: Mapping[str, Any]) -> int:
+    """Which epoch or round a line tells of; 0 for any other line."""
+    try:
+        return number(line)
+    except (TypeError, ValueError, OverflowError):
+        return 0
+
+
+def _of_one_run(seeds: list[Seed], notes: list[str]) -> list[Seed]:
+    """The seeds whose settings are those of the one that was begun last."""
+    latest = max(seeds, key=lambda seed: _begun(seed.path))
+
+    def of(seed: Seed) -> dict[str, Any]:
+        return {key: value for key, value in seed.settings.items() if key != "seed"}
+
+    others = [seed for seed in seeds if of(seed) != of(latest)]
+    if others:
+        names = ", ".join(seed.path.name for seed in others)
+        notes.append(f"{names}: of other settings than {latest.path.name}, and left out")
+    return [seed for seed in seeds if of(seed) == of(latest)]
+
+
+def _begun(path: Path) -> float:
+    try:
+        return (path / "run.toml").stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _unfinished(path: Path, seeds: list[Seed]) -> str:
+    """How far a run has come that has no result."""
+    said = []
+    for seed in seeds:
+        if seed.finished:
+            continue
+        begun = [stage for stage in seed.lines if stage not in seed.done]
+        stages = [f"{stage} is done" for stage in seed.done]
+        for stage in begun:
+            line = seed.lines[stage][-1]
+            unit = "epoch" if "epoch" in line else "round"
+            stages.append(f"{stage} has come to {unit} {number_of(line)}")
+        where = f"seed {seed.seed}: " if len(seeds) > 1 else ""
+        said.append(where + (", ".join(stages) or "nothing is trained yet"))
+    if not said:
+        return "All seeds that are here finished, but the summary over them is missing."
+    return f"This run has not finished: it still trains, or was stopped. {'; '.join(said)}."

@@ -1,0 +1,307 @@
+"""The report's page: what is drawn and said of each run, handed to ``templates/report.html``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dovetail.experiment.coverage import Groups, Overlaps, Part, group, name_list, summary
+from dovetail.report.chart import (
+    DASHES,
+    HEIGHT_REM,
+    Chart,
+    Dots,
+    Series,
+    Spread,
+    chart,
+    dots,
+    mean_std,
+    points_of,
+)
+from dovetail.report.folder import SCORES, Run, number_of, scores_of
+from dovetail.report.tables import (
+    ALONE,
+    NAMES,
+    Flow,
+    Headline,
+    Names,
+    Titles,
+    comparable,
+    compared_table,
+    flows,
+    headline,
+    headline_scores,
+    message_table,
+    missed_table,
+    party_table,
+    rulers_sent,
+    score_table,
+    scored,
+    settings_table,
+    value_text,
+)
+from dovetail.report.views import (
+    COLOURS,
+    PictureView,
+    TableView,
+    groups_table,
+    parties_table,
+    picture,
+    render,
+)
+from dovetail.report.worth import Worth, worths
+
+
+@dataclass(frozen=True, eq=False)
+class Coverage:
+    """Who held what in training.
+
+    Attributes:
+        parts: the parties; none where they are not known.
+        note: what to say of it; why there is no picture, or what may have changed since.
+    """
+
+    parts: Sequence[Part] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class _Held:
+    """``Coverage`` as it is drawn."""
+
+    summary: str
+    drawn: PictureView | None
+    tables: Sequence[TableView]
+    note: str
+
+
+@dataclass(frozen=True)
+class _RunView:
+    """All that the page says of one run."""
+
+    name: str
+    path: str
+    headline: Headline
+    notes: Sequence[str]
+    scores: TableView
+    parties: TableView | None
+    held: _Held | None
+    flows: Sequence[Flow]
+    messages: TableView | None
+    rulers_sent: str
+    missed: TableView | None
+    worths: Sequence[Worth]
+
+
+def html(
+    runs: Sequence[Run],
+    names: Names,
+    *,
+    coverage: Mapping[str, Coverage] | None = None,
+    versions: Mapping[str, str] | None = None,
+) -> str:
+    """One page: one run, or several side by side.
+
+    Args:
+        runs: at least one, of different names.
+        names: what methods are called.
+        coverage: run's name -> who held what.
+        versions: package -> version, of what makes this page.
+    """
+    views = [_view(run, names.of(run.method), (coverage or {}).get(run.name)) for run in runs]
+    one = len(runs) == 1
+    scores = headline_scores(runs)
+    return render(
+        "report.html",
+        title=f"{runs[0].name}: a run of Dovetail" if one else "Runs of Dovetail, side by side",
+        views=views,
+        one=one,
+        dots=[found for score in scores if (found := _dots(runs, names, score)) is not None],
+        charts=list(_charts(runs, names)),
+        warning="" if one else comparable(runs),
+        curve_note=_curve_note(runs),
+        compared=[] if one else [compared_table(runs, names, score) for score in scores],
+        settings=settings_table(runs, names),
+        versions=_versions(runs, versions or {}),
+        dashes=DASHES,
+        colours=len(COLOURS),
+        height=HEIGHT_REM,
+    )
+
+
+def _view(run: Run, titles: Titles, coverage: Coverage | None) -> _RunView:
+    return _RunView(
+        run.name,
+        str(run.path),
+        headline(run, titles),
+        run.notes,
+        score_table(run, titles),
+        party_table(run, titles),
+        None if coverage is None else _held(coverage),
+        flows(run),
+        message_table(run),
+        rulers_sent(run, titles),
+        missed_table(run, titles),
+        worths(run),
+    )
+
+
+def _held(coverage: Coverage) -> _Held:
+    if not coverage.parts:
+        return _Held("", None, (), coverage.note)
+    groups: Groups = group(coverage.parts)
+    rows = {part.name: part.data.num_rows for part in coverage.parts}
+    counted = Overlaps(coverage.parts[0].name, rows, {}, groups.common(), groups)
+    tables = [groups_table(groups), parties_table(coverage.parts, "what each party brought")]
+    if len(tables[0].rows) < 2:  # one group: all that the picture says already
+        tables = tables[1:]
+    return _Held(
+        summary(coverage.parts, counted), picture(coverage.parts, groups), tables, coverage.note
+    )
+
+
+# --- Curves ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Curve:
+    """One line of every plot: a run's method, or a ruler."""
+
+    name: str
+    is_main: bool
+    style: int
+    seeds: list[list[dict[str, Any]]] = field(default_factory=list)
+
+
+def _curves(runs: Sequence[Run], names: Names) -> list[_Curve]:
+    """Methods first. Of several runs: each one's method, and its ruler that learns alone."""
+    found: list[_Curve] = []
+    for place, run in enumerate(runs):
+        stages = dict.fromkeys([run.method, *(s for seed in run.seeds for s in seed.stages)])
+        if len(runs) > 1:
+            stages = dict.fromkeys(s for s in stages if s == run.method or s in ALONE)
+        titles = names.of(run.method)
+        for number, stage in enumerate(stages):
+            short = titles.short(stage)
+            curve = _Curve(
+                short if len(runs) == 1 else f"{run.name}: {short}",
+                stage == run.method,
+                place + len(runs) * number,
+            )
+            # A stage that has not come to its end would cut the others' mean short.
+            ended = [seed for seed in run.seeds if stage in seed.done] or run.seeds
+            curve.seeds = [seed.lines[stage] for seed in ended if stage in seed.lines]
+            found += [curve, *(_inner(curve, titles) if len(runs) == 1 else ())]
+    if len(runs) == 1:
+        for number, curve in enumerate(found):
+            curve.style = number
+    return sorted(found, key=lambda curve: not curve.is_main)
+
+
+def _inner(curve: _Curve, titles: Titles) -> Iterator[_Curve]:
+    """What lines tell under other names, such as the scores of a server's own model."""
+    seen = dict.fromkeys(
+        key
+        for lines in curve.seeds
+        for line in lines
+        for key, value in line.items()
+        if key in titles.known and isinstance(value, dict)
+    )
+    for key in seen:
+        other = _Curve(titles.short(key), False, 0)
+        for lines in curve.seeds:
+            other.seeds.append(
+                [{**_place(line), **line[key]} for line in lines if isinstance(line.get(key), dict)]
+            )
+        yield other
+
+
+def _place(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: line[key] for key in ("epoch", "round") if key in line}
+
+
+def _charts(runs: Sequence[Run], names: Names) -> Iterator[Chart]:
+    """The first score and the loss by epoch or round; validation where no score is told."""
+    curves = _curves(runs, names)
+    units = {
+        unit
+        for curve in curves
+        for lines in curve.seeds
+        for line in lines
+        for unit in ("epoch", "round")
+        if unit in line
+    }
+    x_name = " or ".join(sorted(units)) or "epoch"
+    wanted = headline_scores(runs)
+    drawn = [found for name in wanted if (found := _chart(curves, name, x_name)) is not None]
+    if not drawn and "validation" not in wanted:
+        found = _chart(curves, "validation", x_name)
+        drawn = [] if found is None else [found]
+    yield from drawn
+    loss = _chart(curves, "loss", x_name)
+    if loss is not None:
+        yield loss
+
+
+def _curve_note(runs: Sequence[Run]) -> str:
+    """Why a run has no curve of its score."""
+    last = [run.name for run in runs if run.settings.get("evaluate_every") == 0]
+    if not last:
+        return ""
+    where = "" if len(runs) == 1 else f" in {name_list(last)}"
+    return (
+        f"Parties were scored after the last epoch or round only{where} (evaluate_every = 0); "
+        "--set evaluate_every=1 gives curves of scores."
+    )
+
+
+def _chart(curves: Sequence[_Curve], what: str, x_name: str) -> Chart | None:
+    series = []
+    for curve in curves:
+        seeds = []
+        for lines in curve.seeds:
+            own: dict[int, float] = {}
+            for line in lines:
+                value = line.get("loss") if what == "loss" else scores_of(line).get(what)
+                if isinstance(value, int | float):
+                    own[number_of(line)] = float(value)
+            seeds.append(own)
+        series.append(Series(curve.name, points_of(seeds), curve.style, curve.is_main))
+    title = "training loss" if what == "loss" else f"{NAMES[what]} on the test rows"
+    return chart("validation accuracy" if what == "validation" else title, series, x_name=x_name)
+
+
+def _dots(runs: Sequence[Run], names: Names, score: str) -> Dots | None:
+    """Each method's and ruler's score, the best first; with each seed's."""
+    rows = []
+    for place, run in enumerate(runs):
+        for row in scored(run):
+            values = row.values(score)
+            if not values:
+                continue
+            main = row.name == run.method
+            name = names.of(run.method).title(row.name) + (", so far" if row.partial else "")
+            if len(runs) > 1:
+                name = f"{run.name}: {name}"
+            colour = place if len(runs) > 1 else 0 if main else 1
+            rows.append(Spread(name, value_text(values), *mean_std(values), colour, main, values))
+    rows.sort(key=lambda row: row.mean, reverse=SCORES[score])
+    where = "" if score == "validation" else " on the test rows"
+    better = "more is better" if SCORES[score] else "less is better"
+    spread = "; a bar spans one standard deviation to either side"
+    shown = spread if any(len(row.each) > 1 for row in rows) else ""
+    return dots(f"{NAMES[score]}{where} ({better}){shown}", rows)
+
+
+def _versions(runs: Sequence[Run], here: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What trained each run, where the run says so; and what made the page."""
+    said = []
+    for run in runs:
+        trained = run.seeds[0].versions
+        if trained:
+            name = "Trained with" if len(runs) == 1 else f"{run.name} was trained with"
+            said.append((name, ", ".join(f"{key} {value}" for key, value in trained.items())))
+    if here:
+        said.append(("Page made with", ", ".join(f"{key} {value}" for key, value in here.items())))
+    return said

@@ -1,0 +1,307 @@
+"""Self-contained pages: what they are made of, and ``inspect``'s own: who holds what.
+
+What comes from tables and files is escaped; a page has no script and asks for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from dovetail.experiment.coverage import (
+    Groups,
+    Overlaps,
+    Part,
+    bands,
+    blocks_text,
+    bytes_text,
+    classes_text,
+    count_text,
+    holders,
+    rows_of,
+    share_text,
+    summary,
+    widths,
+)
+from dovetail.experiment.situations import Fit, recommended
+
+#: Colours on light and on dark ground; a name stands beside each use, so that they may repeat and
+#: nothing rests on telling them apart.
+COLOURS = (
+    ("#2a78d6", "#3987e5"),
+    ("#1baf7a", "#199e70"),
+    ("#c98500", "#c98500"),
+    ("#4a3aa7", "#9085e9"),
+    ("#e34948", "#e66767"),
+    ("#008300", "#3da33d"),
+)
+
+
+# --- What pages are made of -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a style of its own.
+
+    Attributes:
+        text: what it says.
+        style: a class of ``templates/style.css``.
+    """
+
+    text: str
+    style: str
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table; its first column names the row.
+
+    Attributes:
+        numbers: the columns that stand to the right.
+        stack: on a phone, show each row as a list: for columns of words.
+    """
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | Cell]]
+    numbers: Collection[int] = ()
+    stack: bool = False
+
+
+@cache
+def _templates() -> Environment:
+    return Environment(
+        loader=PackageLoader("dovetail.report"),
+        autoescape=True,  # names and values come from others
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def render(template: str, **values: Any) -> str:
+    """One self-contained page of a file in ``templates``; all values are escaped.
+
+    It is ASCII, needs no network and follows the reader's light or dark setting.
+    """
+    light, dark = (
+        " ".join(f"--c{place}: {pair[side]};" for place, pair in enumerate(COLOURS))
+        for side in (0, 1)
+    )
+    values = {"light": light, "dark": dark, "num_colours": len(COLOURS), **values}
+    text = _templates().get_template(template).render(values)
+    return text.encode("ascii", "xmlcharrefreplace").decode()  # safe in any encoding
+
+
+# --- Who holds what -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A group's part of a row; places and widths are per cent, as CSS has them."""
+
+    x: str
+    width: str
+    opacity: str
+    title: str
+
+
+@dataclass(frozen=True)
+class PictureRow:
+    """A block, or a party's labels."""
+
+    party: str
+    what: str
+    share: str
+    said: str
+    first: bool
+    is_labels: bool
+    style: str
+    bars: Sequence[Bar]
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A group's name below the picture; tight ones only where the page is wide."""
+
+    x: str
+    letter: str
+    tight: bool
+
+
+@dataclass(frozen=True)
+class PictureView:
+    """``coverage``'s picture, ready to be drawn."""
+
+    rows: Sequence[PictureRow]
+    axis: Sequence[Letter]
+    partly: bool
+
+
+def picture(parts: Sequence[Part], groups: Groups) -> PictureView:
+    """Parties' blocks against groups of samples."""
+    drawn = bands(groups)
+    total = 1000
+    sizes = widths([band.count for band in drawn], total, minimum=8)
+    starts = [sum(sizes[:place]) for place in range(len(sizes))]
+    places = [
+        (f"{100 * start / total:.1f}%", f"{100 * size / total - 0.15:.2f}%")
+        for start, size in zip(starts, sizes, strict=True)
+    ]
+    lines = []
+    last = -1
+    for row in rows_of(parts):
+        name = groups.parties[row.party]
+        held = round(sum(row.share(band) * band.count for band in drawn))
+        share = share_text(held, groups.num_samples)
+        letters = ", ".join(band.letter for band in drawn if row.share(band))
+        bars = []
+        for band, (x, width) in zip(drawn, places, strict=True):
+            part_held = row.share(band)
+            if part_held:
+                opacity = "" if part_held == 1 else f"{0.25 + 0.5 * part_held:.2f}"
+                bars.append(Bar(x, width, opacity, f"{band.letter}: {band.count:,}"))
+        said = f"{held:,} of {count_text(groups.num_samples, 'sample')}, {share}"
+        is_labels = row.kind == "labels"
+        lines.append(
+            PictureRow(
+                name,
+                row.what,
+                share,
+                f"{name}, {row.what}: {said}; groups {letters or 'none'}",
+                row.party != last,
+                is_labels,
+                "labels" if is_labels else f"c{row.party % len(COLOURS)}",
+                bars,
+            )
+        )
+        last = row.party
+    axis = []
+    last_wide = last_tight = -total
+    for band, start, (x, _) in zip(drawn, starts, places, strict=True):
+        if start - last_wide >= 30:  # a letter needs room, the more on a phone
+            last_wide = last_tight = start
+            axis.append(Letter(x, band.letter, False))
+        elif start - last_tight >= 12:
+            last_tight = start
+            axis.append(Letter(x, band.letter, True))
+    return PictureView(lines, axis, any(band.combinations > 1 for band in drawn))
+
+
+def groups_table(groups: Groups) -> TableView:
+    """The same numbers as the picture."""
+    rows = [
+        (
+            band.letter,
+            f"{band.count:,}",
+            share_text(band.count, groups.num_samples),
+            *(words or "–" for words in holders(band, groups.parties)),
+        )
+        for band in bands(groups)
+    ]
+    return TableView(
+        f"{count_text(groups.num_samples, 'sample')} in all; {groups.common():,} at every party",
+        ("group", "samples", "share", "held by", "labelled at"),
+        rows,
+        numbers=(1, 2),
+        stack=True,
+    )
+
+
+def parties_table(parts: Sequence[Part], caption: str = "") -> TableView:
+    """What each party has."""
+    rows = [
+        (
+            part.name,
+            f"{part.data.num_rows:,}",
+            blocks_text(part) or "none",
+            f"{len(part.data.labelled_rows()):,}",
+            classes_text(part) or "–",
+        )
+        for part in parts
+    ]
+    head = ("party", "rows", "blocks (columns)", "labelled", "classes")
+    return TableView(caption, head, rows, numbers=(1, 3), stack=True)
+
+
+# --- The page of ``dovetail inspect`` -------------------------------------------------------------
+
+
+def html(
+    parts: Sequence[Part],
+    fits: Sequence[Fit],
+    overlaps: Overlaps,
+    *,
+    title: str = "Who holds what",
+) -> str:
+    """One self-contained page: the picture, its numbers, overlaps, and which methods fit.
+
+    There is no picture where overlaps were counted without comparing ids.
+    """
+    groups = overlaps.groups
+    tables = [] if groups is None else [("Groups of samples", groups_table(groups))]
+    tables += [("Parties and labels", parties_table(parts))]
+    if overlaps.shared:
+        tables.append(("Overlaps", _overlaps_table(overlaps)))
+    tables.append(("Methods", _methods_table(fits)))
+    best = recommended(fits)
+    if best is not None and best.messages:
+        tables.append(("Messages to come", _messages_table(best)))
+    return render(
+        "inspect.html",
+        title=title,
+        summary=summary(parts, overlaps),
+        best=best,
+        drawn=None if groups is None else picture(parts, groups),
+        tables=tables,
+    )
+
+
+def _overlaps_table(overlaps: Overlaps) -> TableView:
+    centre = overlaps.rows[overlaps.centre]
+    rows = [
+        (name, f"{overlaps.rows[name]:,}", f"{count:,}", share_text(count, max(1, centre)))
+        for name, count in overlaps.shared.items()
+    ]
+    common = "" if overlaps.common is None else f"; {overlaps.common:,} samples are at every party"
+    how = "" if overlaps.groups is not None else "; counted without comparing ids in the clear"
+    return TableView(
+        f"samples shared with {overlaps.centre}, which has {centre:,} rows{common}{how}",
+        ("party", "rows", "shared", f"of {overlaps.centre}'s"),
+        rows,
+        numbers=(1, 2, 3),
+    )
+
+
+def _methods_table(fits: Sequence[Fit]) -> TableView:
+    rows = []
+    for fit in fits:
+        said, _, reason = fit.reason.partition(": ")
+        rows.append((fit.title, Cell(said, "yes") if fit.applies else said, reason))
+    return TableView("", ("method", "fits", "why"), rows, stack=True)
+
+
+def _messages_table(best: Fit) -> TableView:
+    shown = best.messages[:20]
+    rows = [
+        (
+            f"{size.party} ↔ {size.partner}",
+            f"a {size.per}",
+            bytes_text(size.sent_bytes),
+            bytes_text(size.received_bytes),
+        )
+        for size in shown
+    ]
+    if len(best.messages) > len(shown):
+        rows.append((f"and {len(best.messages) - len(shown)} more", "", "", ""))
+    return TableView(
+        f"with {best.title}; {best.messages[0].assuming}",
+        ("between", "per", "sent →", "← received"),
+        rows,
+        numbers=(2, 3),
+    )

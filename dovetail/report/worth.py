@@ -1,0 +1,114 @@
+"""What each partner was worth, where a run or ``dovetail value`` found out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.report.chart import Dots, Spread, dots, mean_std
+from dovetail.report.folder import Run, ValueFile, number_of
+from dovetail.report.tables import NAMES
+from dovetail.report.views import TableView
+
+_MEASURES: Mapping[str, str] = {
+    "shapley": "Shapley value",
+    "loo": "leave-one-out",
+    "mi": "mutual information with the labels (nats)",
+}
+
+
+@dataclass(frozen=True)
+class Worth:
+    """Partners' values as they are drawn."""
+
+    said: str
+    drawn: Dots | None
+    table: TableView
+
+
+def worths(run: Run) -> list[Worth]:
+    """Of ``value.json``, and of the run's own choice of partners; none where there is neither."""
+    found = []
+    if run.value is not None and run.value.partners:
+        found.append(_valued(run.value))
+    chosen = _chosen(run)
+    return [*found, *([] if chosen is None else [chosen])]
+
+
+def _valued(value: ValueFile) -> Worth:
+    metric = NAMES.get(value.metric, value.metric)
+    rows = []
+    body = []
+    measures = [name for name in _MEASURES if any(name in own for own in value.partners.values())]
+    for partner, own in value.partners.items():
+        told = {name: own[name] for name in measures if name in own}
+        texts = {name: _text(each.mean, each.std, len(value.seeds)) for name, each in told.items()}
+        body.append((partner, *(texts.get(name, "–") for name in measures)))
+        if value.by in told:
+            rows.append(Spread(partner, texts[value.by], told[value.by].mean, told[value.by].std))
+    what = _MEASURES.get(value.by, value.by)
+    unit = "" if value.by == "mi" else f" in {metric}"
+    said = f"By {what}{unit}, of {len(value.seeds)} {'seed' if len(value.seeds) == 1 else 'seeds'}."
+    if value.all is not None and value.none is not None:
+        better = "less" if value.lower_is_better else "more"
+        said += (
+            f" With all partners the {metric} is {value.all.mean:.3f}, with none "
+            f"{value.none.mean:.3f}; {better} is better. A value above 0 is a partner that helps."
+        )
+    if value.always:
+        said += f" In every coalition: {', '.join(value.always)}."
+    spread = "; a bar spans one standard deviation to either side" if len(value.seeds) > 1 else ""
+    head = ("partner", *(_MEASURES[name] for name in measures))
+    return Worth(
+        said,
+        dots(f"{what}{unit} of each partner{spread}", rows, zero=True),
+        TableView("", head, body, numbers=range(1, len(head))),
+    )
+
+
+def _chosen(run: Run) -> Worth | None:
+    """Who took part, where the method itself chooses among data owners."""
+    nats: dict[str, list[float]] = {}
+    times: dict[str, int] = {}
+    choices = 0
+    for seed in run.seeds:
+        for line in seed.lines.get(run.method, []):
+            scores, taken = line.get("scores"), line.get("participants")
+            if not isinstance(scores, dict) or not isinstance(taken, list) or not number_of(line):
+                continue
+            choices += 1
+            for name in taken:
+                times[str(name)] = times.get(str(name), 0) + 1
+            for name, value in scores.items():
+                if _is_number(value):
+                    nats.setdefault(str(name), []).append(float(value))
+    if not nats:
+        return None
+    order = sorted(nats, key=lambda name: -mean_std(nats[name])[0])
+    rows = [
+        Spread(name, _text(*mean_std(nats[name]), len(nats[name])), *mean_std(nats[name]))
+        for name in order
+    ]
+    body = [(row.name, row.text, f"{times.get(row.name, 0)} of {choices}") for row in rows]
+    title = "mutual information (nats), mean over choices; a bar spans one standard deviation"
+    return Worth(
+        "The method chose its data owners by mutual information with the labels, "
+        f"{choices} {'time' if choices == 1 else 'times'} over all seeds.",
+        dots(title, rows),
+        TableView("", ("data owner", "nats", "chosen"), body, numbers=(1, 2)),
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _text(mean: float, std: float, count: int) -> str:
+    """A value with its sign's room: small ones matter here.
+
+    >>> _text(0.00377, 0.00824, 3), _text(-0.5, 0.0, 1)
+    ('0.0038 ±\\xa00.0082', '-0.5000')
+    """
+    return f"{mean:.4f}" + (f" ±\u00a0{std:.4f}" if count > 1 else "")

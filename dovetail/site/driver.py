@@ -1,0 +1,479 @@
+"""The driver's side of a command whose partners are elsewhere: listen, wait, align, connect.
+
+A driver is the party with labels, or, where every party has them, a coordinator without data.
+
+bank.toml                       its own party file
+bank.site/                      what it keeps, as dovetail join does at its partners
+    aligned/bank.safetensors    its row of each sample, and which partner has which
+    ledger.jsonl                what left it, and for whom
+    driver.log
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dovetail import alignment as psi
+from dovetail import data as dd
+from dovetail.alignment.stored import (
+    StoredRows,
+    alignment_of,
+    digest,
+    load_rows,
+    save_rows,
+    training_run,
+)
+from dovetail.errors import AlignmentError, ConfigError
+from dovetail.methods.base import SILENT, Talk
+from dovetail.methods.party import Site
+from dovetail.network import Engine, checkpoint, flare, link, stream
+from dovetail.network.certificates import (
+    Credentials,
+    certificate_name,
+    make_folder,
+    may_listen,
+    read_certificates,
+)
+from dovetail.network.ledger import LedgerFile
+from dovetail.network.lines import Lines
+from dovetail.network.stream import Stream
+from dovetail.site.engines import ElsewhereSection, StreamSection
+from dovetail.site.home import Home, certificates_of, home_of, logged, threads_end
+
+#: Seconds from one look at who is here to the next.
+TICK_S = 0.1
+
+
+#: (driver's name, its ledger) -> its lines to the partners, as long as the context is open.
+Reach = Callable[[str, LedgerFile], AbstractContextManager[Lines]]
+
+
+class Listener:
+    """Whoever drives, and its lines to the partners, which are open while the context is.
+
+    Args:
+        name: its own; the one in its certificate.
+        home: the folder that it keeps.
+        section: who takes part, and how long they are waited for.
+        reach: opens the lines.
+        talk: told who is waited for, lost, and back.
+        wait_s: how long to wait for another process to leave the folder.
+
+    Attributes:
+        sites: its own party file and table by its name, if it has one.
+
+    Raises:
+        ConfigError: an address where it cannot listen, when the context is entered.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        home: Path,
+        section: ElsewhereSection,
+        reach: Reach,
+        *,
+        talk: Talk = SILENT,
+        wait_s: float = 0.0,
+    ) -> None:
+        self.name = name
+        self.sites: Mapping[str, Site] = {}
+        self.partners = section.partners
+        self._home = home
+        self._section = section
+        self._talk = talk
+        self._reach = reach
+        self._wait_s = wait_s
+        self._stack = ExitStack()
+        self._run: tuple[str, ...] = ()
+        self._waited = False
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(Home(self._home, wait_s=self._wait_s))
+            stack.enter_context(logged(self._home / "driver.log"))
+            stack.enter_context(_Warnings(self._talk))
+            ledger = stack.enter_context(LedgerFile(self._home / "ledger.jsonl", self.name))
+            self._lines = stack.enter_context(self._reach(self.name, ledger))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def wait(self) -> None:
+        """Wait until all partners are here; from then on it is told when one is lost, or back.
+
+        Raises:
+            NetworkError: some did not come in time.
+        """
+        if self._waited:
+            return
+        section = self._section
+        place = section.listen if isinstance(section, StreamSection) else "their sites"
+        with self._talk.waiting(place) as waiting:
+            self._lines.wait(section.wait_s, waiting.changed)
+        self._stack.enter_context(_Watch(self._lines, self._talk))
+        self._waited = True
+
+    def _engine(self, run: str, parties: Sequence[str] | None = None) -> Engine:
+        """What reaches these partners in a run, or all."""
+        section = self._section
+        return self._lines.engine(
+            run,
+            parties=parties,
+            precision=section.precision,
+            grace_s=section.grace_s,
+            timeout_s=section.timeout_s,
+        )
+
+
+class Coordinator(Listener):
+    """A driver that has no data: its name and folder are its own.
+
+    Attributes:
+        alignment: name of the one that it carried between its parties, which its runs train on;
+            "" where samples need not be aligned.
+
+    Raises:
+        ConfigError: its own name among the partners; else as of ``Listener``.
+    """
+
+    def __init__(
+        self,
+        section: ElsewhereSection,
+        home: Path,
+        reach: Reach,
+        *,
+        talk: Talk = SILENT,
+        wait_s: float = 0.0,
+    ) -> None:
+        name = coordinator_name(section)
+        self.home = home
+        self.alignment = ""
+        super().__init__(name, home, section, reach, talk=talk, wait_s=wait_s)
+
+    def begin(self, seed: int, run: str) -> str:
+        """From here on ``connect`` reaches the partners in this run of this seed; its whole id.
+
+        Raises:
+            AlignmentError: the run began on another alignment.
+        """
+        aligned, slash, fresh = run.rpartition("/")
+        if slash and aligned != self.alignment:
+            raise AlignmentError(
+                f"the run began on alignment {aligned!r}, and the parties have aligned again since "
+                f"({self.alignment!r}); start anew without --resume"
+            )
+        run = training_run(self.alignment, fresh) if self.alignment else fresh
+        self._run = (run, f"seed-{seed}")
+        return run
+
+    def say(self, text: str) -> None:
+        """Tell whoever watches."""
+        self._talk.say(text)
+
+    def carry(self, run: str) -> Engine:
+        """What reaches the partners while they align by way of this driver."""
+        return self._engine(run)
+
+    def connect(self, stage: str) -> Engine:
+        """What reaches the partners in one stage of the run that was begun."""
+        run, seed = self._run
+        return self._engine(f"{run}/{stage}/{seed}")
+
+
+class Driver(Listener):
+    """The party that drives, and its lines to the others.
+
+    Args:
+        site: its own party file and table.
+        section: who takes part, and how long they are waited for.
+        reach: opens the lines.
+        talk: told who is waited for, lost, and back.
+
+    Raises:
+        ConfigError: its own name among the partners; else as of ``Listener``.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        section: ElsewhereSection,
+        reach: Reach,
+        *,
+        talk: Talk = SILENT,
+        wait_s: float = 0.0,
+    ) -> None:
+        check_partners(site, section)
+        self.site = site
+        self._stored: StoredRows | None = None
+        super().__init__(
+            site.name,
+            home_of(site.path),
+            section,
+            reach,
+            talk=talk,
+            wait_s=wait_s,
+        )
+        self.sites = {site.name: site}
+
+    def align(self, *, workers: int = 1) -> psi.Aligned:
+        """Align with all partners, and keep what came of it; each partner keeps its own rows."""
+        self.wait()
+        run = secrets.token_hex(8)
+        with (
+            psi.Workers(workers) as shared,
+            self._talk.points("aligning") as bar,
+        ):
+            aligned = psi.align(
+                self._engine(run),
+                self.site.table.ids,
+                lower=self.site.party.lowercase_ids,
+                workers=shared,
+                progress=bar.points,
+            )
+        rows = aligned.alignment.rows
+        self._stored = StoredRows(
+            self.site.name,
+            run,
+            rows[self.site.name],
+            digest(self.site.table.ids),
+            self.site.name,
+            {name: rows[name] >= 0 for name in self.partners},
+        )
+        make_folder(self.stored_path.parent)
+        save_rows(self.stored_path, self._stored)
+        return aligned
+
+    def count(self, *, workers: int = 1) -> dict[str, psi.Overlap]:
+        """How many ids each partner has and shares; nobody learns which."""
+        self.wait()
+        with (
+            psi.Workers(workers) as shared,
+            self._talk.points("counting") as bar,
+        ):
+            return psi.count_overlap(
+                self._engine(secrets.token_hex(8)),
+                self.site.table.ids,
+                lower=self.site.party.lowercase_ids,
+                workers=shared,
+                progress=bar.points,
+            )
+
+    @property
+    def stored_path(self) -> Path:
+        """Where it keeps its own part of an alignment."""
+        return self._home / "aligned" / f"{certificate_name(self.site.name)}.safetensors"
+
+    def alignment(self) -> dd.Alignment:
+        """What ``dovetail align`` left here, or an alignment made now; of this run's partners.
+
+        Raises:
+            AlignmentError: what it left is of another table, or not of all partners.
+            PartyError: a partner does not align.
+        """
+        if not self.stored_path.exists():
+            self.align()
+        else:  # a table that changed is told before anyone is waited for
+            self._stored = load_rows(self.stored_path, self.site.name, self.site.table.ids)
+        assert self._stored is not None
+        known = self._stored.alignment()
+        missing = [name for name in self.partners if name not in known.rows]
+        if missing:
+            raise AlignmentError(
+                f"{self.site.name!r} is aligned with {', '.join(map(repr, self._stored.partners))} "
+                f"and not with {', '.join(map(repr, missing))}; align again with all of them "
+                "(dovetail align RUN)"
+            )
+        self.wait()
+        return dd.Alignment({name: known.rows[name] for name in (self.site.name, *self.partners)})
+
+    def begin(self, seed: int, run: str) -> str:
+        """From here on ``connect`` reaches the partners in this run of this seed; its whole id.
+
+        Args:
+            seed: the run's.
+            run: its id as a run folder keeps it: new for a run that begins, with the alignment in
+                front for one that is resumed.
+
+        Raises:
+            AlignmentError: the run began on another alignment.
+        """
+        assert self._stored is not None
+        aligned, slash, fresh = run.rpartition("/")
+        if slash and aligned != self._stored.run:
+            raise AlignmentError(
+                f"the run began on alignment {alignment_of(run)!r}, and {self.site.name!r} has "
+                f"aligned again since ({self._stored.run!r}); start anew without --resume"
+            )
+        self._run = (f"seed-{seed}", fresh)
+        return f"{self._stored.run}/{fresh}"
+
+    def connect(self, stage: str) -> Engine:
+        """What reaches the partners in one stage of the run that was begun."""
+        assert self._stored is not None
+        return self._engine(training_run(self._stored.run, stage, *self._run))
+
+
+def stream_driver(site: Site, section: StreamSection, *, talk: Talk = SILENT) -> Driver:
+    """A party that drives partners who dial it.
+
+    Raises:
+        ConfigError: see ``Driver``; certificates that will not do.
+    """
+    check_partners(site, section)
+    reach = listens(section, site.name, None if section.certificates else certificates_of(site))
+    return Driver(site, section, reach, talk=talk)
+
+
+def coordinator_name(section: ElsewhereSection) -> str:
+    """What a driver without data is called.
+
+    Raises:
+        ConfigError: as one of the partners is.
+    """
+    name = section.name or "coordinator"
+    if name in section.partners:
+        raise ConfigError(
+            f"partners names {name!r}, which is the driver itself; name the others only, or "
+            "give the driver another engine.name"
+        )
+    return name
+
+
+def check_partners(site: Site, section: ElsewhereSection) -> None:
+    """Refuse a driver that is its own partner.
+
+    Raises:
+        ConfigError: naming it and its file.
+    """
+    if site.name in section.partners:
+        raise ConfigError(
+            f"partners names {site.name!r}, which is the driver itself ({site.path}); name the "
+            "others only"
+        )
+
+
+def listens(section: StreamSection, name: str, certificates: Path | None) -> Reach:
+    """Lines of those who dial.
+
+    Args:
+        certificates: where they are, if the section does not say.
+
+    Raises:
+        ConfigError: certificates that will not do.
+    """
+    folder = section.certificates
+    credentials = _credentials(Path(folder) if folder else certificates or Path(), name)
+
+    @contextmanager
+    def reach(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
+        with (
+            threads_end(),
+            Stream(
+                section.listen,
+                driver=driver,
+                credentials=credentials,
+                parties=section.partners,
+                max_message_bytes=section.max_message_bytes,
+                ledger=ledger,
+            ) as stream,
+        ):
+            yield stream
+
+    return reach
+
+
+def _credentials(folder: Path, name: str) -> Credentials:
+    """The driver's certificate and key.
+
+    Raises:
+        ConfigError: files that are missing or do not belong together, or a certificate that is for
+            those who dial.
+    """
+    found = Credentials.load(folder, name)
+    if not may_listen(read_certificates(found.certificate, where="the certificate")[0]):
+        raise ConfigError(
+            f"{folder}: the certificate of {name!r} is for a party that joins, and no partner "
+            "would believe it of a driver; make one that drives: dovetail certificates "
+            f"{name} --driver {name} --renew"
+        )
+    return found
+
+
+# --- What is said ---------------------------------------------------------------------------------
+
+
+class _Watch:
+    """Says when a partner is lost, and when it is back; not what is missed meanwhile."""
+
+    def __init__(self, lines: Lines, talk: Talk) -> None:
+        self._lines = lines
+        self._talk = talk
+        self._lost_at: dict[str, float] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="dovetail-watch")
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(TICK_S):
+            here = self._lines.connected
+            now = time.monotonic()
+            for name in self._lines.links:
+                if name not in here and name not in self._lost_at:
+                    self._lost_at[name] = now
+                    self._talk.warn(f"{time.strftime('%H:%M:%S')} lost {name!r}; it may come back")
+                elif name in here and name in self._lost_at:
+                    away_s = now - self._lost_at.pop(name)
+                    self._talk.warn(
+                        f"{time.strftime('%H:%M:%S')} {name!r} is back after {away_s:.1f} s"
+                    )
+
+
+#: Whose warnings a driver's user is told.
+_WARNING = (stream, link, flare, checkpoint)
+
+
+class _Warnings(logging.Handler):
+    """What is warned of, each once: who was turned away and why, what is not saved."""
+
+    def __init__(self, talk: Talk) -> None:
+        super().__init__(logging.WARNING)
+        self._talk = talk
+        self._told: set[tuple[str, str]] = set()
+
+    def __enter__(self) -> _Warnings:
+        for module in _WARNING:
+            logging.getLogger(module.__name__).addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for module in _WARNING:
+            logging.getLogger(module.__name__).removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        why = record.args[-1] if isinstance(record.args, tuple) and record.args else ""
+        if (record.msg, str(why)) not in self._told:  # one that dials again has another port
+            self._told.add((record.msg, str(why)))
+            self._talk.warn(record.getMessage())

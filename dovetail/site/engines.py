@@ -1,0 +1,83 @@
+"""[engine] of a run file: where the parties are, and how they are reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from dovetail.methods.section import Address, PartyName, Section
+from dovetail.network import Precision
+
+
+class InProcessSection(Section):
+    """Every party in this process."""
+
+    kind: Literal["inprocess"] = "inprocess"
+    precision: Precision = "float32"  # how float32 tensors travel
+
+
+class ElsewhereSection(Section):
+    """Partners on other machines."""
+
+    partners: tuple[PartyName, ...] = Field(min_length=1)
+    name: PartyName | None = None  # of a driver without data; None: coordinator
+    precision: Precision = "float32"  # how float32 tensors travel
+    wait_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)  # for all; None: for ever
+    grace_s: float = Field(default=5.0, ge=0, allow_inf_nan=False)  # for one that is lost
+    max_message_mb: float = Field(default=256, gt=0, le=4096, allow_inf_nan=False)  # of an answer
+    # For any answer to which the method itself sets no deadline.
+    timeout_s: float = Field(default=30.0, gt=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        if len(set(self.partners)) < len(self.partners):
+            raise ValueError(f"partners must be different names, got {list(self.partners)}")
+        return self
+
+    @property
+    def max_message_bytes(self) -> int:
+        return int(self.max_message_mb * 2**20)
+
+
+class StreamSection(ElsewhereSection):
+    """Partners who join by ``dovetail join``."""
+
+    kind: Literal["stream"]
+    listen: Address  # where they dial
+    certificates: str | None = None  # a folder; None: certificates/NAME beside the party file
+
+
+class FlareSection(ElsewhereSection):
+    """Partners at sites of an NVFlare federation, where the run is a job."""
+
+    kind: Literal["flare"]
+    sites: dict[PartyName, str] = Field(default_factory=dict)  # where it is not the party's name
+
+    @model_validator(mode="after")
+    def _a_site_each(self) -> FlareSection:
+        for name in self.sites:
+            if name not in self.partners:
+                raise ValueError(f"sites names {name!r}, which is not among partners")
+        if len(set(self.site_of().values())) < len(self.partners):
+            raise ValueError(f"every partner has a site of its own, got {self.site_of()}")
+        return self
+
+    def site_of(self) -> dict[str, str]:
+        """Partner -> the name of its site."""
+        return {name: self.sites.get(name, name) for name in self.partners}
+
+
+def _engine_kind(section: Any) -> Any:
+    if isinstance(section, Mapping):
+        return section.get("kind", "inprocess")
+    return getattr(section, "kind", None)
+
+
+EngineSection = Annotated[
+    Annotated[InProcessSection, Tag("inprocess")]
+    | Annotated[StreamSection, Tag("stream")]
+    | Annotated[FlareSection, Tag("flare")],
+    Discriminator(_engine_kind),
+]

@@ -1,0 +1,526 @@
+"""A party's home: what it keeps there, and the sides of runs that it answers with from there.
+
+    shop.toml                          the party file
+    shop.site/                         what the party keeps; only its owner may enter
+        aligned/DRIVER.safetensors     its rows of the samples it shares with that driver
+        aligned/DRIVER/                the same of those it shares with label owners (FedOptimus)
+        checkpoints/DRIVER/RUN/ALGORITHM/  its state in that run; of the last 16 runs
+        models/RUN/                    what it can use of that run
+        ledger.jsonl                   what left it, and for whom
+        refusals.jsonl                 what it refused, to whom and why
+        join.log
+
+**Which alignment a run uses.** An alignment has a name, which is the run id of its messages. When
+it is complete, each responder keeps its rows under that name (``alignment/stored.py``), in the
+place of those it had with that driver; the driver keeps its own. The id of every run that trains on
+them is ``NAME/...`` (``stored.training_run``). A party opens such a run only if the rows it keeps
+are of alignment NAME, with this driver, and its table is still the one that was aligned. So two
+sides that remember different alignments find out before the first code is sent, and neither can
+go on with numbers of samples that mean other people.
+
+**What a driver can set.** It sends messages, and a message has no field for a network, a loss, a
+rate, a table or a policy: these come from the party file, which is read once, when ``join`` starts.
+CHFL, HyFEM and FedOptimus are the exceptions: what is learned together has the coordinator's
+settings, which their ``Begin`` carries (a data owner's network is its own even so). A party must
+allow each by name, they are not among a policy's defaults.
+"""
+
+from __future__ import annotations
+
+import copy
+import fcntl
+import json
+import logging
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dovetail.alignment import psi
+from dovetail.alignment.stored import (
+    StoredRows,
+    alignment_of,
+    digest,
+    is_predicting,
+    load_rows,
+    save_rows,
+)
+from dovetail.errors import AlignmentError, CheckpointError, ConfigError
+from dovetail.methods import METHODS
+from dovetail.methods.base import Asked, Maker
+from dovetail.methods.party import Site
+from dovetail.methods.section import check_run_id
+from dovetail.models import Model
+from dovetail.models.owners import Bottom
+from dovetail.network import Message, Party
+from dovetail.network.certificates import certificate_name, make_folder
+from dovetail.network.checkpoint import Keeper
+from dovetail.network.host import MAX_RUNS
+from dovetail.site.budget import BudgetError, Budgets
+from dovetail.site.partyfile import ALGORITHMS
+from dovetail.site.teller import Activity, Teller
+
+#: Stands for a run id's slashes in the name of its folder; no run's id has one.
+_SLASH = "+"
+
+#: Runs of one driver whose states are kept; the oldest go.
+KEPT_RUNS = 16
+
+_log = logging.getLogger(__name__)
+
+
+def home_of(party_file: Path) -> Path:
+    """The folder that a party keeps, unless somebody says."""
+    return party_file.with_name(f"{party_file.stem}.site")
+
+
+class Home:
+    """The party's folder; one process at a time uses it, and only its owner reads what is written.
+
+    Args:
+        path: the folder.
+        wait_s: how long to wait for another process to leave it.
+
+    Raises:
+        ConfigError: on entering, if another process uses it.
+    """
+
+    def __init__(self, path: Path, *, wait_s: float = 0.0) -> None:
+        self.path = path
+        self._wait_s = wait_s
+
+    def __enter__(self) -> Home:
+        self._umask = os.umask(0o077)
+        try:
+            self._enter()
+        except BaseException:
+            os.umask(self._umask)
+            raise
+        return self
+
+    def _enter(self) -> None:
+        make_folder(self.path)
+        self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.2)
+                    continue
+                os.close(self._lock)
+                raise ConfigError(
+                    f"another dovetail command uses {self.path}; stop it, or give dovetail join a "
+                    "folder of its own with --home"
+                ) from None
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+        os.umask(self._umask)
+
+
+def certificates_of(site: Site) -> Path:
+    """Where the party's certificates are, unless somebody says."""
+    name = certificate_name(site.name)
+    places = [site.path.parent / "certificates" / name, Path("certificates") / name]
+    for place in places:
+        if place.is_dir():
+            return place
+    raise ConfigError(
+        f"there is no folder {places[0]} with ca.pem, {name}.pem and {name}.key; name it with "
+        f"--certificates, or make them: dovetail certificates {name} --request"
+    )
+
+
+class Refusals:
+    """What was refused, a line each; what is repeated is counted, and told at 10, 100, ... times.
+
+    Args:
+        path: the file.
+        say: shows a line to whoever watches.
+    """
+
+    #: Different refusals that are written; a driver that invents more cannot fill the disk.
+    MOST = 10_000
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        self._path = path
+        self._say = say
+        self._counts: dict[tuple[str, str, str], int] = {}
+        self._lock = threading.Lock()
+
+    def record(self, driver: str, message: str, run: str, why: str) -> None:
+        """Write one; ``message`` is empty where none was read."""
+        message, run, why = message[:100], run[:200], why[:500]
+        with self._lock:
+            what = (driver, message, why)
+            if what not in self._counts and len(self._counts) >= self.MOST:
+                what = (
+                    driver,
+                    "",
+                    "refusals of many kinds; from here on only their number is kept",
+                )
+                message, run, why = "", "", what[2]
+            self._counts[what] = count = self._counts.get(what, 0) + 1
+            if not re.fullmatch("10*", str(count)):
+                return
+            line = {
+                "time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}",
+                "driver": driver,
+                "message": message,
+                "run": run,
+                "why": why,
+                "times": count,
+            }
+            try:
+                handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                with os.fdopen(handle, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+            except OSError as error:  # a full disk ends no training
+                _log.warning("a refusal is not written to %s: %s", self._path, error)
+        times = f" ({count} times)" if count > 1 else ""
+        self._say(f"refused {message or 'a message'} of {driver!r}: {why}{times}")
+
+
+@contextmanager
+def logged(path: Path) -> Iterator[None]:
+    """The log of this package goes to a file that does not grow without end."""
+    handler = RotatingFileHandler(path, maxBytes=10_000_000, backupCount=3, encoding="utf-8")
+    path.chmod(0o600)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    log = logging.getLogger("dovetail")
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        log.removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
+def threads_end(timeout_s: float = 5.0) -> Iterator[None]:
+    """Waits for threads that were started meanwhile: gRPC's are daemons.
+
+    One that is still in C++ when the interpreter leaves takes the process down with SIGABRT.
+    """
+    before = set(threading.enumerate())
+    try:
+        yield
+    finally:
+        deadline = time.monotonic() + timeout_s
+        for thread in set(threading.enumerate()) - before:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+# --- What it answers ------------------------------------------------------------------------------
+
+
+class Watched:
+    """A party whose messages are counted, and what its policy refuses of them is written down.
+
+    That is a message of more rows than allowed, or an alignment of another kind.
+
+    Args:
+        party: what answers.
+        activity: what counts.
+        max_rows: the most rows that a tensor may have.
+        refuse: writes down.
+        vectors: a tensor of one dimension has no rows: it is weights, one after the other.
+    """
+
+    def __init__(
+        self,
+        party: Party,
+        activity: Activity,
+        max_rows: int,
+        refuse: Callable[[Message, str], None],
+        *,
+        vectors: bool,
+    ) -> None:
+        self.party = party
+        self._activity = activity
+        self._max_rows = max_rows
+        self._vectors = vectors
+        self._refuse = refuse
+
+    @property
+    def accepts(self) -> tuple[type[Message], ...]:
+        return self.party.accepts
+
+    def handle(self, message: Message) -> Message:
+        tensors = message.tensors()
+        rows = max((len(x) for x in tensors.values() if x.ndim > self._vectors), default=0)
+        if rows > self._max_rows:
+            why = f"refuses {rows} rows in one message: its policy allows {self._max_rows}"
+            self._refuse(message, why)
+            raise ConfigError(why)
+        try:
+            answer = self.party.handle(message)
+        except AlignmentError as refusal:
+            if isinstance(message, psi.Begin):
+                self._refuse(message, str(refusal))
+            raise
+        except BudgetError as refusal:
+            self._refuse(message, str(refusal))
+            raise
+        activity = self._activity
+        activity.num_messages += 1
+        activity.received_bytes += sum(each.nbytes for each in tensors.values())
+        activity.sent_bytes += sum(each.nbytes for each in answer.tensors().values())
+        activity.last = time.monotonic()
+        return answer
+
+
+class Aligning:
+    """A responder whose rows are kept as soon as an alignment has found them."""
+
+    accepts = psi.Responder.accepts
+
+    def __init__(self, responder: psi.Responder, keep: Callable[[Tensor], None]) -> None:
+        self._responder = responder
+        self._keep = keep
+
+    def handle(self, message: Message) -> Message:
+        answer = self._responder.handle(message)
+        if isinstance(message, psi.Places):
+            try:
+                rows_S = self._responder.rows_S
+            except AlignmentError:  # there are none before the last batch
+                return answer
+            self._keep(rows_S)
+        return answer
+
+
+class Runs:
+    """Makes the party's side of each run that its policy allows.
+
+    Args:
+        site: the party file and its table; inputs are fitted to all of its rows, once.
+        home: where rows and states are kept.
+        refusals: told of what a host lets pass and the policy does not.
+        teller: told of runs that begin.
+        device: where it computes.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        home: Path,
+        refusals: Refusals,
+        teller: Teller,
+        device: torch.device,
+    ) -> None:
+        self._site = site
+        self._home = home
+        self._refusals = refusals
+        self._teller = teller
+        self._device = device
+        policy = site.policy.section
+        self._budgets = Budgets(
+            home, max_memory_mb=policy.max_memory_mb, max_disk_mb=policy.max_disk_mb
+        )
+        policies = policy.algorithms
+        # Both now and not when asked: mistakes in the table are told at once, and how long it
+        # takes depends on the table.
+        self._responder = site.responder() if "align" in policies else None
+        allowed = [prefix for prefix, each in ALGORITHMS.items() if each.policy in policies]
+        self._asked_rows: dict[tuple[str, str], Tensor] = {}  # (driver, run): of predictions
+        self._makers: dict[str, Maker] = {}
+        for method in METHODS.values():
+            self._makers |= method.members(site, allowed)
+
+    def open(self, run: str, algorithm: str, driver: str) -> Party:
+        """The party that answers this run's messages of this algorithm.
+
+        Raises:
+            ConfigError: the policy does not allow it.
+            AlignmentError: there are no rows of the alignment that the run is of.
+        """
+        party = self._budgets.within(driver, run, lambda: self._open(run, algorithm, driver))
+        _ = party.party  # what cannot be opened is refused now
+        activity = self._teller.run(run, algorithm)
+
+        def refuse(message: Message, why: str) -> None:
+            self._refusals.record(driver, message.wire_name(), run, why)
+
+        max_rows, vectors = self._site.policy.section.max_rows, ALGORITHMS[algorithm].weights
+        return Watched(party, activity, max_rows, refuse, vectors=vectors)
+
+    def _open(self, run: str, algorithm: str, driver: str) -> Party:
+        if algorithm not in ALGORITHMS:
+            raise ConfigError(f"refuses {algorithm[:100]!r}: no such algorithm is known here")
+        self._site.policy.check(ALGORITHMS[algorithm].policy, driver)
+        if algorithm == "psi":
+            assert self._responder is not None
+            # A copy has the same points, which took long, and a run of its own.
+            keep = self._hold if is_predicting(run) else self._keep
+            return Aligning(copy.copy(self._responder), lambda rows_S: keep(run, driver, rows_S))
+        if algorithm not in self._makers:  # one that goes with another, which is not allowed
+            raise ConfigError(
+                f"refuses {algorithm!r}: its policy allows no method that it is a part of"
+            )
+        made = self._makers[algorithm](
+            Asked(
+                self._device,
+                lambda: self._rows(run, driver),
+                lambda model, scores: self._keep_model(model, scores, run, driver),
+                self._model_folder,
+                run,
+                self._home / "aligned" / certificate_name(driver),
+            )
+        )
+        states = self._states(driver) / run.replace("/", _SLASH)
+        self._drop_oldest(states)
+        folder = states / algorithm
+
+        def allow(num_bytes: int) -> None:
+            self._budgets.make_disk(driver, states, num_bytes)
+
+        keeper = Keeper(made(), folder, allow=allow)
+        if not ALGORITHMS[algorithm].goes_on:
+            return keeper
+        try:
+            step = keeper.resume_latest()
+        except CheckpointError as error:  # the driver begins anew, or hears that it must
+            _log.warning("run %s: %s", run, error)
+            return Keeper(made(), folder, allow=allow)
+        if step is not None:
+            self._teller.say(f"run {run} goes on from step {step}, which is saved here")
+        return keeper
+
+    def _keep_model(
+        self, model: Model | Bottom, scores: Mapping[str, float], run: str, driver: str
+    ) -> None:
+        """Save what this party can use, and say how good it is on its own test rows.
+
+        Raises:
+            BudgetError: its driver's runs have taken the disk that they may.
+        """
+        folder = self._model_folder(run)
+        num_bytes = sum(each.nbytes for each in model.network.state_dict().values())
+        self._budgets.make_disk(driver, self._states(driver) / folder.name, num_bytes)
+        make_folder(folder.parent)
+        replace(model, about={**model.about, "run": run, "driver": driver}).save(folder)
+        told = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        self._teller.say(f"model {folder}{': on its test rows ' if told else ''}{told}")
+
+    def _model_folder(self, run: str) -> Path:
+        """Where the model of a run is kept.
+
+        Raises:
+            ConfigError: the id is none.
+        """
+        check_run_id(run)
+        return self._home / "models" / run.replace("/", _SLASH)
+
+    def _hold(self, run: str, driver: str, rows_S: Tensor) -> None:
+        """Remember the rows of an alignment that is made for one prediction."""
+        self._asked_rows[driver, run] = rows_S
+        while len(self._asked_rows) > MAX_RUNS:
+            del self._asked_rows[next(iter(self._asked_rows))]
+        self._teller.say(
+            f"{driver!r} asks for a prediction of {int((rows_S >= 0).sum()):,} of "
+            f"{self._site.table.num_rows:,} rows"
+        )
+
+    def _keep(self, run: str, driver: str, rows_S: Tensor) -> None:
+        """Keep the rows of a finished alignment."""
+        path, ids = self._path(driver), self._site.table.ids
+        replaced = run
+        with suppress(AlignmentError):  # there is none, or none that any run can use
+            replaced = load_rows(path, self._site.name, ids).run
+        try:
+            make_folder(path.parent)
+            save_rows(path, StoredRows(self._site.name, run, rows_S, digest(ids), driver))
+        except (AlignmentError, ConfigError, OSError) as error:  # names files of this machine
+            _log.error("run %s: %s", run, error)
+            raise AlignmentError(
+                "it cannot save its rows of the alignment; its log has the details"
+            ) from None
+        if replaced != run:
+            self._forget(driver, replaced)
+        num_shared = int((rows_S >= 0).sum())
+        self._teller.say(
+            f"aligned with {driver!r}: {num_shared:,} of {self._site.table.num_rows:,} rows are "
+            f"shared (alignment {run})"
+        )
+
+    def _states(self, driver: str) -> Path:
+        return self._home / "checkpoints" / certificate_name(driver)
+
+    def _forget(self, driver: str, alignment: str) -> None:
+        """Drop the states of runs of an alignment whose rows were replaced."""
+        for folder in self._states(driver).glob("*"):
+            if folder.name.partition(_SLASH)[0] == alignment:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _drop_oldest(self, opened: Path) -> None:
+        """Keep the states of a driver's last runs, this one among them."""
+
+        def saved(folder: Path) -> float:
+            with suppress(OSError):
+                return max(each.stat().st_mtime for each in (folder, *folder.iterdir()))
+            return 0.0
+
+        others = [folder for folder in opened.parent.glob("*") if folder != opened]
+        for folder in sorted(others, key=saved, reverse=True)[KEPT_RUNS - 1 :]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _rows(self, run: str, driver: str) -> Tensor:
+        """The rows that a run is to use.
+
+        Raises:
+            AlignmentError: there are none, or they are of another alignment, table or driver.
+        """
+        if not is_predicting(run):
+            return self._stored(run, driver).rows_S
+        if (driver, run) not in self._asked_rows:
+            raise AlignmentError(
+                "it has not agreed on samples for this prediction since it was started; predict "
+                "again"
+            )
+        return self._asked_rows[driver, run]
+
+    def _stored(self, run: str, driver: str) -> StoredRows:
+        """The rows that a run is to use.
+
+        Raises:
+            AlignmentError: none are kept, or they are of another alignment, table or driver.
+        """
+        again = f"align first (at {driver!r}: dovetail align RUN)"
+        path = self._path(driver)
+        if not path.exists():
+            raise AlignmentError(f"is not aligned with {driver!r} yet; {again}")
+        try:
+            stored = load_rows(path, self._site.name, self._site.table.ids)
+        except AlignmentError as error:  # names files of this machine, which the driver need not
+            _log.warning("run %s: %s", run, error)
+            raise AlignmentError(
+                f"the rows it keeps of the alignment with {driver!r} do not fit its table, which "
+                f"has changed since; {again}"
+            ) from None
+        asked = alignment_of(run)
+        if stored.run != asked or stored.driver != driver:
+            raise AlignmentError(
+                f"the run is of alignment {asked!r}, and this party's rows are of "
+                f"{stored.run!r} with {stored.driver!r}; {again}"
+            )
+        return stored
+
+    def _path(self, driver: str) -> Path:
+        return self._home / "aligned" / f"{certificate_name(driver)}.safetensors"

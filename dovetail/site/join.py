@@ -1,0 +1,162 @@
+"""``dovetail join``: a party goes online, and answers one driver until it is told to stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from dovetail.errors import ConfigError
+from dovetail.methods import METHODS
+from dovetail.methods.party import Site
+from dovetail.methods.section import ADDRESS
+from dovetail.models.devices import device as device_of
+from dovetail.network.certificates import Credentials, certificate_name
+from dovetail.network.dialling import serve
+from dovetail.network.host import Host
+from dovetail.network.ledger import LedgerFile
+from dovetail.network.patience import raise_descriptor_limit
+from dovetail.site.home import (
+    Home,
+    Refusals,
+    Runs,
+    certificates_of,
+    home_of,
+    logged,
+    threads_end,
+)
+from dovetail.site.partyfile import ALGORITHMS, open_site
+from dovetail.site.teller import Teller
+
+#: Seconds until a signal is noticed, and from one look of the status line to the next.
+TICK_S = 0.2
+
+
+def run_join(
+    path: Path,
+    *,
+    address: str,
+    driver: str | None,
+    certificates: Path | None,
+    home: Path | None,
+    device_name: str | None,
+    quiet: bool,
+) -> None:
+    """Serve until told to stop."""
+    if not ADDRESS.fullmatch(address):
+        raise ConfigError(
+            f"--driver takes HOST:PORT, for example bank.example.org:7443, got {address!r}"
+        )
+    device = device_of(device_name or "cpu")
+    site = open_site(path)
+    driver = _driver(site, driver)
+    raise_descriptor_limit()
+    credentials = Credentials.load(certificates or certificates_of(site), site.name)
+    stop = threading.Event()
+    with (
+        Home(home or home_of(path)) as kept,
+        logged(kept.path / "join.log"),
+        Teller(driver, quiet=quiet) as teller,
+        LedgerFile(kept.path / "ledger.jsonl", site.name) as ledger,
+        threads_end(),
+        _signals() as signalled,
+    ):
+        refusals = Refusals(kept.path / "refusals.jsonl", teller.say)
+        runs = Runs(site, kept.path, refusals, teller, device)
+        host = Host(
+            site.name,
+            runs.open,
+            admit=site.policy.admit,
+            on_refusal=refusals.record,
+            ledger=ledger,
+            max_bytes=site.policy.section.max_message_bytes,
+        )
+        for line in describe(site, driver, address, kept.path):
+            teller.line(line)
+        with ThreadPoolExecutor(1, "dovetail-serve") as pool:
+            serving = pool.submit(
+                serve,
+                host,
+                address,
+                credentials,
+                driver=driver,
+                stop=stop,
+                on_event=teller.event,
+            )
+            # Here and not in a handler: an Event may not be set by a signal that interrupts it.
+            while not (signalled or serving.done()):
+                wait([serving], timeout=TICK_S)
+                teller.tick()
+            stop.set()
+            serving.result()
+        teller.stopped(ledger.last_hash)
+
+
+def _driver(site: Site, chosen: str | None) -> str:
+    """Whose certificate the driver must show.
+
+    Raises:
+        ConfigError: nobody was named, several are, or the policy would refuse them.
+    """
+    drivers = site.policy.section.drivers
+    if chosen is None:
+        if drivers is None or len(drivers) != 1:
+            named = ", ".join(drivers or ()) or "none"
+            raise ConfigError(
+                f"{site.path}: say who drives with --name NAME, the name in the driver's "
+                f"certificate; policy.drivers names {named}"
+            )
+        (chosen,) = drivers
+    site.policy.check_driver(chosen)
+    return certificate_name(chosen)
+
+
+def describe(site: Site, driver: str, address: str, home: Path) -> Iterator[str]:
+    """What the party will and will not agree to; nothing of its table but its size."""
+    policy = site.policy.section
+    num_columns = len([name for names in site.table.blocks.values() for name in names])
+    columns = f", {num_columns} columns" if num_columns else ""
+    yield f"{site.name!r} joins {driver!r} at {address}"
+    yield f"  table      {site.table.num_rows:,} rows{columns}"
+    known = {each.policy for each in ALGORITHMS.values()}
+    agreed = [name for name in policy.algorithms if name in known]
+    yield f"  agrees to  {', '.join(agreed) or 'nothing'}"
+    if "align" in agreed:
+        least = f", with sets of {policy.min_ids:,} ids or more" if policy.min_ids else ""
+        yield f"  aligns by  {' or '.join(policy.align_modes) or 'no mode'}{least}"
+    for method in METHODS.values():
+        for line in method.describe(site, agreed):
+            yield f"  {line}"
+    if policy.messages is not None:
+        yield f"  messages   {', '.join(policy.messages) or 'none'}"
+    yield (
+        f"  refuses    all else, and messages above {policy.max_message_mb:g} MB or "
+        f"{policy.max_rows:,} rows"
+    )
+    yield (
+        f"  allows     a driver's runs {policy.max_memory_mb:,g} MB of memory and "
+        f"{policy.max_disk_mb:,g} MB of disk together"
+    )
+    yield f"  keeps      {home}/ (ledger.jsonl, refusals.jsonl, join.log)"
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Holds the first Ctrl-C or SIGTERM; a second one ends the process as ever."""
+    caught: list[int] = []
+
+    def catch(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+        for each, old in before.items():
+            signal.signal(each, old)
+
+    before = {each: signal.signal(each, catch) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for each, old in before.items():
+            signal.signal(each, old)

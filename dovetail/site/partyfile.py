@@ -1,0 +1,131 @@
+"""The party file: what a party holds, what it agrees to, and its own settings of each method."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import create_model, model_validator
+
+from dovetail import data as dd
+from dovetail import methods
+from dovetail.alignment import psi, relay
+from dovetail.errors import ConfigError
+from dovetail.methods.party import Algorithm, PartySection, Policy, PolicySection, Site, algorithm
+from dovetail.methods.section import Section
+from dovetail.methods.validation import read_toml, validate
+
+#: The part of a message's wire name before the dot -> the algorithm.
+ALGORITHMS: Mapping[str, Algorithm] = {
+    "psi": algorithm("align", psi.Responder.accepts),
+    **{
+        prefix: each
+        for method in methods.METHODS.values()
+        for prefix, each in method.algorithms.items()
+    },
+    "relay": algorithm("align", (*relay.Responder.accepts, *relay.Initiator.accepts[1:])),
+}
+
+
+class _PartyFile(Section):
+    """A whole party file, but for the methods' sections."""
+
+    party: PartySection
+    policy: PolicySection = PolicySection()
+
+    @model_validator(mode="after")
+    def _known_messages(self) -> _PartyFile:
+        known = [name for each in ALGORITHMS.values() for name in each.messages]
+        for name in self.policy.messages or ():
+            if name not in known:
+                raise ValueError(
+                    f"policy.messages: {name!r} is no message; there are {', '.join(known)}"
+                )
+        return self
+
+
+def _with_sections() -> type[_PartyFile]:
+    """The party file with a section for each method that has settings at a party."""
+    sections: dict[str, Any] = {
+        name: (method.HomeSettings, method.HomeSettings())
+        for name, method in methods.METHODS.items()
+        if method.HomeSettings is not None
+    }
+    return create_model("PartyFile", __base__=_PartyFile, **sections)
+
+
+PartyFile = _with_sections()
+
+
+def open_sites(paths: tuple[Path, ...]) -> dict[str, Site]:
+    """Party name -> site, of these party files; tables are read.
+
+    Raises:
+        ConfigError: a file that cannot be read, or two parties of one name.
+        DataError: a table that cannot be used, naming the party.
+    """
+    sites: dict[str, Site] = {}
+    for path in paths:
+        site = open_site(path)
+        if site.name in sites:
+            raise ConfigError(
+                f"{sites[site.name].path} and {path} are both party {site.name!r}; "
+                "names must differ"
+            )
+        sites[site.name] = site
+    return sites
+
+
+def open_site(path: Path) -> Site:
+    """One party file, with its table.
+
+    Raises:
+        ConfigError: a file that cannot be read, or does not fit.
+        DataError: a table that cannot be used, naming the party.
+    """
+    values = read_toml(path)
+    if "party" not in values:
+        raise ConfigError(f"{path} is no party file: it has no [party] table")
+    file = validate(PartyFile, values, where=str(path))
+    sections = {
+        name: getattr(file, name)
+        for name, method in methods.METHODS.items()
+        if method.HomeSettings is not None
+    }
+    for name, section in sections.items():
+        try:
+            methods.METHODS[name].check_home(section)
+        except ConfigError as error:
+            raise ConfigError(f"{path}, [{name}]: {error}") from None
+    party = file.party
+    table = dd.read_party_table(
+        party.name,
+        party.table,
+        id=party.id,
+        label=party.label,
+        columns=party.columns,
+        blocks=party.blocks,
+        query=party.query,
+        folder=path.parent,  # paths are relative to the party file
+    )
+    return Site(path, party, Policy(file.policy, ALGORITHMS), sections, table)
+
+
+def fingerprints(paths: tuple[Path, ...]) -> dict[str, str]:
+    """File -> SHA-256, of party files and of those tables that are files.
+
+    Kept with a run's settings, so that a run is resumed only on what it began with.
+    """
+    found = {}
+    for path in paths:
+        table = read_toml(path).get("party", {}).get("table", "")
+        beside = path.parent / str(table)
+        for file in (path, beside):
+            try:
+                with file.open("rb") as opened:
+                    found[str(file)] = hashlib.file_digest(opened, "sha256").hexdigest()
+            except OSError:  # a folder, a query or a URL
+                continue
+    return found

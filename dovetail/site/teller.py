@@ -1,0 +1,134 @@
+"""What a party that is online says to whoever watches it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from dovetail.network.dialling import Event
+from dovetail.network.frames import printable
+from dovetail.network.host import MAX_RUNS
+from dovetail.site.partyfile import ALGORITHMS
+
+#: Seconds from one report of runs to the next.
+REPORT_S = 30.0
+
+#: Seconds after its last message that a run counts as idle.
+IDLE_S = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Activity:
+    """What a run has cost so far; bytes are those of tensors."""
+
+    num_messages: int = 0
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    reported: int = 0
+    last: float = field(default_factory=time.monotonic)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_messages:,} messages, {_size(self.received_bytes)} in, "
+            f"{_size(self.sent_bytes)} out"
+        )
+
+
+class Teller:
+    """Tells whoever watches: lines, and on a terminal a status line below them.
+
+    Args:
+        driver: its name.
+        quiet: say nothing.
+    """
+
+    def __init__(self, driver: str, *, quiet: bool) -> None:
+        self._driver = driver
+        self._console = Console(quiet=quiet)
+        self._lock = threading.Lock()
+        self._runs: dict[tuple[str, str], Activity] = {}
+        self._connected = False
+        self._reported = time.monotonic()
+        self._status: Status | None = None
+        if self._console.is_terminal and not quiet:
+            self._status = Status("", console=self._console)
+
+    def __enter__(self) -> Teller:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def line(self, text: str) -> None:
+        """One line, as it is: names and causes come from others, and are no markup."""
+        self._console.print(Text(printable(text)), highlight=False, soft_wrap=True)
+        if not self._console.is_terminal:
+            self._console.file.flush()
+
+    def say(self, text: str) -> None:
+        """One line with the time."""
+        _log.info("%s", text)
+        self.line(f"{datetime.now():%H:%M:%S}  {text}")
+
+    def event(self, event: Event) -> None:
+        """What happened to the line to the driver."""
+        self._connected = event.kind == "connected"
+        self.say(event.text)
+
+    def run(self, run: str, algorithm: str) -> Activity:
+        """A run begins, or is taken up again."""
+        activity = Activity()
+        with self._lock:
+            self._runs[run, algorithm] = activity
+            while len(self._runs) > MAX_RUNS:
+                del self._runs[next(iter(self._runs))]
+        self.say(f"run {run} ({ALGORITHMS[algorithm].policy}) begins")
+        return activity
+
+    def tick(self) -> None:
+        """Keeps the status line fresh; reports runs every now and then, and when they fall idle."""
+        now = time.monotonic()
+        with self._lock:
+            runs = dict(self._runs)
+        if self._status is not None:
+            state = "connected to" if self._connected else "waiting for"
+            busiest = max(runs.items(), key=lambda item: item[1].last, default=None)
+            doing = "" if busiest is None else f"; run {busiest[0][0]}: {busiest[1]}"
+            self._status.update(Text(f"{state} {self._driver}{doing}; Ctrl-C stops"))
+        is_due = now - self._reported >= REPORT_S
+        if is_due:
+            self._reported = now
+        for (run, _), activity in runs.items():
+            is_idle = now - activity.last >= IDLE_S
+            if (is_due or is_idle) and activity.num_messages != activity.reported:
+                activity.reported = activity.num_messages
+                self.say(f"run {run}: {activity}{', idle' if is_idle else ''}")
+
+    def stopped(self, last_hash: str) -> None:
+        """The end; whoever notes the hash can tell later whether the ledger lost its last lines."""
+        with self._lock:
+            runs = dict(self._runs)
+        for (run, _), activity in runs.items():
+            if activity.num_messages != activity.reported:
+                self.say(f"run {run}: {activity}")
+        self.say(f"stopped; the ledger's last hash is {last_hash}")
+
+
+def _size(num_bytes: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:,.1f} GB"

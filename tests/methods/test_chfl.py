@@ -1,0 +1,738 @@
+"""CHFL: what the common column may and may not depend on, and rounds in which members fail."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from pydantic import ValidationError
+
+from dovetail.data import Classification, PartyData, agree, summarise, table_from_arrays
+from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.methods import chfl
+from dovetail.models import Column, RandomStream, generator, load
+from dovetail.network import Checkpoint, InProcess
+
+TASK = Classification((0, 1, 2))
+COMMON = ("age", "dose")
+SMALL = {"widths": (6, 4), "rounds": 3, "local_epochs": 2, "batch_size": 8, "learning_rate": 0.01}
+
+
+def rows_of(place, num_rows, num_unique, *, name=None, num_validation=10, task=TASK):
+    """Random rows whose class depends on common and own features."""
+    rng = np.random.default_rng([7, place])
+    total = num_rows + num_validation
+    x = torch.from_numpy(rng.normal(size=(total, 2 + num_unique))).float()
+    labels = ((x[:, 0] > 0).long() + (x.sum(dim=1) > 0.3).long()).clamp(max=2)
+    data = PartyData(name or f"p{place}", np.arange(total) + 1000 * place, {"columns": x}, labels)
+    features = (*COMMON, *(f"own {place}.{i}" for i in range(num_unique)))
+    return chfl.EncodedRows(
+        data.take(torch.arange(num_rows)),
+        features,
+        COMMON,
+        task,
+        data.take(torch.arange(num_rows, total)) if num_validation else None,
+    )
+
+
+#: Sizes that differ, so that last batches differ too; the last party has nothing of its own.
+ROWS = [rows_of(1, 21, 3), rows_of(2, 23, 2), rows_of(3, 30, 1), rows_of(4, 24, 0)]
+
+
+def federation(rows=ROWS):
+    return {own.name: chfl.Member(own) for own in rows}
+
+
+def run(config=None, rows=ROWS, engine=InProcess, seed=5, **changes):
+    """Coordinator, members and rounds of a whole training."""
+    config = config or chfl.Config(**{**SMALL, **changes})
+    members = federation(rows)
+    coordinator = chfl.Coordinator(config, seed=seed)
+    rounds = list(chfl.train(coordinator, engine(members, driver="hub")))
+    return coordinator, members, rounds
+
+
+def trajectory(rows=ROWS, engine=InProcess, **changes):
+    """theta_c after each round."""
+    members = federation(rows)
+    coordinator = chfl.Coordinator(chfl.Config(**{**SMALL, **changes}), seed=5)
+    network = engine(members, driver="hub")
+    return [coordinator.common_P.clone() for _ in chfl.train(coordinator, network)]
+
+
+def assert_same_weights(one, other):
+    for name, weights in one.columns.state_dict().items():
+        torch.testing.assert_close(weights, other.columns.state_dict()[name], rtol=0, atol=0)
+
+
+# --- What the common column depends on ---------------------------------------------------------
+
+
+def fedavg(rows, config, seed):
+    """Algorithm 1 written out once more, on common columns: theta after each round."""
+    with RandomStream(seed, "common column"):
+        column = Column.build(2, config.widths, 3)
+    orders = [generator(seed, own.name, "batches") for own in rows]
+    thetas = []
+    for _ in range(config.rounds):
+        start = copy.deepcopy(column.state_dict())
+        summed = {name: torch.zeros_like(value).double() for name, value in start.items()}
+        for own, rng in zip(rows, orders, strict=True):
+            column.load_state_dict(start)
+            optimizer = torch.optim.Adam(column.parameters(), lr=config.learning_rate, fused=True)
+            for _ in range(config.local_epochs):
+                order = torch.randperm(own.data.num_rows, generator=rng)
+                for batch in order.split(config.batch_size):
+                    x, labels = own.data.joined()[batch][:, :2], own.data.labels[batch]
+                    optimizer.zero_grad()
+                    F.cross_entropy(column(x), labels).backward()
+                    optimizer.step()
+            for name, value in column.state_dict().items():
+                summed[name] += value.double() * (1 / len(rows))
+        column.load_state_dict({name: value.float() for name, value in summed.items()})
+        thetas.append(torch.cat([p.detach().flatten() for p in column.parameters()]).clone())
+    return thetas
+
+
+@pytest.mark.parametrize("method", ["chfl", "common", "simple"])
+def test_the_common_column_is_fedavg_on_common_columns_bit_for_bit(method):
+    for theta, expected in zip(
+        trajectory(method=method), fedavg(ROWS, chfl.Config(**SMALL), 5), strict=True
+    ):
+        assert torch.equal(theta, expected)
+
+
+def test_the_common_column_does_not_depend_on_mu():
+    assert torch.equal(trajectory(mu=0.0)[-1], trajectory(mu=0.7)[-1])
+
+
+def test_no_gradient_of_the_joint_loss_reaches_the_common_column():
+    member = federation()["p1"]
+    chfl.begin(
+        chfl.Coordinator(chfl.Config(**SMALL), seed=5), InProcess({"p1": member}, driver="hub")
+    )
+    parameters = list(member.columns.common.parameters())
+    seen = []
+
+    class Watching(torch.optim.SGD):
+        def step(self, closure=None):
+            seen.append([p.grad.clone() for p in parameters])
+
+    member.config = member.config.model_copy(update={"local_epochs": 1})
+    member.unique_optimizer = Watching(member.columns.unique.parameters(), lr=1.0)
+    member.restart = lambda: None
+    member.common_optimizer = torch.optim.SGD(parameters, lr=0.0)
+    batches = copy.deepcopy(member.batches)
+    chfl.local_learning(member)
+
+    for gradients in seen:  # right after the joint loss went back
+        rows = next(batches)
+        loss = F.cross_entropy(member.columns.common(member.x_common[rows]), member.labels[rows])
+        for gradient, expected in zip(
+            gradients, torch.autograd.grad(loss, parameters), strict=True
+        ):
+            assert torch.equal(gradient, expected)
+    assert len(seen) == 3
+
+
+def test_with_mu_0_no_lateral_weight_matters():
+    _, members, _ = run(mu=0.0)
+    member = members["p1"]
+    x = member.prepared.x
+    before = member.columns(x)
+    for lateral in member.columns.unique.laterals:
+        torch.nn.init.normal_(lateral.weight, std=100.0)
+    assert torch.equal(member.columns(x), before)
+
+
+def test_with_mu_0_columns_meet_only_in_the_sum_of_their_outputs():
+    _, members, _ = run(mu=0.0)
+    columns = members["p1"].columns
+    x = members["p1"].prepared.x
+    unique = torch.nn.Sequential(*[Column(columns.unique.layers)])
+    torch.testing.assert_close(columns(x), columns.common(x[:, :2]) + unique(x[:, 2:]))
+
+
+def test_the_joint_output_is_equations_6_and_7():
+    _, members, _ = run(mu=0.5)
+    columns, x = members["p2"].columns, members["p2"].prepared.x
+    common, unique = columns.common.layers, columns.unique
+    c1 = F.relu(common[0](x[:, :2]))
+    c2 = F.relu(common[1](c1))
+    u1 = F.relu(unique.layers[0](x[:, 2:]))
+    u2 = F.relu(unique.layers[1](u1) + 0.5 * c1 @ unique.laterals[0].weight.T)
+    u3 = unique.layers[2](u2) + 0.5 * c2 @ unique.laterals[1].weight.T
+    torch.testing.assert_close(columns(x), common[2](c2) + u3)
+
+
+def test_one_party_is_training_alone():
+    theta = trajectory(rows=ROWS[:1])
+    assert torch.equal(theta[-1], fedavg(ROWS[:1], chfl.Config(**SMALL), 5)[-1])
+
+
+def test_a_member_without_columns_of_its_own_ends_with_the_common_column():
+    coordinator, members, _ = run(choose="last")
+    assert members["p4"].columns.unique is None
+    assert torch.equal(members["p4"].common_vector(), coordinator.common_P)
+
+
+def test_learning_alone_sends_no_weight():
+    members = federation()
+    network = InProcess(members, driver="hub")
+    list(chfl.train(chfl.Coordinator(chfl.Config(**SMALL, method="local"), seed=5), network))
+    assert members["p1"].spec.common == (0, 1, 2, 3, 4)  # all of its columns
+    shapes = [
+        tensor["shape"]
+        for line in network.ledger.lines()
+        for tensor in line["tensors"]
+        if tensor["name"] == "common_P"
+    ]
+    assert shapes
+    assert all(shape == [0] for shape in shapes)
+
+
+def test_learning_alone_does_not_depend_on_the_others():
+    _, together, _ = run(method="local", choose="last")
+    _, alone, _ = run(method="local", choose="last", rows=ROWS[:1])
+    assert_same_weights(together["p1"], alone["p1"])
+
+
+def test_the_proximal_term_keeps_members_near_the_average():
+    free, held = trajectory(method="common"), trajectory(method="common", proximal=1000.0)
+    start = chfl.Coordinator(chfl.Config(**SMALL), seed=5)
+    start.initial(2, 3)
+    assert (held[0] - start.common_P).norm() < 0.5 * (free[0] - start.common_P).norm()
+
+
+# --- What the server does ----------------------------------------------------------------------
+
+
+class Scripted:
+    """A member that answers with given weights."""
+
+    accepts = chfl.Member.accepts
+
+    def __init__(self, theta, num_rows, *, accuracy=0.5, classes=("0", "1"), kinds=("feature",)):
+        self.theta, self.num_rows, self.accuracy = theta, num_rows, accuracy
+        self.classes, self.kinds = classes, kinds
+        self.received = []
+
+    def handle(self, message):
+        self.received.append(message)
+        match message:
+            case chfl.Describe():
+                zeros = torch.zeros(1, dtype=torch.int64)
+                return chfl.Description(
+                    ("age",),
+                    self.kinds,
+                    self.classes,
+                    self.num_rows,
+                    zeros,
+                    zeros,
+                    zeros.double(),
+                    zeros.double(),
+                    (),
+                    (),
+                    (),
+                )
+            case chfl.Begin():
+                return chfl.Ready(1)
+            case chfl.Average():
+                return chfl.Scored(self.accuracy, 4)
+            case chfl.Train():
+                if self.theta is None:
+                    raise TrainingError("it has no power")
+                return chfl.Trained(torch.tensor(self.theta), 1.0, 2.0)
+            case chfl.Finish():
+                return chfl.Finished(message.best)
+        raise AssertionError(message)
+
+
+def scripted(members, **changes):
+    config = chfl.Config(widths=(1,), rounds=1, **changes)  # six parameters: 1 x 1 + 1, 1 x 2 + 2
+    coordinator = chfl.Coordinator(config, seed=0)
+    rounds = list(chfl.train(coordinator, InProcess(members, driver="hub")))
+    return coordinator.common_P.tolist(), rounds[-1]
+
+
+def test_the_average_is_even_or_by_rows():
+    members = {"a": Scripted([0.0] * 6, 30), "b": Scripted([4.0] * 6, 10)}
+    assert scripted(members)[0] == [2.0] * 6
+    assert scripted(members, weights="samples")[0] == [1.0] * 6  # (0 x 30 + 4 x 10) / 40
+
+
+def test_a_member_that_fails_is_left_out_and_weights_are_shared_among_the_others():
+    members = {
+        "a": Scripted([1.0] * 6, 30),
+        "b": Scripted(None, 50),
+        "c": Scripted([5.0] * 6, 10),
+    }
+    theta, last = scripted(members, weights="samples")
+    assert theta == [2.0] * 6  # (1 x 30 + 5 x 10) / 40
+    assert last.participants == ("a", "c")
+    assert last.missed == {"b": "it has no power"}
+
+
+@pytest.mark.parametrize("wrong", [[float("nan")] * 6, [float("inf")] * 6, [1.0] * 5])
+def test_a_member_that_lies_is_left_out_and_named(wrong):
+    members = {"a": Scripted([1.0] * 6, 30), "liar": Scripted(wrong, 50)}
+    theta, last = scripted(members)
+    assert theta == [1.0] * 6
+    assert last.missed.keys() == {"liar"}
+    assert "common_P" in last.missed["liar"] or "not finite" in last.missed["liar"]
+
+
+def test_an_impossible_accuracy_is_left_out_and_named():
+    members = {"a": Scripted([1.0] * 6, 30), "liar": Scripted([1.0] * 6, 30, accuracy=7.0)}
+    _, last = scripted_with_honest_begin(members)
+    assert last.accuracies == {"a": 0.5}
+    assert "no accuracy" in last.missed["liar"]
+
+
+def scripted_with_honest_begin(members):
+    accuracies = {name: member.accuracy for name, member in members.items()}
+    for member in members.values():
+        member.accuracy = 0.5
+    coordinator = chfl.Coordinator(chfl.Config(widths=(1,), rounds=1), seed=0)
+    network = InProcess(members, driver="hub")
+    chfl.begin(coordinator, network)
+    for name, member in members.items():
+        member.accuracy = accuracies[name]
+    return coordinator, chfl.run_round(1, coordinator, network)
+
+
+def test_a_round_that_nobody_finishes_says_why():
+    with pytest.raises(TrainingError, match=r"no member finished round 1 .a: it has no power"):
+        scripted({"a": Scripted(None, 3)})
+
+
+def test_only_participants_train_but_all_are_scored():
+    _, members, rounds = run(participation=0.5, rounds=4)
+    assert all(len(done.participants) == 2 for done in rounds)
+    assert len({done.participants for done in rounds}) > 1
+    assert all(done.accuracies.keys() == members.keys() for done in rounds)
+
+
+def test_a_member_that_missed_an_average_gets_it_before_it_trains_again():
+    members = federation()
+    away = members["p2"]
+    handle = away.handle
+    missing = []
+
+    def sometimes(message):
+        if isinstance(message, chfl.Average) and message.number == 1 and not missing:
+            missing.append(message)
+            raise TrainingError("it was away")
+        return handle(message)
+
+    away.handle = sometimes
+    coordinator = chfl.Coordinator(chfl.Config(**SMALL), seed=5)
+    rounds = list(chfl.train(coordinator, InProcess(members, driver="hub")))
+    assert rounds[0].missed == {"p2": "it was away"}
+    assert rounds[1].participants == ("p1", "p2", "p3", "p4")
+    assert torch.equal(coordinator.common_P, trajectory()[-1])
+
+
+# --- The round that is kept --------------------------------------------------------------------
+
+
+def test_members_keep_the_parameters_of_the_best_mean_round():
+    coordinator, members, rounds = run(rounds=6)
+    best = max(rounds, key=lambda done: done.accuracy)  # the first of equals
+    assert coordinator.best == best.number
+    assert {name: member.accuracy()[0] for name, member in members.items()} == best.accuracies
+
+
+def test_each_member_may_keep_its_own_best_round():
+    _, members, rounds = run(rounds=6, choose="each")
+    for name, member in members.items():
+        assert member.accuracy()[0] == max(done.accuracies[name] for done in rounds)
+
+
+def test_without_validation_rows_the_last_round_is_kept():
+    rows = [rows_of(1, 21, 3, num_validation=0), rows_of(2, 23, 2, num_validation=0)]
+    coordinator, members, rounds = run(rows=rows, patience=1)
+    assert [done.accuracy for done in rounds] == [None] * 3
+    assert torch.equal(members["p1"].common_vector(), coordinator.common_P)
+
+
+def test_patience_ends_training_when_rounds_no_longer_improve():
+    _, _, rounds = run(rounds=30, patience=2, learning_rate=1e-9)
+    assert [done.number for done in rounds] == [1, 2, 3]
+
+
+def test_a_search_tries_every_combination_and_puts_the_best_first():
+    noted = []
+    trials = chfl.search(
+        chfl.Config(**SMALL),
+        {"learning_rate": [1e-6, 0.02], "mu": [0.0, 1.0]},
+        lambda config: InProcess(federation(), driver="hub"),
+        seed=5,
+        observe=noted.append,
+    )
+    assert [trial.changed for trial in noted] == [
+        {"learning_rate": rate, "mu": mu} for rate in (1e-6, 0.02) for mu in (0.0, 1.0)
+    ]
+    assert trials[0].accuracy == max(trial.accuracy for trial in noted)
+    assert trials[0].config.learning_rate == trials[0].changed["learning_rate"]
+
+
+# --- Stacked -----------------------------------------------------------------------------------
+
+#: As many batches each, so that all are in one stack.
+ALIKE = [rows_of(place, 20 + place, place % 3 + 1) for place in range(1, 5)]
+
+SETTINGS = [
+    {},
+    {"mu": 0.3, "optimizer": "sgd"},
+    {"mu": 0.0},
+    {"method": "common", "proximal": 0.1},
+    {"method": "simple"},
+    {"method": "local"},
+    {"participation": 0.7, "rounds": 4},
+]
+
+
+@pytest.mark.parametrize("changes", SETTINGS, ids=str)
+def test_stacked_members_learn_what_looped_ones_learn(changes):
+    _, looped, slow = run(rows=ALIKE, **changes, choose="last")
+    _, stacked, fast = run(rows=ALIKE, **changes, choose="last", engine=chfl.Together)
+    for name, member in looped.items():
+        for key, weights in member.columns.state_dict().items():
+            torch.testing.assert_close(
+                stacked[name].columns.state_dict()[key], weights, rtol=1e-4, atol=1e-5
+            )
+    assert [done.participants for done in slow] == [done.participants for done in fast]
+    assert [done.loss for done in fast] == pytest.approx([done.loss for done in slow], rel=1e-4)
+
+
+def test_members_with_other_numbers_of_batches_train_in_stacks_of_their_own():
+    looped, stacked = trajectory(), trajectory(engine=chfl.Together)
+    torch.testing.assert_close(stacked[-1], looped[-1], rtol=1e-4, atol=1e-5)
+
+
+def test_stacking_leaves_the_ledger_as_it_is():
+    ledgers = []
+    for engine in (InProcess, chfl.Together):
+        network = engine(federation(), driver="hub")
+        list(chfl.train(chfl.Coordinator(chfl.Config(**SMALL), seed=5), network))
+        ledgers.append(list(network.ledger.lines()))
+    assert ledgers[0] == ledgers[1]
+
+
+def together(config, members):
+    coordinator = chfl.Coordinator(config, seed=5)
+    return coordinator, chfl.Together(members, driver="hub")
+
+
+def test_a_member_asked_alone_between_stacked_rounds_shows_its_weights_as_they_are():
+    members = federation(ALIKE)
+    coordinator, network = together(chfl.Config(**SMALL), members)
+    chfl.begin(coordinator, network)
+    member, seen = members["p1"], []
+    for number in (1, 2, 3):
+        chfl.run_round(number, coordinator, network)
+        seen.append(torch.cat([p.detach().flatten() for p in member.columns.unique.trained()]))
+        assert torch.equal(member.common_vector(), coordinator.common_P)
+        steps = {float(own["step"]) for own in member.unique_optimizer.state.values()}
+        assert steps == {number * 2 * member.batches.steps_per_pass}
+        other = chfl.Member(ALIKE[0])
+        other.restore(copy.deepcopy(member.state()))
+        assert_same_weights(other, member)
+        assert other.accuracy() == member.accuracy()
+        with torch.no_grad():
+            expected = other.columns(other.prepared.x)
+            torch.testing.assert_close(member.model().network(member.prepared.x), expected)
+    assert not torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[1], seen[2])
+
+
+@pytest.mark.parametrize("method", ["chfl", "local"])
+def test_a_member_restored_between_stacked_rounds_goes_on_as_if_it_had_not_been(method):
+    config = chfl.Config(**SMALL, method=method, choose="last")
+    runs = []
+    for restored in (False, True):
+        members = federation(ALIKE)
+        coordinator, network = together(config, members)
+        chfl.begin(coordinator, network)
+        for number in (1, 2, 3):
+            chfl.run_round(number, coordinator, network)
+            if restored:
+                members["p2"].restore(copy.deepcopy(members["p2"].state()))
+        runs.append(members)
+    for name, member in runs[0].items():
+        assert_same_weights(runs[1][name], member)
+
+
+def test_a_member_that_failed_in_a_round_is_stacked_again_in_the_next():
+    runs = []
+    for engine in (InProcess, chfl.Together):
+        members = federation(ALIKE)
+        coordinator = chfl.Coordinator(chfl.Config(**SMALL, choose="last"), seed=5)
+        network = engine(members, driver="hub")
+        away = members["p2"]
+        handle = away.handle
+
+        def absent(message, handle=handle):
+            if isinstance(message, chfl.Average) and message.number == 1:
+                raise TrainingError("it was away")
+            return handle(message)
+
+        chfl.begin(coordinator, network)
+        away.handle = absent
+        first = chfl.run_round(1, coordinator, network)
+        assert first.missed == {"p2": "it was away"}
+        away.can_train = lambda message: False  # as if it were still behind
+        away.handle = handle
+        second = chfl.run_round(2, coordinator, network)
+        assert "p2" not in second.participants
+        del away.can_train
+        third = chfl.run_round(3, coordinator, network)
+        assert third.participants == ("p1", "p2", "p3", "p4")
+        runs.append(members)
+    for name, member in runs[0].items():
+        for key, weights in member.columns.state_dict().items():
+            torch.testing.assert_close(
+                runs[1][name].columns.state_dict()[key], weights, rtol=1e-4, atol=1e-5
+            )
+
+
+def test_after_the_last_round_members_lie_apart():
+    _, members, _ = run(rows=ALIKE, engine=chfl.Together)
+    stores = [
+        parameter.untyped_storage().data_ptr()
+        for member in members.values()
+        for parameter in member.columns.parameters()
+    ]
+    assert len(set(stores)) == len(stores)
+
+
+# --- Summed in secret --------------------------------------------------------------------------
+
+
+def test_a_secret_sum_is_the_average():
+    plain, secret = trajectory(), trajectory(secure=True)
+    for expected, theta in zip(plain, secret, strict=True):
+        torch.testing.assert_close(theta, expected, rtol=1e-5, atol=1e-6)
+
+
+class Silent:
+    """A member that gives its key and then falls."""
+
+    def __init__(self, member):
+        self.member = member
+        self.accepts = member.accepts
+
+    def handle(self, message):
+        if isinstance(message, chfl.GiveShare):
+            raise TrainingError("it fell")
+        return self.member.handle(message)
+
+
+def test_a_member_lost_after_keys_were_exchanged_has_the_sum_repeated_without_it():
+    members = federation()
+    coordinator = chfl.Coordinator(chfl.Config(**{**SMALL, "rounds": 1}, secure=True), seed=5)
+    network = InProcess({**members, "p2": Silent(members["p2"])}, driver="hub")
+    (only,) = chfl.train(coordinator, network)
+    assert (only.participants, only.attempts) == (("p1", "p3", "p4"), 2)
+    assert only.missed == {"p2": "it fell"}
+
+    thetas = []
+    for name in only.participants:
+        member = federation()[name]
+        lone = chfl.Coordinator(chfl.Config(**{**SMALL, "rounds": 1}), seed=5)
+        list(chfl.train(lone, InProcess({name: member}, driver="hub")))
+        thetas.append(lone.common_P)
+    torch.testing.assert_close(coordinator.common_P, sum(thetas) / 3, rtol=1e-5, atol=1e-6)
+
+
+def test_a_secret_sum_needs_two_members():
+    with pytest.raises(TrainingError, match="needs two or more members, round 1 has 1 left"):
+        run(secure=True, rows=ROWS[:1])
+
+
+def test_in_a_secret_sum_no_weight_leaves_a_member_unmasked():
+    members = federation()
+    sent = []
+    for member in members.values():
+        handle = member.handle
+
+        def spy(message, handle=handle, member=member):
+            answer = handle(message)
+            sent.append((member, answer))
+            return answer
+
+        member.handle = spy
+    coordinator = chfl.Coordinator(chfl.Config(**{**SMALL, "rounds": 1}, secure=True), seed=5)
+    list(chfl.train(coordinator, InProcess(members, driver="hub")))
+    assert all(not len(a.common_P) for _, a in sent if isinstance(a, chfl.Trained))
+    shares = [a.masked_P for _, a in sent if isinstance(a, chfl.Share)]
+    assert len(shares) == 4
+    for share in shares:  # uniform over 2^64, where weights would stay below 2^34
+        assert share.abs().double().median() > 2.0**60
+
+
+# --- Resuming ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", [{}, {"method": "local"}, {"participation": 0.5}], ids=str)
+@pytest.mark.parametrize("engine", [InProcess, chfl.Together])
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, engine, changes):
+    config = chfl.Config(**{**SMALL, "rounds": 4, **changes})
+    rows = ROWS if engine is InProcess else ALIKE
+    expected, whole, _ = run(config, rows=rows, engine=engine)
+
+    for stop in (True, False):
+        members = federation(rows)
+        checkpoint = Checkpoint(tmp_path)
+        coordinator = chfl.Coordinator(config, seed=5)
+        network = engine(checkpoint.hosting(members), driver="hub")
+        for done in chfl.train(coordinator, network, checkpoint):
+            if stop and done.number == 3:  # saved: rounds 1 and 2
+                break
+    assert torch.equal(coordinator.common_P, expected.common_P)
+    assert coordinator.best == expected.best
+    for name, member in members.items():
+        assert_same_weights(member, whole[name])
+
+
+def test_a_member_that_lost_its_disk_joins_again(tmp_path):
+    config = chfl.Config(**SMALL)
+    for stop in (True, False):
+        members = federation()
+        checkpoint = Checkpoint(tmp_path)
+        network = InProcess(checkpoint.hosting(members), driver="hub")
+        rounds = []
+        for done in chfl.train(chfl.Coordinator(config, seed=5), network, checkpoint):
+            rounds.append(done)
+            if stop and done.number == 2:
+                break
+        for path in (tmp_path / "parties" / "p2").iterdir():
+            if stop:
+                path.unlink()
+    assert rounds[-1].participants == ("p1", "p2", "p3", "p4")
+
+
+# --- Members that do not fit together ----------------------------------------------------------
+
+
+def test_without_a_common_column_training_is_refused():
+    rows = [ROWS[0], replace(ROWS[1], common=("own 2.0",))]
+    with pytest.raises(ConfigError, match=r"no common column .Eq. 4.*'p2' offers .'own 2.0'"):
+        run(rows=rows)
+
+
+def test_label_sets_that_differ_are_refused():
+    rows = [ROWS[0], replace(ROWS[1], task=Classification((0, 1, 2, 3)))]
+    with pytest.raises(ConfigError, match="3 is a class at only one of 'p1' and 'p2'"):
+        run(rows=rows)
+
+
+def test_a_party_with_fewer_rows_than_a_batch_is_refused_and_named():
+    with pytest.raises(PartyError, match=r"'p1': it has 21 labelled .* fewer than a batch of 22"):
+        run(batch_size=22)
+
+
+@pytest.mark.parametrize("mu", [-0.1, 1.5, float("nan")])
+def test_mu_lies_in_0_to_1(mu):
+    with pytest.raises(ValidationError, match="mu"):
+        chfl.Config(mu=mu)
+
+
+def test_a_feature_that_is_not_there_cannot_be_offered():
+    with pytest.raises(ConfigError, match="'p1' has no feature 'height' to share"):
+        replace(ROWS[0], common=("height",))
+
+
+def test_only_features_offered_can_be_common():
+    member = federation()["p1"]
+    settings = chfl.Config(**SMALL).model_dump_json()
+    network = InProcess({"p1": member}, driver="hub")
+    begin = chfl.Begin(settings, 0, ("own 1.0",), "")
+    with pytest.raises(PartyError, match=r"it does not offer .'own 1.0'"):
+        network.ask({"p1": begin}, chfl.Ready).or_raise()
+
+
+@pytest.mark.parametrize("widths", [(2**14, 2**14), (2**25,), (1,) * 1001, (10**12, 10**12)])
+def test_a_network_that_would_be_too_large_is_refused_before_it_is_made(widths, monkeypatch):
+    monkeypatch.setattr(chfl.ColumnsSpec, "build_common", _only_on_meta(chfl.ColumnsSpec))
+    settings = chfl.Config(**{**SMALL, "widths": widths}).model_dump_json()
+    with pytest.raises(MessageError, match=r"268435456 bytes of parameters|at most 1000 layers"):
+        federation()["p1"].handle(chfl.Begin(settings, 0, COMMON, ""))
+
+
+def _only_on_meta(spec):
+    made = spec.build_common
+
+    def build_common(self):
+        assert torch.empty(0).is_meta
+        return made(self)
+
+    return build_common
+
+
+def test_a_member_that_has_not_begun_says_so():
+    with pytest.raises(PartyError, match=r"was sent chfl.Train before training began"):
+        federation()["p1"].handle(chfl.Train(1))
+
+
+# --- Raw tables --------------------------------------------------------------------------------
+
+
+def table_rows(place, num_rows, **columns):
+    rng = np.random.default_rng(place)
+    jobs = np.array(["cook", "nurse", "smith"], dtype=object)
+    arrays = {
+        "own": rng.normal(size=num_rows),
+        "age": rng.normal(40 + place, 10, size=num_rows),
+        "job": jobs[rng.integers(0, 2 + place % 2, num_rows)],
+        **columns,
+    }
+    labels = torch.from_numpy(rng.integers(0, 3, num_rows))
+    table = table_from_arrays(f"t{place}", arrays)
+    return chfl.TableRows(f"p{place}", table, labels, TASK, ("age", "job"))
+
+
+def test_raw_common_columns_are_encoded_alike_and_as_if_pooled():
+    ages = [np.array([10.0, np.nan, 30.0] * 8), np.array([50.0, 70.0] * 10)]
+    rows = [table_rows(1, 24, age=ages[0]), table_rows(2, 20, age=ages[1])]
+    _, members, _ = run(rows=rows)
+    inputs = [member.prepared.input for member in members.values()]
+    assert inputs[0].feature_names[:4] == inputs[1].feature_names[:4]
+    age, job = inputs[0].to_json()["columns"][:2]
+    assert inputs[1].to_json()["columns"][:2] == [age, job]
+    pooled = np.concatenate(ages)
+    assert age["mean"] == pytest.approx(np.nanmean(pooled))
+    assert age["scale"] == pytest.approx(np.nanstd(pooled))
+    assert age["flag"]
+    assert job["categories"] == ["cook", "nurse", "smith"]
+
+
+def test_the_exchange_of_statistics_is_what_the_partition_computes():
+    rows = [table_rows(1, 24), table_rows(2, 20)]
+    _, members, _ = run(rows=rows)
+    expected = agree({own.name: summarise(own.table, own.common, party=own.name) for own in rows})
+    for member in members.values():
+        assert member.prepared.input.to_json()["columns"][:2] == expected.to_json()["columns"]
+
+
+def test_a_common_column_of_another_type_is_refused():
+    rows = [table_rows(1, 24), table_rows(2, 20, age=np.array(["old", "new"] * 10, dtype=object))]
+    with pytest.raises(ConfigError, match="'age' holds numbers at 'p1' but categories at 'p2'"):
+        run(rows=rows)
+
+
+# --- The model ---------------------------------------------------------------------------------
+
+
+def test_a_members_model_predicts_alone_after_being_saved(tmp_path):
+    _, members, _ = run()
+    member = members["p1"]
+    model = member.model()
+    model.save(tmp_path / "model")
+    loaded = load(tmp_path / "model")
+    x = ROWS[0].data.joined()
+    with torch.no_grad():
+        assert torch.equal(loaded.network(x), member.columns(x))

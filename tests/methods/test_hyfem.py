@@ -1,0 +1,720 @@
+"""HyFEM's identities and corner cases: what must hold exactly, whatever the data."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dovetail.data import (
+    Classification,
+    Minibatches,
+    PartyData,
+    Regression,
+    table_from_arrays,
+)
+from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.methods import hyfem
+from dovetail.models import Perceptron, generator
+from dovetail.models.blocks import Extractor, Unchanged
+from dovetail.network import Checkpoint, InProcess, Message
+
+TASK = Classification(("no", "yes", "perhaps"))
+SHAPES = {"age": (2,), "blood": (3,), "scan": (1, 2, 2)}
+EXTRACTORS: dict[str, Extractor] = {
+    "age": Perceptron((3,)),
+    "blood": Perceptron((4, 3)),
+    "scan": Perceptron((2,)),
+}
+HELD = {"clinic": ("age", "blood"), "lab": ("scan", "blood"), "surgery": ("age", "scan")}
+
+
+def rows(name: str, blocks: tuple[str, ...], num_rows: int = 12) -> PartyData:
+    rng = torch.Generator().manual_seed(len(name))
+    return PartyData(
+        name,
+        np.arange(num_rows),
+        {block: torch.randn(num_rows, *SHAPES[block], generator=rng) for block in blocks},
+        torch.arange(num_rows) % 3,
+    )
+
+
+def member(name: str, blocks: tuple[str, ...] | None = None, **settings: Any) -> hyfem.Member:
+    return hyfem.Member(rows(name, blocks or HELD[name]), TASK, **{"widths": (5,), **settings})
+
+
+def members(**settings: Any) -> dict[str, hyfem.Member]:
+    return {name: member(name, **settings) for name in HELD}
+
+
+def config(**settings: Any) -> hyfem.Config:
+    usual = {"rounds": 3, "local_steps": 4, "batch_size": 5, "learning_rate": 0.1}
+    return hyfem.Config(**{**usual, **settings})
+
+
+def coordinator(blocks: tuple[str, ...] = tuple(SHAPES), **settings: Any) -> hyfem.Coordinator:
+    extractors = {block: EXTRACTORS[block] for block in blocks}
+    return hyfem.Coordinator(TASK, extractors, config(**settings), seed=0)
+
+
+def trained(
+    server: hyfem.Coordinator, parties: Mapping[str, Any], checkpoint: Checkpoint | None = None
+) -> list[hyfem.Round]:
+    hosted = parties if checkpoint is None else checkpoint.hosting(parties)
+    return list(hyfem.train(server, InProcess(hosted, driver="server"), checkpoint))
+
+
+def weights(model: Any) -> dict[str, Tensor]:
+    return dict(model.network.state_dict())
+
+
+def assert_same_bits(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> None:
+    assert one.keys() == two.keys()
+    for name in one:
+        assert torch.equal(one[name], two[name]), name
+
+
+def plain_steps(
+    network: nn.Module,
+    own: hyfem.Member,
+    batches: Minibatches,
+    steps: int,
+    *,
+    pull: float = 0.0,
+    rate: float = 0.1,
+    parameters: Callable[[nn.Module], Any] = lambda network: network.parameters(),
+) -> None:
+    """Gradient steps as somebody would write them who has read FedProx and not HyFEM."""
+    chosen = list(parameters(network))
+    start = [parameter.detach().clone() for parameter in chosen]
+    for _ in range(steps):
+        batch = next(batches)
+        x = {name: block[batch] for name, block in own.blocks.items()}
+        loss = F.cross_entropy(network(x), own.labels[batch])
+        gradients = torch.autograd.grad(loss, chosen)
+        with torch.no_grad():
+            for parameter, gradient, target in zip(chosen, gradients, start, strict=True):
+                parameter -= rate * (gradient + pull * (parameter - target))
+
+
+def batches_of(name: str, num_rows: int = 12) -> Minibatches:
+    return Minibatches(torch.arange(num_rows), 5, generator(0, name, "hyfem batches"))
+
+
+# --- Corner cases: Remark 3 --------------------------------------------------------------------
+
+
+def test_one_party_alone_makes_plain_gradient_steps():
+    server = coordinator(("age", "blood"))
+    server.config = hyfem.alone(config(mu_1=0.3, mu_2=0.2))
+    own = member("clinic")
+    engine = InProcess({"clinic": own}, driver="server")
+    hyfem.begin(server, engine)
+    network = copy.deepcopy(server.model().network)
+    for number in (1, 2, 3):
+        hyfem.play_round(server, engine, number)
+    hyfem.finish(server, engine)
+    batches = batches_of("clinic")
+    plain_steps(network, own, batches, 12)
+    for name, value in own.model().network.state_dict().items():
+        torch.testing.assert_close(value, network.state_dict()[name], rtol=1e-5, atol=1e-6)
+
+
+def test_matching_changes_nothing_for_one_party():
+    one, two = coordinator(("age", "blood")), coordinator(("age", "blood"), match_rounds=0)
+    matched, alone = member("clinic"), member("clinic")
+    trained(one, {"clinic": matched})
+    trained(two, {"clinic": alone})
+    assert_same_bits(weights(matched.model()), weights(alone.model()))
+
+
+def fedprox_by_hand(
+    names: list[str], mu: float, rounds: int, *, frozen: bool, start: nn.Module
+) -> nn.Module:
+    """FedProx on one block: local steps pulled to the start of the round, then the mean."""
+
+    def shared(network: nn.Module) -> list[nn.Parameter]:
+        parts = network.extractors if frozen else network
+        return list(parts.parameters())  # type: ignore[union-attr]
+
+    whole = copy.deepcopy(start)
+    parties = {name: member(name, ("age",)) for name in names}
+    batches = {name: batches_of(name) for name in names}
+    for _ in range(rounds):
+        ends = []
+        for name, own in parties.items():
+            network = copy.deepcopy(whole)
+            plain_steps(network, own, batches[name], 4, pull=mu, parameters=shared)
+            ends.append(shared(network))
+        with torch.no_grad():
+            for parameter, *others in zip(shared(whole), *ends, strict=True):
+                parameter.copy_(torch.stack([other.detach() for other in others]).mean(0))
+    return whole
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.5], ids=["FedAvg", "FedProx"])
+@pytest.mark.parametrize("frozen", [True, False], ids=["fixed classifier", "whole model"])
+def test_one_block_is_fedprox_and_without_a_pull_fedavg(mu, frozen):
+    names = ["clinic", "lab", "surgery"]
+    settings = {"mu_1": mu, "classifier": "frozen"} if frozen else {}
+    server = coordinator(("age",), **settings)
+    if not frozen:
+        server.config = hyfem.fedprox(server.config, mu)
+    engine = InProcess({name: member(name, ("age",)) for name in names}, driver="server")
+    hyfem.begin(server, engine)
+    expected = fedprox_by_hand(names, mu, 3, frozen=frozen, start=server.model().network)
+    for number in (1, 2, 3):
+        hyfem.play_round(server, engine, number)
+    for name, value in weights(server.model()).items():
+        torch.testing.assert_close(value, expected.state_dict()[name], rtol=1e-5, atol=1e-6)
+
+
+def test_with_a_large_mu_1_a_round_is_fedavgs_step_of_rate_1_over_mu_1():
+    # Remark 3.3, in (7): one block, a classifier that no one trains. With a rate of 1 / mu_1 a
+    # party's last step is from where the round began, by the gradient where it stands.
+    names = ["clinic", "lab", "surgery"]
+
+    def departure(mu: float, local_steps: int, rate: float) -> float:
+        server = coordinator(
+            ("age",), classifier="frozen", mu_1=mu, local_steps=local_steps, batch_size=12,
+            learning_rate=rate, rounds=10,
+        )  # fmt: skip
+        parties = {name: member(name, ("age",)) for name in names}
+        engine = InProcess(parties, driver="server")
+        hyfem.begin(server, engine)
+        start = server.extractors["age"].clone()
+        network = copy.deepcopy(server.model().network)
+        chosen = list(network.extractors.parameters())
+        for number in range(1, 11):
+            hyfem.play_round(server, engine, number)
+            losses = [
+                F.cross_entropy(network(dict(own.blocks)), own.labels) for own in parties.values()
+            ]
+            gradients = torch.autograd.grad(torch.stack(losses).mean(), chosen)
+            with torch.no_grad():
+                for parameter, gradient in zip(chosen, gradients, strict=True):
+                    parameter -= rate * gradient
+        fedavg = torch.cat([parameter.detach().flatten() for parameter in chosen])
+        return float((server.extractors["age"] - fedavg).norm() / (fedavg - start).norm())
+
+    assert departure(500.0, 6, 1 / 500) < 1e-3
+    assert departure(500.0, 6, 1 / 500) < departure(50.0, 6, 1 / 50) / 5
+    assert departure(0.0, 6, 1 / 500) > 1.0  # without the pull a round goes six times as far
+
+
+def test_a_large_pull_brings_the_server_to_what_fedavg_minimises():
+    # Remark 3.3, where it is a convex problem: one linear layer, and parties of different classes.
+    # The server then stands where the gradient of the mean loss is zero, the nearer the larger mu.
+    def labelled(name: str, classes: tuple[int, int]) -> PartyData:
+        data = rows(name, ("age",))
+        labels = torch.tensor(classes)[(data.blocks["age"][:, 0] > 0).long()]
+        return PartyData(name, data.ids, data.blocks, labels)
+
+    data = [labelled("a", (0, 1)), labelled("bb", (1, 2)), labelled("ccc", (2, 0))]
+
+    def gradient_left(mu: float) -> float:
+        settings = config(
+            rounds=25, local_steps=6, batch_size=12, learning_rate=1 / (0.5 + mu), mu_2=mu
+        )
+        server = hyfem.Coordinator(TASK, {"age": Unchanged()}, settings, seed=0)
+        trained(server, {each.name: hyfem.Member(each, TASK, widths=()) for each in data})
+        network = server.model().network
+        losses = [F.cross_entropy(network(dict(each.blocks)), each.labels) for each in data]
+        gradients = torch.autograd.grad(torch.stack(losses).mean(), list(network.parameters()))
+        return torch.cat([gradient.flatten() for gradient in gradients]).norm().item()
+
+    assert gradient_left(2.0) < gradient_left(0.0) / 3
+
+
+def test_fedper_shares_extractors_and_keeps_classifiers():
+    server = coordinator()
+    server.config = hyfem.fedper(server.config)
+    parties = members()
+    trained(server, parties)
+    clinic, surgery = (parties[name].model().network for name in ("clinic", "surgery"))
+    for one, two in zip(
+        clinic.extractors[0].parameters(), surgery.extractors[0].parameters(), strict=True
+    ):
+        assert torch.equal(one, two)  # both hold "age" first
+    assert not torch.equal(clinic.classifier[-1].weight, surgery.classifier[-1].weight)
+    with pytest.raises(TrainingError, match="the server has no classifier"):
+        server.model()
+
+
+def test_fedper_sends_no_classifier():
+    server = coordinator(rounds=1)
+    server.config = hyfem.fedper(server.config)
+    engine = InProcess(members(), driver="server")
+    list(hyfem.train(server, engine))
+    sent = [line for line in engine.ledger.lines() if line["message"] == "hyfem.Trained"]
+    assert {line["from"] for line in sent} == set(HELD)
+    for line in sent:
+        shapes = {tensor["name"]: tensor["shape"] for tensor in line["tensors"]}
+        assert list(shapes["classifier"]) == [0]
+
+
+# --- The server step ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cost", ["pfnm", "distance"])
+def test_the_server_step_does_not_raise_its_part_of_the_objective(cost):
+    server = coordinator(cost=cost, mu_1=0.1, mu_2=0.1, width=7)
+    engine = InProcess(members(), driver="server")
+    hyfem.begin(server, engine)
+    for _ in range(3):
+        requests = {party: hyfem.Train(*sent) for party, sent in server.slices().items()}
+        for party, reply in engine.ask(requests, hyfem.Trained).items():
+            server.receive(party, reply)
+        shared, own = server.disagreement()
+        server.combine()
+        shared_after, own_after = server.disagreement()
+        assert shared_after <= shared + 1e-9
+        if cost == "distance":
+            assert own_after <= own + 1e-9
+
+
+def test_extractors_are_the_mean_over_the_parties_that_hold_the_block():
+    server = coordinator(("age", "blood"))
+    engine = InProcess(
+        {
+            "clinic": member("clinic"),
+            "small": hyfem.Member(rows("small", ("age",), num_rows=4), TASK, widths=(5,)),
+        },
+        driver="server",
+    )
+    hyfem.begin(server, engine)
+    assert server.weights() == {"clinic": 0.75, "small": 0.25}
+    hyfem.play_round(server, engine, 1)
+    ages = {party: server.known[party][0][:9] for party in ("clinic", "small")}
+    expected = 0.75 * ages["clinic"] + 0.25 * ages["small"]
+    torch.testing.assert_close(server.extractors["age"], expected)
+    assert torch.equal(server.extractors["blood"], server.known["clinic"][0][9:])
+
+
+def test_even_weights_count_every_party_alike():
+    server = coordinator(weights="even")
+    hyfem.begin(server, InProcess(members(), driver="server"))
+    assert set(server.weights().values()) == {1 / 3}
+
+
+def test_a_partys_slice_predicts_as_the_server_does_where_its_width_is_the_servers():
+    # Its blocks alone, the others zero, Eq. (14): in a first layer that is the slice of columns.
+    server = coordinator()
+    trained(server, members())
+    for name, blocks in HELD.items():
+        x = dict(rows(name, blocks).blocks)
+        torch.testing.assert_close(server.model_of(name).outputs(x), server.model().outputs(x))
+
+
+def test_rounds_beyond_match_rounds_keep_the_assignment():
+    server = coordinator(match_rounds=1, width=8)
+    engine = InProcess(members(), driver="server")
+    hyfem.begin(server, engine)
+    found = []
+    for number in (1, 2, 3):
+        hyfem.play_round(server, engine, number)
+        found.append({party: places[0].tolist() for party, places in server.assignments.items()})
+    assert found[0] == found[1] == found[2]
+
+
+def test_parties_with_classifiers_of_their_own_are_matched_where_position_says_nothing():
+    # All hold one block and the same rows, so that only the order of their neurons differs.
+    def disagreement(match_rounds: int | None) -> float:
+        settings = config(
+            start="own", cost="distance", match_rounds=match_rounds, learning_rate=1e-6, rounds=1
+        )
+        server = hyfem.Coordinator(TASK, {"age": Unchanged()}, settings, seed=0)
+        parties = {name: member(name, ("age",), widths=(8,)) for name in HELD}
+        trained(server, parties)
+        return server.disagreement()[1]
+
+    assert disagreement(None) < 0.8 * disagreement(0)
+
+
+def test_a_free_server_grows_to_all_neurons_at_most():
+    server = coordinator(width="free", gamma=50.0)
+    played = trained(server, members())
+    assert 5 < played[-1].widths[0] <= 15
+    assert server.model().network.classifier[0].out_features == played[-1].widths[0]
+
+
+def test_classifiers_of_any_depth_and_of_different_widths_are_matched():
+    parties = {
+        name: member(name, widths=widths)
+        for name, widths in zip(HELD, [(5, 3), (4, 4), (2, 3)], strict=True)
+    }
+    server = coordinator(width=(6, 5))
+    trained(server, parties)
+    assert server.widths() == (6, 5)
+    assert parties["surgery"].model().network.classifier[0].out_features == 2
+
+
+def test_linear_classifiers_and_unchanged_blocks_train():
+    server = hyfem.Coordinator(TASK, dict.fromkeys(SHAPES, Unchanged()), config(), seed=0)
+    played = trained(server, members(widths=()))
+    assert played[-1].losses["clinic"] < played[0].losses["clinic"]
+
+
+def test_a_regression_trains():
+    task = Regression()
+    parties = {}
+    for name, blocks in HELD.items():
+        data = rows(name, blocks)
+        labels = next(iter(data.blocks.values())).flatten(1).sum(1)
+        parties[name] = hyfem.Member(PartyData(name, data.ids, data.blocks, labels), task)
+    server = hyfem.Coordinator(task, EXTRACTORS, config(rounds=8), seed=0)
+    played = trained(server, parties)
+    assert sum(played[-1].losses.values()) < sum(played[0].losses.values())
+
+
+def test_going_on_from_own_weights_is_another_method_than_restarting():
+    models = []
+    for restart in (True, False):
+        server = coordinator(restart=restart, mu_1=0.1, mu_2=0.1)
+        trained(server, members())
+        models.append(weights(server.model()))
+    assert any(not torch.equal(models[0][name], models[1][name]) for name in models[0])
+
+
+# --- A new party: Remark 2 ---------------------------------------------------------------------
+
+
+def test_a_new_party_predicts_at_once_as_the_server_does_from_its_blocks():
+    server = coordinator()
+    parties = members()
+    trained(server, parties)
+    whole = server.model()
+    newcomer = hyfem.Member(rows("hospice", ("scan", "age")), TASK, widths=(5,))
+    engine = InProcess({**parties, "hospice": newcomer}, driver="server")
+    hyfem.welcome(server, engine, "hospice")
+    x = dict(rows("hospice", ("scan", "age")).blocks)
+    torch.testing.assert_close(newcomer.model().outputs(x), whole.outputs(x))
+    played = hyfem.play_round(server, engine, 4)
+    assert set(played.losses) == {*HELD, "hospice"}
+    assert len(server.assignments["hospice"][0]) == 5
+
+
+def test_a_new_party_wider_than_the_server_is_refused():
+    server = coordinator()
+    trained(server, members())
+    engine = InProcess({"hospice": member("hospice", ("age",), widths=(9,))}, driver="server")
+    with pytest.raises(PartyError, match=r"hidden widths \(9,\) exceed the server's \(5,\)"):
+        hyfem.welcome(server, engine, "hospice")
+
+
+# --- Who does not answer, and who lies ---------------------------------------------------------
+
+
+class Unwell:
+    """A party that in some rounds does not answer, or answers nonsense."""
+
+    def __init__(self, own: hyfem.Member, spoil: Callable[[int, hyfem.Trained], Message]) -> None:
+        self.own = own
+        self.spoil = spoil
+        self.accepts = own.accepts
+        self.round = 0
+
+    def handle(self, message: Message) -> Message:
+        answer = self.own.handle(message)
+        if isinstance(answer, hyfem.Trained):
+            self.round += 1
+            return self.spoil(self.round, answer)
+        return answer
+
+
+def _silent(number: int, answer: hyfem.Trained) -> Message:
+    if number == 2:
+        raise TrainingError("its disk is full")
+    return answer
+
+
+def _not_finite(number: int, answer: hyfem.Trained) -> Message:
+    if number == 2:
+        return hyfem.Trained(answer.extractors * float("nan"), answer.classifier, answer.loss)
+    return answer
+
+
+def _too_long(number: int, answer: hyfem.Trained) -> Message:
+    if number == 2:
+        return hyfem.Trained(answer.extractors, torch.zeros(3), answer.loss)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (_silent, "round 2: its disk is full"),
+        (_not_finite, "round 2: hyfem.Trained.extractors: its weights are not finite"),
+        (_too_long, "round 2: hyfem.Trained.classifier: expected shape"),
+    ],
+    ids=["silent", "not finite", "wrong shape"],
+)
+def test_a_party_that_does_not_answer_as_asked_is_named_and_keeps_its_place(spoil, reason):
+    server = coordinator()
+    parties: dict[str, Any] = members()
+    parties["lab"] = Unwell(parties["lab"], spoil)
+    engine = InProcess(parties, driver="server")
+    known = []
+    played = []
+    for each in hyfem.train(server, engine):
+        played.append(each)
+        known.append(server.known["lab"][0].clone())
+    assert [set(each.missed) for each in played] == [set(), {"lab"}, set()]
+    assert played[1].reasons["lab"].startswith(reason)
+    assert set(played[1].losses) == {"clinic", "surgery"}
+    assert torch.equal(known[0], known[1])  # the weights it last sent
+    assert not torch.equal(known[1], known[2])
+
+
+def test_training_ends_where_nobody_answers():
+    def never(number: int, answer: hyfem.Trained) -> Message:
+        raise TrainingError("no power")
+
+    server = coordinator()
+    parties = {name: Unwell(each, never) for name, each in members().items()}
+    with pytest.raises(TrainingError, match=r"round 1: no party answered as asked.*no power"):
+        trained(server, parties)
+
+
+def test_a_learning_rate_that_is_too_large_is_named():
+    server = coordinator(learning_rate=1e20)
+    with pytest.raises(TrainingError, match="lower learning_rate"):
+        trained(server, members())
+
+
+# --- Resume, and bytes -------------------------------------------------------------------------
+
+
+SETTINGS = [
+    {},
+    {"restart": False, "mu_1": 0.1, "mu_2": 0.2, "momentum": 0.9},
+    {"width": "free", "gamma": 20.0, "class_weights": True},
+    {"classifier": "own"},
+    {"cost": "distance", "match_rounds": 1, "width": 9},
+    {"start": "own"},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: ",".join(settings) or "usual")
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(settings, tmp_path: Path):
+    whole_server, whole = coordinator(rounds=4, **settings), members()
+    whole_rounds = trained(whole_server, whole)
+
+    stopped_server, stopped = coordinator(rounds=4, **settings), members()
+    checkpoint = Checkpoint(tmp_path)
+    run = hyfem.train(
+        stopped_server, InProcess(checkpoint.hosting(stopped), driver="server"), checkpoint
+    )
+    for _ in range(3):  # the third is played but not saved
+        next(run)
+    run.close()
+
+    server, parties = coordinator(rounds=4, **settings), members()
+    played = trained(server, parties, Checkpoint(tmp_path))
+    assert [each.number for each in played] == [3, 4]
+    assert played[-1].losses == whole_rounds[-1].losses
+    for name in HELD:
+        assert_same_bits(weights(parties[name].model()), weights(whole[name].model()))
+    if settings.get("classifier") != "own":
+        assert_same_bits(weights(server.model()), weights(whole_server.model()))
+
+
+def test_a_party_that_lost_its_disk_goes_on_from_its_slice(tmp_path: Path):
+    trained(coordinator(rounds=2), members(), Checkpoint(tmp_path))
+    for path in (tmp_path / "parties" / "lab").iterdir():
+        path.unlink()
+    played = trained(coordinator(rounds=3), members(), Checkpoint(tmp_path))
+    assert [(each.number, set(each.losses)) for each in played] == [(3, set(HELD))]
+
+
+def test_a_party_that_lost_its_disk_and_cannot_begin_anew_is_left_out(tmp_path: Path):
+    trained(coordinator(rounds=2), members(), Checkpoint(tmp_path))
+    for path in (tmp_path / "parties" / "lab").iterdir():
+        path.unlink()
+    parties: dict[str, Any] = members()
+    other = Classification(("no", "yes", "never"))
+    parties["lab"] = hyfem.Member(rows("lab", HELD["lab"]), other, widths=(5,))
+    (played,) = trained(coordinator(rounds=3), parties, Checkpoint(tmp_path))
+    assert set(played.losses) == {"clinic", "surgery"}
+    assert played.reasons["lab"] == "round 3: was asked to train before training began"
+
+
+def test_weights_through_bytes_are_the_same_bits():
+    models = []
+    for through_bytes in (False, True):
+        server = coordinator()
+        engine = InProcess(members(), driver="server", through_bytes=through_bytes)
+        list(hyfem.train(server, engine))
+        models.append(weights(server.model()))
+    assert_same_bits(*models)
+
+
+def test_the_saved_server_predicts_from_whichever_blocks_there_are(tmp_path: Path):
+    from dovetail.models import load
+
+    server = coordinator()
+    trained(server, members())
+    again = load(server.model().save(tmp_path / "server"))
+    for blocks in (("age",), ("age", "scan"), tuple(SHAPES)):
+        x = dict(rows("anyone", blocks).blocks)
+        assert torch.equal(again.outputs(x), server.model().outputs(x))
+
+
+# --- Bad input ---------------------------------------------------------------------------------
+
+
+def test_a_party_without_samples_is_refused():
+    with pytest.raises(ConfigError, match="party 'clinic' has no labelled sample"):
+        hyfem.Member(rows("clinic", ("age",), num_rows=0), TASK)
+
+
+def test_a_party_without_blocks_is_refused():
+    with pytest.raises(ConfigError, match="party 'clinic' has no block"):
+        hyfem.Member(rows("clinic", ()), TASK)
+
+
+def test_a_block_that_no_party_holds_is_refused():
+    parties = {"clinic": member("clinic"), "other": member("other", ("age",))}
+    with pytest.raises(ConfigError, match="no party holds the block 'scan'"):
+        trained(coordinator(), parties)
+
+
+def test_a_block_that_the_run_does_not_know_is_refused():
+    with pytest.raises(PartyError, match="party 'lab': it holds a block 'scan'; this run's are"):
+        trained(coordinator(("age", "blood")), members())
+
+
+def test_a_class_that_no_party_holds_is_refused():
+    parties = {}
+    for name in HELD:
+        data = rows(name, HELD[name])
+        kept = data.with_labels_on((data.labels != 2).nonzero().flatten())
+        parties[name] = hyfem.Member(kept, TASK)
+    with pytest.raises(ConfigError, match="no party has a sample of class 'perhaps'"):
+        trained(coordinator(), parties)
+
+
+def test_classifiers_of_different_depth_are_refused():
+    parties = {**members(), "lab": member("lab", widths=(5, 5))}
+    with pytest.raises(ConfigError, match="party 'lab' has a classifier of 2 hidden layers, party"):
+        trained(coordinator(), parties)
+
+
+def test_a_block_of_another_shape_is_refused():
+    other = PartyData("lab", np.arange(3), {"age": torch.zeros(3, 7)}, torch.arange(3))
+    parties = {**members(), "lab": hyfem.Member(other, TASK, widths=(5,))}
+    with pytest.raises(PartyError, match=r"its block 'age' has rows of shape \(7,\), other"):
+        trained(coordinator(), parties)
+
+
+def test_a_width_that_cannot_be_is_refused_before_training():
+    with pytest.raises(ConfigError, match="must have at least 5 neurons"):
+        trained(coordinator(width=4), members())
+    with pytest.raises(ConfigError, match="width names 2 hidden layers"):
+        trained(coordinator(width=(5, 5)), members())
+
+
+def test_counts_of_classes_leave_a_party_only_when_asked_for():
+    for asked, expected in ((False, (1, 1, 1)), (True, (4, 4, 4))):
+        assert member("clinic").handle(hyfem.Hello(asked)).classes == expected
+
+
+def test_a_party_refuses_a_slice_that_is_not_its_own():
+    server = coordinator()
+    parties = members()
+    engine = InProcess(parties, driver="server")
+    hyfem.begin(server, engine)
+    _, own = server.slices()["clinic"]
+    replies = engine.ask({"clinic": hyfem.Train(torch.zeros(2), own)}, hyfem.Trained)
+    assert "hyfem.Train.extractors: expected shape" in replies.failures["clinic"].cause
+
+
+def beginning(*extractors: dict[str, Any]) -> hyfem.Begin:
+    """As a server would have it that wants a party's memory."""
+    return hyfem.Begin(
+        config().model_dump_json(),
+        tuple(json.dumps(each) for each in extractors),
+        ("",) * len(extractors),
+        json.dumps(TASK.to_json()),
+        0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("extractor", "words"),
+    [
+        ({"kind": "perceptron", "widths": [1 << 20, 1 << 20]}, "make a network of more than"),
+        ({"kind": "perceptron", "widths": [1 << 40]}, "at most 1000 layers of width 16777216"),
+        ({"kind": "perceptron", "widths": [1] * 2000}, "at most 1000 layers"),
+        ({"kind": "resnet-18", "width": 1 << 13, "stem": "small"}, "make a network of more than"),
+        (
+            {"kind": "small-cnn", "channels": [8], "kernel": 3, "pool": 1 << 12},
+            "make a network of more than",
+        ),
+    ],
+)
+def test_a_party_refuses_a_network_that_would_take_its_memory(extractor, words):
+    own = hyfem.Member(rows("surgery", ("scan",)), TASK, widths=(5,))
+    with pytest.raises(MessageError, match=words):
+        own.handle(beginning(extractor))
+    assert own.network is None
+
+
+def test_a_party_refuses_an_extractor_that_its_block_cannot_have():
+    own = hyfem.Member(rows("clinic", ("age",)), TASK, widths=(5,))
+    with pytest.raises(MessageError, match="a ResNet-18 needs images"):
+        own.handle(beginning({"kind": "resnet-18", "width": 8, "stem": "small"}))
+
+
+# --- Raw columns ----------------------------------------------------------------------------------
+
+
+def offering(summary: str) -> hyfem.Holding:
+    return hyfem.Holding(("age",), ("",), (summary,), (5,), 4, (1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("summary", "words"),
+    [
+        ("{", "cannot be read"),
+        ("{}", "it has no column"),
+        ('{"years": {"count": 1, "missing": 0, "mean": NaN, "squares": 0}}', "years"),
+        ('{"years": {"count": 1, "missing": 0, "mean": 1, "squares": -1}}', "years"),
+        ('{"years": {"counts": {"old": -1}, "missing": 0}}', "years"),
+        ("", "neither a shape nor a summary"),
+    ],
+)
+def test_a_summary_that_cannot_be_is_its_partys_fault(summary: str, words: str):
+    with pytest.raises(PartyError, match=words) as refused:
+        coordinator(("age",)).hold({"clinic": offering(summary)})
+    assert refused.value.party == "clinic"
+
+
+def test_columns_are_encoded_by_the_rows_of_all_and_a_newcomer_takes_that_encoding():
+    def own(name: str, years: list[float]) -> hyfem.Member:
+        table = table_from_arrays(name, {"years": np.array(years)})
+        data = PartyData(name, np.arange(3), labels=torch.arange(3))
+        return hyfem.Member(data, TASK, raw={"age": hyfem.Columns(table, ("years",))}, widths=(5,))
+
+    parties = {"clinic": own("clinic", [1, 2, 3]), "lab": own("lab", [5, 6, 7])}
+    newcomer = own("surgery", [100, 200, 300])
+    server = coordinator(("age",))
+    trained(server, parties)
+    everyone = InProcess({**parties, "surgery": newcomer}, driver="server")
+    hyfem.welcome(server, everyone, "surgery")
+    pooled = np.array([1, 2, 3, 5, 6, 7])
+    (column,) = server.encodings["age"].to_json()["columns"]
+    assert (column["mean"], column["scale"]) == (pooled.mean(), pytest.approx(pooled.std()))
+    for party in (*parties.values(), newcomer):
+        assert party.model().inputs["age"].to_json() == server.encodings["age"].to_json()
+    restored = coordinator(("age",))
+    restored.restore(copy.deepcopy(server.state()))
+    assert restored.encodings["age"].to_json() == server.encodings["age"].to_json()
