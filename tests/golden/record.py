@@ -1,7 +1,8 @@
 """Makes the golden record again: ``python tests/golden/record.py --write [NAME ...]``.
 
-Without --write it says what differs, and writes nothing. Without names it takes all cases that run
-in one process; ``stream`` stands for those of processes of their own.
+Without --write it says what differs, and writes nothing. Without names it takes all cases; names of
+federations whose parties are processes of their own begin with ``stream-``. ``finished`` stands for
+the run folders below tests/golden/runs, which are kept as they were: it is taken where it is named.
 """
 
 from __future__ import annotations
@@ -20,18 +21,31 @@ for folder in ("golden", "cli", "network"):
 
 def main() -> None:
     import golden
+    import golden_finished
+    import golden_stream
     import torch
-    from golden_cases import CASES
+    from golden_cases import CASES, FEDERATIONS
 
     torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the record")
     parser.add_argument("names", nargs="*", help="cases; none: all")
     given = parser.parse_args()
-    for name in given.names or CASES:
+    for name in given.names or (*CASES, *(f"stream-{method}" for method in FEDERATIONS)):
         with tempfile.TemporaryDirectory() as folder:
-            golden.run(CASES[name], Path(folder))
-            record = golden.taken(CASES[name], Path(folder))
+            if name == "finished":
+                record = {"platform": golden.here(), "tolerance": 0.0, "predictions": {}}
+                for run in golden_finished.FINISHED:
+                    own = Path(folder) / run
+                    own.mkdir()
+                    if given.write:
+                        golden_finished.make(run, own)
+                    record["predictions"] |= golden_finished.read(run, own)
+            elif name.startswith("stream-"):
+                record = golden_stream.run(name.removeprefix("stream-"), Path(folder))
+            else:
+                golden.run(CASES[name], Path(folder))
+                record = golden.taken(CASES[name], Path(folder))
         if given.write:
             golden.write(name, record)
             print(f"{name}: written")

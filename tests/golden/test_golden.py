@@ -6,7 +6,8 @@ from pathlib import Path
 
 import golden
 import pytest
-from golden_cases import CASES
+from golden_cases import CASES, FEDERATIONS
+from golden_stream import ROUNDED
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -17,4 +18,19 @@ def test_a_run_computes_what_is_recorded(name: str, tmp_path: Path) -> None:
 
 def test_nothing_is_recorded_that_is_not_compared() -> None:
     names = {path.stem for path in golden.RECORDS.glob("*.json")}
-    assert {name for name in names if not name.startswith("stream-")} == CASES.keys()
+    assert names == CASES.keys() | {"finished", *(f"stream-{each}" for each in FEDERATIONS)}
+
+
+@pytest.mark.parametrize("method", FEDERATIONS)
+def test_over_a_network_weights_are_those_of_one_process(method: str) -> None:
+    apart = golden.recorded(f"stream-{method}")
+    here = golden.recorded(f"parties-{method}")
+    # Members of CHFL in one process train as a stack, whose sums have another order.
+    exact = apart["platform"] == here["platform"] and method not in ("chfl", *ROUNDED)
+    weights = {}
+    for path, file in apart["weights"].items():
+        party, *stage, name = path.split("/")
+        if not stage or stage[0] == method:
+            weights[f"{party}/{name}"] = file
+    assert weights.keys() == here["weights"].keys()
+    assert not list(golden.differences(here["weights"], weights, "weights", exact, 0.0))

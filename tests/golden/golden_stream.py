@@ -1,0 +1,100 @@
+"""The golden record's federations with every party in a process of its own, over gRPC with mTLS."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import golden
+from federations import Federation, free_port
+from golden_cases import FEDERATIONS
+
+#: What numbers a run, an alignment or what was agreed: other digits every time.
+NUMBER = re.compile(r"[0-9a-f]{16}")
+
+#: Methods whose bits depend on where in memory a message's tensors lie, and so on how long its
+#: header is: of their weights norms are compared, not digests.
+ROUNDED = {"apfed"}
+
+ENGINE = """
+[engine]
+kind = "stream"
+listen = "127.0.0.1:{port}"
+partners = {partners}
+{name}
+wait_s = 180
+grace_s = 3
+timeout_s = 120
+"""
+
+
+def run(method: str, folder: Path) -> dict[str, Any]:
+    """The record of a federation that certificates, joining parties and a driver have trained."""
+    made = FEDERATIONS[method]
+    made.write(folder)
+    drives = made.driver in made.parties
+    partners = [name for name in made.parties if name != made.driver]
+    port = free_port()
+    engine = ENGINE.format(
+        port=port,
+        partners=json.dumps(partners),
+        name="" if drives else f'name = "{made.driver}"',
+    )
+    made.write_run(folder / "network.toml", (made.driver,) if drives else (), engine)
+    named = (*partners, made.driver, "--driver", made.driver, "--host", "127.0.0.1")
+    code, _, err = golden.dovetail(folder, "certificates", *named, "-q")
+    assert code == 0, err
+    with Federation(folder, port, ("--name", made.driver)).ending() as federation:
+        joined = [federation.join(name) for name in partners]
+        driver = federation.start("train", "network.toml", "--out", "out")
+        assert driver.ended() == 0, driver.said()
+        for each in joined:
+            each.signal(signal.SIGTERM)
+            assert each.ended() == 0, each.said()
+    return taken(method, folder)
+
+
+def stage_of(run: str, between: str) -> str:
+    """The stage and the seed that a run's name tells."""
+    return "/".join(part for part in run.split(between) if not NUMBER.fullmatch(part))
+
+
+def sent(home: Path) -> list[str]:
+    """Kinds of messages in the ledger that a party keeps at home of what left it; sorted."""
+    counts: Counter[str] = Counter()
+    for line in golden.json_lines(home / "ledger.jsonl"):
+        if "message" in line:
+            tensors = ", ".join(
+                f"{name} {dtype} {shape}" for name, (dtype, shape) in line["tensors"].items()
+            )
+            stage = stage_of(line["run"], "/")
+            size = f"{line['bytes']} bytes each ({tensors})"
+            counts[f"{stage or 'align'}: -> {line['to']}: {line['message']}, {size}"] += 1
+    return sorted(f"{number} times {text}" for text, number in counts.items())
+
+
+def taken(method: str, folder: Path) -> dict[str, Any]:
+    """What the driver and every party have at their homes."""
+    out = folder / "out"
+    weights = golden.weights(out / "models")
+    homes = {home.stem: home for home in sorted(folder.glob("*.site"))}
+    for party, home in homes.items():
+        for kept in sorted((home / "models").glob("*")):
+            for file, each in golden.weights(kept).items():
+                weights[f"{party}/{stage_of(kept.name, '+')}/{file}"] = each
+    if method in ROUNDED:
+        for each in weights.values():
+            del each["sha256"]
+    return {
+        "platform": golden.here(),
+        "tolerance": 1e-7,
+        "result": golden.result(out),
+        "rounds": golden.rounds(out),
+        "weights": weights,
+        **golden.messages(out / "ledger.jsonl"),
+        "homes": {party: sent(home) for party, home in homes.items()},
+    }
