@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dovetail.errors import ModelError
 from dovetail.models.blocks import BlocksSpec
 from dovetail.models.columns import ColumnsSpec
+from dovetail.models.learners.specs import EnsembleSpec
 from dovetail.models.networks import (
     EncoderSpec,
     Head,
@@ -98,7 +99,8 @@ class EncoderHead:
 
 #: Every kind of network that a model can be saved with.
 KINDS: Mapping[str, type[NetworkSpec]] = {
-    spec.kind: spec for spec in (EncoderHead, BlocksSpec, ColumnsSpec, TopSpec, OwnersSpec)
+    spec.kind: spec
+    for spec in (EncoderHead, BlocksSpec, ColumnsSpec, TopSpec, OwnersSpec, EnsembleSpec)
 }
 
 

@@ -11,6 +11,10 @@ from dovetail.errors import ModelError
 from dovetail.models import Convolutional, EncoderHead, Head, NetworkSpec, Perceptron, RandomStream
 from dovetail.models.blocks import BlocksSpec, ResNet18, SmallCnn, Unchanged
 from dovetail.models.columns import ColumnsSpec
+from dovetail.models.learners.boosting_model import BoostingSpec
+from dovetail.models.learners.linear_model import LinearSpec
+from dovetail.models.learners.specs import EnsembleSpec
+from dovetail.models.learners.vertical import StackedSpec
 from dovetail.models.owners import ColumnsMlp, OwnerResNet, OwnersSpec, StripCnn, TopSpec
 from dovetail.models.specs import KINDS, spec_from_json
 
@@ -31,6 +35,15 @@ SPECS: list[NetworkSpec] = [
         ((1, 2, 6), (1, 4, 4), (3,)),
         (StripCnn(2, hidden=3), OwnerResNet(2), ColumnsMlp((4,))),
         TopSpec(4, (3,), 2),
+    ),
+    EnsembleSpec(
+        (
+            LinearSpec(4, 3),
+            BoostingSpec(4, 3, 100),
+            EnsembleSpec((StackedSpec(2, 4, 5, (6, 3), 3, False),), 3),
+        ),
+        3,
+        temperature=1.5,
     ),
 ]
 

@@ -1,0 +1,33 @@
+"""What the label owner can learn with from his own columns, alone or from soft targets."""
+
+from dovetail.models.learners.base import Fitted, Learner
+from dovetail.models.learners.boosting import Boosting, Trees
+from dovetail.models.learners.choice import LEARNERS, Best, best_of, fit_all, held_out_loss
+from dovetail.models.learners.linear import Linear
+from dovetail.models.learners.network import Network
+from dovetail.models.learners.rows import NO_FOLD, Rows, first_fold_only, hard_targets, make_folds
+from dovetail.models.learners.specs import EnsembleSpec
+from dovetail.models.learners.vertical import Stacked, StackedConfig, fit_stacked
+
+__all__ = [
+    "LEARNERS",
+    "NO_FOLD",
+    "Best",
+    "Boosting",
+    "EnsembleSpec",
+    "Fitted",
+    "Learner",
+    "Linear",
+    "Network",
+    "Rows",
+    "Stacked",
+    "StackedConfig",
+    "Trees",
+    "best_of",
+    "first_fold_only",
+    "fit_all",
+    "fit_stacked",
+    "hard_targets",
+    "held_out_loss",
+    "make_folds",
+]

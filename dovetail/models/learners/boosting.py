@@ -1,0 +1,213 @@
+"""Boosted trees (LightGBM; Ke et al. 2017) from soft targets.
+
+The loss is given to LightGBM by its gradient p - t and second derivative p (1 - p), so a row with
+the target t is the same as the row once for each class c with the weight t_c. Trees start from
+the targets' mean. Rounds are counted on held-out rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dovetail.models.learners.base import Fitted
+from dovetail.models.learners.boosting_model import BoostedTrees, BoostingSpec
+from dovetail.models.learners.rows import Rows, fitting_temperature, mean_loss, row_losses
+from dovetail.models.learners.specs import EnsembleSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trees:
+    """How trees are grown; the names are LightGBM's."""
+
+    num_leaves: int
+    min_data_in_leaf: int
+    learning_rate: float
+    feature_fraction: float
+    lambda_l2: float
+
+
+#: Trees of this size gain little from more.
+NUM_THREADS = 1
+
+#: For hundreds of rows, and for thousands.
+FEW_ROWS = (
+    Trees(num_leaves=4, min_data_in_leaf=5, learning_rate=0.05, feature_fraction=0.4, lambda_l2=1),
+    Trees(num_leaves=8, min_data_in_leaf=15, learning_rate=0.05, feature_fraction=0.7, lambda_l2=5),
+)
+MANY_ROWS = (
+    Trees(num_leaves=8, min_data_in_leaf=20, learning_rate=0.08, feature_fraction=0.5, lambda_l2=1),
+    Trees(
+        num_leaves=24, min_data_in_leaf=30, learning_rate=0.05, feature_fraction=0.5, lambda_l2=5
+    ),
+)
+_MANY = 2000
+
+
+@dataclass(frozen=True)
+class Boosting:
+    """The learner.
+
+    Attributes:
+        trees: settings to choose from; None for ``FEW_ROWS`` or ``MANY_ROWS``.
+        max_trees: of one model, all classes together.
+        max_rounds: of one model.
+        patience: rounds without a better held-out loss before it ends.
+    """
+
+    name: ClassVar[str] = "boosting"
+
+    trees: tuple[Trees, ...] | None = None
+    max_trees: int = 4000
+    max_rounds: int = 600
+    patience: int = 30
+
+    def fit(self, rows: Rows, *, seed: int, encode_on: Tensor | None = None) -> Fitted:
+        """Trains on each fold's rows; the mean of the folds' models, or, of one fold, one refit."""
+        candidates = self.trees or (FEW_ROWS if len(rows.x_NF) < _MANY else MANY_ROWS)
+        rounds = max(20, min(self.max_rounds, self.max_trees // max(1, rows.num_outputs)))
+        best: tuple[float, float, Trees, list[BoostedTrees], list[int], Tensor] | None = None
+        for trees in candidates:
+            held_out_NC = torch.full(rows.targets_NC.shape, torch.nan)
+            members, counts = [], []
+            for fold in range(rows.num_folds):
+                held_out = rows.folds_N == fold
+                member, count = self._grow(rows, ~held_out, held_out, trees, rounds, seed + fold)
+                with torch.no_grad():
+                    held_out_NC[held_out] = member(rows.x_NF[held_out])
+                members.append(member)
+                counts.append(count)
+            temperature = 1.0
+            if not rows.regression:
+                judged = rows.folds_N >= 0
+                temperature = fitting_temperature(
+                    held_out_NC[judged], rows.targets_NC[judged], rows.weights()[judged]
+                )
+            loss = mean_loss(
+                held_out_NC / temperature,
+                rows.targets_NC,
+                regression=rows.regression,
+                weights_N=rows.weights(),
+            )
+            if best is None or loss < best[0]:
+                best = (loss, temperature, trees, members, counts, held_out_NC / temperature)
+        assert best is not None
+        loss, temperature, trees, members, counts, held_out_NC = best
+        if len(members) == 1:
+            everywhere = torch.ones(len(rows.x_NF), dtype=torch.bool)
+            members = [self._grow(rows, everywhere, None, trees, max(counts[0], 1), seed)[0]]
+        specs = tuple(
+            BoostingSpec(member.num_features, member.num_outputs, len(member.text_T))
+            for member in members
+        )
+        spec = EnsembleSpec(specs, rows.num_outputs, rows.regression, temperature)
+        settings: dict[str, Any] = {**asdict(trees), "rounds": counts, "loss": loss}
+        return Fitted(self.name, spec, spec.around(members), held_out_NC, settings)
+
+    def _grow(
+        self, rows: Rows, train: Tensor, stop: Tensor | None, trees: Trees, rounds: int, seed: int
+    ) -> tuple[BoostedTrees, int]:
+        """A booster of the ``train`` rows and its rounds, counted on ``stop`` if there are any."""
+        import lightgbm
+
+        scores = 1 if rows.num_outputs == 2 else rows.num_outputs
+        targets_NC = rows.targets_NC[train].double()
+        weights_N = rows.weights()[train].double()
+        start_S = _start(targets_NC, weights_N, regression=rows.regression)[:scores]
+
+        def gradients(scores_: np.ndarray, _data: Any) -> tuple[np.ndarray, np.ndarray]:
+            return _gradients(scores_, targets_NC, weights_N, regression=rows.regression)
+
+        parameters: dict[str, Any] = {
+            **asdict(trees),
+            "objective": gradients,
+            "num_class": scores,
+            "metric": "None",
+            "min_sum_hessian_in_leaf": 1e-3,
+            "bagging_fraction": 0.8,
+            "bagging_freq": 1,
+            "max_bin": 127,
+            "use_missing": False,  # features have no missing values
+            "num_threads": NUM_THREADS,
+            "deterministic": True,
+            "force_row_wise": True,
+            "seed": seed % 2**31,
+            "verbosity": -1,
+        }
+        if scores == 1:
+            parameters.pop("num_class")
+
+        def dataset(chosen: Tensor, reference: Any = None) -> Any:
+            x = rows.x_NF[chosen].numpy()
+            start = np.tile(start_S.numpy(), (len(x), 1))
+            return lightgbm.Dataset(
+                x,
+                np.zeros(len(x), dtype=np.float32),  # unused: the gradients know the targets
+                init_score=start if scores > 1 else start[:, 0],
+                reference=reference,
+                params=parameters,
+                free_raw_data=True,
+            )
+
+        data = dataset(train)
+        extra: dict[str, Any] = {}
+        if stop is not None:
+            stop_targets, stop_weights = rows.targets_NC[stop].double(), rows.weights()[stop]
+
+            def loss(scores_: np.ndarray, _data: Any) -> tuple[str, float, bool]:
+                outputs = _outputs(scores_, *stop_targets.shape)
+                losses = row_losses(outputs, stop_targets, regression=rows.regression)
+                return "loss", float((losses * stop_weights).mean()), False
+
+            extra = {
+                "valid_sets": [dataset(stop, data)],
+                "feval": loss,
+                "callbacks": [lightgbm.early_stopping(self.patience, verbose=False)],
+            }
+        booster = lightgbm.train(parameters, data, num_boost_round=rounds, **extra)
+        count = booster.best_iteration if stop is not None else rounds
+        text = booster.model_to_string(num_iteration=count).encode()
+        member = BoostedTrees(rows.x_NF.shape[1], rows.num_outputs, len(text))
+        member.text_T = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        member.start_S = start_S.float()
+        return member.eval(), int(count)
+
+
+def _start(targets_NC: Tensor, weights_N: Tensor, *, regression: bool) -> Tensor:
+    """(S,) scores of the mean target, one for two classes."""
+    mean_C = (targets_NC * weights_N[:, None]).sum(dim=0) / weights_N.sum()
+    if regression:
+        return mean_C
+    # A class that no row has starts as if a hundredth of a row had it.
+    logs_C = (mean_C + 0.01 / len(targets_NC)).log()
+    return logs_C[1:] - logs_C[:1] if len(logs_C) == 2 else logs_C
+
+
+def _outputs(scores: np.ndarray, num_rows: int, num_outputs: int) -> Tensor:
+    """(N, C) of LightGBM's raw scores."""
+    scores_NS = torch.from_numpy(np.ascontiguousarray(scores)).reshape(num_rows, -1)
+    if num_outputs == 2:
+        return torch.cat([torch.zeros_like(scores_NS), scores_NS], dim=1)
+    return scores_NS
+
+
+def _gradients(
+    scores: np.ndarray, targets_NC: Tensor, weights_N: Tensor, *, regression: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """First and second derivatives of the rows' losses, shaped as the scores are."""
+    outputs_NC = _outputs(scores, *targets_NC.shape)
+    if regression:
+        first_NC, second_NC = outputs_NC - targets_NC, torch.ones_like(outputs_NC)
+    else:
+        # A row's targets may sum to another number than 1: then they weigh it.
+        totals_N1 = targets_NC.sum(dim=1, keepdim=True)
+        p_NC = outputs_NC.softmax(dim=1)
+        first_NC, second_NC = p_NC * totals_N1 - targets_NC, p_NC * (1 - p_NC) * totals_N1
+        if targets_NC.shape[1] == 2:
+            first_NC, second_NC = first_NC[:, 1:], second_NC[:, 1:]
+    first_NC, second_NC = first_NC * weights_N[:, None], second_NC * weights_N[:, None]
+    return first_NC.numpy().reshape(scores.shape), second_NC.numpy().reshape(scores.shape)

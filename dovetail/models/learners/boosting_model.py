@@ -1,0 +1,194 @@
+"""Boosted trees as they are kept: LightGBM's own text, byte by byte in a tensor.
+
+The text is read here and not by LightGBM, which follows nodes and offsets unchecked: a text that
+was tampered with ends its process. So nothing but training needs LightGBM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dovetail.errors import ModelError
+
+#: What ``decision_type`` says besides "missing goes left": a test on categories, or on missing
+#: values. No learner here grows such trees.
+_NOT_PLAIN = ~2
+
+
+@dataclass(frozen=True, eq=False)
+class _Forest:
+    """All nodes of T trees in one row; a child below 0 is leaf ``-1 - child``.
+
+    Attributes:
+        roots_T: each tree's first node, or leaf.
+        feature, threshold, left, right: of each node.
+        leaves: the value of each leaf.
+    """
+
+    roots_T: Tensor
+    feature: Tensor
+    threshold: Tensor
+    left: Tensor
+    right: Tensor
+    leaves: Tensor
+
+    def values(self, x_BF: Tensor) -> Tensor:
+        """(B, T) float64 what each tree says."""
+        at_BT = self.roots_T.expand(len(x_BF), -1)
+        while bool((at_BT >= 0).any()):
+            node_BT = at_BT.clamp(min=0)
+            is_left = x_BF.gather(1, self.feature[node_BT]) <= self.threshold[node_BT]
+            child_BT = torch.where(is_left, self.left[node_BT], self.right[node_BT])
+            at_BT = torch.where(at_BT >= 0, child_BT, at_BT)
+        return self.leaves[-1 - at_BT]
+
+
+class BoostedTrees(nn.Module):
+    """(B, F) -> (B, C); two classes have one score, and the outputs (0, score)."""
+
+    text_T: Tensor
+    start_S: Tensor
+
+    def __init__(self, num_features: int, num_outputs: int, text_bytes: int) -> None:
+        super().__init__()
+        self.num_features = num_features
+        self.num_outputs = num_outputs
+        self.register_buffer("text_T", torch.zeros(text_bytes, dtype=torch.uint8))
+        self.register_buffer("start_S", torch.zeros(1 if num_outputs == 2 else num_outputs))
+        self._read: tuple[Tensor, _Forest] | None = None
+
+    def forward(self, x_BF: Tensor) -> Tensor:
+        if x_BF.is_meta:
+            return x_BF.new_zeros(len(x_BF), self.num_outputs)
+        values_BT = self.forest().values(x_BF.detach().cpu().double())
+        # Trees stand round by round, one a score.
+        scores_BS: Tensor = values_BT.unflatten(1, (-1, len(self.start_S))).sum(dim=1)
+        scores_BS = scores_BS.float().to(x_BF.device) + self.start_S
+        if self.num_outputs == 2:
+            return torch.cat([torch.zeros_like(scores_BS), scores_BS], dim=1)
+        return scores_BS
+
+    def text(self) -> str:
+        """LightGBM's text, for ``lightgbm.Booster(model_str=...)``; ``start_S`` is not in it."""
+        return self.text_T.cpu().numpy().tobytes().decode()
+
+    def forest(self) -> _Forest:
+        """What the text says; read once.
+
+        Raises:
+            ModelError: a text that no learner here wrote.
+        """
+        if self._read is None or self._read[0] is not self.text_T:
+            try:
+                forest = _forest(self.text(), self.num_features, len(self.start_S))
+            except (ValueError, KeyError) as error:
+                raise ModelError(
+                    f"its trees cannot be read ({error}); copy the whole folder again"
+                ) from None
+            self._read = self.text_T, forest
+        return self._read[1]
+
+
+def _forest(text: str, num_features: int, num_scores: int) -> _Forest:
+    """The trees of a text.
+
+    Raises:
+        ValueError, KeyError: trees that cannot be.
+    """
+    _, *blocks = text.split("end of trees")[0].split("\nTree=")
+    if not blocks or len(blocks) % num_scores:
+        raise ValueError(f"{len(blocks)} trees for {num_scores} scores")
+    parts: dict[str, list[np.ndarray]] = {
+        name: [] for name in ("feature", "threshold", "left", "right", "leaves")
+    }
+    roots, num_nodes, num_leaves = [], 0, 0
+    for block in blocks:
+        # After the tree's number come lines "name=values".
+        fields = dict(line.split("=", 1) for line in block.splitlines()[1:] if line)
+        leaves = _numbers(fields, "leaf_value", int(fields["num_leaves"]))
+        splits = len(leaves) - 1
+        feature, threshold, left, right = np.zeros((4, 0))
+        if splits:
+            feature, threshold, kind, left, right = (
+                _numbers(fields, name, splits)
+                for name in (
+                    "split_feature",
+                    "threshold",
+                    "decision_type",
+                    "left_child",
+                    "right_child",
+                )
+            )
+            if (kind.astype(np.int64) & _NOT_PLAIN).any():
+                raise ValueError("a node asks for a category or a missing value")
+            if not ((feature >= 0) & (feature < num_features)).all():
+                raise ValueError(f"a node asks for a feature beyond the {num_features}")
+            for child in (left, right):
+                # A child is a later node or a leaf: every way down ends.
+                later = (child > np.arange(splits)) & (child < splits)
+                if not (later | ((child < 0) & (child >= -len(leaves)))).all():
+                    raise ValueError("a node points outside its tree")
+        roots.append(num_nodes if splits else -1 - num_leaves)
+        for name, values in (("left", left), ("right", right)):
+            parts[name].append(np.where(values < 0, values - num_leaves, values + num_nodes))
+        parts["feature"].append(feature)
+        parts["threshold"].append(threshold)
+        parts["leaves"].append(leaves)
+        num_nodes += splits
+        num_leaves += len(leaves)
+    # One node more, which no root leads to: trees without any node need one to look at.
+    joined = {name: np.append(np.concatenate(each), 0.0) for name, each in parts.items()}
+    return _Forest(
+        torch.tensor(roots),
+        torch.from_numpy(joined["feature"]).long(),
+        torch.from_numpy(joined["threshold"]),
+        torch.from_numpy(joined["left"]).long(),
+        torch.from_numpy(joined["right"]).long(),
+        torch.from_numpy(joined["leaves"]),
+    )
+
+
+def _numbers(fields: Mapping[str, str], name: str, count: int) -> np.ndarray:
+    """(count,) finite float64, one or more.
+
+    Raises:
+        ValueError, KeyError: another number of them.
+    """
+    values = np.array(fields[name].split(), dtype=np.float64)
+    if len(values) != count or not count or not np.isfinite(values).all():
+        raise ValueError(f"a tree has {len(values)} of {name}, expected {count} numbers")
+    return values
+
+
+@dataclass(frozen=True)
+class BoostingSpec:
+    """The text's length and what goes in and out."""
+
+    kind: ClassVar[str] = "boosting"
+
+    num_features: int
+    num_outputs: int
+    text_bytes: int
+
+    def build(self) -> BoostedTrees:
+        return BoostedTrees(self.num_features, self.num_outputs, self.text_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "num_features": self.num_features,
+            "num_outputs": self.num_outputs,
+            "text_bytes": self.text_bytes,
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> BoostingSpec:
+        return cls(
+            int(stored["num_features"]), int(stored["num_outputs"]), int(stored["text_bytes"])
+        )

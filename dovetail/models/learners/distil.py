@@ -1,0 +1,333 @@
+"""A partner's help, kept in a model that needs no partner (generalised distillation).
+
+Lopez-Paz et al. 2016, arXiv:1511.03643: a teacher that sees the partner's columns too says, for
+every aligned row, how likely each class is; a student learns that from the owner's columns alone.
+
+    target_r = label_share y_r + (1 - label_share) teacher_r    a labelled, aligned row
+    target_r = teacher_r                                        an aligned row without label
+    target_r = y_r                                              a labelled row of the owner alone
+
+Nothing here sends anything: the teacher comes as its outputs. It was trained fold by fold, so that
+a labelled row's target comes from members that did not see its label. Teacher, its temperature and
+the student are chosen on held-out labelled rows, and so is whether to distil at all (the gate). A
+held-out row is judged by a student that saw neither its label nor the partner's columns of it.
+
+Departures from the paper: temperature 1 on calibrated probabilities, rather than a temperature to
+tune: on held-out labels, calibrated ones are the least wrong targets (Guo et al. 2017).
+
+Letters: R the owner's rows, F features, C outputs, K folds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dovetail.errors import ConfigError, DataError
+from dovetail.models.learners.base import Fitted, Learner
+from dovetail.models.learners.choice import LEARNERS
+from dovetail.models.learners.rows import NO_FOLD, Rows, fitting_temperature, mean_loss, row_losses
+from dovetail.models.learners.specs import EnsembleSpec
+from dovetail.models.learners.vertical import mean_outputs
+from dovetail.models.randomness import derive_seed, generator
+
+ALONE = "alone"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistilConfig:
+    """How to distil.
+
+    Attributes:
+        students: learners to choose from, by name.
+        label_share: of a labelled row's target.
+        blend: whether the mean of student and own model is a candidate too.
+        gate: how many standard errors the gain on held-out rows must exceed 0 by.
+        judge_rows: the students of the gate learn from at most so many rows without label.
+        stop_share: of a student's rows, which end its training and choose its settings.
+    """
+
+    students: tuple[str, ...] = tuple(LEARNERS)
+    label_share: float = 0.5
+    blend: bool = True
+    gate: float = 0.0
+    judge_rows: int = 4000
+    stop_share: float = 0.15
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.students if name not in LEARNERS]
+        if unknown or not self.students:
+            raise ConfigError(
+                f"students are one or more of {', '.join(LEARNERS)}, got {list(self.students)}"
+            )
+        if not 0 <= self.label_share <= 1:
+            raise ConfigError(f"label_share lies in 0 to 1, got {self.label_share}")
+
+
+@dataclass(frozen=True, eq=False)
+class Owner:
+    """What the label owner has.
+
+    Attributes:
+        x_RF: features of all rows, labelled or not, shared or not.
+        targets_RC: of labelled rows; not read elsewhere.
+        folds_R: the fold of a labelled row, ``NO_FOLD`` where there is no label.
+        regression: whether targets are values.
+    """
+
+    x_RF: Tensor
+    targets_RC: Tensor
+    folds_R: Tensor
+    regression: bool = False
+
+    @property
+    def labelled(self) -> Tensor:
+        """(R,) bool."""
+        return self.folds_R >= 0
+
+    @property
+    def num_folds(self) -> int:
+        return int(self.folds_R.max()) + 1
+
+    def labelled_rows(self) -> Rows:
+        """What a model alone learns from."""
+        chosen = self.labelled
+        return Rows(
+            self.x_RF[chosen],
+            self.targets_RC[chosen],
+            self.folds_R[chosen],
+            regression=self.regression,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Teacher:
+    """What a joint model says of the rows it knows.
+
+    Attributes:
+        name: which one.
+        outputs_KRC: logits or values of the mean of each fold's members; NaN in rows that are not
+            aligned. Fold k's members did not see the labels of fold k.
+        temperature: logits are divided by it.
+    """
+
+    name: str
+    outputs_KRC: Tensor
+    temperature: float = 1.0
+
+    @property
+    def aligned(self) -> Tensor:
+        """(R,) bool."""
+        return ~self.outputs_KRC[0].isnan().any(dim=1)
+
+    def held_out(self, folds_R: Tensor) -> Tensor:
+        """(R, C) of labelled rows, by members that did not see the label; NaN elsewhere."""
+        rows = torch.arange(len(folds_R))
+        outputs_RC = self.outputs_KRC[folds_R.clamp(min=0), rows] / self.temperature
+        return outputs_RC.masked_fill((folds_R < 0)[:, None], torch.nan)
+
+    def targets(self, folds_R: Tensor, *, fold: int | None, regression: bool) -> Tensor:
+        """(R, C) probabilities or values to learn from.
+
+        Args:
+            folds_R: the fold of each labelled row.
+            fold: of one fold's members; None for all, where a labelled row's come from the
+                members that did not see its label.
+            regression: whether they are values.
+        """
+        if fold is None:
+            everyone = mean_outputs(self.outputs_KRC / self.temperature, regression=regression)
+            outputs = torch.where(
+                (folds_R >= 0)[:, None], self.held_out(folds_R).nan_to_num(), everyone
+            )
+            outputs = outputs.masked_fill(~self.aligned[:, None], torch.nan)
+        else:
+            outputs = self.outputs_KRC[fold] / self.temperature
+        return outputs if regression else outputs.softmax(dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Distilled:
+    """What came of it.
+
+    Attributes:
+        solo: the model that needs no partner: a student, its mean with the own model, or the own
+            model.
+        pays: whether it is not the own model.
+        choice: ``"alone"``, a student's name, or ``"NAME+alone"``.
+        losses: held-out loss of every candidate.
+        gain: by how much the choice's best rival student beats the own model on held-out rows;
+            negative where it does not.
+        standard_error: of the gain.
+        settings: JSON-ready, for reports.
+    """
+
+    solo: Fitted
+    pays: bool
+    choice: str
+    losses: Mapping[str, float]
+    gain: float
+    standard_error: float
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def choose_teacher(candidates: Mapping[str, Tensor], owner: Owner) -> Teacher:
+    """The calibrated teacher with the least held-out loss.
+
+    Args:
+        candidates: name -> (K, R, C) outputs, as ``Teacher`` has them. Where there are several,
+            their mean is a candidate, too.
+        owner: whose labels judge them.
+
+    Raises:
+        DataError: no row is both labelled and aligned.
+    """
+    pool = dict(candidates)
+    if len(pool) > 1:
+        pool["mean"] = mean_outputs(torch.stack(list(pool.values())), regression=owner.regression)
+    best: tuple[float, Teacher] | None = None
+    for name, outputs_KRC in pool.items():
+        teacher = Teacher(name, outputs_KRC)
+        held_out_RC = teacher.held_out(owner.folds_R)
+        judged = ~held_out_RC.isnan().any(dim=1)
+        if not judged.any():
+            raise DataError("no row is both labelled and shared with a partner; align more rows")
+        temperature = 1.0
+        if not owner.regression:
+            temperature = fitting_temperature(held_out_RC[judged], owner.targets_RC[judged])
+        loss = mean_loss(
+            held_out_RC[judged] / temperature, owner.targets_RC[judged], regression=owner.regression
+        )
+        if best is None or loss < best[0]:
+            best = loss, Teacher(name, outputs_KRC, temperature)
+    assert best is not None
+    return best[1]
+
+
+def student_rows(
+    owner: Owner,
+    teacher: Teacher,
+    config: DistilConfig,
+    *,
+    seed: int,
+    fold: int | None = None,
+    most: int | None = None,
+) -> Rows:
+    """What a student learns from.
+
+    Args:
+        owner, teacher, config: see there.
+        seed: of the rows that stop it, and of those taken of ``most``.
+        fold: leave this fold's labelled rows out, and ask only the teacher that did so too.
+        most: rows without label at most.
+    """
+    told_RC = teacher.targets(owner.folds_R, fold=fold, regression=owner.regression)
+    aligned, labelled = teacher.aligned, owner.labelled
+    mixed = config.label_share * owner.targets_RC + (1 - config.label_share) * told_RC
+    targets_RC = torch.where(
+        labelled[:, None], torch.where(aligned[:, None], mixed, owner.targets_RC), told_RC
+    )
+    rng = generator(seed, "student rows")
+    order = torch.randperm(len(labelled), generator=rng)
+    extra = order[(aligned & ~labelled)[order]][:most]
+    known = order[labelled[order] & (owner.folds_R[order] != (NO_FOLD if fold is None else fold))]
+    chosen = torch.cat([known, extra])
+    chosen = chosen[torch.randperm(len(chosen), generator=rng)]
+    folds = torch.full((len(chosen),), NO_FOLD)
+    folds[: min(4000, max(1, round(config.stop_share * len(chosen))))] = 0
+    return Rows(owner.x_RF[chosen], targets_RC[chosen], folds, regression=owner.regression)
+
+
+def distil(
+    owner: Owner,
+    teacher: Teacher,
+    alone: Fitted,
+    config: DistilConfig,
+    *,
+    seed: int,
+    learners: Mapping[str, Learner] = LEARNERS,
+) -> Distilled:
+    """The solo model.
+
+    Args:
+        owner: rows and labels.
+        teacher: of ``choose_teacher``.
+        alone: fitted on ``owner.labelled_rows()``, or on the same rows with some folds taken as
+            ``NO_FOLD``: only rows that it has held out are judged.
+        config: how.
+        seed: of all that is drawn.
+        learners: name -> student.
+    """
+    own_RC = torch.full(owner.targets_RC.shape, torch.nan)
+    own_RC[owner.labelled] = alone.held_out_NC
+    judged = ~own_RC.isnan().any(dim=1)
+    folds = sorted(set(owner.folds_R[judged].tolist()))
+    candidates = {ALONE: own_RC[judged]}
+
+    def student_of(name: str, fold: int) -> Fitted:
+        fold_seed = derive_seed(seed, "gate", str(fold))
+        rows = student_rows(
+            owner, teacher, config, seed=fold_seed, fold=fold, most=config.judge_rows
+        )
+        return learners[name].fit(rows, seed=fold_seed, encode_on=owner.x_RF)
+
+    # All students learn from the same rows, so what they say of those that stopped them ranks them:
+    # thousands of soft targets, where there are few labels.
+    first = {name: student_of(name, folds[0]) for name in config.students}
+    ranking = {name: student.settings["loss"] for name, student in first.items()}
+    chosen = min(ranking, key=lambda name: ranking[name])
+    held_out_RC = torch.full(owner.targets_RC.shape, torch.nan)
+    for fold in folds:
+        student = first[chosen] if fold == folds[0] else student_of(chosen, fold)
+        own = judged & (owner.folds_R == fold)
+        held_out_RC[own] = student.outputs(owner.x_RF[own])
+    candidates[chosen] = held_out_RC[judged]
+    if config.blend:
+        candidates[f"{chosen}+{ALONE}"] = mean_outputs(
+            torch.stack([held_out_RC[judged], own_RC[judged]]), regression=owner.regression
+        )
+    targets = owner.targets_RC[judged]
+    row_losses_of, temperatures = {}, {}
+    for name, outputs in candidates.items():
+        temperature = 1.0 if owner.regression else fitting_temperature(outputs, targets)
+        temperatures[name] = temperature
+        row_losses_of[name] = row_losses(
+            outputs / temperature, targets, regression=owner.regression
+        ).double()
+    losses = {name: float(each.mean()) for name, each in row_losses_of.items()}
+    best = min((name for name in losses if name != ALONE), key=lambda name: losses[name])
+    gains = row_losses_of[ALONE] - row_losses_of[best]
+    gain = float(gains.mean())
+    error = float(gains.std()) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
+    pays = gain > config.gate * error
+    settings: dict[str, Any] = {
+        "teacher": teacher.name,
+        "teacher_temperature": teacher.temperature,
+        "students": ranking,
+        "best": best,
+    }
+    if not pays:
+        return Distilled(alone, False, ALONE, losses, gain, error, settings)
+    rows = student_rows(owner, teacher, config, seed=seed)
+    student = learners[best.removesuffix(f"+{ALONE}")].fit(rows, seed=seed, encode_on=owner.x_RF)
+    models = [student, alone] if best.endswith(ALONE) else [student]
+    spec = EnsembleSpec(
+        tuple(model.spec for model in models),
+        student.spec.num_outputs,
+        owner.regression,
+        temperatures[best],
+    )
+    held_out_RC = torch.full(owner.targets_RC.shape, torch.nan)
+    held_out_RC[judged] = candidates[best] / temperatures[best]
+    solo = Fitted(
+        best,
+        spec,
+        spec.around([model.network for model in models]),
+        held_out_RC[owner.labelled],
+        {**student.settings, **settings},
+    )
+    return Distilled(solo, True, best, losses, gain, error, settings)

@@ -1,0 +1,133 @@
+"""Logistic regression, or ridge: the penalty is chosen on held-out rows.
+
+    minimise  sum_i w_i loss(x_i W + b, t_i) / sum_i w_i + penalty / 2 ||W||^2
+
+The intercept is not penalised. By L-BFGS (SciPy), from the strongest penalty to the weakest, each
+from the last one's weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dovetail.models.learners.base import Fitted
+from dovetail.models.learners.linear_model import LinearSpec
+from dovetail.models.learners.rows import Rows, fitting_temperature, mean_loss
+from dovetail.models.learners.specs import EnsembleSpec
+
+_PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """The learner.
+
+    Attributes:
+        penalties: to choose from, strongest first.
+        max_iterations: of L-BFGS, a penalty.
+    """
+
+    name: ClassVar[str] = "linear"
+
+    penalties: tuple[float, ...] = _PENALTIES
+    max_iterations: int = 200
+
+    def fit(self, rows: Rows, *, seed: int, encode_on: Tensor | None = None) -> Fitted:
+        """Trains on each fold's rows, and with the best penalty on all rows; nothing is drawn."""
+        outputs_PNC = torch.full((len(self.penalties), *rows.targets_NC.shape), torch.nan)
+        for fold in range(rows.num_folds):
+            held_out = rows.folds_N == fold
+            path = self._path(rows, ~held_out, self.penalties)
+            for place, weights in enumerate(path):
+                outputs_PNC[place, held_out] = _outputs(rows.x_NF[held_out], weights)
+        losses, temperatures = [], []
+        for outputs_NC in outputs_PNC:
+            temperature = 1.0
+            if not rows.regression:
+                judged = rows.folds_N >= 0
+                temperature = fitting_temperature(
+                    outputs_NC[judged], rows.targets_NC[judged], rows.weights()[judged]
+                )
+            temperatures.append(temperature)
+            losses.append(
+                mean_loss(
+                    outputs_NC / temperature,
+                    rows.targets_NC,
+                    regression=rows.regression,
+                    weights_N=rows.weights(),
+                )
+            )
+        best = int(np.argmin(losses))
+        everywhere = torch.ones(len(rows.x_NF), dtype=torch.bool)
+        # The path up to the chosen penalty, as the folds' models took it.
+        weights = self._path(rows, everywhere, self.penalties[: best + 1])[-1]
+        member = LinearSpec(rows.x_NF.shape[1], rows.num_outputs)
+        with torch.random.fork_rng(devices=[]):
+            module = member.build()
+        with torch.no_grad():
+            module.weight.copy_(torch.from_numpy(weights[:-1].T))
+            module.bias.copy_(torch.from_numpy(weights[-1]))
+        spec = EnsembleSpec(
+            (member,), rows.num_outputs, rows.regression, temperature=temperatures[best]
+        )
+        return Fitted(
+            self.name,
+            spec,
+            spec.around([module]),
+            outputs_PNC[best] / temperatures[best],
+            {"penalty": self.penalties[best], "loss": losses[best]},
+        )
+
+    def _path(self, rows: Rows, train: Tensor, penalties: Sequence[float]) -> list[np.ndarray]:
+        """(F + 1, C) weights for each penalty; the last row is the intercept."""
+        from scipy.optimize import minimize  # type: ignore[import-untyped]
+
+        # Double throughout: L-BFGS' line search stops early on rounding.
+        x = rows.x_NF[train].double().numpy()
+        targets = rows.targets_NC[train].double().numpy()
+        shares = rows.weights()[train].double().numpy()
+        shares = shares / shares.sum()
+        shape = (x.shape[1] + 1, targets.shape[1])
+
+        def loss_and_gradient(flat: np.ndarray, penalty: float) -> tuple[float, np.ndarray]:
+            weights = flat.reshape(shape)
+            outputs = x @ weights[:-1] + weights[-1]
+            if rows.regression:
+                error = outputs - targets
+                loss = 0.5 * float((shares[:, None] * error**2).sum())
+            else:
+                outputs -= outputs.max(axis=1, keepdims=True)
+                exponents = np.exp(outputs)
+                totals = exponents.sum(axis=1, keepdims=True)
+                error = exponents / totals * targets.sum(axis=1, keepdims=True) - targets
+                loss = float((shares[:, None] * targets * (np.log(totals) - outputs)).sum())
+            error *= shares[:, None]
+            gradient = np.empty(shape)
+            gradient[:-1] = x.T @ error + penalty * weights[:-1]
+            gradient[-1] = error.sum(axis=0)
+            return loss + 0.5 * penalty * float((weights[:-1] ** 2).sum()), gradient.ravel()
+
+        flat = np.zeros(shape[0] * shape[1])
+        path = []
+        for penalty in penalties:
+            flat = minimize(
+                loss_and_gradient,
+                flat,
+                args=(penalty,),
+                jac=True,
+                method="L-BFGS-B",
+                options={"maxiter": self.max_iterations, "ftol": 1e-8, "gtol": 1e-6},
+            ).x
+            path.append(flat.reshape(shape).copy())
+        return path
+
+
+def _outputs(x_NF: Tensor, weights: np.ndarray) -> Tensor:
+    weights_FC = torch.from_numpy(weights).float()
+    return nn.functional.linear(x_NF, weights_FC[:-1].T, weights_FC[-1])

@@ -1,0 +1,141 @@
+"""What every learner learns from: encoded rows, soft targets, folds.
+
+A learner sees encoded rows and soft targets; hard labels are targets of zeros and ones. It is
+trained fold by fold, so that each row that is in a fold gets outputs of models that did not see
+it: from these everything is chosen, never from test rows.
+
+Letters: N rows, F features (as ``TableEncoder`` gives them), C outputs (a logit per class, or one
+standardised value), K folds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dovetail.errors import DataError
+
+#: The fold of a row that trains every fold's model and is never held out.
+NO_FOLD = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What is learnt from.
+
+    Attributes:
+        x_NF: features.
+        targets_NC: probabilities of each class, or (N, 1) standardised values.
+        folds_N: int64, the fold that holds the row out, or ``NO_FOLD``.
+        weights_N: how much a row counts; 1 for all if None.
+        regression: whether the targets are values.
+
+    Raises:
+        DataError: lengths that differ, no fold, or a fold that leaves no row to train on.
+    """
+
+    x_NF: Tensor
+    targets_NC: Tensor
+    folds_N: Tensor
+    weights_N: Tensor | None = None
+    regression: bool = False
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.x_NF), len(self.targets_NC), len(self.folds_N)}
+        if self.weights_N is not None:
+            lengths.add(len(self.weights_N))
+        if len(lengths) > 1:
+            raise DataError(
+                f"features, targets, folds and weights differ in rows: {sorted(lengths)}"
+            )
+        if self.num_folds < 1:
+            raise DataError("no row is held out: give at least one row a fold of 0 or more")
+        for fold in range(self.num_folds):
+            held_out = int((self.folds_N == fold).sum())
+            if not 0 < held_out < len(self.x_NF):
+                raise DataError(
+                    f"fold {fold} holds out {held_out} of {len(self.x_NF)} rows; each fold needs "
+                    "rows to hold out and rows to train on"
+                )
+
+    @property
+    def num_folds(self) -> int:
+        return int(self.folds_N.max()) + 1 if len(self.folds_N) else 0
+
+    @property
+    def num_outputs(self) -> int:
+        return self.targets_NC.shape[1]
+
+    def weights(self) -> Tensor:
+        """(N,) float32."""
+        return torch.ones(len(self.x_NF)) if self.weights_N is None else self.weights_N.float()
+
+
+def hard_targets(labels_N: Tensor, num_outputs: int, *, regression: bool) -> Tensor:
+    """(N, C) targets of class indices, or (N, 1) of values."""
+    if regression:
+        return labels_N.float()[:, None]
+    return nn.functional.one_hot(labels_N.long(), num_outputs).float()
+
+
+def make_folds(labels_N: Tensor, num_folds: int, *, seed: int, regression: bool = False) -> Tensor:
+    """(N,) folds of even size and, for classes, of even shares of each class.
+
+    A class's rows are dealt to the folds in turn, each class going on where the last one stopped,
+    so that a class with fewer rows than folds is no error.
+
+    Raises:
+        DataError: fewer rows than folds.
+    """
+    if len(labels_N) < num_folds or num_folds < 2:
+        raise DataError(
+            f"{len(labels_N)} labelled rows cannot be dealt to {num_folds} folds; label more rows"
+        )
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(labels_N))
+    if not regression:
+        order = order[np.argsort(labels_N.numpy()[order], kind="stable")]
+    folds = np.empty(len(labels_N), dtype=np.int64)
+    folds[order] = np.arange(len(labels_N)) % num_folds
+    return torch.from_numpy(folds)
+
+
+def first_fold_only(folds_N: Tensor) -> Tensor:
+    """The same folds where the rows of all but fold 0 always train: one model instead of K."""
+    return torch.where(folds_N == 0, 0, NO_FOLD)
+
+
+def row_losses(outputs: Tensor, targets: Tensor, *, regression: bool) -> Tensor:
+    """(...,) cross-entropy or squared error of (..., C) outputs."""
+    if regression:
+        return (outputs - targets).square().sum(dim=-1)
+    return -(targets * outputs.log_softmax(dim=-1)).sum(dim=-1)
+
+
+def mean_loss(
+    outputs_NC: Tensor, targets_NC: Tensor, *, regression: bool, weights_N: Tensor | None = None
+) -> float:
+    """The weighted mean over the rows that have outputs; infinity where none has."""
+    judged = ~outputs_NC.isnan().any(dim=1)
+    losses = row_losses(outputs_NC[judged], targets_NC[judged], regression=regression).double()
+    weights = torch.ones_like(losses) if weights_N is None else weights_N[judged].double()
+    total = float(weights.sum())
+    return float((losses * weights).sum()) / total if total else math.inf
+
+
+def fitting_temperature(
+    outputs_NC: Tensor, targets_NC: Tensor, weights_N: Tensor | None = None
+) -> float:
+    """The T at which ``outputs / T`` have the least cross-entropy (Guo et al. 2017, Sec. 4.2).
+
+    On a grid of 41 between a fifth and five: more exact than so few rows can say.
+    """
+    grid = torch.logspace(math.log10(0.2), math.log10(5), 41).tolist()
+    losses = [
+        mean_loss(outputs_NC / t, targets_NC, regression=False, weights_N=weights_N) for t in grid
+    ]
+    return float(grid[int(np.argmin(losses))])

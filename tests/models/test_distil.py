@@ -1,0 +1,208 @@
+"""A student learns what the partner's columns say, and the gate keeps the own model where not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from dovetail.errors import ConfigError, DataError
+from dovetail.models.learners import (
+    NO_FOLD,
+    Fitted,
+    Learner,
+    Linear,
+    Network,
+    StackedConfig,
+    hard_targets,
+    make_folds,
+)
+from dovetail.models.learners.distil import (
+    ALONE,
+    DistilConfig,
+    Owner,
+    Teacher,
+    choose_teacher,
+    distil,
+    student_rows,
+)
+from dovetail.models.learners.teacher import fit_teachers
+
+LEARNERS: dict[str, Learner] = {
+    "linear": Linear(penalties=(0.1, 0.01)),
+    "network": Network(StackedConfig(bins=4, max_steps=300)),
+}
+CONFIG = DistilConfig(students=("linear", "network"))
+TEACHERS = {"network": StackedConfig(max_steps=300, bins=4)}
+
+
+def made(rows: int = 400, labels: int = 60, *, folds: int = 3) -> Owner:
+    """An owner of four numbers, of which two tell the class a little."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, 4, generator=rng)
+    noise = torch.randn(rows, generator=rng)
+    classes = (x[:, 0] - x[:, 1] + noise > 0).long()
+    folds_R = torch.full((rows,), NO_FOLD)
+    folds_R[:labels] = make_folds(classes[:labels], folds, seed=0)
+    return Owner(x, hard_targets(classes, 2, regression=False), folds_R)
+
+
+def outputs_of(owner: Owner, probabilities: Tensor) -> Tensor:
+    """(K, R, C) logits of a teacher all of whose folds say the same."""
+    return probabilities.log().expand(owner.num_folds, *probabilities.shape).clone()
+
+
+def alone_of(owner: Owner) -> Fitted:
+    return LEARNERS["linear"].fit(owner.labelled_rows(), seed=0)
+
+
+def test_a_labelled_row_is_taught_by_members_that_did_not_see_its_label() -> None:
+    owner = made(10, 4, folds=2)
+    outputs = torch.zeros(2, 10, 2)
+    outputs[0, :, 1], outputs[1, :, 1] = 1.0, 3.0
+    teacher = Teacher("t", outputs)
+    told = teacher.targets(owner.folds_R, fold=None, regression=False)
+    for row in range(4):
+        own = outputs[owner.folds_R[row], row].softmax(dim=0)
+        assert torch.allclose(told[row], own)
+    everyone = outputs.softmax(dim=-1).mean(dim=0)
+    assert torch.allclose(told[4:], everyone[4:])
+
+
+def test_targets_mix_label_and_teacher_as_stated() -> None:
+    owner = made(40, 20, folds=2)
+    outputs = outputs_of(owner, torch.tensor([0.3, 0.7]).repeat(40, 1))
+    outputs[:, 15:20] = torch.nan  # labelled, not shared
+    outputs[:, 35:] = torch.nan  # neither
+    teacher = Teacher("t", outputs)
+    rows = student_rows(owner, teacher, DistilConfig(label_share=0.25), seed=0)
+    place = {tuple(x.tolist()): i for i, x in enumerate(owner.x_RF)}
+    seen = set()
+    for x, target in zip(rows.x_NF, rows.targets_NC, strict=True):
+        row = place[tuple(x.tolist())]
+        seen.add(row)
+        told, label = torch.tensor([0.3, 0.7]), owner.targets_RC[row]
+        expected = 0.25 * label + 0.75 * told
+        if row >= 15:
+            expected = label if row < 20 else told
+        assert torch.allclose(target, expected)
+    assert seen == set(range(35))
+
+
+def test_the_gates_student_sees_neither_label_nor_partner_of_the_rows_that_judge_it() -> None:
+    owner = made()
+    held_out = (owner.folds_R == 1).nonzero().flatten()
+    told = torch.full((400, 2), 0.5)
+    one = Teacher("t", outputs_of(owner, told))
+    other_told = one.outputs_KRC.clone()
+    other_told[:, held_out] = torch.tensor([5.0, -5.0])  # what the teacher says of those rows
+    other_told[0] += torch.tensor([2.0, 0.0])  # the members that saw their labels
+    targets = owner.targets_RC.clone()
+    targets[held_out] = targets[held_out].flip(1)
+    other = Owner(owner.x_RF, targets, owner.folds_R)
+    rows = student_rows(owner, one, CONFIG, seed=0, fold=1)
+    same = student_rows(other, Teacher("t", other_told), CONFIG, seed=0, fold=1)
+    assert torch.equal(rows.x_NF, same.x_NF)
+    assert torch.equal(rows.targets_NC, same.targets_NC)
+
+
+def test_a_partner_of_noise_changes_nothing_or_little() -> None:
+    """A teacher that is wrong is not followed: the gate keeps the very model."""
+    owner = made(400, 120)
+    wrong = owner.targets_RC.flip(1) * 0.8 + 0.1
+    alone = alone_of(owner)
+    done = distil(
+        owner, Teacher("t", outputs_of(owner, wrong)), alone, CONFIG, seed=0, learners=LEARNERS
+    )
+    assert not done.pays
+    assert done.choice == ALONE
+    assert done.solo is alone
+    assert done.gain < 0
+
+
+def test_a_strict_gate_keeps_the_own_model() -> None:
+    owner = made(400, 60)
+    truth = owner.targets_RC * 0.9 + 0.05
+    teacher = Teacher("t", outputs_of(owner, truth))
+    config = DistilConfig(students=("linear",), gate=1000.0)
+    done = distil(owner, teacher, alone_of(owner), config, seed=0, learners=LEARNERS)
+    assert done.gain > 0
+    assert done.choice == ALONE
+
+
+def test_distilling_the_lower_half_of_digits_beats_the_upper_half_alone() -> None:
+    data = load_digits()
+    x = torch.from_numpy(data.data).float()
+    x = (x - x.mean(dim=0)) / x.std(dim=0).clamp(min=0.1)
+    classes = torch.from_numpy(data.target)
+    upper, lower = x[:, :32], x[:, 32:]
+    train, test = slice(0, 1000), slice(1000, None)
+    folds = torch.full((1000,), NO_FOLD)
+    folds[:80] = make_folds(classes[:80], 3, seed=0)
+    owner = Owner(upper[train], hard_targets(classes[train], 10, regression=False), folds)
+    alone = LEARNERS["linear"].fit(owner.labelled_rows(), seed=0, encode_on=owner.x_RF)
+    teachers = fit_teachers([upper[train], lower[train]], owner, seed=0, configs=TEACHERS)
+    outputs = {n: t.fold_outputs([upper[train], lower[train]]) for n, t in teachers.items()}
+    teacher = choose_teacher(outputs, owner)
+    done = distil(owner, teacher, alone, CONFIG, seed=0, learners=LEARNERS)
+
+    def accuracy(fitted: Fitted) -> float:
+        said = fitted.probabilities(upper[test]).argmax(dim=1)
+        return float((said == classes[test]).float().mean())
+
+    assert done.pays
+    assert accuracy(done.solo) > accuracy(alone) + 0.04
+    assert done.solo.held_out_NC.shape == (80, 10)
+
+
+def test_values_are_distilled_too() -> None:
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(600, 3, generator=rng)
+    partner = torch.randn(600, 3, generator=rng)
+    values = x[:, 0] + 3 * partner[:, 0]
+    folds = torch.full((600,), NO_FOLD)
+    folds[:40] = make_folds(values[:40], 2, seed=0, regression=True)
+    targets = hard_targets(values, 1, regression=True)
+    owner = Owner(x, targets, folds, regression=True)
+    alone = LEARNERS["linear"].fit(owner.labelled_rows(), seed=0)
+    linear = {"linear": StackedConfig(widths=(), bins=0, learning_rate=0.05, weight_decay=0.01)}
+    teachers = fit_teachers([x, partner], owner, seed=0, configs=linear)
+    teacher = choose_teacher({"linear": teachers["linear"].fold_outputs([x, partner])}, owner)
+    config = DistilConfig(students=("linear",))
+    done = distil(owner, teacher, alone, config, seed=0, learners=LEARNERS)
+
+    def error(fitted: Fitted) -> float:
+        return float((fitted.outputs(x)[40:, 0] - x[40:, 0]).square().mean())
+
+    assert done.pays
+    assert error(done.solo) < 0.5 * error(alone)
+
+
+def test_the_teacher_is_the_one_with_the_least_held_out_loss_and_calibrated() -> None:
+    owner = made(4000, 4000)
+    right = (owner.targets_RC[:, 1] * 2 - 1)[:, None] * torch.tensor([-0.5, 0.5])
+    generator = torch.Generator().manual_seed(1)
+    wrong_way = torch.rand(4000, 1, generator=generator) < 0.2
+    said = torch.where(wrong_way, -right, right)  # right in four of five: log odds of log 4
+    outputs = {
+        "loud": 4 * outputs_of(owner, said.softmax(dim=1)),
+        "none": 0 * outputs_of(owner, said.softmax(dim=1)),
+    }
+    teacher = choose_teacher({"loud": outputs["loud"]}, owner)
+    told = teacher.targets(owner.folds_R, fold=None, regression=False)
+    assert float(told.max()) == pytest.approx(0.8, abs=0.03)
+    assert choose_teacher(outputs, owner).name in {"loud", "mean"}
+
+
+def test_a_teacher_of_no_labelled_row_is_told() -> None:
+    owner = made(40, 10, folds=2)
+    outputs = outputs_of(owner, torch.full((40, 2), 0.5))
+    outputs[:, :10] = torch.nan
+    with pytest.raises(DataError, match="no row is both labelled and shared"):
+        choose_teacher({"t": outputs}, owner)
+
+
+def test_a_student_that_there_is_not_is_told() -> None:
+    with pytest.raises(ConfigError, match="students are one or more of linear, boosting, network"):
+        DistilConfig(students=("forest",))

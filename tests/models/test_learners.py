@@ -1,0 +1,446 @@
+"""Learners of the label owner: soft targets, folds, and models that load as they were saved."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+from sklearn.linear_model import LogisticRegression, Ridge
+from torch import Tensor
+
+from dovetail.data import Classification, Regression, TableEncoder, table_from_arrays
+from dovetail.errors import DataError, ModelError
+from dovetail.models import Model, load
+from dovetail.models.learners import (
+    LEARNERS,
+    NO_FOLD,
+    Best,
+    Boosting,
+    Fitted,
+    Learner,
+    Linear,
+    Network,
+    Rows,
+    StackedConfig,
+    Trees,
+    first_fold_only,
+    fit_stacked,
+    hard_targets,
+    make_folds,
+)
+from dovetail.models.learners.boosting import FEW_ROWS
+from dovetail.models.learners.boosting_model import BoostedTrees, BoostingSpec
+from dovetail.models.learners.encoding import PiecewiseLinear
+from dovetail.models.learners.rows import fitting_temperature, mean_loss
+from dovetail.models.learners.specs import EnsembleSpec
+
+#: Small and quick, of every kind.
+QUICK: dict[str, Learner] = {
+    "linear": Linear(penalties=(0.1, 0.01)),
+    "boosting": Boosting(trees=FEW_ROWS[:1], max_rounds=30),
+    "network": Network(StackedConfig(widths=(8, 4), bins=4, max_steps=60)),
+}
+each_learner = pytest.mark.parametrize("learner", QUICK.values(), ids=QUICK)
+
+
+def standardised(x: np.ndarray) -> Tensor:
+    scale = x.std(axis=0)
+    return torch.from_numpy((x - x.mean(axis=0)) / np.where(scale > 0, scale, 1)).float()
+
+
+def digits(rows: int = 240) -> tuple[Tensor, Tensor]:
+    """Features and classes of the first digits."""
+    data = load_digits()
+    return standardised(data.data)[:rows], torch.from_numpy(data.target[:rows])
+
+
+def cancer(rows: int = 200) -> tuple[Tensor, Tensor]:
+    """Two classes."""
+    data = load_breast_cancer()
+    return standardised(data.data)[:rows], torch.from_numpy(data.target[:rows])
+
+
+def rows_of(x: Tensor, classes: Tensor, num_folds: int = 2) -> Rows:
+    targets = hard_targets(classes, int(classes.max()) + 1, regression=False)
+    return Rows(x, targets, make_folds(classes, num_folds, seed=0))
+
+
+def accuracy(outputs: Tensor, classes: Tensor) -> float:
+    return float((outputs.argmax(dim=1) == classes).float().mean())
+
+
+@each_learner
+def test_held_out_rows_and_new_rows_are_predicted_above_chance(learner: Learner) -> None:
+    x, classes = digits(600)
+    rows = rows_of(x[:400], classes[:400])
+    fitted = learner.fit(rows, seed=0)
+    assert accuracy(fitted.held_out_NC, classes[:400]) > 0.6
+    assert accuracy(fitted.outputs(x[400:]), classes[400:]) > 0.6
+
+
+@each_learner
+def test_the_same_seed_gives_the_same_model(learner: Learner) -> None:
+    x, classes = cancer()
+    rows = rows_of(x, classes)
+    one, two = learner.fit(rows, seed=3), learner.fit(rows, seed=3)
+    assert torch.equal(one.outputs(x), two.outputs(x))
+
+
+@each_learner
+def test_rows_are_predicted_one_by_one_as_together(learner: Learner) -> None:
+    x, classes = cancer(80)
+    fitted = learner.fit(rows_of(x, classes), seed=0)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    together = fitted.outputs(x)
+    assert torch.allclose(fitted.outputs(x[order]), together[order], atol=1e-5)
+    assert torch.allclose(fitted.outputs(x[7:8]), together[7:8], atol=1e-5)
+    assert fitted.outputs(x[:0]).shape == (0, 2)
+
+
+@each_learner
+@pytest.mark.parametrize("regression", [False, True], ids=["classes", "values"])
+def test_a_saved_model_is_loaded_as_it_was(
+    learner: Learner, regression: bool, tmp_path: Path
+) -> None:
+    table = table_from_arrays(
+        "clients",
+        {
+            "age": np.array([31.0, 44.0, np.nan, 58.0, 23.0, 61.0, 35.0, 47.0] * 8),
+            "job": np.array(["clerk", "cook", "clerk", "smith"] * 16, dtype=object),
+        },
+    )
+    encoder = TableEncoder.fit(table, ["age", "job"], party="bank")
+    x = encoder.transform(table)
+    labels = (x[:, 0] + 0.1 * torch.arange(64).remainder(3)).float()
+    classes = (labels > 0).long() + (labels > 1).long()
+    task = Regression(2.0, 3.0) if regression else Classification(("low", "mid", "high"))
+    truth = labels if regression else classes
+    rows = Rows(
+        x,
+        hard_targets(truth, task.num_outputs, regression=regression),
+        make_folds(truth, 2, seed=0, regression=regression),
+        regression=regression,
+    )
+    fitted = learner.fit(rows, seed=0)
+    shapes, inputs = {"own": (encoder.num_features,)}, {"own": encoder}
+    model = Model("bank", task, fitted.network, fitted.spec, shapes, inputs, {"seed": 0})
+    loaded = load(model.save(tmp_path / "bank"))
+    before, after = model.predict(x), loaded.predict(x)
+    assert before.values.tolist() == after.values.tolist()
+    if not regression:
+        assert before.probabilities is not None
+        assert after.probabilities is not None
+        assert np.array_equal(before.probabilities, after.probabilities)
+        expected = torch.from_numpy(before.probabilities)
+        assert torch.allclose(fitted.probabilities(x), expected, atol=1e-6)
+    assert loaded.spec == model.spec
+    assert {path.suffix for path in (tmp_path / "bank").iterdir()} == {".json", ".safetensors"}
+
+
+@each_learner
+def test_rows_of_no_fold_train_and_are_never_held_out(learner: Learner) -> None:
+    x, classes = cancer()
+    rows = rows_of(x, classes)
+    folds = rows.folds_N.clone()
+    folds[:50] = NO_FOLD
+    fitted = learner.fit(Rows(x, rows.targets_NC, folds), seed=0)
+    assert fitted.held_out_NC[:50].isnan().all()
+    assert fitted.held_out_NC[50:].isfinite().all()
+
+
+@each_learner
+def test_one_fold_ends_in_a_model_of_all_rows(learner: Learner) -> None:
+    x, classes = cancer()
+    rows = rows_of(x, classes)
+    single = Rows(x, rows.targets_NC, first_fold_only(rows.folds_N))
+    fitted = learner.fit(single, seed=0)
+    assert accuracy(fitted.outputs(x), classes) > 0.9
+    held_out = fitted.held_out_NC[rows.folds_N == 0]
+    assert not torch.allclose(fitted.outputs(x[rows.folds_N == 0]), held_out, atol=1e-3)
+
+
+@each_learner
+def test_a_held_out_label_does_not_reach_the_outputs_of_its_row(learner: Learner) -> None:
+    """Only through what is chosen by all held-out rows, which one row of 200 does not change."""
+    x, classes = cancer()
+    rows = rows_of(x, classes)
+    flipped = rows.targets_NC.clone()
+    flipped[17] = flipped[17].flip(0)
+    one = learner.fit(rows, seed=0).held_out_NC[17].softmax(dim=0)
+    two = learner.fit(Rows(x, flipped, rows.folds_N), seed=0).held_out_NC[17].softmax(dim=0)
+    assert torch.allclose(one, two, atol=0.1)
+
+
+@each_learner
+def test_soft_targets_are_learnt_as_the_shares_they_are(learner: Learner) -> None:
+    """On rows of two kinds, the model says each kind's own probability."""
+    x = torch.tensor([[1.0], [-1.0]]).repeat(200, 1)
+    targets = torch.tensor([[0.8, 0.2], [0.4, 0.6]]).repeat(200, 1)
+    rows = Rows(x, targets, torch.arange(400) // 2 % 2)
+    lasting = {
+        "linear": Linear(penalties=(1e-4,)),
+        "boosting": Boosting(trees=FEW_ROWS[:1]),
+        "network": Network(StackedConfig(widths=(8, 4), max_steps=2000, weight_decay=0.0)),
+    }[learner.name]
+    said = lasting.fit(rows, seed=0).probabilities(x[:2])
+    assert torch.allclose(said, targets[:2], atol=0.02)
+
+
+def test_a_soft_target_is_its_row_once_for_each_class_with_that_weight() -> None:
+    """Linear: the same minimum. Counted weights stand for rows, which trees are grown by."""
+    x, _ = cancer(120)
+    p = torch.sigmoid(x[:, 0])
+    soft = Rows(x, torch.stack([1 - p, p], dim=1), torch.arange(120) % 2)
+    doubled = Rows(
+        torch.cat([x, x]),
+        torch.eye(2).repeat_interleave(120, dim=0),
+        soft.folds_N.repeat(2),
+        torch.cat([1 - p, p]),
+    )
+    learner = Linear(penalties=(0.1,), max_iterations=1000)
+    one, two = learner.fit(soft, seed=0), learner.fit(doubled, seed=0)
+    assert torch.allclose(one.probabilities(x), two.probabilities(x), atol=2e-3)
+
+
+def test_the_linear_learner_is_scikit_learns_logistic_regression() -> None:
+    x, classes = digits(200)
+    rows = rows_of(x, classes)
+    penalty = 0.05
+    fitted = Linear(penalties=(penalty,), max_iterations=2000).fit(rows, seed=0)
+    theirs = LogisticRegression(C=1 / (penalty * len(x)), max_iter=2000, tol=1e-8)
+    theirs.fit(x.numpy(), classes.numpy())
+    ours = (fitted.outputs(x) * fitted.spec.temperature).softmax(dim=1)
+    assert np.allclose(ours.numpy(), theirs.predict_proba(x.numpy()), atol=5e-3)
+
+
+def test_the_linear_learner_of_values_is_ridge() -> None:
+    data = load_diabetes()
+    x, values = standardised(data.data), standardised(data.target[:, None])[:, 0]
+    targets = hard_targets(values, 1, regression=True)
+    rows = Rows(x, targets, make_folds(values, 3, seed=0, regression=True), regression=True)
+    fitted = Linear(penalties=(0.02,)).fit(rows, seed=0)
+    theirs = Ridge(alpha=0.02 * len(x)).fit(x.numpy(), values.numpy())
+    assert np.allclose(fitted.outputs(x)[:, 0].numpy(), theirs.predict(x.numpy()), atol=2e-3)
+
+
+def test_boosting_with_hard_targets_is_lightgbms_own_objective() -> None:
+    import lightgbm
+
+    x, classes = cancer(160)
+    rows = rows_of(x, classes)
+    trees = Trees(
+        num_leaves=4,
+        min_data_in_leaf=5,
+        learning_rate=0.1,
+        feature_fraction=1.0,
+        lambda_l2=1.0,
+    )
+    one_fold = Rows(x, rows.targets_NC, first_fold_only(rows.folds_N))
+    fitted = Boosting(trees=(trees,), max_rounds=15, patience=15).fit(one_fold, seed=0)
+    member = next(m for m in fitted.network.modules() if isinstance(m, BoostedTrees))
+    num_rounds = member.text().count("\nTree=")
+    theirs = lightgbm.train(
+        {
+            "objective": "binary",
+            "boost_from_average": False,
+            "num_leaves": 4,
+            "min_data_in_leaf": 5,
+            "learning_rate": 0.1,
+            "lambda_l2": 1.0,
+            "min_sum_hessian_in_leaf": 1e-3,
+            "bagging_fraction": 0.8,
+            "bagging_freq": 1,
+            "max_bin": 127,
+            "num_threads": 1,
+            "deterministic": True,
+            "force_row_wise": True,
+            "seed": 0,
+            "verbosity": -1,
+        },
+        lightgbm.Dataset(
+            x.numpy(), classes.numpy(), init_score=np.full(len(x), float(member.start_S))
+        ),
+        num_rounds,
+    )
+    with torch.no_grad():
+        ours = member(x)[:, 1] - member.start_S
+    assert np.allclose(ours.numpy(), theirs.predict(x.numpy(), raw_score=True), atol=1e-4)
+
+
+def test_a_row_of_weight_two_counts_as_two_rows() -> None:
+    x, classes = cancer(100)
+    rows = rows_of(x, classes)
+    weights = torch.ones(100)
+    weights[:30] = 2
+    weighted = replace(rows, weights_N=weights)
+    twice = Rows(
+        torch.cat([x, x[:30]]),
+        torch.cat([rows.targets_NC, rows.targets_NC[:30]]),
+        torch.cat([rows.folds_N, rows.folds_N[:30]]),
+    )
+    learner = Linear(penalties=(0.1,))
+    one, two = learner.fit(weighted, seed=0), learner.fit(twice, seed=0)
+    assert torch.allclose(one.outputs(x), two.outputs(x), atol=1e-2)
+
+
+def test_best_is_the_learner_with_the_least_held_out_loss() -> None:
+    x, classes = digits()
+    rows = rows_of(x, classes)
+    singles = [learner.fit(rows, seed=0) for learner in QUICK.values()]
+    best = Best(tuple(QUICK.values())).fit(rows, seed=0)
+    losses = {
+        each.learner: mean_loss(each.held_out_NC, rows.targets_NC, regression=False)
+        for each in singles
+    }
+    assert best.learner == min(losses, key=lambda name: losses[name])
+
+
+def test_a_party_can_name_every_learner() -> None:
+    assert {name: learner.name for name, learner in LEARNERS.items()} == {
+        name: name for name in ("linear", "boosting", "network")
+    }
+
+
+def test_members_trained_at_once_are_those_trained_one_by_one() -> None:
+    """A member sees its own fold's rows only: rows that no member of a fold trains do not count."""
+    x, classes = cancer(120)
+    rows = rows_of(x, classes)
+    config = StackedConfig(widths=(6, 3), bins=4, max_steps=20, patience=1000)
+    both = fit_stacked([x], rows, config, seed=0, steps=20)
+    again = fit_stacked([x], replace(rows, targets_NC=rows.targets_NC), config, seed=0, steps=20)
+    one, two = both.member_outputs([x]), again.member_outputs([x])
+    assert torch.equal(one, two)
+    assert not torch.allclose(one[0], one[1])
+
+
+def test_two_parties_without_hidden_layers_are_one_party_with_both_columns() -> None:
+    x, classes = cancer(120)
+    rows = rows_of(x, classes)
+    config = StackedConfig(widths=(), bins=0, learning_rate=0.05, max_steps=40)
+    split = fit_stacked([x[:, :10], x[:, 10:]], rows, config, seed=0)
+    pooled = fit_stacked([x], rows, config, seed=0)
+    apart, joint = split.member_outputs([x[:, :10], x[:, 10:]]), pooled.member_outputs([x])
+    assert torch.allclose(apart, joint, atol=1e-4)
+    assert torch.allclose(split.held_out_NC, pooled.held_out_NC, atol=1e-4)
+
+
+def test_bins_rise_from_none_to_all_and_keep_the_number() -> None:
+    x = torch.stack([torch.linspace(-1, 1, 101), torch.arange(101) % 2], dim=1)
+    encoding = PiecewiseLinear.fit(x, bins=4)
+    encoded = encoding(x)
+    assert encoded.shape == (101, 2 + 4)  # the second feature has two values: no bins
+    assert torch.equal(encoded[:, :2], x)
+    assert encoded[0, 2:].tolist() == [0, 0, 0, 0]
+    assert encoded[-1, 2:].tolist() == pytest.approx([1, 1, 1, 1])
+    assert encoded[50, 2:].tolist() == pytest.approx([1, 1, 0, 0], abs=1e-5)
+
+
+def test_a_number_that_is_mostly_zero_has_bins_of_its_other_values() -> None:
+    x = torch.cat([torch.zeros(900), torch.linspace(1, 100, 100)])[:, None]
+    encoding = PiecewiseLinear.fit(x, bins=4)
+    edges = [*encoding.low_M.tolist(), float(encoding.low_M[-1] + encoding.width_M[-1])]
+    assert edges == pytest.approx([0, 25, 50, 75, 100], abs=1)
+
+
+def test_a_thousand_numbers_get_fewer_bins() -> None:
+    x = torch.randn(50, 1000, generator=torch.Generator().manual_seed(0))
+    assert PiecewiseLinear.fit(x, bins=16).num_outputs == 1000 + 2 * 1000
+
+
+def test_folds_are_even_and_hold_each_class_evenly() -> None:
+    classes = torch.tensor([0] * 40 + [1] * 21 + [2] * 3)
+    folds = make_folds(classes, 4, seed=5)
+    assert torch.bincount(folds).tolist() == [16, 16, 16, 16]
+    for each in (0, 1):
+        counts = torch.bincount(folds[classes == each], minlength=4)
+        assert counts.max() - counts.min() <= 1
+
+
+def test_the_temperature_undoes_a_scaling() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4000, 3, generator=generator)
+    drawn = torch.multinomial(logits.softmax(dim=1), 1, generator=generator)[:, 0]
+    targets = hard_targets(drawn, 3, regression=False)
+    assert fitting_temperature(logits * 2, targets) == pytest.approx(2, rel=0.1)
+
+
+def test_too_few_labels_for_the_folds_are_told() -> None:
+    with pytest.raises(DataError, match="3 labelled rows cannot be dealt to 4 folds; label more"):
+        make_folds(torch.tensor([0, 1, 0]), 4, seed=0)
+
+
+def test_rows_that_do_not_belong_together_are_told() -> None:
+    with pytest.raises(DataError, match=r"differ in rows: \[3, 4\]"):
+        Rows(torch.zeros(4, 2), torch.zeros(3, 2), torch.zeros(4, dtype=torch.int64))
+    with pytest.raises(DataError, match="fold 0 holds out 4 of 4 rows"):
+        Rows(torch.zeros(4, 2), torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
+
+
+def boosted() -> tuple[Model, Fitted]:
+    x, classes = cancer(80)
+    fitted = QUICK["boosting"].fit(rows_of(x, classes), seed=0)
+    shapes = {"own": (x.shape[1],)}
+    task = Classification((0, 1))
+    return Model("bank", task, fitted.network, fitted.spec, shapes), fitted
+
+
+@pytest.mark.parametrize(
+    ("found", "put", "cause"),
+    [
+        ("left_child=1 ", "left_child=9 ", "a node points outside its tree"),
+        ("left_child=1 ", "left_child=0 ", "a node points outside its tree"),
+        ("split_feature=", "split_feature=3", "a node asks for a feature beyond the 30"),
+        ("leaf_value=", "leaf_value=1 2 ", "of leaf_value, expected"),
+        ("threshold=", "threshold=nan", "of threshold, expected|could not convert"),
+        ("decision_type=2", "decision_type=1", "asks for a category"),
+        ("num_leaves=4", "num_leaves=0", "4 of leaf_value, expected 0"),
+        ("num_leaves=", "leaves=", "trees cannot be read .'num_leaves'"),
+    ],
+)
+def test_trees_that_cannot_be_are_told(found: str, put: str, cause: str, tmp_path: Path) -> None:
+    model, fitted = boosted()
+    member = next(m for m in fitted.network.modules() if isinstance(m, BoostedTrees))
+    assert found in member.text()
+    changed = member.text().replace(found, put).encode()
+    member.text_T = torch.frombuffer(bytearray(changed), dtype=torch.uint8)
+    first = BoostingSpec(member.num_features, member.num_outputs, len(changed))
+    spec = replace(fitted.spec, members=(first, *fitted.spec.members[1:]))
+    loaded = load(replace(model, spec=spec).save(tmp_path / "bank"))
+    with pytest.raises(ModelError, match=cause):
+        loaded.predict(torch.zeros(1, 30))
+
+
+@pytest.mark.parametrize("num_classes", [2, 10])
+def test_trees_are_followed_as_lightgbm_follows_them(num_classes: int) -> None:
+    import lightgbm
+
+    x, classes = cancer() if num_classes == 2 else digits()
+    fitted = QUICK["boosting"].fit(rows_of(x, classes), seed=0)
+    unseen = torch.randn(300, x.shape[1], generator=torch.Generator().manual_seed(0))
+    for member in (m for m in fitted.network.modules() if isinstance(m, BoostedTrees)):
+        theirs = lightgbm.Booster(model_str=member.text()).predict(unseen.numpy(), raw_score=True)
+        ours = member(unseen) - member.start_S
+        ours = ours[:, 1] if num_classes == 2 else ours
+        assert np.allclose(ours.numpy(), theirs, atol=1e-5)
+
+
+def test_a_member_of_an_unknown_kind_is_told(tmp_path: Path) -> None:
+    model, _ = boosted()
+    folder = model.save(tmp_path / "bank")
+    description = json.loads((folder / "model.json").read_text())
+    description["network"]["members"][0]["kind"] = "oracle"
+    (folder / "model.json").write_text(json.dumps(description))
+    with pytest.raises(ModelError, match="a member is of a kind among linear, boosting"):
+        load(folder)
+
+
+def test_a_spec_survives_json() -> None:
+    x, classes = cancer(60)
+    for learner in QUICK.values():
+        spec = learner.fit(rows_of(x, classes), seed=0).spec
+        assert EnsembleSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
