@@ -107,6 +107,12 @@ def _multiply(secret_and_points: bytes) -> bytes:
         return b"".join([_multiply_one(exchange, key) for key in keys])
 
 
+def _multiply_each(secrets_and_points: bytes) -> bytes:
+    """k times P for each pair of k and P."""
+    pairs = range(0, len(secrets_and_points), 2 * POINT_BYTES)
+    return b"".join([_multiply(secrets_and_points[at : at + 2 * POINT_BYTES]) for at in pairs])
+
+
 def _multiply_one(exchange: Callable[[X25519PublicKey], bytes], key: X25519PublicKey) -> bytes:
     try:
         return exchange(key)
@@ -157,6 +163,14 @@ class Workers:
             secret + points_N32[at : at + size].tobytes() for at in range(0, len(points_N32), size)
         ]
         return self._points(_multiply, chunks)
+
+    def multiply_each(self, secrets_N32: np.ndarray, points_N32: np.ndarray) -> np.ndarray:
+        """(N, 32) uint8, each point times a secret of its own; twice the time of ``multiply``."""
+        pairs = np.concatenate([secrets_N32, points_N32], axis=1)
+        assert pairs.shape[1] == 2 * POINT_BYTES
+        size = max(1, min(_CHUNK, -(-len(pairs) // self.num)))
+        chunks = [pairs[at : at + size].tobytes() for at in range(0, len(pairs), size)]
+        return self._points(_multiply_each, chunks)
 
     def _points(self, work: Callable[[bytes], bytes], chunks: list[bytes]) -> np.ndarray:
         worth_sharing = self.num > 1 and sum(map(len, chunks)) > _CHUNK * POINT_BYTES

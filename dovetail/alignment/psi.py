@@ -15,9 +15,11 @@ drives. The others respond; each has ids Y, and each pair is a run of its own wi
     b H(y)     Blinded.points_B32 (M, 32)   sent to the initiator, in random order
     b a H(x)   Doubled.values_B16 (N, 16)   sent to the initiator
     a b H(y)   theirs_M16         (M, 16)   initiator; never leaves it
+    c H(x)     Prove.points_B32   (Q, 32)   sent to who claims x, either way; c of one question
+    b c H(x)   Proofs.values_B16  (Q, 16)   sent back; at the initiator it is a's turn
 
     Letters: N ids of the initiator, M of the responder, B of one message (at most ``MAX_IDS``),
-    K common ids, S samples of the shared order, 32 or 16 bytes of a point.
+    K common ids, S samples of the shared order, Q questions, 32 or 16 bytes of a point.
     A *place* is where a point stands in the random order its owner sent it in.
 
 Phases, each in messages of at most ``MAX_IDS`` ids:
@@ -27,10 +29,14 @@ Phases, each in messages of at most ``MAX_IDS`` ids:
     4. **Compare.** The responder returns b a H(x): in the order of phase 2 (intersection), or in
        a random order of its own, drawn over all N at once (cardinality). The initiator finds the
        values that occur on both sides; in cardinality mode it stops here, knowing how many.
-    5. **Share** (intersection only). The initiator numbers its N rows at random: these numbers are
-       the shared samples, the same for all responders. It sends each responder the places of
-       its common ids and their sample numbers; from its own random order the responder knows the
-       rows.
+    5. **Prove Y** (intersection only, as all that follows). The initiator asks the responder to
+       prove a random part of what both seem to have (``proofs.py``).
+    6. **Share.** The initiator numbers its N rows at random: these numbers are the shared samples,
+       the same for all responders. It sends each responder the places of its common ids, their
+       sample numbers and the places where itself sent these ids; from its own random order the
+       responder knows the rows.
+    7. **Prove X.** The responder asks the initiator to prove a random part of that, and has no rows
+       before all these proofs were right.
 
 Who learns what, if all follow the protocol (semi-honest):
 
@@ -47,19 +53,36 @@ Who learns what, if all follow the protocol (semi-honest):
     their ids on the table they could do so without them. Whoever only carries the messages learns
     N and M, and in intersection mode K.
 
+What a party that does not follow the protocol cannot do:
+    - **Claim a row whose id it has not sent.** A responder takes no place for shared, and an
+      initiator no id, on the other's word. Each proof is about an id that the asking side knows and
+      a point that the other sent before; without the id a right one is as hard as computational
+      Diffie-Hellman, whatever was multiplied with what (``proofs.py``). Up to ``CHECKED`` shared
+      rows all are proved. Of more, so many or every 50th, drawn at random: of K claims, m of them
+      false, all pass with a probability of at most (1 - m/K)^Q, Q = max(512, K/50): 50 false ones
+      with at most 37 %, 500 with 0.005 %. Who has none of the ids fails the first. A false proof
+      ends the run without rows, is told to the guard (``limits.py``), and is no mistake that an
+      honest party makes.
+    - **Do a phase again, or another one first.** Each batch of each phase is answered once, in
+      order, and a phase after the one before.
+    - **Be believed in cardinality mode:** there is nothing to believe. The responder is told
+      nothing but N, and answers no message of phases 5 to 7. What the initiator counts it cannot
+      check: a responder that lies about its points makes the number wrong.
+
 What is not covered:
-    - A party that does not follow the protocol can lie about its ids, say by listing ones it
-      guesses, and then learns whether the other has them. N and M are known to both; ``min_ids``
-      lets a responder refuse small sets. An initiator that stops before phase 5 knows the
-      intersection alone.
+    - A party can list ids that it guesses, and then learns whether the other has them: it *has*
+      these ids, and proves them. In phase 5 an initiator and in phase 7 a responder can ask about
+      points of its choice, as if its list were longer by Q ids. ``min_ids``, ``max_ids`` and the
+      guard bound that. Random points cannot be told from ids, so a small list can be padded;
+      points that are repeated, also up to a point of low order, are refused.
+    - An initiator that stops before phase 6 knows the intersection alone.
     - Repeated runs: sets that differ in one id tell by their cardinalities whether it is shared.
     - Training on the result: a message that names samples tells which ones it is about. APFed on
       ``overlap = "common"`` names those that all share.
 
-What is checked: batches are as many, as large and in the order announced; points are 32 bytes,
-reduced mod p, not repeated, and not of low order (0, which stands for the identity, among them);
-no phase begins at a responder before all of phase 2 came, but for phase 3, which needs nothing of
-it; N is at most ``MAX_TOTAL_IDS``, and nothing of size N is made before N points came.
+What is checked beside the proofs: batches are as many, as large and in the order announced; points
+are 32 bytes, reduced mod p, not repeated, and not of low order (0, which stands for the identity,
+among them); N is at most ``MAX_TOTAL_IDS``, and nothing of size N is made before N points came.
 
 Departures from the papers:
     - Values are compared by their first 128 bits: two different ids are taken for the same with
@@ -68,13 +91,15 @@ Departures from the papers:
     - Agrawal et al. sort the blinded sets to hide the order of rows; here the order is uniformly
       random, drawn from the system's secure random numbers, so that sending can begin at once.
     - The responder learns the intersection too, because it has to train on it.
+    - Phases 5 and 7 are ours.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -86,6 +111,8 @@ from torch import Tensor
 
 from dovetail.alignment.curve import POINT_BYTES, Workers
 from dovetail.alignment.ids import NormalisedIds, normalise
+from dovetail.alignment.limits import Guard
+from dovetail.alignment.proofs import CHECKED, VALUE_BYTES, Questions, num_questions
 from dovetail.data import Alignment
 from dovetail.errors import AlignmentError, MessageError, PartyError
 from dovetail.network import Engine, Message, Pending, check_shape
@@ -95,9 +122,6 @@ MAX_IDS = 16_384
 
 #: A responder takes part in no run with more ids than this: 64 GiB of points.
 MAX_TOTAL_IDS = 2**31
-
-#: Bytes of a point that are compared.
-VALUE_BYTES = 16
 
 #: Stands in an initiator's alignment for a partner's row: it has one, and only it knows which.
 ELSEWHERE = torch.iinfo(torch.int64).max
@@ -140,7 +164,7 @@ class Blinded(Message):
 
 @dataclass(frozen=True, eq=False)
 class Received(Message):
-    """Responder -> initiator: a batch has come. Phases 2 and 5."""
+    """Responder -> initiator: a batch has come; proofs are right. Phases 2, 6 and 7."""
 
     batch: int
 
@@ -169,12 +193,37 @@ class Doubled(Message):
 
 @dataclass(frozen=True, eq=False)
 class Places(Message):
-    """Initiator -> responder: which of your places are which shared samples. Phase 5."""
+    """Initiator -> responder: which of your places are which shared samples. Phase 6."""
 
     batch: int
     num_shared: int  # K, of all batches; the same in each
     samples_B: Tensor  # int64, in 0..N-1
     places_B: Tensor  # int64, in 0..M-1
+    own_B: Tensor  # int64, in 0..N-1: the place of my point that is this id
+
+
+@dataclass(frozen=True, eq=False)
+class Prove(Message):
+    """Either way: multiply these by the secret of your points. Phases 5 and 7."""
+
+    batch: int
+    num_questions: int  # Q, of all batches; the same in each
+    points_B32: Tensor  # uint8
+
+
+@dataclass(frozen=True, eq=False)
+class Proofs(Message):
+    """Either way: these, cut to 128 bits. Phases 5 and 7."""
+
+    batch: int
+    values_B16: Tensor  # uint8
+
+
+@dataclass(frozen=True, eq=False)
+class GetProve(Message):
+    """Initiator -> responder: I have told all places; what shall I prove? Phase 7."""
+
+    batch: int
 
 
 # --- What both sides execute -------------------------------------------------------------------
@@ -228,8 +277,10 @@ def _array(message: Message, name: str, num: int, width: int) -> np.ndarray:
     return np.ascontiguousarray(getattr(message, name).cpu().numpy())
 
 
-def _multiplied(message: Blinded, num: int, secret: bytes, workers: Workers) -> np.ndarray:
-    """(num, 16) values of the other side's points times our secret.
+def _multiplied(
+    message: Blinded | Prove, num: int, secret: bytes, workers: Workers
+) -> tuple[np.ndarray, np.ndarray]:
+    """(num, 32) the other side's points, and (num, 16) values of them times our secret.
 
     Raises:
         MessageError: not ``num`` points of 32 bytes, or points no honest party sends.
@@ -253,11 +304,60 @@ def _multiplied(message: Blinded, num: int, secret: bytes, workers: Workers) -> 
             f"{message.wire_name()}: {num_low} of {num} points are the identity or of low "
             "order, which no honest party sends"
         )
-    return np.ascontiguousarray(multiplied[:, :VALUE_BYTES])
+    return points, np.ascontiguousarray(multiplied[:, :VALUE_BYTES])
 
 
-def _joined(batches: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate([np.empty((0, VALUE_BYTES), dtype=np.uint8), *batches])
+def _joined(batches: Sequence[np.ndarray], width: int = VALUE_BYTES) -> np.ndarray:
+    return np.concatenate([np.empty((0, width), dtype=np.uint8), *batches])
+
+
+def _prove(asked: Questions, batch: int, batch_size: int) -> Prove:
+    """A batch of questions."""
+    points = asked.points_Q32[_batch(batch, batch_size)]
+    return Prove(batch, len(asked), torch.from_numpy(points.copy()))
+
+
+def _num_wrong(message: Proofs, asked: Questions, batch: int, batch_size: int) -> int:
+    """How many proofs of a batch are none."""
+    _check_batch(message, batch)
+    size = _size_of(batch, len(asked), batch_size)
+    values = _array(message, "values_B16", size, VALUE_BYTES)
+    return asked.num_wrong(values, _batch(batch, batch_size))
+
+
+@dataclass(eq=False)
+class _Proving:
+    """A side that is asked to prove what it sent."""
+
+    most: int  # questions that can be asked
+    batch_size: int
+    secret: bytes
+    workers: Workers
+    num: int | None = None  # as the first batch says
+    num_batches: int = 0  # that were answered
+
+    def answer(self, prove: Prove) -> Proofs:
+        """The next batch of proofs.
+
+        Raises:
+            MessageError: more questions than can be asked, or again, or points no honest party
+                sends.
+        """
+        num, batch = prove.num_questions, prove.batch
+        if not 1 <= num <= self.most or self.num not in (None, num):
+            raise MessageError(
+                f"{prove.wire_name()}: expected 1..{self.most} questions, the same number in each "
+                f"batch, got {num}"
+            )
+        if batch != self.num_batches or batch >= _num_batches(num, self.batch_size):
+            raise MessageError(
+                f"{prove.wire_name()}: expected batch {self.num_batches} of "
+                f"{_num_batches(num, self.batch_size)}, each once, got batch {batch}"
+            )
+        size = _size_of(batch, num, self.batch_size)
+        values = _multiplied(prove, size, self.secret, self.workers)[1]
+        self.num, self.num_batches = num, batch + 1
+        return Proofs(batch, torch.from_numpy(values))
 
 
 # --- What a responder executes -----------------------------------------------------------------
@@ -270,11 +370,20 @@ class _Run:
     begin: Begin
     secret: bytes
     order_M: np.ndarray  # place -> row
-    doubled: list[np.ndarray] = field(default_factory=list)  # by batch of phase 2
+    theirs: list[np.ndarray] = field(default_factory=list)  # by batch of phase 2
+    doubled: list[np.ndarray] = field(default_factory=list)
     doubled_N16: np.ndarray | None = None  # all of them, in the order of phase 4
-    num_shared: int | None = None  # as the first batch of phase 5 says
-    samples: list[Tensor] = field(default_factory=list)  # by batch of phase 5
+    num_blinded: int = 0  # batches of phase 3 that left
+    num_doubled: int = 0  # batches of phase 4 that left
+    proving: _Proving | None = None  # phase 5
+    num_shared: int | None = None  # as the first batch of phase 6 says
+    samples: list[Tensor] = field(default_factory=list)  # by batch of phase 6
     places: list[Tensor] = field(default_factory=list)
+    own: list[Tensor] = field(default_factory=list)
+    rows_S: Tensor | None = None  # claimed, and not yet proven
+    questions: Questions | None = None  # of phase 7
+    num_asked: int = 0  # batches of it
+    num_proven: int = 0  # batches of it
 
 
 class Responder:
@@ -289,13 +398,15 @@ class Responder:
         lower: compare strings without regard to case; both sides must do the same.
         modes: which modes it agrees to; both by default.
         min_ids: the smallest set it lets itself be compared with.
+        max_ids: the largest; None sets no limit of its own.
+        checked: so many rows that an initiator claims are checked, or all; of many, one in 50.
         workers: does the curve's arithmetic; None uses this process.
 
     Raises:
         AlignmentError: ids that are empty, repeated after normalisation, or of another type.
     """
 
-    accepts = (Begin, Blinded, GetBlinded, GetDoubled, Places)
+    accepts = (Begin, Blinded, GetBlinded, GetDoubled, Prove, Places, GetProve, Proofs)
 
     def __init__(
         self,
@@ -305,11 +416,16 @@ class Responder:
         lower: bool = False,
         modes: Sequence[str] = MODES,
         min_ids: int = 0,
+        max_ids: int | None = None,
+        checked: int = CHECKED,
         workers: Workers | None = None,
     ) -> None:
         self.name = name
         self._modes = tuple(modes)
         self._min_ids = min_ids
+        self._max_ids = max_ids
+        self._checked = checked
+        self._guard: Guard | None = None
         self._workers = workers or Workers()
         normalised = normalise(ids, party=name, lower=lower)
         self._kinds, self._lower = normalised.kinds, lower
@@ -317,6 +433,12 @@ class Responder:
         self._points_M32 = self._workers.hash(normalised.values)
         self._run: _Run | None = None
         self._rows_S: Tensor | None = None
+
+    def guarded(self, guard: Guard | None) -> Responder:
+        """One with the same ids, whose points took long, and runs of its own, told to a guard."""
+        fresh = copy.copy(self)
+        fresh._guard, fresh._run, fresh._rows_S = guard or self._guard, None, None
+        return fresh
 
     @property
     def num_ids(self) -> int:
@@ -348,8 +470,14 @@ class Responder:
                 return self._blind(self._run, message.batch)
             case GetDoubled():
                 return self._doubled(self._run, message.batch)
+            case Prove():
+                return self._prove(self._run, message)
             case Places():
                 return self._share(self._run, message)
+            case GetProve():
+                return self._question(self._run, message.batch)
+            case Proofs():
+                return self._believe(self._run, message)
         raise AssertionError(f"an engine passes on only {self.accepts}")
 
     def _begin(self, begin: Begin) -> Ready:
@@ -379,11 +507,18 @@ class Responder:
                 f"{begin.initiator!r} has {begin.num_ids} ids; an alignment takes at most "
                 f"{MAX_TOTAL_IDS}, so align in parts"
             )
+        if self._max_ids is not None and begin.num_ids > self._max_ids:
+            raise AlignmentError(
+                f"{begin.initiator!r} has {begin.num_ids} ids; this party compares itself with "
+                f"sets of at most {self._max_ids} (policy.max_ids in its file allows more)"
+            )
         if not 1 <= begin.batch_size <= MAX_IDS:
             raise MessageError(
                 f"{begin.wire_name()}: expected a batch size in 1..{MAX_IDS}, "
                 f"got {begin.batch_size}"
             )
+        if self._guard is not None:
+            self._guard.begins(begin.initiator, begin.mode, begin.num_ids)
         if begin.mode == "intersection":
             self._rows_S = None
         self._run = _Run(begin, secrets.token_bytes(POINT_BYTES), random_order(self.num_ids))
@@ -403,7 +538,10 @@ class Responder:
             )
         size = _size_of(batch, begin.num_ids, begin.batch_size)
         try:
-            run.doubled.append(_multiplied(message, size, run.secret, self._workers))
+            points, multiplied = _multiplied(message, size, run.secret, self._workers)
+            run.doubled.append(multiplied)
+            if begin.mode == "intersection":  # to check what it claims of them
+                run.theirs.append(points)
             if batch + 1 == num_batches:
                 values = _joined(run.doubled)
                 # Repeated points come out repeated, which would mark them in any order.
@@ -419,6 +557,9 @@ class Responder:
     def _blind(self, run: _Run, batch: int) -> Blinded:
         """Phase 3: multiply a batch of its own."""
         self._known(batch, self.num_ids, run.begin, GetBlinded)
+        _all_doubled(run, GetBlinded)  # what it sends must not depend on what it is sent
+        _in_turn(batch, run.num_blinded, run.begin, GetBlinded)
+        run.num_blinded += 1
         rows = run.order_M[_batch(batch, run.begin.batch_size)]
         points = self._workers.multiply(run.secret, self._points_M32[rows])
         return Blinded(batch, torch.from_numpy(points))
@@ -428,6 +569,9 @@ class Responder:
         begin = run.begin
         self._known(batch, begin.num_ids, begin, GetDoubled)
         values_N16 = _all_doubled(run, GetDoubled)
+        self._blinded_all(run, GetDoubled)
+        _in_turn(batch, run.num_doubled, begin, GetDoubled)
+        run.num_doubled += 1
         return Doubled(batch, torch.from_numpy(values_N16[_batch(batch, begin.batch_size)]))
 
     def _known(self, batch: int, num_ids: int, begin: Begin, kind: type[Message]) -> None:
@@ -438,12 +582,46 @@ class Responder:
                 f"for batch {batch}"
             )
 
-    def _share(self, run: _Run, message: Places) -> Received:
-        """Phase 5: its own rows of the shared samples."""
+    def _blinded_all(self, run: _Run, kind: type[Message]) -> None:
+        """Refuse what comes before the end of phase 3."""
+        num_batches = _num_batches(self.num_ids, run.begin.batch_size)
+        if run.num_blinded < num_batches:
+            raise MessageError(
+                f"{kind.wire_name()}: {run.begin.initiator!r} has asked for {run.num_blinded} of "
+                f"{num_batches} batches of this party's points; all must come first"
+            )
+
+    def _compared(self, run: _Run, kind: type[Message]) -> None:
+        """Refuse what comes before the end of phase 4, or in a mode that ends with it."""
         begin = run.begin
         if begin.mode != "intersection":
-            raise MessageError(f"{message.wire_name()}: not in mode {begin.mode!r}")
-        _all_doubled(run, Places)
+            raise MessageError(f"{kind.wire_name()}: not in mode {begin.mode!r}")
+        _all_doubled(run, kind)
+        self._blinded_all(run, kind)
+        num_batches = _num_batches(begin.num_ids, begin.batch_size)
+        if run.num_doubled < num_batches:
+            raise MessageError(
+                f"{kind.wire_name()}: {begin.initiator!r} has asked for {run.num_doubled} of "
+                f"{num_batches} batches of its own points; all must come first"
+            )
+
+    def _prove(self, run: _Run, message: Prove) -> Proofs:
+        """Phase 5: its own points are its ids'."""
+        begin = run.begin
+        self._compared(run, Prove)
+        if run.num_shared is not None:
+            raise MessageError(
+                f"{message.wire_name()}: {begin.initiator!r} asks after it has told places"
+            )
+        if run.proving is None:
+            most = num_questions(min(begin.num_ids, self.num_ids), CHECKED)
+            run.proving = _Proving(most, begin.batch_size, run.secret, self._workers)
+        return run.proving.answer(message)
+
+    def _share(self, run: _Run, message: Places) -> Received:
+        """Phase 6: its own rows of the shared samples, as the initiator claims."""
+        begin = run.begin
+        self._compared(run, Places)
         most = min(begin.num_ids, self.num_ids)
         if not 0 <= message.num_shared <= most:
             raise MessageError(
@@ -455,26 +633,93 @@ class Responder:
                 f"{message.wire_name()}: {begin.initiator!r} said {run.num_shared} ids are shared, "
                 f"and in batch {message.batch} {message.num_shared}"
             )
-        if message.batch != len(run.samples):
+        if message.batch != len(run.samples) or run.rows_S is not None:
+            expected = f"batch {len(run.samples)}" if run.rows_S is None else "no more"
             raise MessageError(
-                f"{message.wire_name()}: expected batch {len(run.samples)} from "
+                f"{message.wire_name()}: expected {expected} from "
                 f"{begin.initiator!r}, got batch {message.batch}"
             )
         size = _size_of(message.batch, message.num_shared, begin.batch_size)
-        for name in ("samples_B", "places_B"):
+        for name in ("samples_B", "places_B", "own_B"):
             check_shape(message, name, (size,), torch.int64)
         run.num_shared = message.num_shared
         run.samples.append(message.samples_B)
         run.places.append(message.places_B)
+        run.own.append(message.own_B)
         if sum(map(len, run.samples)) == message.num_shared:
-            self._run = None  # and with it the secret
-            samples_K, places_K = torch.cat(run.samples), torch.cat(run.places)
+            self._claimed(run)
+        return Received(message.batch)
+
+    def _claimed(self, run: _Run) -> None:
+        """The end of phase 6: what phase 7 is to prove; the run is over if it is nothing."""
+        begin = run.begin
+        samples_K, places_K, own_K = map(torch.cat, (run.samples, run.places, run.own))
+        try:
             _check_places("samples_B", samples_K, begin.num_ids, begin.initiator)
             _check_places("places_B", places_K, self.num_ids, begin.initiator)
-            rows_S = torch.full((begin.num_ids,), -1)
-            rows_S[samples_K] = torch.from_numpy(run.order_M)[places_K]
-            self._rows_S = rows_S
+            _check_places("own_B", own_K, begin.num_ids, begin.initiator)
+        except MessageError:
+            self._run = None  # and with it the secret
+            raise
+        rows_K = torch.from_numpy(run.order_M)[places_K]
+        run.rows_S = torch.full((begin.num_ids,), -1)
+        run.rows_S[samples_K] = rows_K
+        num = num_questions(len(samples_K), self._checked)
+        if not num:
+            self._settle(run)
+            return
+        drawn_Q = random_order(len(samples_K))[:num]
+        theirs_N32 = _joined(run.theirs, POINT_BYTES)
+        run.questions = Questions.about(
+            self._points_M32[rows_K.numpy()[drawn_Q]],
+            theirs_N32[own_K.numpy()[drawn_Q]],
+            self._workers,
+        )
+
+    def _question(self, run: _Run, batch: int) -> Prove:
+        """Phase 7: what the initiator is to prove; each question once."""
+        begin = run.begin
+        if run.questions is None:
+            raise MessageError(
+                f"{GetProve.wire_name()}: {begin.initiator!r} asks before it told all places"
+            )
+        self._known(batch, len(run.questions), begin, GetProve)
+        _in_turn(batch, run.num_asked, begin, GetProve)
+        run.num_asked += 1
+        return _prove(run.questions, batch, begin.batch_size)
+
+    def _believe(self, run: _Run, message: Proofs) -> Received:
+        """Phase 7: the rows are shared if all proofs are right, and else the run is over."""
+        begin, asked = run.begin, run.questions
+        if asked is None or run.num_asked == run.num_proven:
+            raise MessageError(
+                f"{message.wire_name()}: {begin.initiator!r} proves what it was not asked for"
+            )
+        try:
+            num_wrong = _num_wrong(message, asked, run.num_proven, begin.batch_size)
+        except MessageError:
+            self._run = None  # there is one try
+            raise
+        if num_wrong:
+            self._run = None
+            if self._guard is not None:
+                self._guard.unproven()
+            size = len(message.values_B16)
+            raise AlignmentError(
+                f"refuses the {run.num_shared} places that {begin.initiator!r} claims to share: "
+                f"{num_wrong} of {size} that were checked are not of ids that it has sent"
+            )
+        run.num_proven += 1
+        if run.num_proven == _num_batches(len(asked), begin.batch_size):
+            self._settle(run)
         return Received(message.batch)
+
+    def _settle(self, run: _Run) -> None:
+        """The end: its rows are those."""
+        self._run = None
+        self._rows_S = run.rows_S
+        if self._guard is not None:
+            self._guard.found(run.num_shared or 0)
 
 
 def _all_doubled(run: _Run, kind: type[Message]) -> np.ndarray:
@@ -490,6 +735,14 @@ def _all_doubled(run: _Run, kind: type[Message]) -> np.ndarray:
             f"{_num_batches(begin.num_ids, begin.batch_size)} batches; all must come first"
         )
     return run.doubled_N16
+
+
+def _in_turn(batch: int, expected: int, begin: Begin, kind: type[Message]) -> None:
+    if batch != expected:
+        raise MessageError(
+            f"{kind.wire_name()}: expected {begin.initiator!r} to ask for batch {expected} next, "
+            f"each once, got batch {batch}"
+        )
 
 
 def _check_places(name: str, values_K: Tensor, limit: int, initiator: str) -> None:
@@ -539,11 +792,21 @@ class _Pair:
     secret: bytes
     order_N: np.ndarray  # place -> row
     own: list[np.ndarray] = field(default_factory=list)  # by batch of phase 4
-    theirs: list[np.ndarray] = field(default_factory=list)  # by batch of phase 3
+    points: list[np.ndarray] = field(default_factory=list)  # by batch of phase 3, as they came
+    theirs: list[np.ndarray] = field(default_factory=list)  # the same, multiplied
 
     def matches(self) -> tuple[np.ndarray, np.ndarray]:
         """(K,) own places and (K,) the partner's places of what both have."""
         return matches(_joined(self.own), _joined(self.theirs))
+
+
+@dataclass(frozen=True, eq=False)
+class _Shared:
+    """What the initiator tells one partner of its shared samples."""
+
+    samples_K: Tensor
+    places_K: Tensor  # the partner's
+    own_K: Tensor  # the initiator's
 
 
 def align(
@@ -559,8 +822,8 @@ def align(
     """The initiator's rows by shared sample, and who shares which; partners learn theirs.
 
     Every responder has its own ``rows_S`` afterwards, over the same samples. Cost: 2 (N + M)
-    multiplications per partner, half of them at the partner, about 33 us each; 48 N + 32 M + 16 K
-    bytes.
+    multiplications per partner, half of them at the partner, about 33 us each, and about 8 for each
+    question; 48 N + 32 M + 24 K bytes.
 
     Args:
         engine: reaches ``Responder`` s; its driver is the initiator.
@@ -589,25 +852,32 @@ def align(
     initiator = _Initiator(engine, lower, workers, batch_size, timeout_s, progress)
     pairs = initiator.compare("intersection", ids)
     num_ids = initiator.num_ids
-    rows_S = random_order(num_ids)  # phase 5: sample -> own row
+    rows_S = random_order(num_ids)  # phase 6: sample -> own row
     sample_of_row = np.empty_like(rows_S)
     sample_of_row[rows_S] = np.arange(num_ids)
     rows = {engine.driver: torch.from_numpy(rows_S)}
-    shared: dict[str, tuple[Tensor, Tensor]] = {}
+    shared: dict[str, _Shared] = {}
+    matched: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for party, pair in pairs.items():
         with _blamed_on(party):
-            own_places, their_places = pair.matches()
+            matched[party] = pair.matches()
+    initiator.have_proved(pairs, matched)
+    for party, pair in pairs.items():
+        own_places, their_places = matched[party]
         samples = sample_of_row[pair.order_N[own_places]]
         order = np.argsort(samples)  # the order they are sent in says no more than they do
         samples_K = torch.from_numpy(samples[order])
-        shared[party] = samples_K, torch.from_numpy(their_places[order])
+        shared[party] = _Shared(
+            samples_K, *map(torch.from_numpy, (their_places[order], own_places[order]))
+        )
         rows[party] = torch.full((num_ids,), -1)
         rows[party][samples_K] = ELSEWHERE
     initiator.share(shared)
+    initiator.prove(pairs, {party: len(each.samples_K) for party, each in shared.items()})
     return Aligned(
         Alignment(MappingProxyType(rows)),
         {engine.driver: num_ids, **{party: pair.num_theirs for party, pair in pairs.items()}},
-        {party: len(samples_K) for party, (samples_K, _) in shared.items()},
+        {party: len(each.samples_K) for party, each in shared.items()},
     )
 
 
@@ -668,7 +938,7 @@ class _Initiator:
         """Phases 1 to 4; partner -> what it takes to compare."""
         normalised = normalise(ids, party=self.engine.driver, lower=self.lower)
         self.num_ids = len(normalised.values)
-        points_N32 = self.workers.hash(normalised.values)
+        self.points_N32 = points_N32 = self.workers.hash(normalised.values)
         pairs = self.agree(mode, normalised)
         self.done = 0
         self.total = sum(self.num_ids + pair.num_theirs for pair in pairs.values())
@@ -742,7 +1012,9 @@ class _Initiator:
             size = _size_of(batch, pair.num_theirs, self.batch_size)
             with _blamed_on(party):
                 _check_batch(reply, batch)
-                pair.theirs.append(_multiplied(reply, size, pair.secret, self.workers))
+                points, multiplied = _multiplied(reply, size, pair.secret, self.workers)
+                pair.points.append(points)
+                pair.theirs.append(multiplied)
             self.advance(size)
 
     def get_doubled(self, pairs: Mapping[str, _Pair]) -> None:
@@ -762,17 +1034,85 @@ class _Initiator:
                         )
                 pairs[party].own.append(values)
 
-    def share(self, shared: Mapping[str, tuple[Tensor, Tensor]]) -> None:
-        """Phase 5, messages; at least one each, so that a partner knows it shares nothing."""
-        most = max((len(samples_K) for samples_K, _ in shared.values()), default=0)
+    def have_proved(
+        self,
+        pairs: Mapping[str, _Pair],
+        matched: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    ) -> None:
+        """Phase 5: partners prove what they share."""
+        questions = {}
+        for party, (own_K, their_K) in matched.items():
+            num = num_questions(len(own_K), CHECKED)
+            if num:
+                drawn_Q = random_order(len(own_K))[:num]
+                pair = pairs[party]
+                questions[party] = Questions.about(
+                    self.points_N32[pair.order_N[own_K[drawn_Q]]],
+                    _joined(pair.points, POINT_BYTES)[their_K[drawn_Q]],
+                    self.workers,
+                )
+        for batch in range(self.most_batches(questions)):
+            requests = {
+                party: _prove(asked, batch, self.batch_size)
+                for party, asked in questions.items()
+                if batch < _num_batches(len(asked), self.batch_size)
+            }
+            replies = self.engine.ask(requests, Proofs, timeout_s=self.timeout_s).or_raise()
+            for party, reply in replies.items():
+                with _blamed_on(party):
+                    num_wrong = _num_wrong(reply, questions[party], batch, self.batch_size)
+                    if num_wrong:
+                        raise MessageError(
+                            f"cannot prove what it claims to share: {num_wrong} of "
+                            f"{len(reply.values_B16)} ids that were checked, of "
+                            f"{len(matched[party][0])}, are not its own"
+                        )
+
+    def most_batches(self, of: Mapping[str, Sized]) -> int:
+        """Batches of the partner that has most."""
+        return _num_batches(max(map(len, of.values()), default=0), self.batch_size)
+
+    def share(self, shared: Mapping[str, _Shared]) -> None:
+        """Phase 6, messages; at least one each, so that a partner knows it shares nothing."""
+        most = max((len(each.samples_K) for each in shared.values()), default=0)
         for batch in range(max(1, _num_batches(most, self.batch_size))):
             place = _batch(batch, self.batch_size)
             requests = {
-                party: Places(batch, len(samples_K), samples_K[place], places_K[place])
-                for party, (samples_K, places_K) in shared.items()
-                if batch == 0 or batch < _num_batches(len(samples_K), self.batch_size)
+                party: Places(
+                    batch,
+                    len(each.samples_K),
+                    each.samples_K[place],
+                    each.places_K[place],
+                    each.own_K[place],
+                )
+                for party, each in shared.items()
+                if batch == 0 or batch < _num_batches(len(each.samples_K), self.batch_size)
             }
             self.engine.ask(requests, Received, timeout_s=self.timeout_s).or_raise()
+
+    def prove(self, pairs: Mapping[str, _Pair], num_shared: Mapping[str, int]) -> None:
+        """Phase 7: partners that were told of places have them proved."""
+        proving = {
+            party: _Proving(num, self.batch_size, pairs[party].secret, self.workers)
+            for party, num in num_shared.items()
+            if num
+        }
+        unproven, batch = tuple(proving), 0
+        while unproven:
+            requests = dict.fromkeys(unproven, GetProve(batch))
+            asked = self.engine.ask(requests, Prove, timeout_s=self.timeout_s).or_raise()
+            proofs = {}
+            for party, prove in asked.items():
+                with _blamed_on(party):
+                    _check_batch(prove, batch)
+                    proofs[party] = proving[party].answer(prove)
+            self.engine.ask(proofs, Received, timeout_s=self.timeout_s).or_raise()
+            batch += 1
+            unproven = tuple(
+                party
+                for party in unproven
+                if batch < _num_batches(proving[party].num or 0, self.batch_size)
+            )
 
     def advance(self, num_points: int) -> None:
         self.done += num_points
@@ -788,6 +1128,6 @@ def _blamed_on(party: str) -> Iterator[None]:
         raise PartyError(party, str(cause)) from None
 
 
-def _check_batch(reply: Blinded | Doubled, batch: int) -> None:
+def _check_batch(reply: Blinded | Doubled | Prove | Proofs, batch: int) -> None:
     if reply.batch != batch:
         raise MessageError(f"{reply.wire_name()}: expected batch {batch}, got {reply.batch}")

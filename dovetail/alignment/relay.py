@@ -32,7 +32,6 @@ Letters: P parties addressed, X bytes.
 
 from __future__ import annotations
 
-import copy
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -220,8 +219,7 @@ class Responder:
                     f"{message.wire_name()}: {message.initiator!r} is said to begin, and its "
                     f"message says {carried.initiator!r}"
                 )
-            # A copy has the same points, which took long, and a run of its own.
-            self._responder, self._initiator = copy.copy(self._fresh), message.initiator
+            self._responder, self._initiator = self._fresh.guarded(None), message.initiator
         elif message.initiator != self._initiator:
             raise MessageError(
                 f"{message.wire_name()}: {message.initiator!r} goes on, but {self._initiator!r} "

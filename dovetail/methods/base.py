@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from dovetail import data as dd
+from dovetail.alignment.limits import Guard
 from dovetail.errors import ConfigError
 from dovetail.methods.outcome import Setup
 from dovetail.methods.party import Algorithm, Site
@@ -98,6 +99,7 @@ class Asked:
         kept: id of a run -> the folder where ``keep`` saved what came of it.
         run: its id.
         aligned: a folder for rows of alignments that this driver carries between parties.
+        guard: counts alignments that this driver carries.
     """
 
     device: torch.device
@@ -106,6 +108,7 @@ class Asked:
     kept: Callable[[str], Path]
     run: str
     aligned: Path
+    guard: Guard
 
 
 class Maker(Protocol):

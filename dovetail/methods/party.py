@@ -6,7 +6,7 @@ simulated, in this process, or answers a driver from its home.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
@@ -15,6 +15,8 @@ from pydantic import BaseModel, Field, model_validator
 
 from dovetail import data as dd
 from dovetail.alignment import Workers, psi
+from dovetail.alignment.limits import MAX_ALIGNMENTS, Limits, default_max_ids
+from dovetail.alignment.proofs import CHECKED
 from dovetail.errors import ConfigError
 from dovetail.methods.section import PartyName, Section, check_run_id
 from dovetail.network import Message
@@ -92,6 +94,10 @@ class PolicySection(Section):
         "cardinality",
     )
     min_ids: int = Field(default=0, ge=0)  # the smallest set it lets its ids be compared with
+    # Of a driver in 24 hours, in all its alignments; None: 5 times its own ids and 10,000.
+    max_ids: int | None = Field(default=None, ge=1)
+    max_alignments: int = Field(default=MAX_ALIGNMENTS, ge=0)  # of a driver in 24 hours
+    check_places: int = Field(default=CHECKED, ge=1)  # claimed rows that are proved, or all
 
     @property
     def max_message_bytes(self) -> int:
@@ -217,8 +223,21 @@ class Site:
             lower=self.party.lowercase_ids,
             modes=policy.align_modes,
             min_ids=policy.min_ids,
+            max_ids=self.max_ids,
+            checked=policy.check_places,
             workers=workers,
         )
+
+    @property
+    def max_ids(self) -> int:
+        """The most ids that a driver may compare with its own in a day."""
+        said = self.policy.section.max_ids
+        return default_max_ids(self.table.num_rows) if said is None else said
+
+    def limits(self, path: Path, say: Callable[[str], None]) -> Limits:
+        """What counts alignments, in this file of its home."""
+        max_alignments = self.policy.section.max_alignments
+        return Limits(path, max_alignments=max_alignments, max_ids=self.max_ids, say=say)
 
     def check_policy(self, algorithm: str, driver: str) -> None:
         """Refuse what the party's file does not allow.

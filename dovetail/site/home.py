@@ -8,6 +8,7 @@
         models/RUN/                    what it can use of that run
         ledger.jsonl                   what left it, and for whom
         refusals.jsonl                 what it refused, to whom and why
+        alignments.json                how often, and with how many ids, each driver has aligned
         join.log
 
 **Which alignment a run uses.** An alignment has a name, which is the run id of its messages. When
@@ -27,7 +28,6 @@ allow each by name, they are not among a policy's defaults.
 
 from __future__ import annotations
 
-import copy
 import fcntl
 import json
 import logging
@@ -46,7 +46,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dovetail.alignment import psi
+from dovetail.alignment import psi, relay
 from dovetail.alignment.stored import (
     StoredRows,
     alignment_of,
@@ -55,7 +55,7 @@ from dovetail.alignment.stored import (
     load_rows,
     save_rows,
 )
-from dovetail.errors import AlignmentError, CheckpointError, ConfigError
+from dovetail.errors import AlignmentError, CheckpointError, ConfigError, MessageError
 from dovetail.methods import METHODS
 from dovetail.methods.base import Asked, Maker
 from dovetail.methods.party import Site
@@ -230,10 +230,15 @@ def threads_end(timeout_s: float = 5.0) -> Iterator[None]:
 # --- What it answers ------------------------------------------------------------------------------
 
 
-class Watched:
-    """A party whose messages are counted, and what its policy refuses of them is written down.
+#: Messages of an alignment.
+_ALIGNS = (*psi.Responder.accepts, relay.Carry, relay.Narrow)
 
-    That is a message of more rows than allowed, or an alignment of another kind.
+
+class Watched:
+    """A party whose messages are counted, and what it refuses of them is written down.
+
+    That is a message of more rows than its policy allows, and whatever of an alignment is not
+    allowed, not in turn or not true.
 
     Args:
         party: what answers.
@@ -271,8 +276,8 @@ class Watched:
             raise ConfigError(why)
         try:
             answer = self.party.handle(message)
-        except AlignmentError as refusal:
-            if isinstance(message, psi.Begin):
+        except (AlignmentError, MessageError) as refusal:
+            if isinstance(message, _ALIGNS):
                 self._refuse(message, str(refusal))
             raise
         except BudgetError as refusal:
@@ -297,10 +302,10 @@ class Aligning:
 
     def handle(self, message: Message) -> Message:
         answer = self._responder.handle(message)
-        if isinstance(message, psi.Places):
+        if isinstance(message, psi.Places | psi.Proofs):
             try:
                 rows_S = self._responder.rows_S
-            except AlignmentError:  # there are none before the last batch
+            except AlignmentError:  # there are none before the last is proven
                 return answer
             self._keep(rows_S)
         return answer
@@ -338,6 +343,7 @@ class Runs:
         # Both now and not when asked: mistakes in the table are told at once, and how long it
         # takes depends on the table.
         self._responder = site.responder() if "align" in policies else None
+        self._limits = site.limits(home / "alignments.json", teller.say)
         allowed = [prefix for prefix, each in ALGORITHMS.items() if each.policy in policies]
         self._asked_rows: dict[tuple[str, str], Tensor] = {}  # (driver, run): of predictions
         self._makers: dict[str, Maker] = {}
@@ -367,9 +373,10 @@ class Runs:
         self._site.policy.check(ALGORITHMS[algorithm].policy, driver)
         if algorithm == "psi":
             assert self._responder is not None
-            # A copy has the same points, which took long, and a run of its own.
             keep = self._hold if is_predicting(run) else self._keep
-            return Aligning(copy.copy(self._responder), lambda rows_S: keep(run, driver, rows_S))
+            guard = self._limits.of(driver, run, watched=not is_predicting(run))
+            responder = self._responder.guarded(guard)
+            return Aligning(responder, lambda rows_S: keep(run, driver, rows_S))
         if algorithm not in self._makers:  # one that goes with another, which is not allowed
             raise ConfigError(
                 f"refuses {algorithm!r}: its policy allows no method that it is a part of"
@@ -382,6 +389,7 @@ class Runs:
                 self._model_folder,
                 run,
                 self._home / "aligned" / certificate_name(driver),
+                self._limits.of(driver, run),
             )
         )
         states = self._states(driver) / run.replace("/", _SLASH)

@@ -127,7 +127,8 @@ def describe(site: Site, driver: str, address: str, home: Path) -> Iterator[str]
     yield f"  agrees to  {', '.join(agreed) or 'nothing'}"
     if "align" in agreed:
         least = f", with sets of {policy.min_ids:,} ids or more" if policy.min_ids else ""
-        yield f"  aligns by  {' or '.join(policy.align_modes) or 'no mode'}{least}"
+        most = f"{policy.max_alignments:,} times and with {site.max_ids:,} ids in all a day"
+        yield f"  aligns by  {' or '.join(policy.align_modes) or 'no mode'}{least}, {most}"
     for method in METHODS.values():
         for line in method.describe(site, agreed):
             yield f"  {line}"
@@ -141,7 +142,7 @@ def describe(site: Site, driver: str, address: str, home: Path) -> Iterator[str]
         f"  allows     a driver's runs {policy.max_memory_mb:,g} MB of memory and "
         f"{policy.max_disk_mb:,g} MB of disk together"
     )
-    yield f"  keeps      {home}/ (ledger.jsonl, refusals.jsonl, join.log)"
+    yield f"  keeps      {home}/ (ledger.jsonl, refusals.jsonl, alignments.json, join.log)"
 
 
 @contextmanager

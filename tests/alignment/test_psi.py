@@ -198,12 +198,16 @@ def test_a_partner_is_told_of_its_own_intersection_and_nothing_of_the_others():
     (places,) = [message for message in to_a if isinstance(message, psi.Places)]
     assert places.num_shared == len(places.samples_B) == len(places.places_B) == 5
     assert sorted(places.places_B.tolist()) == [0, 1, 2, 3, 4]
+    assert len(set(places.own_B.tolist())) == 5
     assert {type(message) for message in to_a} == {
         psi.Begin,
         psi.Blinded,
         psi.GetBlinded,
         psi.GetDoubled,
+        psi.Prove,
         psi.Places,
+        psi.GetProve,
+        psi.Proofs,
     }
     blinded = {
         receiver: {row.tobytes() for row in message.points_B32.numpy()}
@@ -550,12 +554,16 @@ def test_a_batch_sent_twice_is_refused():
 
 
 def compared(num_theirs: int = 2) -> Responder:
-    """A responder of ids 1..M that was sent all of 1..3 in batches of two."""
+    """A responder of ids 1..M that was sent all of 1..3 in batches of two, and answered."""
     shop = Responder("shop", range(1, num_theirs + 1))
     shop.handle(psi.Begin("bank", "intersection", ("integer",), False, 3, 2))
     points = torch.from_numpy(Workers().hash([b"i1", b"i2", b"i3"]))
     shop.handle(psi.Blinded(0, points[:2]))
     shop.handle(psi.Blinded(1, points[2:]))
+    for batch in range(-(-num_theirs // 2)):
+        shop.handle(psi.GetBlinded(batch))
+    for batch in range(2):
+        shop.handle(psi.GetDoubled(batch))
     return shop
 
 
@@ -570,7 +578,7 @@ def test_places_are_refused_before_all_points_were_sent(num_sent):
     shop = begun(mode="intersection")
     if num_sent:
         shop.handle(psi.Blinded(0, torch.from_numpy(Workers().hash([b"i1", b"i2"]))))
-    words = refused_words(shop, psi.Places(0, 1, torch.tensor([0]), torch.tensor([0])))
+    words = refused_words(shop, psi.Places(0, 1, *3 * [torch.tensor([0])]))
     assert f"psi.Places: 'bank' has sent {num_sent} of 2 batches; all must come first" in words
     assert not_aligned(shop)
 
@@ -578,20 +586,24 @@ def test_places_are_refused_before_all_points_were_sent(num_sent):
 @pytest.mark.parametrize("num_shared", [-1, 3, 10**13])
 def test_no_more_ids_are_shared_than_either_side_has(num_shared):
     shop = compared(num_theirs=2)
-    words = refused_words(shop, psi.Places(0, num_shared, torch.arange(2), torch.arange(2)))
+    words = refused_words(shop, psi.Places(0, num_shared, *3 * [torch.arange(2)]))
     assert f"psi.Places: expected 0..2 shared ids from 'bank', got {num_shared}" in words
     assert not_aligned(shop)
 
 
 def test_every_batch_of_places_says_the_same_number():
     shop = compared(num_theirs=4)
-    shop.handle(psi.Places(0, 3, torch.arange(2), torch.arange(2)))
-    words = refused_words(shop, psi.Places(1, 2, torch.arange(0), torch.arange(0)))
+    place_of_row = torch.from_numpy(np.argsort(shop._run.order_M))
+    shop.handle(psi.Places(0, 3, torch.arange(2), place_of_row[:2], torch.arange(2)))
+    words = refused_words(shop, psi.Places(1, 2, *3 * [torch.arange(0)]))
     assert "psi.Places: 'bank' said 3 ids are shared, and in batch 1 2" in words
     assert not_aligned(shop)
-    shop.handle(psi.Places(1, 3, torch.tensor([2]), torch.tensor([2])))
-    assert len(set(shop.rows_S.tolist())) == 3
-    assert (shop.rows_S >= 0).all()
+    shop.handle(psi.Places(1, 3, torch.tensor([2]), place_of_row[2:3], torch.tensor([2])))
+    for batch in range(2):
+        assert not_aligned(shop)
+        asked = shop.handle(psi.GetProve(batch))
+        shop.handle(psi.Proofs(batch, asked.points_B32[:, :16]))  # 1 is the secret of what was sent
+    assert shop.rows_S.tolist() == [0, 1, 2]
 
 
 def test_a_run_over_more_ids_than_any_table_has_is_refused():
@@ -606,7 +618,7 @@ def test_a_large_number_of_ids_takes_no_memory_before_they_come():
     tracemalloc.start()
     shop.handle(begin)
     shop.handle(psi.Blinded(0, torch.from_numpy(Workers().hash([b"i1", b"i2"]))))
-    places = psi.Places(0, 1, torch.tensor([0]), torch.tensor([0]))
+    places = psi.Places(0, 1, *3 * [torch.tensor([0])])
     assert "sent 1 of 1073741824 batches" in refused_words(shop, places)
     assert tracemalloc.get_traced_memory()[1] < 2**20  # bytes
     tracemalloc.stop()
@@ -614,7 +626,7 @@ def test_a_large_number_of_ids_takes_no_memory_before_they_come():
 
 def test_places_are_refused_when_only_the_size_was_agreed():
     shop = begun()
-    places = psi.Places(0, 1, torch.tensor([0]), torch.tensor([0]))
+    places = psi.Places(0, 1, *3 * [torch.tensor([0])])
     assert "psi.Places: not in mode 'cardinality'" in refused_words(shop, places)
 
 

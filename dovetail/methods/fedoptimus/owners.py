@@ -358,7 +358,7 @@ def _aligns(site: Site) -> Maker:
 
         def make() -> StatefulParty:
             if responder is not None:
-                return relay.Responder(responder, kept.keep, aligned)
+                return relay.Responder(responder.guarded(asked.guard), kept.keep, aligned)
             ids = {part: site.table.ids[rows] for part, rows in parts.items()}
             lower = site.party.lowercase_ids
             return relay.Initiator(site.name, ids, keep, aligned, lower=lower)
