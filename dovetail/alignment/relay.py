@@ -24,8 +24,9 @@ coordinator learns how many ids each has and how many they share; the points tha
 blinded. A responder learns also which of the samples that it shares all others share. It passes
 bytes on and decodes none of them. Whoever carries messages can also make some up: a coordinator
 that breaks the rules can pass for an initiator, and then learns of ids that it guesses whether the
-responder has them, as any dishonest initiator does. It cannot read the ids of an alignment that it
-only carries.
+responder has them, as any dishonest initiator does. It cannot claim rows whose ids it has not, nor
+read the ids of an alignment that it only carries. A responder's home counts all that one
+coordinator carries as that coordinator's, whatever initiators it names.
 
 Letters: P parties addressed, X bytes.
 """

@@ -1,0 +1,135 @@
+"""Homes that are attacked: a shop that joins the bank, as a process of its own or in this one."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from federations import Federation, Process, free_port
+
+from dovetail import data as dd
+from dovetail.cli.home import Refusals, Runs
+from dovetail.cli.partyfile import open_site
+from dovetail.cli.teller import Teller
+from dovetail.network import Engine, InProcess
+from dovetail.network.certificates import Authority, Credentials, certificate_pem, key_pem, new_key
+from dovetail.network.stream import Stream
+
+SHOP = """
+[party]
+name = "shop"
+table = "shop.csv"
+id = "person"
+
+[policy]
+{policy}
+"""
+
+
+def write_shop(folder: Path, ids: list[str], policy: str) -> Path:
+    x = np.random.default_rng(0).normal(size=(len(ids), 2))
+    columns = {"person": np.array(ids, dtype=object), "x0": x[:, 0], "x1": x[:, 1]}
+    dd.write_table(folder / "shop.csv", columns)
+    (folder / "shop.toml").write_text(SHOP.format(policy=policy))
+    return folder / "shop.toml"
+
+
+def put_credentials(folder: Path, authority: Authority, name: str, *, listens: bool) -> Credentials:
+    key = new_key()
+    certificate = authority.issue(name, key.public_key(), now=datetime.now(UTC), listens=listens)
+    made = Credentials(authority.pem, certificate_pem(certificate), key_pem(key))
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, content in (("ca.pem", made.ca), (f"{name}.pem", made.certificate)):
+        (folder / file).write_bytes(content)
+    (folder / f"{name}.key").write_bytes(made.key)
+    (folder / f"{name}.key").chmod(0o600)
+    return made
+
+
+@dataclass(eq=False)
+class Shop:
+    """The victim: ``dovetail join shop.toml``, and the attacker's line to it."""
+
+    federation: Federation
+    stream: Stream
+    process: Process
+
+    @property
+    def home(self) -> Path:
+        return self.federation.folder / "shop.site"
+
+    def engine(self, run: str) -> Engine:
+        self.process.wait_for("connected to bank")
+        return self.stream.engine(run)
+
+    def killed_and_started_anew(self) -> None:
+        self.process.signal(signal.SIGKILL)
+        self.process.process.join()
+        self.process = self.federation.join("shop")
+        self.process.wait_for("connected to bank")
+
+    def refused(self) -> list[dict[str, Any]]:
+        lines = (self.home / "refusals.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def shop_that_joins(tmp_path: Path) -> Iterator[Callable[..., Shop]]:
+    """Starts the shop with these ids and policy; the bank, its driver, is the attacker."""
+    authority = Authority.create(now=datetime.now(UTC))
+    streams: list[Stream] = []
+    federation = Federation(tmp_path, free_port(), ("--name", "bank"))
+
+    def start(ids: list[str], policy: str = "") -> Shop:
+        write_shop(tmp_path, ids, policy)
+        put_credentials(tmp_path / "certificates" / "shop", authority, "shop", listens=False)
+        bank = put_credentials(tmp_path / "bank", authority, "bank", listens=True)
+        address = f"127.0.0.1:{federation.port}"
+        streams.append(Stream(address, driver="bank", credentials=bank, parties=["shop"]))
+        return Shop(federation, streams[-1], federation.join("shop"))
+
+    with federation.ending():
+        yield start
+        for stream in streams:
+            stream.close()
+
+
+@dataclass(eq=False)
+class Home:
+    """The same in this process; ``again`` is what a restart leaves."""
+
+    path: Path
+    runs: Runs
+
+    def engine(self, run: str, driver: str = "bank", algorithm: str = "psi") -> InProcess:
+        return InProcess({"shop": self.runs.open(run, algorithm, driver)}, driver=driver)
+
+    def said(self, what: str) -> list[str]:
+        """Lines of the terminal that contain this."""
+        return [line for line in self.lines if what in line]
+
+    lines: list[str]
+
+
+@pytest.fixture
+def shop_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Home]:
+    lines: list[str] = []
+    monkeypatch.setattr(Teller, "say", lambda self, text: lines.append(text))
+
+    def start(ids: list[str], policy: str = "") -> Home:
+        site = open_site(write_shop(tmp_path, ids, policy))
+        home = tmp_path / "shop.site"
+        home.mkdir(exist_ok=True)
+        teller = Teller("bank", quiet=True)
+        refusals = Refusals(home / "refusals.jsonl", teller.say)
+        return Home(home, Runs(site, home, refusals, teller, torch.device("cpu")), lines)
+
+    return start
