@@ -16,12 +16,12 @@ import torch
 from federations import Federation, Process, free_port
 
 from dovetail import data as dd
-from dovetail.cli.home import Refusals, Runs
-from dovetail.cli.partyfile import open_site
-from dovetail.cli.teller import Teller
 from dovetail.network import Engine, InProcess
 from dovetail.network.certificates import Authority, Credentials, certificate_pem, key_pem, new_key
 from dovetail.network.stream import Stream
+from dovetail.site.home import Refusals, Runs
+from dovetail.site.partyfile import open_site
+from dovetail.site.teller import Teller
 
 SHOP = """
 [party]

@@ -16,10 +16,10 @@ import pytest
 import torch
 from curious import Driver, multiples, points_of, times
 
-from dovetail.algorithms import apfed
 from dovetail.alignment import align, count_overlap, psi, relay
 from dovetail.alignment.limits import DAY_S, Limits, default_max_ids
 from dovetail.errors import AlignmentError, PartyError
+from dovetail.methods import apfed
 from dovetail.network import encode
 
 MEMBERS = [f"06{number:08d}" for number in range(0, 100_000, 7)]  # 14,286 of the 100,000 guessed
