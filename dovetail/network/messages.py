@@ -536,10 +536,16 @@ def _place(kind: type[Message], name: str, entry: Any) -> _Place:
     )
 
 
+#: Bytes; where PyTorch's own tensors begin.
+_ALIGNMENT = 64
+
+
 def _read(kind: type[Message], name: str, place: _Place, view: memoryview, start: int) -> Tensor:
     tensor = _tensor_in(view, start + place.begin, place.shape, place.dtype)
-    if tensor.data_ptr() % place.dtype.itemsize:
-        tensor = tensor.clone()  # some processors cannot compute across word boundaries
+    if tensor.data_ptr() % (_ALIGNMENT if place.dtype.is_floating_point else place.dtype.itemsize):
+        # Processors may refuse to compute across word boundaries, and kernels take sums in another
+        # order where a tensor begins elsewhere than PyTorch's own: bits would depend on the header.
+        tensor = tensor.clone()
     if place.dtype == torch.bool and (tensor.view(torch.uint8) > 1).any():
         raise MessageError(f"{kind.wire_name()}.{name}: a bool in it is neither 0 nor 1")
     return tensor

@@ -516,13 +516,17 @@ def memory(data: Any) -> range:
     return range(begin, begin + len(data))
 
 
-def test_tensors_lie_in_the_bytes_they_came_in_if_those_may_be_written_to() -> None:
+def test_tensors_lie_in_the_bytes_they_came_in_if_they_are_aligned_there() -> None:
     sent = everything(x=torch.randn(7, 3))
     for data in (encode(sent), bytearray(encode(sent))):
         came = decode(data, (Everything,))
         for name, tensor in sent.tensors().items():
-            assert getattr(came, name).data_ptr() in memory(data)
-            assert torch.equal(getattr(came, name), tensor)
+            own = getattr(came, name)
+            if own.dtype.is_floating_point:  # where PyTorch's own begin: bits of sums depend on it
+                assert own.data_ptr() % 64 == 0
+            else:
+                assert own.data_ptr() in memory(data)
+            assert torch.equal(own, tensor)
     came = decode(bytes(encode(sent)), (Everything,))
     came.x.zero_()  # its own copy: bytes never change
 
