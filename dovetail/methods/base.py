@@ -26,6 +26,7 @@ from dovetail.models import Model
 from dovetail.models.owners import Bottom
 from dovetail.network import Engine, Message, Precision, State
 from dovetail.network.checkpoint import StatefulParty
+from dovetail.privacy import SecretSums
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -100,6 +101,8 @@ class Asked:
         run: its id.
         aligned: a folder for rows of alignments that this driver carries between parties.
         guard: counts alignments that this driver carries.
+        sums: names of those it sums with (None: anybody who is certified) -> its side of the run's
+            secret sums.
     """
 
     device: torch.device
@@ -109,6 +112,7 @@ class Asked:
     run: str
     aligned: Path
     guard: Guard
+    sums: Callable[[Collection[str] | None], SecretSums]
 
 
 class Maker(Protocol):

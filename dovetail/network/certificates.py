@@ -489,7 +489,7 @@ class Credentials:
                 f"{key_path} is not the key of {certificate_path}; put the certificate that was "
                 f"issued for this key there, or ask for one: dovetail certificates {name} --request"
             )
-        signer = next((each for each in authorities if _signed_by(own, each)), None)
+        signer = next((each for each in authorities if signed_by(own, each)), None)
         if signer is None:
             raise ConfigError(
                 f"{certificate_path} is not signed by the authority in {ca_path}; both must come "
@@ -524,7 +524,8 @@ class Credentials:
             )
 
 
-def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether this authority has issued the certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):

@@ -2,12 +2,13 @@
 
 Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth: "Practical Secure
 Aggregation for Privacy-Preserving Machine Learning", CCS 2017, section 4.0.1 (one mask for each
-pair; not the second mask and the secret shares of 4.0.2, which would spare the repeat below).
+pair; not the second mask and the secret shares of 4.0.2, which would spare a failed sum, below).
 
     y_u = x_u + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv)   mod 2^64
     sum_u y_u = sum_u x_u                                       mod 2^64
 
-    s_uv     X25519 of u's and v's keys of this attempt, through HKDF-SHA256
+    s_uv     X25519 of u's and v's keys of this attempt, through HKDF-SHA256 with all that u and v
+             were told of the sum: who takes part, with which key, and the caller's context
     PRG      the ChaCha20 key stream
     x_u      the values in fixed point: round(value * 2^32), so that the sum is exact
 
@@ -19,18 +20,20 @@ Who learns what:
     A party: the others' public keys, and the sum if the driver hands it on. Of two parties each
     can subtract its own share: with two, only the driver is kept from reading.
 
-What is assumed: a driver that follows the protocol (semi-honest). Public keys travel through it
-and are not signed, so one that lies could put its own in their place and read everything. It must
-also throw away a share that comes after its deadline: the repeat without that party gives the sum
-of the others, and the difference would be the late party's share. A party cannot tell whether
-another's share is honest, and nor can the driver: masked values cannot be checked one by one.
+What is assumed: that the public keys are the parties' own. They travel through the driver, and one
+that puts its own in their place reads everything: ``sums.py`` has them signed. A party cannot tell
+whether another's share is honest, and nor can the driver: masked values cannot be checked one by
+one.
 
-A party lost after keys were exchanged leaves masks that do not cancel. Its round is repeated by
-those that are left, with new keys: a key pair serves one attempt.
+A party lost after keys were exchanged leaves masks that do not cancel, and that sum is lost. A
+second one without it would be safe only with the paper's second masks: the difference of the two is
+the lost party's share, if that comes late. A key pair serves one attempt.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -90,13 +93,16 @@ class MaskKeys:
         self._private: X25519PrivateKey | None = X25519PrivateKey.generate()
         self.public = self._private.public_key().public_bytes_raw()
 
-    def mask(self, party: str, publics: Mapping[str, bytes], fixed_P: Tensor) -> Tensor:
+    def mask(
+        self, party: str, publics: Mapping[str, bytes], fixed_P: Tensor, *, context: bytes = b""
+    ) -> Tensor:
         """The values with this party's masks on them; the private key is then forgotten.
 
         Args:
             party: who this is.
             publics: everyone who takes part, this party too -> public key.
             fixed_P: (P,) int64, from ``to_fixed``.
+            context: what else all must agree on; masks of parties that do not, do not cancel.
 
         Raises:
             MessageError: this party is alone, is not among them, another's key is given for its
@@ -110,10 +116,13 @@ class MaskKeys:
             raise MessageError("a sum over one party is its own weights; it needs two or more")
         private, self._private = self._private, None
         masked = fixed_P.numpy().view(np.uint64).copy()
+        told = [context.hex(), sorted((name, key.hex()) for name, key in publics.items())]
+        info = b"dovetail masks 2" + hashlib.sha256(json.dumps(told).encode()).digest()
         for other, public in publics.items():
             if other == party:
                 continue
-            stream = _stream(private, {party: self.public, other: public}, other, len(masked))
+            pair = b"".join(sorted((self.public, public)))
+            stream = _stream(private, other, public, info + pair, len(masked))
             if party < other:
                 masked += stream
             else:
@@ -122,15 +131,13 @@ class MaskKeys:
 
 
 def _stream(
-    private: X25519PrivateKey, publics: Mapping[str, bytes], other: str, length: int
+    private: X25519PrivateKey, other: str, public: bytes, info: bytes, length: int
 ) -> np.ndarray:
-    """(length,) uint64 that only the two parties of ``publics`` can compute."""
+    """(length,) uint64 that only the two can compute whose keys these are."""
     try:
-        secret = private.exchange(X25519PublicKey.from_public_bytes(publics[other]))
+        secret = private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
         raise MessageError(f"the key of party {other!r} is no X25519 public key") from None
-    # Names and keys are bound in, so that a secret serves this pair in this attempt only.
-    info = b"dovetail masks 1" + b"".join(publics[name] for name in sorted(publics))
     seed = HKDF(SHA256(), length=32, salt=None, info=info).derive(secret)
     # The key is used once, so a zero nonce is fine.
     cipher = Cipher(algorithms.ChaCha20(seed, bytes(16)), mode=None).encryptor()

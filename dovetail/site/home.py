@@ -6,6 +6,7 @@
         aligned/DRIVER/                the same of those it shares with label owners (FedOptimus)
         checkpoints/DRIVER/RUN/ALGORITHM/  its state in that run; of the last 16 runs
         models/RUN/                    what it can use of that run
+        sums/DRIVER/RUN.jsonl          rounds of which it has given its share to a secret sum
         ledger.jsonl                   what left it, and for whom
         refusals.jsonl                 what it refused, to whom and why
         alignments.json                how often, and with how many ids, each driver has aligned
@@ -66,6 +67,9 @@ from dovetail.network import Message, Party
 from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.checkpoint import Keeper
 from dovetail.network.host import MAX_RUNS
+from dovetail.network.identity import Identity
+from dovetail.network.patience import patiently
+from dovetail.privacy import SecretSums
 from dovetail.site.budget import BudgetError, Budgets
 from dovetail.site.partyfile import ALGORITHMS
 from dovetail.site.teller import Activity, Teller
@@ -311,6 +315,51 @@ class Aligning:
         return answer
 
 
+class GivenSums:
+    """Of which rounds of a run a party has given its share, and to which sum; on its disk.
+
+    Apart from the run's states, which a driver may have restored or dropped.
+    """
+
+    def __init__(self, folder: Path, driver: str, run: str) -> None:
+        self._path = folder / certificate_name(driver) / f"{run.replace('/', _SLASH)}.jsonl"
+
+    def get(self, number: int) -> str | None:
+        """The sum that a share was given of in this round."""
+        if not self._path.exists():
+            return None
+        with self._path.open(encoding="utf-8") as file:
+            for line in file:
+                with suppress(ValueError):  # half a line: its share never left
+                    round_of, digest = json.loads(line)
+                    if round_of == number:
+                        return str(digest)
+        return None
+
+    def note(self, number: int, digest: str) -> None:
+        """Write down that a share of this sum leaves.
+
+        Raises:
+            ConfigError: it cannot be written, and the share must not leave.
+        """
+        if self.get(number) is not None:
+            return
+
+        def write() -> None:
+            make_folder(self._path.parent)
+            handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(handle, "a", encoding="utf-8") as file:
+                file.write("\n" + json.dumps([number, digest]))
+                file.flush()
+                os.fsync(file.fileno())
+
+        try:
+            patiently(write)
+        except OSError as error:
+            _log.error("%s: %s", self._path, error)
+            raise ConfigError("it cannot write down that it shares, and does not share") from None
+
+
 class Runs:
     """Makes the party's side of each run that its policy allows.
 
@@ -320,6 +369,8 @@ class Runs:
         refusals: told of what a host lets pass and the policy does not.
         teller: told of runs that begin.
         device: where it computes.
+        identity: signs what it says to other parties, and checks what they say; None: who carries
+            the messages is trusted with that.
     """
 
     def __init__(
@@ -329,7 +380,9 @@ class Runs:
         refusals: Refusals,
         teller: Teller,
         device: torch.device,
+        identity: Identity | None = None,
     ) -> None:
+        self._identity = identity
         self._site = site
         self._home = home
         self._refusals = refusals
@@ -390,6 +443,14 @@ class Runs:
                 run,
                 self._home / "aligned" / certificate_name(driver),
                 self._limits.of(driver, run),
+                lambda members: SecretSums(
+                    self._site.name,
+                    run=run,
+                    identity=self._identity,
+                    driver=driver,
+                    members=members,
+                    rounds=GivenSums(self._home / "sums", driver, run),
+                ),
             )
         )
         states = self._states(driver) / run.replace("/", _SLASH)

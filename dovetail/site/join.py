@@ -18,6 +18,7 @@ from dovetail.models.devices import device as device_of
 from dovetail.network.certificates import Credentials, certificate_name
 from dovetail.network.dialling import serve
 from dovetail.network.host import Host
+from dovetail.network.identity import Certified
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.patience import raise_descriptor_limit
 from dovetail.site.home import (
@@ -66,7 +67,7 @@ def run_join(
         _signals() as signalled,
     ):
         refusals = Refusals(kept.path / "refusals.jsonl", teller.say)
-        runs = Runs(site, kept.path, refusals, teller, device)
+        runs = Runs(site, kept.path, refusals, teller, device, Certified(credentials))
         host = Host(
             site.name,
             runs.open,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from dovetail.network import InProcess
 pytestmark = pytest.mark.network
 
 NAMES = ("north", "south")
+OWN = ("worst area", "worst texture", "worst smoothness")
 
 RUN = """
 method = "chfl"
@@ -59,10 +61,16 @@ common = ["mean *"]
 
 @pytest.fixture
 def federation(dovetail: Any, tmp_path: Path) -> Iterator[Federation]:
+    with written(dovetail, tmp_path, dict(zip(NAMES, OWN, strict=False))).ending() as made:
+        yield made
+
+
+def written(dovetail: Any, tmp_path: Path, owns: dict[str, str]) -> Federation:
+    """Files of parties with a column of their own each, certificates, and run files."""
     pooled, _ = dd.load("breast-cancer")
     assert isinstance(pooled.x, dd.Table)
-    for place, (name, own) in enumerate(zip(NAMES, ("worst area", "worst texture"), strict=True)):
-        part = pooled.take(np.arange(place, pooled.num_rows, 2))
+    for place, (name, own) in enumerate(owns.items()):
+        part = pooled.take(np.arange(place, pooled.num_rows, len(owns)))
         assert isinstance(part.x, dd.Table)
         columns = {
             column: part.x.column(column).values for column in (*part.x.select(["mean *"]), own)
@@ -73,15 +81,16 @@ def federation(dovetail: Any, tmp_path: Path) -> Iterator[Federation]:
         )
         (tmp_path / f"{name}.toml").write_text(PARTY.format(name=name))
     port = free_port()
-    (tmp_path / "network.toml").write_text(RUN.format(port=port))
-    here = re.sub(r"\[engine\].*?(?=\[chfl\])", "", RUN, flags=re.DOTALL)
-    here = here.replace("[chfl]", 'parties = ["north.toml", "south.toml"]\n[chfl]')
+    run = RUN.replace('["north", "south"]', json.dumps([*owns]))
+    (tmp_path / "network.toml").write_text(run.format(port=port))
+    here = re.sub(r"\[engine\].*?(?=\[chfl\])", "", run, flags=re.DOTALL)
+    files = json.dumps([f"{name}.toml" for name in owns])
+    here = here.replace("[chfl]", f"parties = {files}\n[chfl]")
     (tmp_path / "here.toml").write_text(here)
-    named = (*NAMES, "coordinator", "--driver", "coordinator", "--host", "127.0.0.1")
+    named = (*owns, "coordinator", "--driver", "coordinator", "--host", "127.0.0.1")
     done = dovetail("certificates", *named, "-q")
     assert done.code == 0, done.err
-    with Federation(tmp_path, port).ending() as made:
-        yield made
+    return Federation(tmp_path, port)
 
 
 def in_one_process(run_file: Path) -> dict[str, dict[str, torch.Tensor]]:
@@ -163,3 +172,38 @@ def test_a_coordinator_that_was_killed_goes_on_where_it_was(federation: Federati
 
     assert told("stopped") == told("whole")
     assert federation.result("stopped")["parties"] == federation.result("whole")["parties"]
+
+
+def test_members_with_certificates_sum_in_secret_what_they_sum_in_the_clear(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    names = (*NAMES, "west")
+    settings = ("--set", "rulers=[]", "--set", "chfl.rounds=12")
+    with written(dovetail, tmp_path, dict(zip(names, OWN, strict=True))).ending() as federation:
+        for name in names:
+            others = json.dumps([*names])
+            path = federation.folder / f"{name}.toml"
+            path.write_text(path.read_text() + f"secure = true\nmembers = {others}\n")
+            federation.join(name)
+        refused = federation.start("train", "network.toml", "--out", "clear", *settings)
+        assert refused.ended() == 2
+        assert "refuses to show its common column: its file says chfl.secure" in refused.said()
+
+        # Its second half is of a coordinator that was killed: the rounds it repeats are the same.
+        secret = (*settings, "--set", "chfl.secure=true")
+        driver = federation.start("train", "network.toml", "--out", "apart", *secret)
+        federation.wait_for_lines("apart", 5, driver)
+        driver.signal(signal.SIGKILL)
+        driver.ended()
+        again = federation.start("train", "network.toml", "--out", "apart", *secret, "--resume")
+        assert again.ended() == 0, again.said()
+        assert len(federation.lines("apart")) == 12
+        assert not any("skipped" in line for line in federation.lines("apart"))
+        assert dovetail("train", "here.toml", "--out", "here", "-q", *settings).code == 0
+        for name in names:
+            kept = package.load(federation.kept_models(name)["chfl"]).network.state_dict()
+            here = package.load(federation.folder / "here" / "models" / name).network.state_dict()
+            for key, value in kept.items():
+                assert torch.allclose(value, here[key], atol=1e-3)
+            folder = federation.folder / f"{name}.site" / "sums" / "coordinator"
+            assert [len(path.read_text().split("\n")) - 1 for path in folder.iterdir()] == [12]

@@ -41,7 +41,7 @@ LONG, WIDE = torch.zeros(40), torch.zeros(40, 2)
         hyfem.Train(WIDE, LONG),
         hyfem.Finish(LONG, WIDE),
         chfl.Average(1, 0, WIDE),
-        chfl.GiveShare(1, 0.5, (), WIDE),
+        chfl.GiveShare(1, (), (), WIDE, LONG, ()),
     ],
     ids=lambda message: message.wire_name(),
 )

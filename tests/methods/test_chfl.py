@@ -524,33 +524,41 @@ class Silent:
     def __init__(self, member):
         self.member = member
         self.accepts = member.accepts
+        self.averages = []
 
     def handle(self, message):
+        if isinstance(message, chfl.Average):
+            self.averages.append(message.common_P.clone())
         if isinstance(message, chfl.GiveShare):
             raise TrainingError("it fell")
         return self.member.handle(message)
 
 
-def test_a_member_lost_after_keys_were_exchanged_has_the_sum_repeated_without_it():
+def test_a_member_lost_after_keys_were_exchanged_costs_the_sum_of_that_round_and_no_other():
     members = federation()
-    coordinator = chfl.Coordinator(chfl.Config(**{**SMALL, "rounds": 1}, secure=True), seed=5)
-    network = InProcess({**members, "p2": Silent(members["p2"])}, driver="hub")
-    (only,) = chfl.train(coordinator, network)
-    assert (only.participants, only.attempts) == (("p1", "p3", "p4"), 2)
-    assert only.missed == {"p2": "it fell"}
+    coordinator = chfl.Coordinator(chfl.Config(**{**SMALL, "rounds": 2}, secure=True), seed=5)
+    silent = Silent(members["p2"])
+    network = InProcess({**members, "p2": silent}, driver="hub")
+    rounds = chfl.train(coordinator, network)
+    first = next(rounds)
+    assert (first.participants, first.missed) == ((), {"p2": "it fell"})
+    assert torch.equal(coordinator.common_P, silent.averages[0])
 
     thetas = []
-    for name in only.participants:
-        member = federation()[name]
-        lone = chfl.Coordinator(chfl.Config(**{**SMALL, "rounds": 1}), seed=5)
-        list(chfl.train(lone, InProcess({name: member}, driver="hub")))
-        thetas.append(lone.common_P)
+    for name in ("p1", "p3", "p4"):
+        # A member goes on from its own batches and own column, and from the theta_c it had.
+        other = federation()[name]
+        other.restore(members[name].state())
+        other.handle(chfl.Train(2))
+        thetas.append(other.common_vector())
+    second = next(rounds)
+    assert second.participants == ("p1", "p3", "p4")  # not p2, which cost the last sum
     torch.testing.assert_close(coordinator.common_P, sum(thetas) / 3, rtol=1e-5, atol=1e-6)
 
 
-def test_a_secret_sum_needs_two_members():
-    with pytest.raises(TrainingError, match="needs two or more members, round 1 has 1 left"):
-        run(secure=True, rows=ROWS[:1])
+def test_a_secret_sum_needs_three_members():
+    with pytest.raises(TrainingError, match="needs three or more members, round 1 has 2 left"):
+        run(secure=True, rows=ROWS[:2])
 
 
 def test_in_a_secret_sum_no_weight_leaves_a_member_unmasked():

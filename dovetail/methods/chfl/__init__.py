@@ -106,7 +106,15 @@ from dovetail.network import (
     check_shape,
 )
 from dovetail.network.engine import R
-from dovetail.privacy import KEY_BYTES, MaskKeys, from_fixed, to_fixed, total
+from dovetail.network.identity import MAX_PROOF_BYTES
+from dovetail.privacy import (
+    KEY_BYTES,
+    MIN_MEMBERS,
+    SecretSums,
+    check_weights,
+    from_fixed,
+    total,
+)
 
 # --- Hyper-parameters --------------------------------------------------------------------------
 
@@ -231,26 +239,36 @@ class Trained(Message):
 
 @dataclass(frozen=True, eq=False)
 class GiveKey(Message):
-    """Coordinator -> member: a new public key, for one attempt at this round's sum."""
+    """Coordinator -> member: a new public key, for this round's sum."""
 
     number: int
 
 
 @dataclass(frozen=True, eq=False)
 class PublicKey(Message):
-    """Member -> coordinator, which hands it to the others of this attempt."""
+    """Member -> coordinator, which hands it to the others of this sum.
+
+    ``proof`` is a certificate and its signature of key, run and round; empty where members have no
+    certificates.
+    """
 
     key: Tensor  # (32,) uint8
+    proof: Tensor  # uint8
 
 
 @dataclass(frozen=True, eq=False)
 class GiveShare(Message):
-    """Coordinator -> member: your share of the sum over these members, at this weight."""
+    """Coordinator -> member: your share of the sum over these members, at these weights.
+
+    All is in the order of ``members``; proofs stand end to end.
+    """
 
     number: int
-    weight: float
+    weights: tuple[float, ...]
     members: tuple[str, ...]
-    keys_K32: Tensor  # uint8, in the order of members
+    keys_K32: Tensor  # uint8
+    proofs: Tensor  # uint8
+    proof_bytes: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,6 +295,10 @@ class Finished(Message):
 #: The most that a member's network may take whose widths ``Begin`` sets, in bytes of parameters;
 #: counted before anything of that size is made.
 MAX_PARAMETER_BYTES = 2**28
+
+#: Rounds in a row in which no member shares in a secret sum: a coordinator that goes on from an
+#: older state repeats rounds that were summed, and not again with others.
+MAX_REFUSED = 20
 
 #: The widest layer, and the most layers, that a member counts at all.
 MAX_WIDTH, MAX_LAYERS = 2**24, 1000
@@ -431,20 +453,28 @@ class Member:
     Args:
         rows: what it has.
         device: where it computes.
+        sums: what it shares in secret sums, and with whom.
+        secret_only: refuse to train where its common column is not summed in secret.
     """
 
     accepts = (Describe, Begin, Average, Train, GiveKey, GiveShare, Finish)
 
     def __init__(
-        self, rows: EncodedRows | TableRows, *, device: torch.device | None = None
+        self,
+        rows: EncodedRows | TableRows,
+        *,
+        device: torch.device | None = None,
+        sums: SecretSums | None = None,
+        secret_only: bool = False,
     ) -> None:
         self.name = rows.name
+        self.sums = sums or SecretSums(rows.name)
+        self.secret_only = secret_only
         self.rows = rows
         self.task = rows.task
         self.device = device or torch.device("cpu")
         self.columns: Columns | None = None
         self.ahead: tuple[float, float] | None = None  # losses of a round already trained
-        self._keys: MaskKeys | None = None
 
     def handle(self, message: Message) -> Message:
         if self.columns is None and not isinstance(message, Describe | Begin):
@@ -460,8 +490,7 @@ class Member:
                 return self._train(message)
             case GiveKey():
                 self._check_trained(message.number)
-                self._keys = MaskKeys()
-                return PublicKey(torch.tensor(list(self._keys.public), dtype=torch.uint8))
+                return PublicKey(*map(_bytes, self.sums.key(message.number)))
             case GiveShare():
                 return self._share(message)
             case Finish():
@@ -498,6 +527,10 @@ class Member:
             config = Config.model_validate_json(begin.settings)
         except ValidationError as error:
             raise MessageError(f"{begin.wire_name()}: settings that cannot be ({error})") from None
+        if self.secret_only and config.method != "local" and not config.secure:
+            raise ConfigError(
+                "refuses to show its common column: its file says chfl.secure, so the run must, too"
+            )
         if max(config.widths) > MAX_WIDTH or len(config.widths) > MAX_LAYERS:
             raise MessageError(
                 f"{begin.wire_name()}: at most {MAX_LAYERS} layers of width {MAX_WIDTH}"
@@ -639,15 +672,16 @@ class Member:
 
     def _share(self, message: GiveShare) -> Share:
         self._check_trained(message.number)
-        if self._keys is None:
-            raise MessageError("a share was asked for before a key")
+        lengths = message.proof_bytes
+        if min(lengths, default=0) < 0:
+            raise MessageError("no proof has less than 0 bytes")
         check_shape(message, "keys_K32", (len(message.members), KEY_BYTES), torch.uint8)
-        if not 0 <= message.weight <= 1:
-            raise MessageError(f"a weight in a mean lies in [0, 1], got {message.weight}")
+        check_shape(message, "proofs", (sum(lengths),), torch.uint8)
         keys = [bytes(key.tolist()) for key in message.keys_K32]
-        publics = dict(zip(message.members, keys, strict=True))
-        fixed_P = to_fixed(self.common_vector().double() * message.weight, len(publics))
-        return Share(self._keys.mask(self.name, publics, fixed_P))
+        proofs = [bytes(proof.tolist()) for proof in message.proofs.split(list(lengths))]
+        sums, theta_P = self.sums, self.common_vector()
+        share = sums.share(message.number, message.members, message.weights, keys, proofs, theta_P)
+        return Share(share)
 
     def _finish(self, message: Finish) -> Finished:
         assert self.columns is not None
@@ -1012,10 +1046,10 @@ class Round:
         accuracy: mean over members of their accuracy on validation rows; None without any.
         accuracies: member -> accuracy on its validation rows.
         best: the best round so far.
-        participants: members whose common column is in the average.
+        participants: members whose common column is in the average; of a secret sum that failed,
+            none: theta_c is as it was before.
         missed: member -> why it is not, or why it was not scored.
         seconds: wall time of the round.
-        attempts: 1, and one more each time a secret sum was repeated without a lost member.
     """
 
     number: int
@@ -1027,7 +1061,6 @@ class Round:
     participants: tuple[str, ...]
     missed: Mapping[str, str]
     seconds: float
-    attempts: int = 1
 
 
 class Coordinator:
@@ -1048,6 +1081,8 @@ class Coordinator:
         self.best_accuracy = -1.0
         self.best_of: dict[str, float] = {}
         self.improved = 0  # the last round in which what counts got better
+        self.resting: tuple[str, ...] = ()  # members whose loss cost the last secret sum
+        self.refused = 0  # rounds in a row in which nobody shared
         self._rng = generator(seed, "participation")
         self.begin: Begin | None = None
         self.num_common = 0
@@ -1061,7 +1096,8 @@ class Coordinator:
 
     def participants(self, members: Sequence[str]) -> tuple[str, ...]:
         """Who takes part in the next round."""
-        num = max(2 if self.config.secure else 1, round(self.config.participation * len(members)))
+        least = MIN_MEMBERS if self.config.secure else 1
+        num = max(least, round(self.config.participation * len(members)))
         if num >= len(members):
             return tuple(members)
         chosen = torch.randperm(len(members), generator=self._rng)[:num].sort().values
@@ -1107,6 +1143,7 @@ class Coordinator:
             "best_accuracy": self.best_accuracy,
             "best_of": self.best_of,
             "improved": self.improved,
+            "resting": list(self.resting),
             "rng": self._rng.get_state(),
         }
 
@@ -1121,6 +1158,7 @@ class Coordinator:
         self.best_accuracy = state["best_accuracy"]
         self.best_of = dict(state["best_of"])
         self.improved = state["improved"]
+        self.resting = tuple(state.get("resting", ()))
         self._rng.set_state(state["rng"])
 
 
@@ -1314,19 +1352,19 @@ def run_round(number: int, coordinator: Coordinator, network: Engine) -> Round:
             answered[member] = reply
         except MessageError as cause:
             missed[member] = str(cause)
-    attempts = 1
     participants = tuple(answered)
-    if config.secure and participants:
-        participants, attempts = _sum_in_secret(number, participants, missed, coordinator, network)
     if not participants:
         reasons = "; ".join(f"{member}: {why}" for member, why in missed.items())
         raise TrainingError(f"no member finished round {number} ({reasons})")
-    if config.method != "local" and not config.secure:
+    if config.secure:
+        participants = _sum_in_secret(number, participants, missed, coordinator, network)
+    elif config.method != "local":
         weights = coordinator.weights_of(participants)
         mean_P = torch.zeros(len(coordinator.common_P), dtype=torch.float64)
         for member in participants:
             mean_P.add_(answered[member].common_P.double(), alpha=weights[member])
         coordinator.common_P = mean_P.float()  # line 7
+    trained = [answered[member] for member in participants or answered]
     coordinator.current.clear()
     scored = send_average(number, network.parties, coordinator, network)
     for member, failure in scored.failures.items():
@@ -1335,15 +1373,14 @@ def run_round(number: int, coordinator: Coordinator, network: Engine) -> Round:
     accuracy = coordinator.note(number, accuracies)
     return Round(
         number,
-        sum(answered[member].loss for member in participants) / len(participants),
-        sum(answered[member].joint_loss for member in participants) / len(participants),
+        sum(reply.loss for reply in trained) / len(trained),
+        sum(reply.joint_loss for reply in trained) / len(trained),
         accuracy,
         accuracies,
         coordinator.best,
         participants,
         missed,
         time.perf_counter() - started,
-        attempts,
     )
 
 
@@ -1381,53 +1418,78 @@ def _sum_in_secret(
     missed: dict[str, str],
     coordinator: Coordinator,
     network: Engine,
-) -> tuple[tuple[str, ...], int]:
-    """Line 7 under masks: who is in the sum, and how many attempts it took.
+) -> tuple[str, ...]:
+    """Line 7 under masks: who is in the sum; nobody where a member was lost in the midst of it.
 
-    A member that is lost after keys were exchanged leaves masks in the sum, so the others give new
-    keys and new shares without it.
+    Then theta_c stays what it was: a member shares once in a round, as of two sums the difference
+    would be somebody's values. Who was lost is left out of the next round's sum.
 
     Raises:
-        TrainingError: fewer than two are left, or the sum cannot be.
+        TrainingError: fewer members are left than share in a sum.
     """
     timeout_s = coordinator.config.timeout_s
-    for attempt in itertools.count(1):
-        keys: dict[str, Tensor] = {}
-        given = network.ask(dict.fromkeys(members, GiveKey(number)), PublicKey, timeout_s=timeout_s)
-        failures = {member: failure.cause for member, failure in given.failures.items()}
-        for member, reply in given.items():
-            try:
-                check_shape(reply, "key", (KEY_BYTES,), torch.uint8)
-                keys[member] = reply.key
-            except MessageError as cause:
-                failures[member] = str(cause)
-        members = tuple(keys)
-        missed.update(failures)
-        if len(members) < 2:
-            raise TrainingError(
-                f"a secret sum needs two or more members, round {number} has {len(members)} left "
-                f"({'; '.join(f'{name}: {why}' for name, why in missed.items())})"
-            )
-        weights = coordinator.weights_of(members)
-        stacked = torch.stack([keys[member] for member in members])
-        requests = {
-            member: GiveShare(number, weights[member], members, stacked) for member in members
-        }
-        replies = network.ask(requests, Share, timeout_s=timeout_s)
-        lost = {member: failure.cause for member, failure in replies.failures.items()}
-        shares: dict[str, Tensor] = {}
-        for member, share in replies.items():
-            try:
-                check_shape(share, "masked_P", (len(coordinator.common_P),), torch.int64)
-                shares[member] = share.masked_P
-            except MessageError as cause:
-                lost[member] = str(cause)
-        missed.update(lost)
-        members = tuple(shares)
-        if not lost:
-            coordinator.common_P = from_fixed(total(shares.values()))
-            return members, attempt
-    raise AssertionError("count does not end")
+    rested = tuple(member for member in members if member not in coordinator.resting)
+    if len(rested) >= MIN_MEMBERS:
+        members = rested
+    coordinator.resting = ()
+    keys: dict[str, PublicKey] = {}
+    given = network.ask(dict.fromkeys(members, GiveKey(number)), PublicKey, timeout_s=timeout_s)
+    missed.update({member: failure.cause for member, failure in given.failures.items()})
+    for member, reply in given.items():
+        try:
+            check_shape(reply, "key", (KEY_BYTES,), torch.uint8)
+            check_shape(reply, "proof", (min(len(reply.proof), MAX_PROOF_BYTES),), torch.uint8)
+            keys[member] = reply
+        except MessageError as cause:
+            missed[member] = str(cause)
+    members = tuple(keys)
+    if len(members) < MIN_MEMBERS:
+        raise TrainingError(
+            f"a secret sum needs three or more members, round {number} has {len(members)} left "
+            f"({'; '.join(f'{name}: {why}' for name, why in missed.items())})"
+        )
+    weights = coordinator.weights_of(members)
+    try:
+        check_weights(tuple(weights.values()))
+    except MessageError as cause:
+        raise TrainingError(str(cause)) from None
+    request = GiveShare(
+        number,
+        tuple(weights[member] for member in members),
+        members,
+        torch.stack([keys[member].key for member in members]),
+        torch.cat([keys[member].proof for member in members]),
+        tuple(len(keys[member].proof) for member in members),
+    )
+    replies = network.ask(dict.fromkeys(members, request), Share, timeout_s=timeout_s)
+    lost = {member: failure.cause for member, failure in replies.failures.items()}
+    shares: dict[str, Tensor] = {}
+    for member, share in replies.items():
+        try:
+            check_shape(share, "masked_P", (len(coordinator.common_P),), torch.int64)
+            shares[member] = share.masked_P
+        except MessageError as cause:
+            lost[member] = str(cause)
+    if not lost:
+        coordinator.common_P = from_fixed(total(shares.values()))
+        coordinator.refused = 0
+        return members
+    missed.update(lost)
+    if shares:
+        coordinator.resting = tuple(lost)
+        return ()
+    coordinator.refused += 1  # rounds that were summed before, with others
+    if coordinator.refused > MAX_REFUSED:
+        raise TrainingError(
+            f"no member shares in the secret sum of round {number} "
+            f"({'; '.join(f'{name}: {why}' for name, why in lost.items())})"
+        )
+    return ()
+
+
+def _bytes(data: bytes) -> Tensor:
+    """(N,) uint8"""
+    return torch.tensor(list(data), dtype=torch.uint8)
 
 
 # --- Hyper-parameters chosen on validation rows, V-A3 ------------------------------------------

@@ -185,8 +185,8 @@ class ChflSetup:
             if done.missed:
                 line["missed"] = dict.fromkeys(done.missed, 1)
                 line["reasons"] = dict(done.missed)
-            if done.attempts > 1:
-                line["attempts"] = done.attempts
+            if not done.participants:
+                line["skipped"] = True  # a secret sum that failed
             observe(stage, config.rounds, line)
         # The members now have the weights of the round that was chosen.
         scores = _score_all(stage, members, held)

@@ -35,7 +35,7 @@ from dovetail.methods.homes import (
     draw_share,
 )
 from dovetail.methods.party import Algorithm, Site, algorithm
-from dovetail.methods.section import Section
+from dovetail.methods.section import PartyName, Section
 from dovetail.network.checkpoint import StatefulParty
 
 #: What can be trained, and what a table calls it.
@@ -88,6 +88,8 @@ class MemberSection(Section):
     common: tuple[str, ...] = ("*",)  # columns that others may have too; names take *
     validation_share: float = Field(default=0.25, ge=0, lt=1)  # of the rows that do not test
     test_share: float = Field(default=0.2, ge=0, lt=1)  # of the labelled rows
+    secure: bool = False  # take part only where common columns are summed in secret
+    members: tuple[PartyName, ...] | None = None  # whom it sums with; None: whoever is certified
 
 
 def holding(site: Site) -> Holding:
@@ -198,10 +200,14 @@ class Chfl(Method):
         if "chfl" not in allowed:
             return {}
         held = holding(site)  # now: mistakes in the table are told at once
+        section = site.settings("chfl", MemberSection)
 
         def of_run(asked: Asked) -> Callable[[], StatefulParty]:
             def make() -> StatefulParty:
-                own = chfl.Member(held.rows, device=asked.device)
+                sums = asked.sums(section.members)
+                own = chfl.Member(
+                    held.rows, device=asked.device, sums=sums, secret_only=section.secure
+                )
                 keep = lambda: asked.keep(trained_model(own, held), scores_of(own, held))  # noqa: E731
                 return Finishing(own, chfl.Finish, keep)
 
@@ -212,9 +218,13 @@ class Chfl(Method):
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
         """What the party will do, of what its policy agrees to."""
         if "chfl" in agreed and isinstance(site.table.x, dd.Table):
-            num_offered = len(site.table.x.select(site.settings("chfl", MemberSection).common))
+            section = site.settings("chfl", MemberSection)
+            num_offered = len(site.table.x.select(section.common))
             told = "of which it tells mean and spread"
             yield f"offers     {num_offered} columns to be common, {told}"
+            if section.secure:
+                whom = ", ".join(section.members or ()) or "whoever is certified"
+                yield f"sums       its common column in secret only, with {whom}"
 
     def load_driver(self, run: Run, driver: Any, *, where: str) -> Parts:
         """What a coordinator has, once its parties are here: no row."""

@@ -1,0 +1,196 @@
+"""One party's side of sums in secret: what it checks before a share of its own leaves.
+
+Masks (``masks.py``) hide a share among those of one sum. They do not help where the sum itself
+tells a single party's values. So a party shares only
+
+    among three or more, itself one of them, and none of them the driver
+    at weights that are above 0, add up to 1, are at most MAX_WEIGHT each and MAX_PAIR for any two:
+        a sum at weights (1, 0, 0, 0) is one party's values, and so nearly is one at (0.98, ...)
+    once for each round: of two sums in one round that differ by a member, the difference is that
+        member's values. Only the same sum again, of the same members at the same weights, is given
+        (a driver that fell and repeats the round). A round whose sum fails has none
+    under keys that the others have signed with their certificates, for this run and round
+
+and what each party was told of all this (run, round, members, weights, keys) goes into the masks: a
+driver that tells two parties different things gets a sum in which masks do not cancel.
+
+What it does not prevent: the driver and all parties of a sum but two know the sum of the two; a
+driver may run twice, or go from round to round, with other members, and compare.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from dovetail.errors import MessageError
+from dovetail.network.identity import Identity
+from dovetail.privacy.masks import MaskKeys, to_fixed
+
+#: The fewest parties of a sum: of two, each subtracts its own and has the other's.
+MIN_MEMBERS = 3
+
+#: The largest weight of one party, and of two together.
+MAX_WEIGHT, MAX_PAIR = 0.6, 0.95
+
+#: How far weights may be from 1 together: they are sums of 64-bit floats.
+_TOLERANCE = 1e-6
+
+
+class SharedRounds(Protocol):
+    """Which sums a party has given shares of; it outlives the party's process."""
+
+    def get(self, number: int) -> str | None:
+        """The sum that a share was given of in this round."""
+
+    def note(self, number: int, digest: str) -> None:
+        """Write down that a share of this sum leaves."""
+
+
+class InMemory:
+    """Shared rounds of a party that lives as long as its run."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[int, str] = {}
+
+    def get(self, number: int) -> str | None:
+        return self._rounds.get(number)
+
+    def note(self, number: int, digest: str) -> None:
+        self._rounds[number] = digest
+
+
+class SecretSums:
+    """What one party gives to sums of a run.
+
+    Args:
+        party: its name.
+        run: the run's id, the same at all parties.
+        identity: signs its keys and checks the others'; None where all are in one process, or
+            whoever carries the messages is trusted with the keys.
+        driver: who sums; it may not be among the members.
+        members: whom it sums with; None: anybody who is certified.
+        rounds: what it has given already.
+    """
+
+    def __init__(
+        self,
+        party: str,
+        *,
+        run: str = "",
+        identity: Identity | None = None,
+        driver: str | None = None,
+        members: Collection[str] | None = None,
+        rounds: SharedRounds | None = None,
+    ) -> None:
+        self.party = party
+        self._run = run
+        self._identity = identity
+        self._driver = driver
+        self._members = members
+        self._rounds = rounds or InMemory()
+        self._keys: tuple[int, MaskKeys] | None = None
+
+    def key(self, number: int) -> tuple[bytes, bytes]:
+        """A new public key for the sum of this round, and the proof that it is this party's."""
+        keys = MaskKeys()
+        self._keys = number, keys
+        if self._identity is None:
+            return keys.public, b""
+        return keys.public, self._identity.sign(self._statement(number, self.party, keys.public))
+
+    def share(
+        self,
+        number: int,
+        members: Sequence[str],
+        weights: Sequence[float],
+        keys: Sequence[bytes],
+        proofs: Sequence[bytes],
+        values_P: Tensor,
+    ) -> Tensor:
+        """(P,) int64: this party's weight times its values, under masks.
+
+        Args:
+            number: the round's.
+            members: all whose values are summed.
+            weights: theirs, in that order; as are ``keys`` and ``proofs``.
+            values_P: this party's.
+
+        Raises:
+            MessageError: a sum that could tell one party's values, or a key that is not proved.
+            TrainingError: values that are not finite, or too large.
+        """
+        if self._keys is None or self._keys[0] != number:
+            raise MessageError("a share was asked for before a key")
+        if not len(members) == len(set(members)) == len(weights) == len(keys) == len(proofs):
+            raise MessageError("a sum has one weight, key and proof for each of its members")
+        self._check_members(members)
+        check_weights(weights)
+        for member, key, proof in zip(members, keys, proofs, strict=True):
+            if self._identity is not None and member != self.party:
+                self._identity.check(member, self._statement(number, member, key), proof)
+        told = sorted(zip(members, [float(weight).hex() for weight in weights], strict=True))
+        digest = _digest([self._run, number, told])
+        before = self._rounds.get(number)
+        if before not in (None, digest):
+            raise MessageError(
+                f"it has given its share of round {number} to another sum; of two sums the "
+                "difference would tell one party's values, so this round has no other"
+            )
+        own = weights[list(members).index(self.party)]
+        fixed_P = to_fixed(values_P.double() * own, len(members))
+        publics = dict(zip(members, keys, strict=True))
+        masked_P = self._keys[1].mask(self.party, publics, fixed_P, context=digest.encode())
+        self._rounds.note(number, digest)
+        return masked_P
+
+    def _check_members(self, members: Sequence[str]) -> None:
+        if len(members) < MIN_MEMBERS:
+            raise MessageError(
+                f"a sum over {len(members)} tells one party's values to another; it needs "
+                f"{MIN_MEMBERS} or more"
+            )
+        if self.party not in members:
+            raise MessageError(f"a share was asked for of a sum that {self.party!r} is not in")
+        if self._driver in members:
+            raise MessageError(f"{self._driver!r} drives, and may not be one of those it sums")
+        known = members if self._members is None else {*self._members, self.party}
+        unknown = [name for name in members if name not in known]
+        if unknown:
+            raise MessageError(
+                f"refuses a sum with {', '.join(map(repr, unknown))}: its chfl.members does not "
+                "name them"
+            )
+
+    def _statement(self, number: int, party: str, key: bytes) -> bytes:
+        return b"dovetail mask key 1\n" + json.dumps([self._run, number, party, key.hex()]).encode()
+
+
+def check_weights(weights: Sequence[float]) -> None:
+    """Refuse weights at which a sum tells one party's values.
+
+    Raises:
+        MessageError: what they are and may be.
+    """
+    largest = sorted(weights, reverse=True)
+    if not all(0 < weight <= 1 for weight in weights):  # also where one is NaN
+        raise MessageError(f"weights of a secret sum lie between 0 and 1, got {min(weights):g}")
+    if abs(math.fsum(weights) - 1) > _TOLERANCE:
+        raise MessageError(
+            f"weights of a secret sum add up to 1, got {math.fsum(weights):g} in all"
+        )
+    if largest[0] > MAX_WEIGHT or sum(largest[:2]) > MAX_PAIR:
+        raise MessageError(
+            f"a sum in which one party weighs {largest[0]:.3g} and two {sum(largest[:2]):.3g} "
+            f"nearly tells their values; at most {MAX_WEIGHT} and {MAX_PAIR} are shared: let "
+            'weights be "even", or more parties take part'
+        )
+
+
+def _digest(told: object) -> str:
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
