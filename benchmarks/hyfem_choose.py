@@ -1,6 +1,6 @@
 """HyFEM's settings, chosen on rows held out of the training rows; test rows are never read.
 
-    python -m benchmarks.hyfem_choose cifar10-12 hyfem --rounds 24 learning_rate=0.1 \\
+    python -m benchmarks.hyfem_choose figures.toml:cifar10-12 hyfem --rounds 24 learning_rate=0.1 \\
         learning_rate=0.2,class_weights=true
 
 Trains one stage of a file of runs/hyfem with each of the given settings on nine tenths of its
@@ -21,6 +21,7 @@ import torch
 from benchmarks import _results
 from dovetail import data as dd
 from dovetail import methods
+from dovetail.experiment.grid import run_name
 from dovetail.experiment.runfile import load_run
 from dovetail.experiment.setup import Loaded
 
@@ -36,7 +37,7 @@ def validated(
     if extractor is not None:
         sets.append(f'hyfem.extractors={{"*"={extractor}}}')
     sets += [f"hyfem.rounds={rounds}", "rulers=[]", "evaluate_every=0"]
-    run = load_run(RUNS / f"{cell}.toml", overrides=tuple(sets))
+    run = load_run(RUNS / cell, overrides=tuple(sets))
     assert run.data is not None
     section = run.data
     train, test = dd.load(section.source, label=section.label)
@@ -53,7 +54,7 @@ def validated(
         for name, each in outcome.scores.items()
     }
     return {
-        "cell": cell,
+        "cell": run_name(RUNS / cell),
         "stage": stage,
         "rounds": rounds,
         "settings": settings,
@@ -66,7 +67,7 @@ def validated(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cell", help="a file of runs/hyfem, without .toml")
+    parser.add_argument("cell", help="a run file of runs/hyfem, or figures.toml:CELL")
     parser.add_argument("stage", help="hyfem, or a ruler")
     parser.add_argument("settings", nargs="+", help="key=value,key=value of [hyfem]")
     parser.add_argument("--extractor", help='of all blocks, as TOML: { kind = "small-cnn" }')

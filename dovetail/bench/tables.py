@@ -46,7 +46,7 @@ def _apfed_table_2() -> Iterator[Cell]:
             for method, scores in methods.items():
                 yield Cell(
                     name=f"{data}-{setting}-{method}",
-                    run=f"apfed/{data}-{setting}-{method}.toml",
+                    run=f"apfed/table2.toml:{data}-{setting}-{method}",
                     labels={"data": title, "setting": setting},
                     scores=scores,
                     paper=("apfed-table2", f"{title}, {setting}"),
@@ -63,7 +63,7 @@ def _apfed_lambda() -> Iterator[Cell]:
                 name = f"{data}-2-1-{method}"
                 yield Cell(
                     name=name if same else f"{name}-lambda-{trade_off}",
-                    run=f"apfed/{name}.toml",
+                    run=f"apfed/table2.toml:{name}",
                     overrides=() if same else (f"apfed.trade_off={float(trade_off)}",),
                     labels={"data": IMAGES[data], "λ": trade_off},
                     scores=_some(APFED, method),
@@ -119,7 +119,7 @@ def _chfl(
         name = f"{data}-{parties}-{common}"
         yield Cell(
             name=f"{name}-split{split}",
-            run=f"chfl/{name}.toml",
+            run=f"chfl/tables.toml:{name}",
             overrides=(f"data.partition.seed={split}",),
             labels=labels,
             scores=CHFL,
@@ -177,11 +177,16 @@ HYFEM_CELLS = {
 }
 
 
+def _hyfem_run(name: str) -> str:
+    """Tables are a file of their own beside the grid of images."""
+    return f"hyfem/{name}.toml" if name == "covertype-4" else f"hyfem/figures.toml:{name}"
+
+
 def _hyfem_figures() -> Iterator[Cell]:
     for name, (title, common) in HYFEM_CELLS.items():
         yield Cell(
             name=name,
-            run=f"hyfem/{name}.toml",
+            run=_hyfem_run(name),
             labels={"data": title},
             scores=_some(HYFEM, "server", "hyfem", "standalone", *common, "pooled"),
             checkpoint_every=8,
@@ -210,7 +215,7 @@ def _hyfem_matching() -> Iterator[Cell]:
         for suffix, (title, keys) in HYFEM_MATCHING.items():
             yield Cell(
                 name=f"{name}{suffix}",
-                run=f"hyfem/{name}.toml",
+                run=_hyfem_run(name),
                 overrides=(*(f"hyfem.{key}" for key in keys), "rulers=[]") if keys else (),
                 labels={"data": HYFEM_CELLS[name][0], "matching": title},
                 scores=_some(HYFEM, "server", "hyfem"),
@@ -238,7 +243,7 @@ def _fedoptimus_table_1() -> Iterator[Cell]:
             rulers = FEDOPTIMUS_RULERS if row == "fedoptimus" else {}
             yield Cell(
                 name=f"{data}-{row}",
-                run=f"fedoptimus/{data}-{row}.toml",
+                run=f"fedoptimus/table1.toml:{data}-{row}",
                 labels={"data": title},
                 scores={"fedoptimus": method, **rulers},
                 paper=("fedoptimus-table1", f"{title}, {method}"),

@@ -17,11 +17,12 @@ from dovetail.alignment.stored import StoredRows, digest, save_rows
 from dovetail.cli.output import console
 from dovetail.cli.talk import talk_of
 from dovetail.errors import ConfigError
+from dovetail.experiment.grid import read_run
 from dovetail.experiment.runfile import RunFile, load_run
 from dovetail.methods.aligning import align_sites, count_sites, stored_path
 from dovetail.methods.base import Talk
 from dovetail.methods.party import Site
-from dovetail.methods.validation import read_toml, validate
+from dovetail.methods.validation import validate
 from dovetail.site.driver import Driver, stream_driver
 from dovetail.site.engines import StreamSection
 from dovetail.site.partyfile import open_site, open_sites
@@ -95,7 +96,7 @@ def run_align(
 ) -> None:
     """Align these parties, keep each one's part at its home, print the overlaps."""
     show = not (quiet or as_json)
-    run = load_run(paths[0]) if len(paths) == 1 and "party" not in read_toml(paths[0]) else None
+    run = load_run(paths[0]) if len(paths) == 1 and "party" not in read_run(paths[0]) else None
     if run is not None:
         if run.parties is None:
             raise ConfigError(f"{paths[0]} has no party files to align; it deals out one data set")

@@ -23,6 +23,7 @@ from dovetail.cli.benchrun import BenchProgress, Child, tail_lines
 from dovetail.cli.output import console
 from dovetail.errors import ConfigError, DovetailError
 from dovetail.experiment import summarise, write_text
+from dovetail.experiment.grid import split_cell
 from dovetail.experiment.runfile import RunFile, check_run, load_run, resolved
 from dovetail.methods.validation import read_toml
 
@@ -146,13 +147,18 @@ def runs_folder(given: Path | None, cells: Sequence[bench.Cell]) -> Path:
         [given] if given is not None else [Path("runs"), package / "runs", package.parent / "runs"]
     )
     for place in places:
-        if all((place / cell.run).is_file() for cell in cells):
+        if all(is_there(place / cell.run) for cell in cells):
             return place
-    lacking = next(cell.run for cell in cells if not (places[-1] / cell.run).is_file())
+    lacking = next(cell.run for cell in cells if not is_there(places[-1] / cell.run))
     raise ConfigError(
         f"there is no run file {lacking} in {', '.join(str(place) for place in places)}; name the "
         "runs folder of Dovetail's repository with --runs"
     )
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is the run file, or the grid file of this cell."""
+    return split_cell(path)[0].is_file()
 
 
 def _places(
@@ -162,7 +168,7 @@ def _places(
     names = {cell.name for cell in chosen}
     places = {}
     for cell in table.cells:
-        if cell.unavailable or not (runs / cell.run).is_file():
+        if cell.unavailable or not is_there(runs / cell.run):
             continue
         try:
             places[cell.name] = _place(cell, runs / cell.run, options, wanted=cell.name in names)

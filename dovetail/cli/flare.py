@@ -15,6 +15,7 @@ from typing import Any
 import tomli_w
 
 from dovetail.errors import ConfigError, NetworkError
+from dovetail.experiment.grid import run_name
 from dovetail.experiment.runfile import RunFile, check_run, load_run
 from dovetail.methods import coordinated
 from dovetail.methods.aligning import label_owner
@@ -191,7 +192,7 @@ def run_simulate(
     from dovetail.site.flarehere import SERVER, Federation, provision
 
     assert isinstance(run.engine, FlareSection)
-    out = out or Path("out") / (path.stem + (f"-{recipe}" if recipe else ""))
+    out = out or Path("out") / (run_name(path) + (f"-{recipe}" if recipe else ""))
     if (out / "run.toml").resolve() == path.resolve():
         raise ConfigError(f"{out} holds the run file {path} itself; name another with --out")
     check_folder(out)
@@ -217,7 +218,7 @@ def run_simulate(
                 "run": str(out.resolve()),
             },
         )
-        job = folder / (path.stem if _NAME.fullmatch(path.stem) else "run")
+        job = folder / (name if _NAME.fullmatch(name := run_name(path)) else "run")
         write_job(run, job, seeds=seeds, resume="this" if resume else "", align=align)
         with Federation(kits) as federation:
             federation.start(SERVER, *site_of.values())

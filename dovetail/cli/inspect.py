@@ -31,6 +31,7 @@ from dovetail.experiment.coverage import (
     printable,
     share_text,
 )
+from dovetail.experiment.grid import read_run
 from dovetail.experiment.runfile import load_run
 from dovetail.experiment.setup import load_data
 from dovetail.experiment.situations import Fit, MessageSize, Sizes
@@ -38,7 +39,6 @@ from dovetail.methods.aligning import count_sites
 from dovetail.methods.apfed.wiring import ApfedSection, PassiveFields, passives
 from dovetail.methods.party import Site
 from dovetail.methods.section import encoder_spec
-from dovetail.methods.validation import read_toml
 from dovetail.models import output_shape
 from dovetail.report import views as page
 from dovetail.site.partyfile import open_sites
@@ -58,7 +58,7 @@ def run_inspect(
 ) -> None:
     """Inspect a run file, or party files; ``private`` compares ids blinded and counts only."""
     run = None
-    if len(paths) == 1 and "party" not in read_toml(paths[0]):
+    if len(paths) == 1 and "party" not in read_run(paths[0]):
         run = load_run(paths[0], overrides=overrides)
     elif overrides:
         raise ConfigError("--set changes a run file's keys; party files were named")

@@ -53,7 +53,7 @@ def demo(
 
 @app.command()
 def train(
-    run: Annotated[Path, typer.Argument(help="A run file (TOML).")],
+    run: Annotated[Path, typer.Argument(help="A run file (TOML), or FILE:CELL of a grid file.")],
     out: Annotated[
         Path | None, typer.Option(help="The run's folder. [out/NAME of the run file]")
     ] = None,

@@ -8,6 +8,7 @@ from pathlib import Path
 from dovetail.cli.output import console, result_table
 from dovetail.cli.talk import talk_of
 from dovetail.errors import ConfigError
+from dovetail.experiment.grid import run_name
 from dovetail.experiment.runfile import load_run
 from dovetail.experiment.train import train_seeds
 
@@ -31,7 +32,7 @@ def run_train(
     if device is not None:
         overrides = (*overrides, f'device="{device}"')
     run = load_run(path, recipe=recipe, overrides=overrides)
-    out = out or Path("out") / (path.stem + (f"-{recipe}" if recipe else ""))
+    out = out or Path("out") / (run_name(path) + (f"-{recipe}" if recipe else ""))
     if (out / "run.toml").resolve() == path.resolve():
         raise ConfigError(
             f"{out} holds the run file {path} itself, which its run would overwrite; name another "

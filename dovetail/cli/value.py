@@ -16,6 +16,7 @@ from dovetail import experiment
 from dovetail.cli.output import console
 from dovetail.cli.talk import talk_of
 from dovetail.errors import ConfigError
+from dovetail.experiment.grid import run_name
 from dovetail.experiment.runfile import RunFile, load_run, resolved
 from dovetail.experiment.setup import load_data, setup
 from dovetail.experiment.value import MEASURES, Kept, Measure, value
@@ -105,7 +106,7 @@ def _places(path: Path, recipe: str | None) -> tuple[Path, Path, tuple[int, ...]
     if not path.is_dir():
         if (path.parent / "result.json").exists() or (path.parent / "metrics.jsonl").exists():
             return path, path.parent, ()  # the run file that a run folder holds
-        return path, Path("out") / (path.stem + (f"-{recipe}" if recipe else "")), ()
+        return path, Path("out") / (run_name(path) + (f"-{recipe}" if recipe else "")), ()
     if (path / "run.toml").exists():
         return path / "run.toml", path, ()
     files = sorted(path.glob("seed-*/run.toml"))

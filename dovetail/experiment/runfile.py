@@ -12,10 +12,11 @@ from pydantic import AfterValidator, BaseModel, Field, create_model, model_valid
 
 from dovetail import methods
 from dovetail.errors import ConfigError
+from dovetail.experiment.grid import merge, read_run
 from dovetail.experiment.partitions import AnyPartition, shares
 from dovetail.experiment.track import Kind
 from dovetail.methods.section import Section
-from dovetail.methods.validation import read_toml, validate
+from dovetail.methods.validation import validate
 from dovetail.site.engines import EngineSection, InProcessSection
 
 S = TypeVar("S", bound=BaseModel)
@@ -148,12 +149,12 @@ class RunFile(Section):
 
 
 def load_run(path: Path, *, recipe: str | None = None, overrides: tuple[str, ...] = ()) -> RunFile:
-    """A run file with a recipe of its own and ``key=value`` overrides applied.
+    """A run file, or FILE:CELL of a grid file, with a recipe and ``key=value`` overrides applied.
 
     Raises:
         ConfigError: what does not fit, naming the file and the key.
     """
-    values = read_toml(path)
+    values = read_run(path)
     if recipe is not None:
         recipes = check_run(values, where=str(path)).recipes
         if recipe not in recipes:
@@ -206,17 +207,6 @@ def _with_sections() -> type[RunFile]:
         raise ConfigError(f"no method can be called {sorted(taken)[0]!r}: run files have that key")
     fields: Any = {name: (each.Settings, each.Settings()) for name, each in every.items()}
     return create_model("RunFile", __base__=RunFile, **fields)
-
-
-def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """``base`` with the tables of ``change`` laid over it."""
-    merged = dict(base)
-    for key, value in change.items():
-        inner = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(inner, Mapping):
-            value = merge(inner, value)
-        merged[key] = value
-    return merged
 
 
 def _override(text: str) -> dict[str, Any]:

@@ -1,0 +1,141 @@
+"""A grid file: the run files of a paper's table in one, of which each cell is a run file.
+
+    [[grid]]                          # cells are called DATA-METHOD: mnist-alone, mnist-apfed-c
+    data = ["mnist"]
+    method = ["alone", "apfed-c"]
+
+    [cells."*-alone"]                 # what these cells say; later tables are laid over earlier
+    method = "alone"
+
+All other keys are every cell's. ``FILE:CELL`` names a cell wherever a run file is asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from dovetail.errors import ConfigError
+from dovetail.methods.validation import read_toml
+
+
+def split_cell(path: Path) -> tuple[Path, str]:
+    """The file and the cell that a path names; "" for a file as a whole.
+
+    >>> split_cell(Path("runs/apfed/table2.toml:mnist-2-1-alone"))
+    (PosixPath('runs/apfed/table2.toml'), 'mnist-2-1-alone')
+    """
+    name, colon, cell = path.name.rpartition(":")
+    if not colon or not name or path.exists():
+        return path, ""
+    return path.with_name(name), cell
+
+
+def run_name(path: Path) -> str:
+    """What a run is called: its cell, or its file without the ending."""
+    file, cell = split_cell(path)
+    return cell or file.stem
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """The tables of a run file, or of one cell of a grid file.
+
+    Raises:
+        ConfigError: no such file or cell, no TOML, or a grid without a cell named.
+    """
+    file, cell = split_cell(path)
+    values = read_toml(file)
+    grid, patterns = values.pop("grid", None), values.pop("cells", {})
+    if grid is None:
+        if cell:
+            raise ConfigError(f"{file} is no grid: it has no cell {cell!r}; name the file alone")
+        if patterns:
+            raise ConfigError(f"{file} has [cells] without the [[grid]] that says which there are")
+        return values
+    names = cells(grid, where=str(file))
+    _check_patterns(patterns, names, where=str(file))
+    if not cell:
+        raise ConfigError(
+            f"{file} is a grid of {len(names)} cells; name one, as in {file}:{names[0]}. "
+            + _told(grid)
+        )
+    if cell not in names:
+        near = difflib.get_close_matches(cell, names, 1)
+        meant = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"{file} has no cell {cell!r}; {meant}{_told(grid)}")
+    for pattern, change in patterns.items():
+        if fnmatchcase(cell, pattern):
+            values = merge(values, change)
+    return values
+
+
+def grid_cells(file: Path) -> list[str]:
+    """The names of a grid file's cells; none where the file is a run file.
+
+    Raises:
+        ConfigError: no such file, no TOML, or no grid.
+    """
+    grid = read_toml(file).get("grid")
+    return [] if grid is None else cells(grid, where=str(file))
+
+
+def cells(grid: Any, *, where: str) -> list[str]:
+    """The names of a grid's cells: every combination of its axes' values.
+
+    >>> cells([{"data": ["mnist"], "views": [2, 3]}, {"data": ["adult"]}], where="")
+    ['mnist-2', 'mnist-3', 'adult']
+
+    Raises:
+        ConfigError: it is not made of axes, or has a name twice.
+    """
+    axes = isinstance(grid, list) and all(isinstance(part, dict) and part for part in grid)
+    if not axes or not grid or not all(_is_axis(axis) for part in grid for axis in part.values()):
+        raise ConfigError(
+            f"{where}: each [[grid]] takes axes with names of cells, such as "
+            'data = ["mnist", "adult"]'
+        )
+    names = ["-".join(map(str, each)) for part in grid for each in product(*part.values())]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"{where}: [[grid]] has the cell {twice[0]!r} twice")
+    return names
+
+
+def _is_axis(values: Any) -> bool:
+    return (
+        isinstance(values, list) and bool(values) and all(isinstance(v, str | int) for v in values)
+    )
+
+
+def _check_patterns(patterns: Any, names: Sequence[str], *, where: str) -> None:
+    if not isinstance(patterns, dict):
+        raise ConfigError(f'{where}: cells is to have tables, such as [cells."mnist-*"]')
+    for pattern, change in patterns.items():
+        if not isinstance(change, dict):
+            raise ConfigError(f"{where}: cells.{pattern!r} is to be a table of keys")
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ConfigError(f"{where}: [cells.{pattern!r}] matches no cell, such as {names[0]!r}")
+
+
+def _told(grid: Sequence[Mapping[str, Sequence[object]]]) -> str:
+    """The cells in words: their axes, not all of their names."""
+    parts = []
+    for part in grid:
+        axes = "; ".join(f"{name} {', '.join(map(str, axis))}" for name, axis in part.items())
+        parts.append(f"{'-'.join(name.upper() for name in part)} with {axes}")
+    return f"Its cells: {'. Or '.join(parts)}"
+
+
+def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """``base`` with the tables of ``change`` laid over it."""
+    merged = dict(base)
+    for key, value in change.items():
+        inner = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(inner, Mapping):
+            value = merge(inner, value)
+        merged[key] = value
+    return merged
