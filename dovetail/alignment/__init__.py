@@ -14,11 +14,10 @@ if TYPE_CHECKING:
         MAX_IDS,
         Aligned,
         Overlap,
-        Responder,
         align,
         count_overlap,
-        with_rows_of,
     )
+    from dovetail.alignment.responder import Responder, with_rows_of
 
 __all__ = [
     "ELSEWHERE",
@@ -34,7 +33,14 @@ __all__ = [
     "with_rows_of",
 ]
 
-_FILES = {"Workers": "curve", "NormalisedIds": "ids", "normalise": "ids"}  # the others: psi
+#: Name -> its file; the others are in psi.
+_FILES = {
+    "Workers": "curve",
+    "NormalisedIds": "ids",
+    "normalise": "ids",
+    "Responder": "responder",
+    "with_rows_of": "responder",
+}
 
 if not TYPE_CHECKING:  # a type checker sees the imports above and reports any other name
 

@@ -22,6 +22,8 @@ drives. The others respond; each has ids Y, and each pair is a run of its own wi
     K common ids, S samples of the shared order, Q questions, 32 or 16 bytes of a point.
     A *place* is where a point stands in the random order its owner sent it in.
 
+Below: the messages, what both sides execute, and the initiator. ``responder.py`` is the responder.
+
 Phases, each in messages of at most ``MAX_IDS`` ids:
     1. **Agree.** The initiator says which mode, how it normalised, and N; the responder M.
     2. **Blind X.** The initiator sends a H(x) in random order. The responder multiplies by b.
@@ -96,10 +98,9 @@ Departures from the papers:
 
 from __future__ import annotations
 
-import copy
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -111,10 +112,9 @@ from torch import Tensor
 
 from dovetail.alignment.curve import POINT_BYTES, Workers
 from dovetail.alignment.ids import NormalisedIds, normalise
-from dovetail.alignment.limits import Guard
 from dovetail.alignment.proofs import CHECKED, VALUE_BYTES, Questions, num_questions
 from dovetail.data import Alignment
-from dovetail.errors import AlignmentError, MessageError, PartyError
+from dovetail.errors import MessageError, PartyError
 from dovetail.network import Engine, Message, Pending, check_shape
 
 #: No message holds more ids than this: half a MiB of points, about half a second of work.
@@ -255,15 +255,15 @@ def matches(own_N16: np.ndarray, theirs_M16: np.ndarray) -> tuple[np.ndarray, np
     return first, second - num_own
 
 
-def _num_batches(num_ids: int, batch_size: int) -> int:
+def batches_of(num_ids: int, batch_size: int) -> int:
     return -(-num_ids // batch_size)
 
 
-def _batch(batch: int, batch_size: int) -> slice:
+def slice_of(batch: int, batch_size: int) -> slice:
     return slice(batch * batch_size, (batch + 1) * batch_size)
 
 
-def _size_of(batch: int, num_ids: int, batch_size: int) -> int:
+def size_of(batch: int, num_ids: int, batch_size: int) -> int:
     return min(batch_size, num_ids - batch * batch_size)
 
 
@@ -277,7 +277,7 @@ def _array(message: Message, name: str, num: int, width: int) -> np.ndarray:
     return np.ascontiguousarray(getattr(message, name).cpu().numpy())
 
 
-def _multiplied(
+def times_secret(
     message: Blinded | Prove, num: int, secret: bytes, workers: Workers
 ) -> tuple[np.ndarray, np.ndarray]:
     """(num, 32) the other side's points, and (num, 16) values of them times our secret.
@@ -307,26 +307,26 @@ def _multiplied(
     return points, np.ascontiguousarray(multiplied[:, :VALUE_BYTES])
 
 
-def _joined(batches: Sequence[np.ndarray], width: int = VALUE_BYTES) -> np.ndarray:
+def joined(batches: Sequence[np.ndarray], width: int = VALUE_BYTES) -> np.ndarray:
     return np.concatenate([np.empty((0, width), dtype=np.uint8), *batches])
 
 
-def _prove(asked: Questions, batch: int, batch_size: int) -> Prove:
+def questions_in(asked: Questions, batch: int, batch_size: int) -> Prove:
     """A batch of questions."""
-    points = asked.points_Q32[_batch(batch, batch_size)]
+    points = asked.points_Q32[slice_of(batch, batch_size)]
     return Prove(batch, len(asked), torch.from_numpy(points.copy()))
 
 
-def _num_wrong(message: Proofs, asked: Questions, batch: int, batch_size: int) -> int:
+def wrong_in(message: Proofs, asked: Questions, batch: int, batch_size: int) -> int:
     """How many proofs of a batch are none."""
     _check_batch(message, batch)
-    size = _size_of(batch, len(asked), batch_size)
+    size = size_of(batch, len(asked), batch_size)
     values = _array(message, "values_B16", size, VALUE_BYTES)
-    return asked.num_wrong(values, _batch(batch, batch_size))
+    return asked.num_wrong(values, slice_of(batch, batch_size))
 
 
 @dataclass(eq=False)
-class _Proving:
+class Proving:
     """A side that is asked to prove what it sent."""
 
     most: int  # questions that can be asked
@@ -349,407 +349,15 @@ class _Proving:
                 f"{prove.wire_name()}: expected 1..{self.most} questions, the same number in each "
                 f"batch, got {num}"
             )
-        if batch != self.num_batches or batch >= _num_batches(num, self.batch_size):
+        if batch != self.num_batches or batch >= batches_of(num, self.batch_size):
             raise MessageError(
                 f"{prove.wire_name()}: expected batch {self.num_batches} of "
-                f"{_num_batches(num, self.batch_size)}, each once, got batch {batch}"
+                f"{batches_of(num, self.batch_size)}, each once, got batch {batch}"
             )
-        size = _size_of(batch, num, self.batch_size)
-        values = _multiplied(prove, size, self.secret, self.workers)[1]
+        size = size_of(batch, num, self.batch_size)
+        values = times_secret(prove, size, self.secret, self.workers)[1]
         self.num, self.num_batches = num, batch + 1
         return Proofs(batch, torch.from_numpy(values))
-
-
-# --- What a responder executes -----------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class _Run:
-    """A responder's side of one run."""
-
-    begin: Begin
-    secret: bytes
-    order_M: np.ndarray  # place -> row
-    theirs: list[np.ndarray] = field(default_factory=list)  # by batch of phase 2
-    doubled: list[np.ndarray] = field(default_factory=list)
-    doubled_N16: np.ndarray | None = None  # all of them, in the order of phase 4
-    num_blinded: int = 0  # batches of phase 3 that left
-    num_doubled: int = 0  # batches of phase 4 that left
-    proving: _Proving | None = None  # phase 5
-    num_shared: int | None = None  # as the first batch of phase 6 says
-    samples: list[Tensor] = field(default_factory=list)  # by batch of phase 6
-    places: list[Tensor] = field(default_factory=list)
-    own: list[Tensor] = field(default_factory=list)
-    rows_S: Tensor | None = None  # claimed, and not yet proven
-    questions: Questions | None = None  # of phase 7
-    num_asked: int = 0  # batches of it
-    num_proven: int = 0  # batches of it
-
-
-class Responder:
-    """A party that answers: holds ids, and after a run the row of each shared sample.
-
-    It keeps its ids' points and not its ids. One run at a time: the next ``Begin`` that it agrees
-    to ends the last, and in intersection mode forgets its rows.
-
-    Args:
-        name: the party's name.
-        ids: (M,) integers or strings, by row.
-        lower: compare strings without regard to case; both sides must do the same.
-        modes: which modes it agrees to; both by default.
-        min_ids: the smallest set it lets itself be compared with.
-        max_ids: the largest; None sets no limit of its own.
-        checked: so many rows that an initiator claims are checked, or all; of many, one in 50.
-        workers: does the curve's arithmetic; None uses this process.
-
-    Raises:
-        AlignmentError: ids that are empty, repeated after normalisation, or of another type.
-    """
-
-    accepts = (Begin, Blinded, GetBlinded, GetDoubled, Prove, Places, GetProve, Proofs)
-
-    def __init__(
-        self,
-        name: str,
-        ids: Sequence[Any] | np.ndarray,
-        *,
-        lower: bool = False,
-        modes: Sequence[str] = MODES,
-        min_ids: int = 0,
-        max_ids: int | None = None,
-        checked: int = CHECKED,
-        workers: Workers | None = None,
-    ) -> None:
-        self.name = name
-        self._modes = tuple(modes)
-        self._min_ids = min_ids
-        self._max_ids = max_ids
-        self._checked = checked
-        self._guard: Guard | None = None
-        self._workers = workers or Workers()
-        normalised = normalise(ids, party=name, lower=lower)
-        self._kinds, self._lower = normalised.kinds, lower
-        # Here, and not when asked: how long it takes depends on the ids.
-        self._points_M32 = self._workers.hash(normalised.values)
-        self._run: _Run | None = None
-        self._rows_S: Tensor | None = None
-
-    def guarded(self, guard: Guard | None) -> Responder:
-        """One with the same ids, whose points took long, and runs of its own, told to a guard."""
-        fresh = copy.copy(self)
-        fresh._guard, fresh._run, fresh._rows_S = guard or self._guard, None, None
-        return fresh
-
-    @property
-    def num_ids(self) -> int:
-        return len(self._points_M32)
-
-    @property
-    def rows_S(self) -> Tensor:  # noqa: N802  # its suffix is its shape
-        """(S,) int64, the row of each shared sample, -1 where this party has none.
-
-        Raises:
-            AlignmentError: no run has found them yet.
-        """
-        if self._rows_S is None:
-            raise AlignmentError(
-                f"party {self.name!r} is not aligned with anyone yet; run an alignment in "
-                "intersection mode first"
-            )
-        return self._rows_S
-
-    def handle(self, message: Message) -> Message:
-        if isinstance(message, Begin):
-            return self._begin(message)
-        if self._run is None:
-            raise MessageError(f"expected psi.Begin first, got {message.wire_name()}")
-        match message:
-            case Blinded():
-                return self._double(self._run, message)
-            case GetBlinded():
-                return self._blind(self._run, message.batch)
-            case GetDoubled():
-                return self._doubled(self._run, message.batch)
-            case Prove():
-                return self._prove(self._run, message)
-            case Places():
-                return self._share(self._run, message)
-            case GetProve():
-                return self._question(self._run, message.batch)
-            case Proofs():
-                return self._believe(self._run, message)
-        raise AssertionError(f"an engine passes on only {self.accepts}")
-
-    def _begin(self, begin: Begin) -> Ready:
-        """Phase 1."""
-        if begin.mode not in self._modes:
-            raise AlignmentError(
-                f"{begin.initiator!r} asks for mode {begin.mode!r}; this party agrees to "
-                f"{' or '.join(self._modes)}"
-            )
-        if begin.kinds and self._kinds and not set(begin.kinds) & set(self._kinds):
-            raise AlignmentError(
-                f"{begin.initiator!r} has {begin.kinds[0]} ids, this party {self._kinds[0]} ids, "
-                "so none can be the same; convert one side"
-            )
-        if begin.lower != self._lower:
-            raise AlignmentError(
-                f"only {(begin.initiator if begin.lower else self.name)!r} makes ids lower case; "
-                "both sides must normalise the same way"
-            )
-        if begin.num_ids < max(0, self._min_ids):
-            raise AlignmentError(
-                f"{begin.initiator!r} has {begin.num_ids} ids; this party compares itself with "
-                f"sets of {self._min_ids} or more"
-            )
-        if begin.num_ids > MAX_TOTAL_IDS:
-            raise AlignmentError(
-                f"{begin.initiator!r} has {begin.num_ids} ids; an alignment takes at most "
-                f"{MAX_TOTAL_IDS}, so align in parts"
-            )
-        if self._max_ids is not None and begin.num_ids > self._max_ids:
-            raise AlignmentError(
-                f"{begin.initiator!r} has {begin.num_ids} ids; this party compares itself with "
-                f"sets of at most {self._max_ids} (policy.max_ids in its file allows more)"
-            )
-        if not 1 <= begin.batch_size <= MAX_IDS:
-            raise MessageError(
-                f"{begin.wire_name()}: expected a batch size in 1..{MAX_IDS}, "
-                f"got {begin.batch_size}"
-            )
-        if self._guard is not None:
-            self._guard.begins(begin.initiator, begin.mode, begin.num_ids)
-        if begin.mode == "intersection":
-            self._rows_S = None
-        self._run = _Run(begin, secrets.token_bytes(POINT_BYTES), random_order(self.num_ids))
-        if not begin.num_ids:
-            self._run.doubled_N16 = _joined([])  # no batch of phase 2 will come
-        return Ready(self.num_ids)
-
-    def _double(self, run: _Run, message: Blinded) -> Received:
-        """Phase 2: multiply a batch of theirs."""
-        begin = run.begin
-        batch, num_batches = len(run.doubled), _num_batches(begin.num_ids, begin.batch_size)
-        if message.batch != batch or batch == num_batches:
-            expected = f"batch {batch}" if batch < num_batches else "no more"
-            raise MessageError(
-                f"{message.wire_name()}: expected {expected} of {num_batches} batches from "
-                f"{begin.initiator!r}, got batch {message.batch}"
-            )
-        size = _size_of(batch, begin.num_ids, begin.batch_size)
-        try:
-            points, multiplied = _multiplied(message, size, run.secret, self._workers)
-            run.doubled.append(multiplied)
-            if begin.mode == "intersection":  # to check what it claims of them
-                run.theirs.append(points)
-            if batch + 1 == num_batches:
-                values = _joined(run.doubled)
-                # Repeated points come out repeated, which would mark them in any order.
-                matches(values, values[:0])
-                if begin.mode == "cardinality":
-                    values = values[random_order(len(values))]
-                run.doubled_N16 = values
-        except MessageError as cause:
-            self._run = None
-            raise MessageError(f"refuses what {begin.initiator!r} sent: {cause}") from None
-        return Received(batch)
-
-    def _blind(self, run: _Run, batch: int) -> Blinded:
-        """Phase 3: multiply a batch of its own."""
-        self._known(batch, self.num_ids, run.begin, GetBlinded)
-        _all_doubled(run, GetBlinded)  # what it sends must not depend on what it is sent
-        _in_turn(batch, run.num_blinded, run.begin, GetBlinded)
-        run.num_blinded += 1
-        rows = run.order_M[_batch(batch, run.begin.batch_size)]
-        points = self._workers.multiply(run.secret, self._points_M32[rows])
-        return Blinded(batch, torch.from_numpy(points))
-
-    def _doubled(self, run: _Run, batch: int) -> Doubled:
-        """Phase 4: what both have multiplied."""
-        begin = run.begin
-        self._known(batch, begin.num_ids, begin, GetDoubled)
-        values_N16 = _all_doubled(run, GetDoubled)
-        self._blinded_all(run, GetDoubled)
-        _in_turn(batch, run.num_doubled, begin, GetDoubled)
-        run.num_doubled += 1
-        return Doubled(batch, torch.from_numpy(values_N16[_batch(batch, begin.batch_size)]))
-
-    def _known(self, batch: int, num_ids: int, begin: Begin, kind: type[Message]) -> None:
-        num_batches = _num_batches(num_ids, begin.batch_size)
-        if not 0 <= batch < num_batches:
-            raise MessageError(
-                f"{kind.wire_name()}: there are {num_batches} batches, {begin.initiator!r} asked "
-                f"for batch {batch}"
-            )
-
-    def _blinded_all(self, run: _Run, kind: type[Message]) -> None:
-        """Refuse what comes before the end of phase 3."""
-        num_batches = _num_batches(self.num_ids, run.begin.batch_size)
-        if run.num_blinded < num_batches:
-            raise MessageError(
-                f"{kind.wire_name()}: {run.begin.initiator!r} has asked for {run.num_blinded} of "
-                f"{num_batches} batches of this party's points; all must come first"
-            )
-
-    def _compared(self, run: _Run, kind: type[Message]) -> None:
-        """Refuse what comes before the end of phase 4, or in a mode that ends with it."""
-        begin = run.begin
-        if begin.mode != "intersection":
-            raise MessageError(f"{kind.wire_name()}: not in mode {begin.mode!r}")
-        _all_doubled(run, kind)
-        self._blinded_all(run, kind)
-        num_batches = _num_batches(begin.num_ids, begin.batch_size)
-        if run.num_doubled < num_batches:
-            raise MessageError(
-                f"{kind.wire_name()}: {begin.initiator!r} has asked for {run.num_doubled} of "
-                f"{num_batches} batches of its own points; all must come first"
-            )
-
-    def _prove(self, run: _Run, message: Prove) -> Proofs:
-        """Phase 5: its own points are its ids'."""
-        begin = run.begin
-        self._compared(run, Prove)
-        if run.num_shared is not None:
-            raise MessageError(
-                f"{message.wire_name()}: {begin.initiator!r} asks after it has told places"
-            )
-        if run.proving is None:
-            most = num_questions(min(begin.num_ids, self.num_ids), CHECKED)
-            run.proving = _Proving(most, begin.batch_size, run.secret, self._workers)
-        return run.proving.answer(message)
-
-    def _share(self, run: _Run, message: Places) -> Received:
-        """Phase 6: its own rows of the shared samples, as the initiator claims."""
-        begin = run.begin
-        self._compared(run, Places)
-        most = min(begin.num_ids, self.num_ids)
-        if not 0 <= message.num_shared <= most:
-            raise MessageError(
-                f"{message.wire_name()}: expected 0..{most} shared ids from {begin.initiator!r}, "
-                f"got {message.num_shared}"
-            )
-        if run.num_shared not in (None, message.num_shared):
-            raise MessageError(
-                f"{message.wire_name()}: {begin.initiator!r} said {run.num_shared} ids are shared, "
-                f"and in batch {message.batch} {message.num_shared}"
-            )
-        if message.batch != len(run.samples) or run.rows_S is not None:
-            expected = f"batch {len(run.samples)}" if run.rows_S is None else "no more"
-            raise MessageError(
-                f"{message.wire_name()}: expected {expected} from "
-                f"{begin.initiator!r}, got batch {message.batch}"
-            )
-        size = _size_of(message.batch, message.num_shared, begin.batch_size)
-        for name in ("samples_B", "places_B", "own_B"):
-            check_shape(message, name, (size,), torch.int64)
-        run.num_shared = message.num_shared
-        run.samples.append(message.samples_B)
-        run.places.append(message.places_B)
-        run.own.append(message.own_B)
-        if sum(map(len, run.samples)) == message.num_shared:
-            self._claimed(run)
-        return Received(message.batch)
-
-    def _claimed(self, run: _Run) -> None:
-        """The end of phase 6: what phase 7 is to prove; the run is over if it is nothing."""
-        begin = run.begin
-        samples_K, places_K, own_K = map(torch.cat, (run.samples, run.places, run.own))
-        try:
-            _check_places("samples_B", samples_K, begin.num_ids, begin.initiator)
-            _check_places("places_B", places_K, self.num_ids, begin.initiator)
-            _check_places("own_B", own_K, begin.num_ids, begin.initiator)
-        except MessageError:
-            self._run = None  # and with it the secret
-            raise
-        rows_K = torch.from_numpy(run.order_M)[places_K]
-        run.rows_S = torch.full((begin.num_ids,), -1)
-        run.rows_S[samples_K] = rows_K
-        num = num_questions(len(samples_K), self._checked)
-        if not num:
-            self._settle(run)
-            return
-        drawn_Q = random_order(len(samples_K))[:num]
-        theirs_N32 = _joined(run.theirs, POINT_BYTES)
-        run.questions = Questions.about(
-            self._points_M32[rows_K.numpy()[drawn_Q]],
-            theirs_N32[own_K.numpy()[drawn_Q]],
-            self._workers,
-        )
-
-    def _question(self, run: _Run, batch: int) -> Prove:
-        """Phase 7: what the initiator is to prove; each question once."""
-        begin = run.begin
-        if run.questions is None:
-            raise MessageError(
-                f"{GetProve.wire_name()}: {begin.initiator!r} asks before it told all places"
-            )
-        self._known(batch, len(run.questions), begin, GetProve)
-        _in_turn(batch, run.num_asked, begin, GetProve)
-        run.num_asked += 1
-        return _prove(run.questions, batch, begin.batch_size)
-
-    def _believe(self, run: _Run, message: Proofs) -> Received:
-        """Phase 7: the rows are shared if all proofs are right, and else the run is over."""
-        begin, asked = run.begin, run.questions
-        if asked is None or run.num_asked == run.num_proven:
-            raise MessageError(
-                f"{message.wire_name()}: {begin.initiator!r} proves what it was not asked for"
-            )
-        try:
-            num_wrong = _num_wrong(message, asked, run.num_proven, begin.batch_size)
-        except MessageError:
-            self._run = None  # there is one try
-            raise
-        if num_wrong:
-            self._run = None
-            if self._guard is not None:
-                self._guard.unproven()
-            size = len(message.values_B16)
-            raise AlignmentError(
-                f"refuses the {run.num_shared} places that {begin.initiator!r} claims to share: "
-                f"{num_wrong} of {size} that were checked are not of ids that it has sent"
-            )
-        run.num_proven += 1
-        if run.num_proven == _num_batches(len(asked), begin.batch_size):
-            self._settle(run)
-        return Received(message.batch)
-
-    def _settle(self, run: _Run) -> None:
-        """The end: its rows are those."""
-        self._run = None
-        self._rows_S = run.rows_S
-        if self._guard is not None:
-            self._guard.found(run.num_shared or 0)
-
-
-def _all_doubled(run: _Run, kind: type[Message]) -> np.ndarray:
-    """(N, 16) what both have multiplied.
-
-    Raises:
-        MessageError: phase 2 is not over, and this kind of message must wait for its end.
-    """
-    if run.doubled_N16 is None:
-        begin = run.begin
-        raise MessageError(
-            f"{kind.wire_name()}: {begin.initiator!r} has sent {len(run.doubled)} of "
-            f"{_num_batches(begin.num_ids, begin.batch_size)} batches; all must come first"
-        )
-    return run.doubled_N16
-
-
-def _in_turn(batch: int, expected: int, begin: Begin, kind: type[Message]) -> None:
-    if batch != expected:
-        raise MessageError(
-            f"{kind.wire_name()}: expected {begin.initiator!r} to ask for batch {expected} next, "
-            f"each once, got batch {batch}"
-        )
-
-
-def _check_places(name: str, values_K: Tensor, limit: int, initiator: str) -> None:
-    if len(values_K) and not 0 <= int(values_K.min()) <= int(values_K.max()) < limit:
-        raise MessageError(f"psi.Places.{name}: {initiator!r} sent numbers outside 0..{limit - 1}")
-    if len(values_K.unique()) < len(values_K):
-        raise MessageError(f"psi.Places.{name}: {initiator!r} sent a number twice")
 
 
 # --- What the initiator executes ---------------------------------------------------------------
@@ -797,7 +405,7 @@ class _Pair:
 
     def matches(self) -> tuple[np.ndarray, np.ndarray]:
         """(K,) own places and (K,) the partner's places of what both have."""
-        return matches(_joined(self.own), _joined(self.theirs))
+        return matches(joined(self.own), joined(self.theirs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -838,6 +446,7 @@ def align(
         AlignmentError: ids that are empty, repeated after normalisation, or of another type.
         PartyError: a partner refused, or did not follow the protocol.
 
+    >>> from dovetail.alignment import Responder
     >>> from dovetail.network import InProcess
     >>> shop = Responder("shop", ["anna", "carl", "dora"])
     >>> aligned = align(InProcess({"shop": shop}, driver="bank"), ["anna", "bert", "carl"])
@@ -903,12 +512,6 @@ def count_overlap(
     return counts
 
 
-def with_rows_of(aligned: Aligned, responders: Iterable[Responder]) -> Alignment:
-    """The alignment with every party's rows: for simulation, where one process holds all tables."""
-    theirs = {responder.name: responder.rows_S for responder in responders}
-    return Alignment(MappingProxyType({**aligned.alignment.rows, **theirs}))
-
-
 class _Initiator:
     """Runs the phases with all partners at once, batch by batch.
 
@@ -966,10 +569,10 @@ class _Initiator:
     def blind_own(self, pairs: Mapping[str, _Pair], points_N32: np.ndarray) -> None:
         """Phase 2."""
         pending: Pending[Received] | None = None
-        for batch in range(_num_batches(self.num_ids, self.batch_size)):
+        for batch in range(batches_of(self.num_ids, self.batch_size)):
             requests = {}
             for party, pair in pairs.items():
-                rows = pair.order_N[_batch(batch, self.batch_size)]
+                rows = pair.order_N[slice_of(batch, self.batch_size)]
                 points = self.workers.multiply(pair.secret, points_N32[rows])
                 requests[party] = Blinded(batch, torch.from_numpy(points))
             if pending is not None:
@@ -981,12 +584,12 @@ class _Initiator:
     def received(self, pending: Pending[Received], batch: int) -> None:
         """Wait until a batch of phase 2 has come."""
         num_replies = len(pending.replies().or_raise())
-        self.advance(num_replies * _size_of(batch, self.num_ids, self.batch_size))
+        self.advance(num_replies * size_of(batch, self.num_ids, self.batch_size))
 
     def double_theirs(self, pairs: Mapping[str, _Pair]) -> None:
         """Phase 3."""
         most = max((pair.num_theirs for pair in pairs.values()), default=0)
-        num_batches = _num_batches(most, self.batch_size)
+        num_batches = batches_of(most, self.batch_size)
         pending: Pending[Blinded] | None = None
         for batch in range(num_batches + 1):
             asked = self.ask_blinded(pairs, batch) if batch < num_batches else None
@@ -999,7 +602,7 @@ class _Initiator:
         requests = {
             party: GetBlinded(batch)
             for party, pair in pairs.items()
-            if batch < _num_batches(pair.num_theirs, self.batch_size)
+            if batch < batches_of(pair.num_theirs, self.batch_size)
         }
         return self.engine.send(requests, Blinded, timeout_s=self.timeout_s)
 
@@ -1009,20 +612,20 @@ class _Initiator:
         """Multiply a batch of every partner's points."""
         for party, reply in replies.items():
             pair = pairs[party]
-            size = _size_of(batch, pair.num_theirs, self.batch_size)
+            size = size_of(batch, pair.num_theirs, self.batch_size)
             with _blamed_on(party):
                 _check_batch(reply, batch)
-                points, multiplied = _multiplied(reply, size, pair.secret, self.workers)
+                points, multiplied = times_secret(reply, size, pair.secret, self.workers)
                 pair.points.append(points)
                 pair.theirs.append(multiplied)
             self.advance(size)
 
     def get_doubled(self, pairs: Mapping[str, _Pair]) -> None:
         """Phase 4, but for the comparison."""
-        for batch in range(_num_batches(self.num_ids, self.batch_size)):
+        for batch in range(batches_of(self.num_ids, self.batch_size)):
             requests = dict.fromkeys(pairs, GetDoubled(batch))
             replies = self.engine.ask(requests, Doubled, timeout_s=self.timeout_s).or_raise()
-            size = _size_of(batch, self.num_ids, self.batch_size)
+            size = size_of(batch, self.num_ids, self.batch_size)
             for party, reply in replies.items():
                 with _blamed_on(party):
                     _check_batch(reply, batch)
@@ -1048,19 +651,19 @@ class _Initiator:
                 pair = pairs[party]
                 questions[party] = Questions.about(
                     self.points_N32[pair.order_N[own_K[drawn_Q]]],
-                    _joined(pair.points, POINT_BYTES)[their_K[drawn_Q]],
+                    joined(pair.points, POINT_BYTES)[their_K[drawn_Q]],
                     self.workers,
                 )
         for batch in range(self.most_batches(questions)):
             requests = {
-                party: _prove(asked, batch, self.batch_size)
+                party: questions_in(asked, batch, self.batch_size)
                 for party, asked in questions.items()
-                if batch < _num_batches(len(asked), self.batch_size)
+                if batch < batches_of(len(asked), self.batch_size)
             }
             replies = self.engine.ask(requests, Proofs, timeout_s=self.timeout_s).or_raise()
             for party, reply in replies.items():
                 with _blamed_on(party):
-                    num_wrong = _num_wrong(reply, questions[party], batch, self.batch_size)
+                    num_wrong = wrong_in(reply, questions[party], batch, self.batch_size)
                     if num_wrong:
                         raise MessageError(
                             f"cannot prove what it claims to share: {num_wrong} of "
@@ -1070,13 +673,13 @@ class _Initiator:
 
     def most_batches(self, of: Mapping[str, Sized]) -> int:
         """Batches of the partner that has most."""
-        return _num_batches(max(map(len, of.values()), default=0), self.batch_size)
+        return batches_of(max(map(len, of.values()), default=0), self.batch_size)
 
     def share(self, shared: Mapping[str, _Shared]) -> None:
         """Phase 6, messages; at least one each, so that a partner knows it shares nothing."""
         most = max((len(each.samples_K) for each in shared.values()), default=0)
-        for batch in range(max(1, _num_batches(most, self.batch_size))):
-            place = _batch(batch, self.batch_size)
+        for batch in range(max(1, batches_of(most, self.batch_size))):
+            place = slice_of(batch, self.batch_size)
             requests = {
                 party: Places(
                     batch,
@@ -1086,14 +689,14 @@ class _Initiator:
                     each.own_K[place],
                 )
                 for party, each in shared.items()
-                if batch == 0 or batch < _num_batches(len(each.samples_K), self.batch_size)
+                if batch == 0 or batch < batches_of(len(each.samples_K), self.batch_size)
             }
             self.engine.ask(requests, Received, timeout_s=self.timeout_s).or_raise()
 
     def prove(self, pairs: Mapping[str, _Pair], num_shared: Mapping[str, int]) -> None:
         """Phase 7: partners that were told of places have them proved."""
         proving = {
-            party: _Proving(num, self.batch_size, pairs[party].secret, self.workers)
+            party: Proving(num, self.batch_size, pairs[party].secret, self.workers)
             for party, num in num_shared.items()
             if num
         }
@@ -1111,7 +714,7 @@ class _Initiator:
             unproven = tuple(
                 party
                 for party in unproven
-                if batch < _num_batches(proving[party].num or 0, self.batch_size)
+                if batch < batches_of(proving[party].num or 0, self.batch_size)
             )
 
     def advance(self, num_points: int) -> None:

@@ -8,7 +8,7 @@ coordinator without data drives, neither party reaches the other, so it carries 
     Start               -----> psi begins, with the ids of one part
                         <----- Requests: for each responder
                                the bytes of a psi message
-    Carry               -------------------------------------> answers as ``psi.Responder``
+    Carry               -------------------------------------> answers as ``responder.py``
                         <------------------------------------- Carried: the bytes of its answer
     Answers             -----> psi goes on
                         <----- Requests, until ``done``:
@@ -43,7 +43,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.alignment import psi
+from dovetail.alignment import psi, responder
 from dovetail.errors import DovetailError, MessageError
 from dovetail.network import (
     Engine,
@@ -190,7 +190,7 @@ class Responder:
 
     def __init__(
         self,
-        responder: psi.Responder,
+        responder: responder.Responder,
         keep: Callable[[str, str, Tensor], None],
         aligned: Callable[[str], Sequence[str]] = lambda name: (),
     ) -> None:
@@ -213,7 +213,7 @@ class Responder:
                 f"{message.wire_name()}: {size} bytes; at most {MAX_CARRIED_BYTES} are carried"
             )
         check_shape(message, "message_1X", (1, size), torch.uint8)
-        carried = decode(message.message_1X.cpu().numpy().tobytes(), psi.Responder.accepts)
+        carried = decode(message.message_1X.cpu().numpy().tobytes(), responder.Responder.accepts)
         if isinstance(carried, psi.Begin):
             if carried.initiator != message.initiator:
                 raise MessageError(

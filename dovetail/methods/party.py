@@ -14,7 +14,7 @@ from typing import Literal, Protocol, TypeVar
 from pydantic import BaseModel, Field, model_validator
 
 from dovetail import data as dd
-from dovetail.alignment import Workers, psi
+from dovetail.alignment import Responder, Workers
 from dovetail.alignment.limits import MAX_ALIGNMENTS, Limits, default_max_ids
 from dovetail.alignment.proofs import CHECKED
 from dovetail.errors import ConfigError
@@ -210,14 +210,14 @@ class Site:
             categorical=self.party.categorical, max_categories=self.party.max_categories
         )
 
-    def responder(self, workers: Workers | None = None) -> psi.Responder:
+    def responder(self, workers: Workers | None = None) -> Responder:
         """Its side of an alignment, with what its policy agrees to.
 
         Raises:
             AlignmentError: ids that cannot be compared.
         """
         policy = self.policy.section
-        return psi.Responder(
+        return Responder(
             self.name,
             self.table.ids,
             lower=self.party.lowercase_ids,

@@ -47,7 +47,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dovetail.alignment import psi, relay
+from dovetail.alignment import Responder, psi, relay
 from dovetail.alignment.stored import (
     StoredRows,
     alignment_of,
@@ -235,7 +235,7 @@ def threads_end(timeout_s: float = 5.0) -> Iterator[None]:
 
 
 #: Messages of an alignment.
-_ALIGNS = (*psi.Responder.accepts, relay.Carry, relay.Narrow)
+_ALIGNS = (*Responder.accepts, relay.Carry, relay.Narrow)
 
 
 class Watched:
@@ -298,9 +298,9 @@ class Watched:
 class Aligning:
     """A responder whose rows are kept as soon as an alignment has found them."""
 
-    accepts = psi.Responder.accepts
+    accepts = Responder.accepts
 
-    def __init__(self, responder: psi.Responder, keep: Callable[[Tensor], None]) -> None:
+    def __init__(self, responder: Responder, keep: Callable[[Tensor], None]) -> None:
         self._responder = responder
         self._keep = keep
 

@@ -11,7 +11,7 @@ from pydantic import create_model, model_validator
 
 from dovetail import data as dd
 from dovetail import methods
-from dovetail.alignment import psi, relay
+from dovetail.alignment import Responder, relay
 from dovetail.errors import ConfigError
 from dovetail.methods.party import Algorithm, PartySection, Policy, PolicySection, Site, algorithm
 from dovetail.methods.section import Section
@@ -19,7 +19,7 @@ from dovetail.methods.validation import read_toml, validate
 
 #: The part of a message's wire name before the dot -> the algorithm.
 ALGORITHMS: Mapping[str, Algorithm] = {
-    "psi": algorithm("align", psi.Responder.accepts),
+    "psi": algorithm("align", Responder.accepts),
     **{
         prefix: each
         for method in methods.METHODS.values()

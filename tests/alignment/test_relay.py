@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dovetail.alignment import psi, relay
+from dovetail.alignment import Responder, psi, relay
 from dovetail.errors import MessageError, PartyError
 from dovetail.network import InProcess, encode
 
@@ -24,7 +24,7 @@ def carry(ids=IDS, *, initiators=("north", "south"), responders=("bank", "shop")
         parties[name] = relay.Initiator(name, {"train": ids[name]}, keep)
     for name in responders:
         keep = lambda initiator, part, rows_K, name=name: rows.update({(initiator, name): rows_K})  # noqa: E731
-        parties[name] = relay.Responder(psi.Responder(name, ids[name]), keep)
+        parties[name] = relay.Responder(Responder(name, ids[name]), keep)
     engine = InProcess(parties, driver="coordinator")
     return relay.align(engine, dict.fromkeys(initiators, ("train",)), responders), rows
 
@@ -77,7 +77,7 @@ def test_an_alignment_that_was_left_gives_way_to_the_next():
     engine = InProcess(
         {
             "north": north,
-            "bank": relay.Responder(psi.Responder("bank", IDS["bank"]), lambda *_: None),
+            "bank": relay.Responder(Responder("bank", IDS["bank"]), lambda *_: None),
         },
         driver="coordinator",
     )
@@ -88,7 +88,7 @@ def test_an_alignment_that_was_left_gives_way_to_the_next():
 
 def test_a_responder_takes_one_alignment_at_a_time():
     begin = psi.Begin("north", "intersection", ("string",), False, 2, 16)
-    bank = relay.Responder(psi.Responder("bank", IDS["bank"]), lambda *_: None)
+    bank = relay.Responder(Responder("bank", IDS["bank"]), lambda *_: None)
 
     def carried(initiator, message):
         data = torch.frombuffer(bytearray(encode(message)), dtype=torch.uint8)
@@ -103,7 +103,7 @@ def test_a_responder_takes_one_alignment_at_a_time():
 
 def test_a_party_says_its_role_and_what_it_keeps():
     kept = {"first": ("north",)}.get
-    bank = relay.Responder(psi.Responder("bank", IDS["bank"]), lambda *_: None, kept)
+    bank = relay.Responder(Responder("bank", IDS["bank"]), lambda *_: None, kept)
     north = relay.Initiator("north", {"a": IDS["north"][:2], "b": IDS["north"][2:]}, print)
     said = [each.handle(relay.Describe("first")) for each in (bank, north)]
     assert [(each.parts, each.num_ids, each.aligned) for each in said] == [
@@ -122,7 +122,7 @@ def test_sizes_that_do_not_add_up_are_refused():
 
 
 def test_an_order_has_each_sample_once_and_none_that_is_not_shared():
-    bank = relay.Responder(psi.Responder("bank", IDS["bank"]), lambda *_: None)
+    bank = relay.Responder(Responder("bank", IDS["bank"]), lambda *_: None)
     with pytest.raises(MessageError, match="'north' has not been aligned just now"):
         bank.handle(relay.Narrow("north", "all", torch.tensor([0])))
     parties = {"north": relay.Initiator("north", {"all": IDS["north"]}, print), "bank": bank}

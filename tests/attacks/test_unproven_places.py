@@ -208,7 +208,7 @@ def test_a_driver_asks_for_no_more_proofs_than_there_can_be_rows() -> None:
 class Liar:
     """A partner that has one id, and makes its points and answers from it to share all ids."""
 
-    accepts = psi.Responder.accepts
+    accepts = Responder.accepts
     secret = secret(MINE)
 
     def handle(self, message: Message) -> Message:

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from dovetail import data as dd
-from dovetail.alignment import psi
+from dovetail.alignment import Responder, psi
 from dovetail.alignment.stored import StoredRows, digest, load_rows, save_rows, training_run
 from dovetail.errors import AlignmentError, ConfigError, PartyError
 from dovetail.methods import apfed, vertical
@@ -387,7 +387,7 @@ def test_a_refusal_is_written_down_and_the_driver_hears_why(joined: Any) -> None
 def test_what_the_policy_allows_is_admitted(joined: Any) -> None:
     shop = joined()
     for message in (
-        *(kind.wire_name() for kind in psi.Responder.accepts),
+        *(kind.wire_name() for kind in Responder.accepts),
         *(kind.wire_name() for kind in apfed.Passive.accepts),
         *(kind.wire_name() for kind in vertical.Member.accepts),
         "apfed.Save",
@@ -443,7 +443,7 @@ def test_no_message_has_a_field_that_the_party_file_has() -> None:
         own |= set(section.annotation.model_fields)  # type: ignore[union-attr]
     assert {"encoder", "loss", "learning_rate", "table", "drivers", "min_ids"} <= own
     accepted = [
-        *psi.Responder.accepts,
+        *Responder.accepts,
         *apfed.Passive.accepts,
         *vertical.Member.accepts,
         *REQUESTS,

@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from dovetail import data as dd
-from dovetail.alignment import Workers, psi, relay
+from dovetail.alignment import Workers, psi, relay, with_rows_of
 from dovetail.alignment.stored import StoredRows, alignment_of, digest, load_rows, save_rows
 from dovetail.errors import (
     AlignmentError,
@@ -253,7 +253,7 @@ def align_owners(
                         workers=workers,
                         progress=bar.points,
                     )
-                whole = psi.with_rows_of(aligned, responders.values())
+                whole = with_rows_of(aligned, responders.values())
                 common_K = whole.shared(*holders)
                 check_overlap(name, part, len(common_K), aligned.overlap, len(rows))
                 found[name][part] = {holder: whole.rows[holder][common_K] for holder in holders} | {
