@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import json
 import sys
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +30,7 @@ from dovetail.methods.fedoptimus import predicting
 from dovetail.models import Model, load
 from dovetail.models.devices import device as device_named
 from dovetail.models.owners import OwnersSpec, TopSpec, load_bottom
+from dovetail.models.raw import RawRows, read_rows
 from dovetail.site.asking import Asker, Together, told
 from dovetail.site.engines import StreamSection
 from dovetail.site.partyfile import open_site
@@ -209,7 +209,8 @@ def _tell(said: Together) -> None:
 
 def _read_all(model: Model, source: Path, id_column: str | None, *, allow_unseen: bool) -> Given:
     """What a table has of what the model takes."""
-    ids, x, labels = _read(model, source, id_column, allow_unseen=allow_unseen)
+    rows = read_rows(model, source, id_column=id_column, allow_unseen=allow_unseen)
+    ids, x, labels = rows.ids, rows.x, rows.labels
     named = {id_column or "": ids}
     if not isinstance(model.spec, OwnersSpec):
         return Given(model, named, x, labels)
@@ -295,121 +296,16 @@ def _named(ids: Mapping[str, np.ndarray], said: Mapping[str, np.ndarray]) -> dic
     return named
 
 
-def _read(
-    model: Model, source: Path, id_column: str | None, *, allow_unseen: bool
-) -> tuple[np.ndarray, dict[str, Tensor], dd.Column | None]:
-    """Ids, block -> network inputs and, where the data have it, the label.
-
-    Raises:
-        ModelError: a model without inputs, or with inputs of several kinds.
-    """
-    bare = [name for name in model.shapes if name not in model.inputs]
-    if bare:
-        which = f" for block {bare[0]!r}" if len(model.shapes) > 1 else ""
-        raise ModelError(
-            f"the model of party {model.party!r} was saved without its input columns{which}; "
-            "use dovetail.load(folder).predict(tensor) from Python"
-        )
-    tables = {
-        name: each for name, each in model.inputs.items() if isinstance(each, dd.TableEncoder)
-    }
-    images = {name: each for name, each in model.inputs.items() if isinstance(each, dd.ImageInput)}
-    if tables and images:
-        raise ModelError(
-            f"the model of party {model.party!r} takes columns ({', '.join(tables)}) and images "
-            f"({', '.join(images)}), and one file has only the one or the other; use "
-            "dovetail.load(folder).predict({block: tensor, ...}) from Python"
-        )
-    if tables:
-        return _read_table(model, tables, source, id_column, allow_unseen=allow_unseen)
-    labels: dd.Column | None
-    if id_column is None:
-        rows, pixels, labels = _numbered_images(source)
-    else:
-        rows, pixels, labels = _named_images(model, source, id_column)
-    first = next(iter(images.values()))
-    whole = (first.channels, first.height, first.width)
-    if isinstance(model.spec, OwnersSpec) and tuple(pixels.shape[1:]) != whole:
-        raise DataError(
-            f"{source}: expected whole images of {whole} (channels, height, width), of which each "
-            f"data owner takes its strip, got {tuple(pixels.shape[1:])}"
-        )
-    try:
-        return rows, {name: each.transform(pixels) for name, each in images.items()}, labels
-    except DataError as error:
-        raise DataError(f"{source}: {error}") from None
-
-
-def _read_table(
-    model: Model,
-    tables: Mapping[str, dd.TableEncoder],
-    source: Path,
-    id_column: str | None,
-    *,
-    allow_unseen: bool,
-) -> tuple[np.ndarray, dict[str, Tensor], dd.Column | None]:
-    """All blocks from one table; those it has, where the model predicts from some of them."""
-    table = dd.read_table(source)
-    if model.any_blocks:
-        held = {name: each for name, each in tables.items() if set(each.columns) <= {*table.names}}
-        tables = held or tables  # a table that has none is told which column it lacks
-    x = {name: each.transform(table, allow_unseen=allow_unseen) for name, each in tables.items()}
-    label = model.about.get("label")
-    labels = table.column(label) if label in table.names else None
-    if id_column is None:
-        return np.arange(table.num_rows), x, labels
-    ids = table.column(id_column)
-    if ids.missing.any():
-        raise DataError(f"{source}: {ids.missing.sum()} rows have no {id_column!r}")
-    return whole_numbers(ids).values, x, labels
-
-
-def _numbered_images(source: Path) -> tuple[np.ndarray, Tensor, dd.Column]:
-    """Row numbers, images and labels of an image set."""
-    images = dd.read_images(source)
-    part = images.test or images.train
-    is_float = part.labels.dtype.kind == "f"
-    missing = np.isnan(part.labels) if is_float else np.zeros(len(part.labels), dtype=bool)
-    return np.arange(len(part.x)), part.x, dd.Column(part.labels, missing)
-
-
-def _named_images(
-    model: Model, source: Path, id_column: str
-) -> tuple[np.ndarray, Tensor, dd.Column | None]:
-    """Ids, images and, where they are there, labels, as a party's file names them."""
-    label = model.about.get("label")
-    if source.is_dir():
-        has_label = label == "folder"
-    else:
-        try:
-            with source.open("rb") as file:
-                has_label = label in np.load(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
-            has_label = False  # told of below
-    part = dd.read_party_table(
-        model.party, str(source), id=id_column, label=label if has_label else None
-    )
-    if not isinstance(part.x, Tensor):
-        raise DataError(f"{source} is a table; the model of party {model.party!r} takes images")
-    return part.ids, part.x, part.labels
-
-
 def _scores(
     model: Model, x: Mapping[str, Tensor], labels: dd.Column, label: str
 ) -> dict[str, float] | None:
     """Scores of the rows that have a label; None, with a note, where there is nothing to score."""
-    present = np.flatnonzero(~labels.missing)
-    if not len(present):
-        print(f"dovetail: not scored: label {label!r} has no value in any row", file=sys.stderr)
-        return None
     try:
-        truth = dd.encode_labels(model.task, labels.values, labels.missing, label=label)
+        inputs, truth = RawRows(np.arange(0), dict(x), labels).labelled(model.task, label)
     except DataError as error:
         print(f"dovetail: not scored: {error}", file=sys.stderr)
         return None
-    rows = torch.from_numpy(present)
-    outputs = model.outputs({name: block[rows] for name, block in x.items()})
-    return score(model.task, outputs, truth[rows])
+    return score(model.task, model.outputs(inputs), truth)
 
 
 def _print_csv(columns: dict[str, np.ndarray]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.images import ImagePart, read_images
 from dovetail.data.tables import (
     Column,
@@ -58,19 +59,19 @@ class Dataset:
 
 
 def load(
-    source: str | Path,
+    source: str | Path | Frame,
     *,
     label: str | None = None,
     id: str | None = None,
-    test_source: str | Path | None = None,
+    test_source: str | Path | Frame | None = None,
     split_column: str | None = None,
 ) -> tuple[Dataset, Dataset | None]:
     """Training and test part; None for test where the source has no split of its own.
 
     Args:
         source: "breast-cancer", "digits" or "digits-images"; a path to a table (.csv, .parquet) or
-            images (.npz, a folder); a ``SELECT``; or a file's name below $DOVETAIL_DATA, with or
-            without .parquet, .npz or .csv.
+            images (.npz, a folder); a ``SELECT``; a file's name below $DOVETAIL_DATA, with or
+            without .parquet, .npz or .csv; or a DataFrame of pandas, polars or pyarrow.
         label: the column to predict; needed for tables that are not built in. For images, what
             the label is to be called.
         id: the column that says which sample a row is; rows are numbered without it.
@@ -164,8 +165,15 @@ def draw_rows(
 
 
 def _load_one(
-    source: str | Path, label: str | None, id: str | None, split_column: str | None, first_id: int
+    source: str | Path | Frame,
+    label: str | None,
+    id: str | None,
+    split_column: str | None,
+    first_id: int,
 ) -> tuple[Dataset, Dataset | None]:
+    if not isinstance(source, (str, Path)):
+        table = table_from_frame(source)
+        return _from_table(table.description, table, label, id, split_column, first_id)
     name = str(source)
     if name == "digits-images":
         part = _digits_images()

@@ -98,6 +98,8 @@ def strips(
                 part.ids,
                 {"strip": inputs[name].transform(_images(part))},
                 labels if name == owner else None,
+                {"strip": inputs[name]},
+                part.label if name == owner else None,
             )
             for name in names
         )
@@ -182,6 +184,8 @@ def columns(
                 train.ids[rows],
                 {"columns": encoder.transform(own)},
                 train_labels if is_active else None,
+                {"columns": encoder},
+                train.label if is_active else None,
             )
         )
         if test is not None and test_table is not None:
@@ -189,7 +193,12 @@ def columns(
             block = encoder.transform(test_table.take(rows), allow_unseen=True)
             held_test.append(
                 PartyData(
-                    name, test.ids[rows], {"columns": block}, test_labels if is_active else None
+                    name,
+                    test.ids[rows],
+                    {"columns": block},
+                    test_labels if is_active else None,
+                    {"columns": encoder},
+                    test.label if is_active else None,
                 )
             )
     return Partitioned(

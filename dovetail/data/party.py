@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dovetail.data.inputs import Input
 from dovetail.errors import DataError
 
 #: The class index that marks a row without a label; for regression the mark is NaN.
@@ -26,6 +27,9 @@ class PartyData:
         blocks: block name -> (N, ...) tensor. float32, or uint8 for images in 0..255.
         labels: (N,) int64 class indices with ``UNLABELLED`` where missing, or (N,) float32
             values with NaN where missing, or None for a party without labels.
+        inputs: block -> how raw columns or images became it, where that is known; a model that
+            learned from it predicts raw rows by it.
+        label: what the label is called, where that is known.
 
     Raises:
         DataError: ids that are not unique, or lengths that differ.
@@ -35,6 +39,8 @@ class PartyData:
     ids: np.ndarray
     blocks: Mapping[str, Tensor] = field(default_factory=dict)
     labels: Tensor | None = None
+    inputs: Mapping[str, Input] = field(default_factory=dict)
+    label: str | None = None
 
     def __post_init__(self) -> None:
         ids = np.asarray(self.ids)

@@ -18,6 +18,7 @@ from dovetail.data.databases import (
     sqlite_url,
 )
 from dovetail.data.datasets import read_ids, whole_numbers
+from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.images import ImageInput, read_image_samples
 from dovetail.data.inputs import Input
 from dovetail.data.party import PartyData
@@ -90,12 +91,13 @@ class PartyTable:
         labels = None
         if task is not None and self.labels is not None and self.label is not None:
             labels = encode_labels(task, self.labels.values, self.labels.missing, label=self.label)
-        return PartyData(self.name, self.ids, {"own": block}, labels)
+        label = None if labels is None else self.label
+        return PartyData(self.name, self.ids, {"own": block}, labels, {"own": fitted}, label)
 
 
 def read_party_table(
     name: str,
-    source: str,
+    source: str | Frame,
     *,
     id: str | Sequence[str],
     label: str | None = None,
@@ -108,8 +110,8 @@ def read_party_table(
 
     Args:
         name: the party's name.
-        source: a .csv or .parquet file, a ``SELECT``, a database URL, an .npz file or a folder of
-            images.
+        source: a .csv or .parquet file, a ``SELECT``, a database URL, an .npz file, a folder of
+            images, or a DataFrame.
         id: the column that names each sample, or several that do so together; in an .npz file the
             array of ids; in a folder "file", the name of each image's file without its ending.
         label: the column (array, or for folders "folder") to predict, or None.
@@ -124,6 +126,8 @@ def read_party_table(
         DataError: naming the party, its table, the column and what to do.
     """
     try:
+        if not isinstance(source, str):
+            return _from_table(name, table_from_frame(source), id, label, columns, blocks)
         if folder is not None:
             source = _beside(folder, source)
         return _read(name, source, id, label, columns, blocks, query, folder)
@@ -164,6 +168,17 @@ def _read(
         table = read_database(source, query)
     else:
         table = read_table(source, folder=folder)
+    return _from_table(name, table, id, label, columns, blocks)
+
+
+def _from_table(
+    name: str,
+    table: Table,
+    id: str | Sequence[str],
+    label: str | None,
+    columns: Sequence[str],
+    blocks: Mapping[str, Sequence[str]] | None,
+) -> PartyTable:
     id_columns = (id,) if isinstance(id, str) else tuple(id)
     ids = _ids(table, id_columns)
     special = [*id_columns, *([label] if label is not None else [])]

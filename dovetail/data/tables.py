@@ -266,20 +266,29 @@ def _loaded(connection: duckdb.DuckDBPyConnection, description: str, names: Sequ
     """The table or view ``data`` of a connection, whose columns the source calls ``names``."""
     types = {name: kind for name, kind, *_ in connection.execute("DESCRIBE data").fetchall()}
     counted = connection.execute("SELECT count(*) FROM data").fetchone()
+    num_rows = int(counted[0]) if counted else 0
+    check_rows(description, names, num_rows)
+
+    def read(name: str) -> Column:
+        return _read_column(connection, description, name, types[name])
+
+    return Table(description, list(types), num_rows, read)
+
+
+def check_rows(description: str, names: Sequence[str], num_rows: int) -> None:
+    """Refuse a table without rows, and one that names a column twice.
+
+    Raises:
+        DataError: naming the table.
+    """
     repeated = _repeated(names)
     if repeated:
         raise DataError(
             f"{description} has more than one column {repeated!r} (upper and lower case are taken "
             "as the same here); rename one"
         )
-    num_rows = int(counted[0]) if counted else 0
     if not num_rows:
         raise DataError(f"{description} has no rows; give a table with at least one")
-
-    def read(name: str) -> Column:
-        return _read_column(connection, description, name, types[name])
-
-    return Table(description, list(types), num_rows, read)
 
 
 def table_from_arrays(name: str, arrays: Mapping[str, np.ndarray]) -> Table:
@@ -461,6 +470,12 @@ def _filled(values: np.ndarray, missing: np.ndarray) -> Column:
         missing = missing | np.isnan(values)
     fill = {"f": np.nan, "i": 0}.get(values.dtype.kind, "")
     return Column(np.where(missing, fill, values) if missing.any() else values, missing)
+
+
+def column_of(values: np.ndarray, missing: np.ndarray) -> Column:
+    """A column from an array in memory, of which these values are missing besides."""
+    column = _column(values)
+    return _filled(column.values, column.missing | missing)
 
 
 def _column(values: np.ndarray) -> Column:

@@ -16,11 +16,15 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from dovetail.data.frames import Frame
 from dovetail.data.inputs import Input, input_from_json
+from dovetail.data.tables import Table
 from dovetail.data.task import Classification, Task, task_from_json
 from dovetail.errors import DataError, ModelError
 from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
+from dovetail.models.metrics import score
 from dovetail.models.networks import Shape, network_input
+from dovetail.models.raw import read_rows
 from dovetail.models.specs import NetworkSpec, spec_from_json
 
 FORMAT = 2
@@ -31,10 +35,14 @@ _OWN_KEYS = ("format", "party", "task", "network", "blocks")
 #: (N, ...) rows of the only block, or block -> (N, ...) rows.
 Rows = Tensor | Mapping[str, Tensor]
 
+#: A table with raw columns: a path or SELECT, a DataFrame of pandas, polars or pyarrow; of images
+#: the path of an .npz file or a folder.
+Raw = str | Path | Frame | Table
+
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a model says of N rows.
+    """What a model says of N rows; an array of ``values`` to whatever takes one.
 
     Attributes:
         values: (N,) the class, as its label is written, or the number.
@@ -45,6 +53,15 @@ class Prediction:
     values: np.ndarray
     probabilities: np.ndarray | None = None
     classes: tuple[str | int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.values[place]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.values, dtype=dtype, copy=copy)
 
 
 @dataclass(eq=False)
@@ -138,17 +155,28 @@ class Model:
             )
         return {name: x[name] for name in self.shapes if name in x}
 
-    def predict(self, x: Rows, *, batch_size: int = 512) -> Prediction:
+    @property
+    def classes(self) -> tuple[str | int, ...]:
+        """The classes, in the order of the columns of ``predict_proba``; () for a regression."""
+        return self.task.classes if isinstance(self.task, Classification) else ()
+
+    def predict(
+        self, x: Rows | Raw, *, batch_size: int = 512, allow_unseen: bool = False
+    ) -> Prediction:
         """Class or value of each row; asks no other party (APFed, Eq. 11).
 
         Args:
-            x: (N, ...) network inputs, or block -> inputs where the model has several; see
-                ``inputs[block].transform`` for raw data.
+            x: raw columns: a DataFrame, or a path to a table; or (N, ...) network inputs, block ->
+                inputs where the model has several.
+            batch_size: rows at a time.
+            allow_unseen: of raw columns: take categories unseen in training as missing.
 
         Raises:
-            DataError: blocks or rows of another shape than the model was trained on.
+            DataError: columns, blocks or rows of another shape than the model was trained on.
             ModelError: outputs that are not finite.
         """
+        if not isinstance(x, (Tensor, Mapping)):
+            x = read_rows(self, x, allow_unseen=allow_unseen).x
         outputs = self.outputs(x, batch_size=batch_size)
         num_lost = int((~outputs.isfinite().all(dim=1)).sum())
         if num_lost:
@@ -164,6 +192,47 @@ class Model:
             return Prediction(classes[best], probabilities.numpy(), self.task.classes)
         values = outputs[:, 0].double() * self.task.scale + self.task.mean
         return Prediction(values.numpy())
+
+    def predict_proba(
+        self, x: Rows | Raw, *, batch_size: int = 512, allow_unseen: bool = False
+    ) -> np.ndarray:
+        """(N, C) probability of each of ``classes``; ``x`` as of ``predict``.
+
+        Raises:
+            ModelError: a model that predicts numbers.
+        """
+        probabilities = self.predict(
+            x, batch_size=batch_size, allow_unseen=allow_unseen
+        ).probabilities
+        if probabilities is None:
+            raise ModelError(
+                f"the model of party {self.party!r} predicts numbers, which have no probabilities; "
+                "use predict"
+            )
+        return probabilities
+
+    def score(
+        self, x: Raw, *, label: str | None = None, allow_unseen: bool = False
+    ) -> dict[str, float]:
+        """How right it is on raw rows that have a label: accuracy, AUC, ..., or RMSE, MAE, R2.
+
+        Args:
+            x: raw columns and the label's.
+            label: its column; None: what it was called in training.
+            allow_unseen: take categories unseen in training as missing.
+
+        Raises:
+            DataError: columns that do not fit, or no label.
+        """
+        name = self.about.get("label") if label is None else label
+        rows = read_rows(self, x, label=name, allow_unseen=allow_unseen)
+        if rows.labels is None:
+            raise DataError(
+                f"the model of party {self.party!r} does not know what its label is called; say "
+                "score(..., label=COLUMN)"
+            )
+        inputs, truth = rows.labelled(self.task, str(name))
+        return score(self.task, self.outputs(inputs), truth)
 
     def save(self, folder: str | Path) -> Path:
         """Write the model's folder, whole or not at all; an older model there is replaced.

@@ -379,6 +379,9 @@ class Active:
         self.x = data.joined()
         self.block = next(iter(data.blocks)) if len(data.blocks) == 1 else "joined"
         self.input_shape = tuple(self.x.shape[1:])
+        # Several blocks are joined, and nothing says how raw columns become what is joined.
+        self.inputs = dict(data.inputs) if len(data.blocks) == 1 else {}
+        self.label = data.label
         labelled = data.labelled_rows()
         if data.labels is None or not len(labelled):
             raise ConfigError(
@@ -509,7 +512,9 @@ class Active:
             network=EncoderHeadNetwork(self.encoder, self.head),
             spec=self.spec,
             shapes={self.block: self.input_shape},
-            about={"method": "apfed", "seed": self.seed},
+            inputs=self.inputs,
+            about={"method": "apfed", "seed": self.seed}
+            | ({} if self.label is None else {"label": self.label}),
         )
 
     def state(self) -> State:

@@ -1,0 +1,134 @@
+"""DataFrames of pandas, polars and pyarrow, and of what else narwhals knows, as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dovetail.data.tables import Column, Table, check_rows, column_of, nearest
+from dovetail.errors import DataError
+
+if TYPE_CHECKING:
+    import narwhals as nw
+    from narwhals.typing import IntoFrame
+
+    Frame = IntoFrame
+else:
+    Frame = Any
+
+#: What a DataFrame is called in errors.
+NAME = "the DataFrame"
+
+
+def table_from_frame(frame: Frame, *, name: str = NAME) -> Table:
+    """A DataFrame as a table, by the rules of ``read_table``; a copy, which later changes miss.
+
+    A lazy frame is collected. Columns that are called by numbers are called by their digits.
+
+    Raises:
+        DataError: no DataFrame, no rows, or a column's name that comes twice.
+    """
+    import narwhals as nw  # takes long to import, and files need it not
+
+    try:
+        given = nw.from_native(frame)
+    except TypeError:
+        raise DataError(
+            "expected a path, a SELECT or a DataFrame of pandas, polars or pyarrow, got "
+            f"{_kind(frame)}"
+        ) from None
+    except Exception as error:  # whatever a library says of names that come twice
+        raise DataError(f"cannot read {name}: {str(error).splitlines()[0]}") from None
+    eager = given.collect() if isinstance(given, nw.LazyFrame) else given.clone()
+    names = {str(each): each for each in eager.columns}
+    if len(names) < len(eager.columns):
+        raise DataError(f"{name} has two columns of one name; rename one")
+    check_rows(name, list(names), len(eager))
+    index = [str(each) for each in getattr(getattr(frame, "index", None), "names", ()) if each]
+    return FrameTable(
+        name, list(names), len(eager), lambda key: _column(name, key, eager[names[key]]), index
+    )
+
+
+class FrameTable(Table):
+    """A DataFrame; a name that is not a column's but the index's is told so."""
+
+    def __init__(self, *given: Any) -> None:
+        *given_table, index = given
+        super().__init__(*given_table)
+        self._index: Iterable[str] = index
+
+    def _check_has(self, name: str) -> None:
+        if name not in self.names and name in self._index:
+            raise DataError(
+                f"no column {name!r} in {self.description}, whose index it is; give "
+                "df.reset_index()"
+            )
+        if name not in self.names:
+            raise DataError(f"no column {name!r} in {self.description}{nearest(name, self.names)}")
+
+
+def _kind(given: Any) -> str:
+    kind = type(given)
+    of = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"{of}{kind.__qualname__}"
+
+
+def _column(table: str, name: str, series: nw.Series[Any]) -> Column:
+    """One column's values.
+
+    Raises:
+        DataError: a type that is neither number, date nor text.
+    """
+    import narwhals as nw
+
+    dtype = series.dtype
+    missing = series.is_null().to_numpy().astype(bool)
+    values: np.ndarray
+    if dtype.is_integer() or dtype == nw.Boolean:
+        values = series.fill_null(False if dtype == nw.Boolean else 0).to_numpy().astype(np.int64)
+    elif dtype.is_numeric():  # floats and decimals
+        values = series.cast(nw.Float64).fill_null(0.0).to_numpy().astype(np.float64)
+        missing = missing | np.isnan(values)
+    elif dtype in (nw.Date, nw.Datetime):
+        stamps = series.dt.timestamp("us").fill_null(0).to_numpy().astype(np.int64)
+        values = stamps / 86400e6  # days since 1970, as of a file
+    elif dtype in (nw.String, nw.Categorical, nw.Enum):
+        values = series.cast(nw.String).fill_null("").to_numpy().astype(object)
+    elif dtype in (nw.Object, nw.Unknown):
+        values = _objects(table, name, series.to_numpy().astype(object), missing)
+    else:
+        raise _not_read(table, name, str(dtype))
+    return column_of(values, missing)
+
+
+def _objects(table: str, name: str, values: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    """Python objects, as far as they are numbers, dates or text; None where a value is missing."""
+    present = values[~missing]
+    for value in present:
+        if not isinstance(value, (str, bool, int, float, np.number, np.bool_, date)):
+            raise _not_read(table, name, _kind(value))
+    if len(present) and all(isinstance(value, date) for value in present):
+        days = np.full(len(values), np.datetime64("NaT"), dtype="datetime64[us]")
+        days[~missing] = [_plain(value) for value in present]
+        return days
+    cleaned = np.full(len(values), None, dtype=object)
+    cleaned[~missing] = present
+    return cleaned
+
+
+def _plain(value: date) -> date:
+    """A time without its zone, in UTC."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).replace(tzinfo=None)
+    return value
+
+
+def _not_read(table: str, name: str, kind: str) -> DataError:
+    return DataError(
+        f"column {name!r} of {table} has the type {kind}, which is neither number, date nor text; "
+        "leave it out, or convert it"
+    )

@@ -1,0 +1,188 @@
+"""Raw rows as a saved model takes them: columns of a file or DataFrame, or images."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dovetail import data as dd
+from dovetail.data.datasets import whole_numbers
+from dovetail.data.frames import Frame, table_from_frame
+from dovetail.errors import DataError, ModelError
+from dovetail.models.networks import Shape
+from dovetail.models.owners import OwnersSpec
+from dovetail.models.specs import NetworkSpec
+
+
+class Takes(Protocol):
+    """What is needed of a model to read rows for it."""
+
+    @property
+    def party(self) -> str: ...
+    @property
+    def spec(self) -> NetworkSpec | None: ...
+    @property
+    def shapes(self) -> Mapping[str, Shape]: ...
+    @property
+    def inputs(self) -> Mapping[str, dd.Input]: ...
+    @property
+    def about(self) -> Mapping[str, Any]: ...
+    @property
+    def any_blocks(self) -> bool: ...
+
+
+@dataclass(frozen=True, eq=False)
+class RawRows:
+    """N rows that were read for a model.
+
+    Attributes:
+        ids: (N,) ids, or row numbers from 0 where no column names them.
+        x: block -> (N, ...) network inputs.
+        labels: (N,) raw labels, where the data have the label's column.
+    """
+
+    ids: np.ndarray
+    x: dict[str, Tensor]
+    labels: dd.Column | None
+
+    def labelled(self, task: dd.Task, label: str) -> tuple[dict[str, Tensor], Tensor]:
+        """The rows that have a label: their inputs, and labels as a network learns them.
+
+        Raises:
+            DataError: no row has one, or one of them is of a class that the task does not have.
+        """
+        labels = self.labels
+        present = np.flatnonzero(~labels.missing) if labels is not None else np.arange(0)
+        if labels is None or not len(present):
+            raise DataError(f"label {label!r} has no value in any row")
+        truth = dd.encode_labels(task, labels.values, labels.missing, label=label)
+        rows = torch.from_numpy(present)
+        return {name: block[rows] for name, block in self.x.items()}, truth[rows]
+
+
+def read_rows(
+    model: Takes,
+    source: str | Path | Frame | dd.Table,
+    *,
+    id_column: str | None = None,
+    label: str | None = None,
+    allow_unseen: bool = False,
+) -> RawRows:
+    """Rows of a table, DataFrame, .npz file or folder of images.
+
+    Args:
+        model: what they are read for.
+        source: where they are.
+        id_column: the column of ids; None: rows are numbered.
+        label: the column of labels; None: that which the model was trained with.
+        allow_unseen: take categories unseen in training as missing.
+
+    Raises:
+        ModelError: a model without inputs, or with inputs of several kinds.
+        DataError: columns or values that do not fit the model.
+    """
+    bare = [name for name in model.shapes if name not in model.inputs]
+    if bare:
+        which = f" for block {bare[0]!r}" if len(model.shapes) > 1 else ""
+        raise ModelError(
+            f"the model of party {model.party!r} was saved without its input columns{which}; "
+            "use dovetail.load(folder).predict(tensor) from Python"
+        )
+    tables = {
+        name: each for name, each in model.inputs.items() if isinstance(each, dd.TableEncoder)
+    }
+    images = {name: each for name, each in model.inputs.items() if isinstance(each, dd.ImageInput)}
+    if tables and images:
+        raise ModelError(
+            f"the model of party {model.party!r} takes columns ({', '.join(tables)}) and images "
+            f"({', '.join(images)}), and one file has only the one or the other; use "
+            "dovetail.load(folder).predict({block: tensor, ...}) from Python"
+        )
+    if tables:
+        return _read_table(model, tables, _table(source), id_column, label, allow_unseen)
+    if not isinstance(source, (str, Path)):
+        raise DataError(
+            f"the model of party {model.party!r} takes images; give an .npz file or a folder"
+        )
+    path = Path(source)
+    rows = _numbered_images(path) if id_column is None else _named_images(model, path, id_column)
+    (pixels,) = rows.x.values()
+    first = next(iter(images.values()))
+    whole = (first.channels, first.height, first.width)
+    if isinstance(model.spec, OwnersSpec) and tuple(pixels.shape[1:]) != whole:
+        raise DataError(
+            f"{path}: expected whole images of {whole} (channels, height, width), of which each "
+            f"data owner takes its strip, got {tuple(pixels.shape[1:])}"
+        )
+    try:
+        x = {name: each.transform(pixels) for name, each in images.items()}
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    return RawRows(rows.ids, x, rows.labels)
+
+
+def _table(source: str | Path | Frame | dd.Table) -> dd.Table:
+    if isinstance(source, dd.Table):
+        return source
+    if isinstance(source, (str, Path)):
+        return dd.read_table(source)
+    return table_from_frame(source)
+
+
+def _read_table(
+    model: Takes,
+    tables: Mapping[str, dd.TableEncoder],
+    table: dd.Table,
+    id_column: str | None,
+    label: str | None,
+    allow_unseen: bool,
+) -> RawRows:
+    """All blocks from one table; those it has, where the model predicts from some of them."""
+    if model.any_blocks:
+        held = {name: each for name, each in tables.items() if set(each.columns) <= {*table.names}}
+        tables = held or tables  # a table that has none is told which column it lacks
+    x = {name: each.transform(table, allow_unseen=allow_unseen) for name, each in tables.items()}
+    known = model.about.get("label")
+    name = label if label is not None or known not in table.names else str(known)
+    labels = None if name is None else table.column(name)
+    if id_column is None:
+        return RawRows(np.arange(table.num_rows), x, labels)
+    ids = table.column(id_column)
+    if ids.missing.any():
+        raise DataError(f"{table.description}: {ids.missing.sum()} rows have no {id_column!r}")
+    return RawRows(whole_numbers(ids).values, x, labels)
+
+
+def _numbered_images(source: Path) -> RawRows:
+    """Row numbers, images and labels of an image set."""
+    images = dd.read_images(source)
+    part = images.test or images.train
+    is_float = part.labels.dtype.kind == "f"
+    missing = np.isnan(part.labels) if is_float else np.zeros(len(part.labels), dtype=bool)
+    return RawRows(np.arange(len(part.x)), {"": part.x}, dd.Column(part.labels, missing))
+
+
+def _named_images(model: Takes, source: Path, id_column: str) -> RawRows:
+    """Ids, images and, where they are there, labels, as a party's file names them."""
+    label = model.about.get("label")
+    if source.is_dir():
+        has_label = label == "folder"
+    else:
+        try:
+            with source.open("rb") as file:
+                has_label = label in np.load(file, allow_pickle=False)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            has_label = False  # told of below
+    part = dd.read_party_table(
+        model.party, str(source), id=id_column, label=label if has_label else None
+    )
+    if not isinstance(part.x, Tensor):
+        raise DataError(f"{source} is a table; the model of party {model.party!r} takes images")
+    return RawRows(part.ids, {"": part.x}, part.labels)

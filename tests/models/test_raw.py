@@ -1,0 +1,107 @@
+"""A model predicts from raw columns, of a file or a DataFrame, and says how right it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import accuracy_score
+
+import dovetail
+from dovetail import apfed, data, models
+from dovetail.errors import DataError, ModelError
+from dovetail.models import Model
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    """569 rows of four numbers and what is to be predicted."""
+    bunch = load_breast_cancer(as_frame=True)
+    frame = bunch.frame.iloc[:, :4].copy()
+    frame["diagnosis"] = bunch.target_names[bunch.target]
+    return frame
+
+
+@pytest.fixture(scope="module")
+def model(frame: pd.DataFrame) -> Model:
+    """Trained on them by the algorithm itself, from a DataFrame."""
+    train, test = data.split(
+        data.load(frame, label="diagnosis")[0], test=0.25, seed=0, stratify=True
+    )
+    parts = data.columns(train, test, parties={"clinic": ["*"]}, active="clinic")
+    clinic = apfed.Active(
+        parts.train["clinic"],
+        None,
+        parts.task,
+        apfed.Config(epochs=6, learning_rate=0.05),
+        seed=0,
+        encoder=models.Perceptron((8,)),
+        head=models.Head((8,)),
+    )
+    for _ in apfed.train(clinic):
+        pass
+    return clinic.model()
+
+
+def test_a_model_of_the_algorithm_itself_predicts_raw_columns(
+    model: Model, frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    of_frame = model.predict_proba(frame)
+    assert of_frame.shape == (569, 2)
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    np.testing.assert_allclose(model.predict_proba(tmp_path / "rows.csv"), of_frame, atol=1e-6)
+    np.testing.assert_array_equal(model.predict_proba(pl.from_pandas(frame)), of_frame)
+    loaded = dovetail.load(model.save(tmp_path / "model"))
+    np.testing.assert_array_equal(loaded.predict_proba(frame), of_frame)
+
+
+def test_a_prediction_is_an_array_of_its_values(model: Model, frame: pd.DataFrame) -> None:
+    predicted = model.predict(frame)
+    assert model.classes == ("benign", "malignant")
+    assert len(predicted) == 569
+    assert predicted[0] == predicted.values[0]
+    accuracy = accuracy_score(frame["diagnosis"], predicted)
+    assert accuracy > 0.7
+    assert model.score(frame)["accuracy"] == pytest.approx(accuracy)
+
+
+def test_rows_without_a_label_are_not_scored(model: Model, frame: pd.DataFrame) -> None:
+    holes = frame.astype({"diagnosis": object})
+    holes.loc[holes.index[100:], "diagnosis"] = None
+    assert model.score(holes) == pytest.approx(model.score(frame.head(100)))
+    renamed = frame.rename(columns={"diagnosis": "said"})
+    assert model.score(renamed, label="said") == model.score(frame)
+
+
+def test_rows_that_do_not_fit_are_told_in_a_sentence(model: Model, frame: pd.DataFrame) -> None:
+    with pytest.raises(DataError, match="the DataFrame lacks the columns"):
+        model.predict(frame.drop(columns="mean area"))
+    with pytest.raises(DataError, match="no column 'diagnosis' in the DataFrame"):
+        model.score(frame.drop(columns="diagnosis"))
+    with pytest.raises(DataError, match="has no value in any row"):
+        model.score(frame.assign(diagnosis=None))
+    with pytest.raises(DataError, match="expected a path, a SELECT or a DataFrame"):
+        model.predict(3)  # type: ignore[arg-type]
+
+
+def test_a_model_of_numbers_has_no_probabilities(frame: pd.DataFrame) -> None:
+    pooled, _ = data.load(frame.drop(columns="diagnosis"), label="mean area")
+    parts = data.columns(pooled, None, parties={"clinic": ["*"]}, active="clinic", regression=True)
+    clinic = apfed.Active(
+        parts.train["clinic"],
+        None,
+        parts.task,
+        apfed.Config(epochs=1),
+        seed=0,
+        encoder=models.Perceptron((4,)),
+        head=models.Head((4,)),
+    )
+    for _ in apfed.train(clinic):
+        pass
+    assert clinic.model().score(frame).keys() == {"rmse", "mae", "r2"}
+    with pytest.raises(ModelError, match="which have no probabilities; use predict"):
+        clinic.model().predict_proba(frame)
