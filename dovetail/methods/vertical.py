@@ -49,6 +49,7 @@ from dovetail.data import (
     Task,
 )
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.methods.loop import rounds
 from dovetail.models import (
     EncoderSpec,
     Head,
@@ -361,25 +362,35 @@ def train(owner: Owner, network: Engine, checkpoint: Checkpoint | None = None) -
         PartyError: a party does not answer; classic vertical learning cannot do without it.
         TrainingError: the loss is no longer finite.
     """
-    checkpoint = checkpoint or Checkpoint.none()
-    done = checkpoint.resume(owner, network)
-    if not done:
-        begin(owner, network)
-        checkpoint.save(0, owner, network)
+    yield from rounds(
+        owner,
+        network,
+        checkpoint or Checkpoint.none(),
+        total=lambda: owner.config.epochs,
+        begin=lambda: begin(owner, network),
+        play=lambda number: run_epoch(number, owner, network),
+        lenient=False,
+    )
+
+
+def run_epoch(number: int, owner: Owner, network: Engine) -> Epoch:
+    """All steps of one epoch.
+
+    Raises:
+        TrainingError: the loss is no longer finite.
+    """
     num_steps = owner.config.steps_per_epoch or owner.batches.steps_per_pass
-    for number in range(done + 1, owner.config.epochs + 1):
-        started = time.perf_counter()
-        total = 0.0
-        for place in range(1, num_steps + 1):
-            loss = step(owner, network)
-            if not math.isfinite(loss):
-                raise TrainingError(
-                    f"party {owner.name!r}: its loss is {loss} in epoch {number}, step {place}; "
-                    f"lower the learning_rate ({owner.config.learning_rate})"
-                )
-            total += loss
-        yield Epoch(number, total / num_steps, time.perf_counter() - started, num_steps)
-        checkpoint.save(number, owner, network)
+    started = time.perf_counter()
+    total = 0.0
+    for place in range(1, num_steps + 1):
+        loss = step(owner, network)
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"party {owner.name!r}: its loss is {loss} in epoch {number}, step {place}; "
+                f"lower the learning_rate ({owner.config.learning_rate})"
+            )
+        total += loss
+    return Epoch(number, total / num_steps, time.perf_counter() - started, num_steps)
 
 
 def begin(owner: Owner, network: Engine) -> None:

@@ -56,6 +56,7 @@ from torch import Tensor, nn
 
 from dovetail.data import Alignment, Classification, Minibatches, PartyData, SharedRows, Task
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.methods.loop import rounds
 from dovetail.models import (
     Convolutional,
     EncoderHead,
@@ -580,35 +581,49 @@ def train(
         TrainingError: L_A is no longer finite.
     """
     network = network or InProcess({}, driver=active.name)
-    checkpoint = checkpoint or Checkpoint.none()
-    done = checkpoint.resume(active, network, lenient=True)
-    if not done:
-        begin(active, network)
-        checkpoint.save(0, active, network)
-    elif checkpoint.lost:  # a passive party that lost its disk helps again, from its beginning
-        again = _ask_to_begin(active, network, checkpoint.lost)
-        for failure in again.failures.values():  # each step says so too, and goes on without it
-            _log.warning("it does not begin anew: %s", failure)
-    for number in range(done + 1, active.config.epochs + 1):
-        started = time.perf_counter()
-        total = 0.0
-        missed: dict[str, int] = {}
-        reasons: dict[str, str] = {}
-        for place in range(1, active.steps_per_epoch + 1):
-            loss, failures = step(active, network)
-            if not math.isfinite(loss):
-                raise TrainingError(
-                    f"party {active.name!r}: its loss is {loss} in epoch {number}, step {place}; "
-                    f"lower its learning_rate ({active.config.learning_rate}) or trade_off"
-                )
-            total += loss
-            for party, failure in failures.items():
-                missed[party] = missed.get(party, 0) + 1
-                reasons.setdefault(party, f"epoch {number}, step {place}: {failure.cause}")
-        seconds = time.perf_counter() - started
-        num_steps = active.steps_per_epoch
-        yield Epoch(number, total / num_steps, seconds, num_steps, missed, reasons)
-        checkpoint.save(number, active, network)
+    reached = network
+
+    def again(saved: Checkpoint) -> None:  # one that lost its disk helps again, from its beginning
+        if saved.lost:
+            asked = _ask_to_begin(active, reached, saved.lost)
+            for failure in asked.failures.values():  # each step says so too, and goes on
+                _log.warning("it does not begin anew: %s", failure)
+
+    yield from rounds(
+        active,
+        reached,
+        checkpoint or Checkpoint.none(),
+        total=lambda: active.config.epochs,
+        begin=lambda: begin(active, reached),
+        again=again,
+        play=lambda number: run_epoch(number, active, reached),
+    )
+
+
+def run_epoch(number: int, active: Active, network: Engine) -> Epoch:
+    """All steps of one epoch.
+
+    Raises:
+        TrainingError: L_A is no longer finite.
+    """
+    started = time.perf_counter()
+    total = 0.0
+    missed: dict[str, int] = {}
+    reasons: dict[str, str] = {}
+    for place in range(1, active.steps_per_epoch + 1):
+        loss, failures = step(active, network)
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"party {active.name!r}: its loss is {loss} in epoch {number}, step {place}; "
+                f"lower its learning_rate ({active.config.learning_rate}) or trade_off"
+            )
+        total += loss
+        for party, failure in failures.items():
+            missed[party] = missed.get(party, 0) + 1
+            reasons.setdefault(party, f"epoch {number}, step {place}: {failure.cause}")
+    num_steps = active.steps_per_epoch
+    seconds = time.perf_counter() - started
+    return Epoch(number, total / num_steps, seconds, num_steps, missed, reasons)
 
 
 def begin(active: Active, network: Engine) -> None:

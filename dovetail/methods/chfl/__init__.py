@@ -82,6 +82,7 @@ from dovetail.data import (
     summarise,
 )
 from dovetail.errors import ConfigError, DataError, MessageError, PartyError, TrainingError
+from dovetail.methods.loop import rounds
 from dovetail.models import (
     Column,
     Columns,
@@ -1180,23 +1181,30 @@ def train(
         TrainingError: nobody answered in a round.
     """
     config = coordinator.config
-    checkpoint = checkpoint or Checkpoint.none()
-    done = checkpoint.resume(coordinator, network, lenient=True)
-    if not done:
-        begin(coordinator, network)
-        checkpoint.save(0, coordinator, network)
-    else:
+
+    def again(saved: Checkpoint) -> None:
         assert coordinator.begin is not None
-        coordinator.current -= set(checkpoint.behind)
-        if checkpoint.lost:
-            network.ask(dict.fromkeys(checkpoint.lost, coordinator.begin), Ready)
-    for number in range(done + 1, config.rounds + 1):  # line 2
-        if config.patience and number - coordinator.improved > config.patience:
-            break
-        yield run_round(number, coordinator, network)
-        checkpoint.save(number, coordinator, network)
-    finish = Finish(coordinator.best)
-    network.ask(dict.fromkeys(network.parties, finish), Finished, timeout_s=config.timeout_s)
+        coordinator.current -= set(saved.behind)
+        if saved.lost:
+            network.ask(dict.fromkeys(saved.lost, coordinator.begin), Ready)
+
+    def finish() -> None:
+        over = Finish(coordinator.best)
+        network.ask(dict.fromkeys(network.parties, over), Finished, timeout_s=config.timeout_s)
+
+    yield from rounds(
+        coordinator,
+        network,
+        checkpoint or Checkpoint.none(),
+        total=lambda: config.rounds,  # line 2
+        begin=lambda: begin(coordinator, network),
+        again=again,
+        play=lambda number: run_round(number, coordinator, network),
+        ended=lambda number: bool(
+            config.patience and number - coordinator.improved > config.patience
+        ),
+        finish=finish,
+    )
 
 
 def begin(coordinator: Coordinator, network: Engine) -> None:

@@ -71,6 +71,7 @@ from dovetail.errors import (
     PartyError,
     TrainingError,
 )
+from dovetail.methods.loop import rounds
 from dovetail.models import Model, OptimizerConfig, RandomStream, generator
 from dovetail.models.owners import (
     Bottom,
@@ -1075,19 +1076,22 @@ def train(
         PartyError: one cannot begin.
         TrainingError: no data owner, or no label owner, answered in a step.
     """
-    checkpoint = checkpoint or Checkpoint.none()
-    done = checkpoint.resume(coordinator, network, lenient=True)
-    if not done:
-        begin(coordinator, network)
-        checkpoint.save(0, coordinator, network)
-    else:
-        for name in checkpoint.behind:  # it stands at an older batch
+
+    def again(saved: Checkpoint) -> None:
+        for name in saved.behind:  # it stands at an older batch
             coordinator.batches.pop(name, None)
-        _begin_again(checkpoint.lost, coordinator, network)
-    for number in range(done + 1, coordinator.num_rounds + 1):  # line 2
-        yield run_round(number, coordinator, network, choose)
-        checkpoint.save(number, coordinator, network)
-    finish(coordinator, network)
+        _begin_again(saved.lost, coordinator, network)
+
+    yield from rounds(
+        coordinator,
+        network,
+        checkpoint or Checkpoint.none(),
+        total=lambda: coordinator.num_rounds,  # line 2
+        begin=lambda: begin(coordinator, network),
+        again=again,
+        play=lambda number: run_round(number, coordinator, network, choose),
+        finish=lambda: finish(coordinator, network),
+    )
 
 
 def begin(coordinator: Coordinator, network: Engine) -> None:

@@ -84,6 +84,7 @@ from dovetail.data import (
     summarise,
 )
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
+from dovetail.methods.loop import rounds
 from dovetail.models import Model, OptimizerConfig, RandomStream, derive_seed, generator, matching
 from dovetail.models.blocks import (
     BlocksNetwork,
@@ -1004,19 +1005,23 @@ def train(
         PartyError: a party cannot begin.
         TrainingError: no party answered in a round.
     """
-    checkpoint = checkpoint or Checkpoint.none()
-    done = checkpoint.resume(coordinator, network, lenient=True)
-    if not done:
-        begin(coordinator, network)
-        checkpoint.save(0, coordinator, network)
-    elif checkpoint.lost:  # a party that lost its disk goes on from its slice
-        again = _ask_to_begin(coordinator, network, checkpoint.lost)
-        for failure in again.failures.values():  # each round says so too, and goes on without it
-            _log.warning("it does not begin anew: %s", failure)
-    for number in range(done + 1, coordinator.config.rounds + 1):
-        yield play_round(coordinator, network, number)
-        checkpoint.save(number, coordinator, network)
-    finish(coordinator, network)
+
+    def again(saved: Checkpoint) -> None:  # a party that lost its disk goes on from its slice
+        if saved.lost:
+            asked = _ask_to_begin(coordinator, network, saved.lost)
+            for failure in asked.failures.values():  # each round says so too, and goes on
+                _log.warning("it does not begin anew: %s", failure)
+
+    yield from rounds(
+        coordinator,
+        network,
+        checkpoint or Checkpoint.none(),
+        total=lambda: coordinator.config.rounds,
+        begin=lambda: begin(coordinator, network),
+        again=again,
+        play=lambda number: play_round(coordinator, network, number),
+        finish=lambda: finish(coordinator, network),
+    )
 
 
 def begin(coordinator: Coordinator, network: Engine) -> None:
