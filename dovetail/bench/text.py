@@ -172,3 +172,14 @@ def put_into(path: Path, name: str, text: str) -> None:
     if not pattern.search(whole):
         raise ConfigError(f"{path} lacks the lines {start} and {end}, between which the table goes")
     write_text(path, pattern.sub(lambda match: f"{match[1]}{text}{match[2]}", whole, count=1))
+
+
+def told_time(seconds: float) -> str:
+    """In words.
+
+    >>> told_time(50), told_time(3000), told_time(30000)
+    ('50 s', '50 min', '8.3 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -327,7 +327,8 @@ def bench(
     Writes TABLE.md (paper, here, spread, difference: ▲ at or above the paper's figure, ▼ below),
     TABLE.jsonl (a line per run as it ends) and, of figures, TABLE.svg. Exit code 1: a run failed.
     """
-    from dovetail.cli.bench import Options, run_bench
+    from dovetail.bench.places import Options
+    from dovetail.cli.bench import run_bench
 
     run_bench(
         name,

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from dovetail import bench, methods
-from dovetail.cli import bench as command
-from dovetail.cli.benchrun import Child
+from dovetail.bench import places, session
+from dovetail.bench.child import Child
 from dovetail.cli.main import app
 from dovetail.errors import DovetailError
 from dovetail.experiment.runfile import load_run
@@ -73,7 +73,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, write_run: Any) -> Any
     (tmp_path / "runs" / "toy").mkdir(parents=True)
     write_run(name="runs/toy/run.toml")
     Here.began = []
-    monkeypatch.setattr(command, "Child", Here)
+    monkeypatch.setattr(session, "Child", Here)
 
     def put(*cells: bench.Cell) -> None:
         monkeypatch.setitem(bench.TABLES, "toy", toy(*cells))
@@ -240,7 +240,7 @@ def test_run_files_that_are_not_there_are_named(dovetail: Any, here: Any, tmp_pa
 
 def test_two_at_once_in_one_folder_are_refused(dovetail: Any, here: Any, tmp_path: Path) -> None:
     here(cell("one"))
-    with command._locked(tmp_path / "out" / "bench"):
+    with places.locked(tmp_path / "out" / "bench"):
         done = dovetail("bench", "toy")
     assert done.code == 2
     assert "another dovetail bench works in out/bench" in done.err
@@ -306,7 +306,7 @@ def test_a_process_that_is_killed_says_so(write_run: Any, tmp_path: Path) -> Non
 def test_no_process_outlives_the_command_that_began_it(write_run: Any, tmp_path: Path) -> None:
     arguments = train(write_run(), tmp_path / "out")
     text = (
-        "import time; from dovetail.cli.benchrun import Child; "
+        "import time; from dovetail.bench.child import Child; "
         f"print(Child({arguments!r}, threads=1)._process.pid, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE)

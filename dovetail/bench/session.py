@@ -1,0 +1,263 @@
+"""One call of a bench: runs what is missing and fits, and writes the table as runs end."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from dovetail.bench.cells import Cell, Line, Run, Table, lines, read_run
+from dovetail.bench.child import Child
+from dovetail.bench.places import Options, Place, times_of
+from dovetail.bench.plot import draw
+from dovetail.bench.schedule import Job, Process, Times, work
+from dovetail.bench.text import body, json_line, machine, page, put_into, told_time
+from dovetail.experiment import summarise, write_text
+from dovetail.methods.validation import read_toml
+
+
+class Watch(Protocol):
+    """Whoever is shown the runs as they go on."""
+
+    def begin(self, job: Job, folder: Path) -> None:
+        """A job runs."""
+
+    def look(self, times: Times, num_failed: int) -> None:
+        """Time has passed."""
+
+    def end(self, job: Job, said: str) -> None:
+        """A job ended."""
+
+
+class Session:
+    """One call: runs, and writes as they end.
+
+    Args:
+        table: the grid.
+        chosen: its cells that are asked for.
+        places: what there is of all of its cells.
+        options: how to run them.
+        command: what the page says it was made by.
+        watch: opens what shows so many runs as they go on.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        chosen: Sequence[Cell],
+        places: Mapping[str, Place],
+        options: Options,
+        *,
+        command: str,
+        watch: Callable[[int], AbstractContextManager[Watch]],
+    ) -> None:
+        self.table = table
+        self.places = places
+        self.failed: dict[Job, str] = {}
+        self.left: list[Job] = []
+        self.stem = table.name + (f"-{options.recipe}" if options.recipe else "")
+        self._chosen = chosen
+        self._options = options
+        self._command = command
+        self._watch = watch
+        self._times = times_of(places)
+        self.picture = ""
+
+    @property
+    def _lines_path(self) -> Path:
+        return self._options.out / f"{self.stem}.jsonl"
+
+    def work(self) -> None:
+        """Run what is not done, as far as the budget goes."""
+        jobs = self._jobs()
+        self.left = list(jobs)
+        write_text(self._lines_path, "".join(self._json_line(run) for run in self._runs()))
+        budget = self._options.budget_minutes
+        with self._watch(len(jobs)) as self._bars:
+            self.left = work(
+                jobs,
+                self._start,
+                ended=self._ended,
+                times=self._times,
+                clock=time.monotonic,
+                wait=self._wait,
+                at_once=self._options.jobs,
+                budget_s=None if budget is None else 60 * budget,
+                spent=lambda job: self.places[job.cell.name].part.get(job.seed, 0.0),
+            )
+
+    def _jobs(self) -> list[Job]:
+        """A seed of every cell before the next; in each, what was begun first."""
+        found = [
+            (turn, seed not in place.part, at, Job(place.cell, seed))
+            for at, place in enumerate(self.places.values())
+            for turn, seed in enumerate(place.wanted)
+            if seed not in place.done
+        ]
+        return [job for *_, job in sorted(found, key=lambda each: each[:3])]
+
+    def _start(self, job: Job) -> Child:
+        place = self.places[job.cell.name]
+        child = Child(self._arguments(place, job.seed), threads=self._threads())
+        self._bars.begin(job, place.seed_folder(job.seed))
+        return child
+
+    def _arguments(self, place: Place, seed: int) -> list[str]:
+        """Of ``dovetail train``."""
+        recipe = [] if self._options.recipe is None else ["--recipe", self._options.recipe]
+        sets = [word for text in place.extra for word in ("--set", text)]
+        out = ["--out", str(place.seed_folder(seed)), "--seed", str(seed)]
+        resume = ["--resume"] if seed in place.part else []
+        return ["train", str(place.path), *out, *recipe, *sets, *resume, "--quiet"]
+
+    def _threads(self) -> int:
+        """Of each run: what was asked for, or an even share of the cores."""
+        if self._options.threads is not None:
+            return self._options.threads
+        asked = os.environ.get("OMP_NUM_THREADS", "")
+        if asked.isdecimal() and int(asked):
+            return int(asked)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return max(1, (cores or 1) // self._options.jobs)
+
+    def _wait(self) -> None:
+        time.sleep(0.1)
+        self._bars.look(self._times, len(self.failed))
+
+    def _ended(self, job: Job, process: Process) -> None:
+        assert isinstance(process, Child)
+        place = self.places[job.cell.name]
+        place.part.pop(job.seed, None)
+        failure = process.failure()
+        if failure is not None:
+            self.failed[job] = failure
+            self._bars.end(job, f"{job}: failed: {failure}")
+            return
+        folder = place.seed_folder(job.seed)
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        run = read_run(job.cell, job.seed, folder, result)
+        place.done[job.seed] = run
+        self._times.add(job.cell, max(process.seconds, run.seconds))
+        with self._lines_path.open("a", encoding="utf-8") as file:
+            file.write(self._json_line(run))
+        said = ", ".join(
+            f"{title} {100 * run.scores[name]:.2f}"
+            for name, title in job.cell.scores.items()
+            if name in run.scores
+        )
+        self._bars.end(job, f"{job}: {said} % in {process.seconds:.0f} s")
+
+    def _json_line(self, run: Run) -> str:
+        about = {
+            "recipe": self._options.recipe or "",
+            "set": " ".join(self.places[run.cell.name].extra),
+            "device": self._device(run),
+        }
+        return json_line(self.table.name, run, **about)
+
+    def _device(self, run: Run) -> str:
+        return str(read_toml(run.folder / "run.toml").get("device", "cpu"))
+
+    def _runs(self) -> list[Run]:
+        return [run for place in self.places.values() for run in place.done.values()]
+
+    def lines(self) -> list[Line]:
+        """The table's lines, of all that is done."""
+        planned = {
+            name: len({*place.wanted, *place.done})
+            for name, place in self.places.items()
+            if place.wanted or place.done
+        }
+        return lines(self.table, self._runs(), planned)
+
+    def write(self) -> None:
+        """The page, the picture, and a summary beside the seeds of each cell."""
+        out, lines = self._options.out, self.lines()
+        for place in self.places.values():
+            _write_summary(place)
+        picture = out / f"{self.stem}.svg"
+        self.picture = picture.name if draw(self.table, lines, self._runs(), picture) else ""
+        text = page(
+            self.table,
+            lines,
+            command=self._command,
+            about=machine() | {"threads of a run": str(self._threads())},
+            left_out=self.left_out(),
+            picture=self.picture,
+        )
+        write_text(out / f"{self.stem}.md", text)
+
+    def put_into(self, page: Path) -> None:
+        """The table into a page, and the picture into the folder ``images`` beside it.
+
+        Raises:
+            ConfigError: the page is not there, or lacks the marks.
+        """
+        text = body(self.table, self.lines())
+        if self.picture:
+            images = page.parent / "images"
+            text += f"\n![{self.table.title}]({images.name}/{self.picture})\n"
+        put_into(page, self.stem, text)
+        if self.picture:
+            images.mkdir(exist_ok=True)
+            shutil.copyfile(self._options.out / self.picture, images / self.picture)
+
+    def left_out(self) -> dict[str, list[str]]:
+        """Reason -> cells without figures for it."""
+        found: dict[str, list[str]] = {}
+        for cell in self._chosen:
+            if cell.unavailable:
+                found.setdefault(cell.unavailable, []).append(cell.name)
+        for job, reason in self.failed.items():
+            found.setdefault(reason, []).append(str(job))
+        for place in self.places.values():
+            for keys in {tuple(keys) for keys in place.other.values()}:
+                reason = f"run with other settings ({', '.join(keys)})"
+                found.setdefault(reason, []).append(place.cell.name)
+        return found
+
+    def left_text(self) -> str:
+        """What is left to run, and how long it takes."""
+        seconds, unknown = self._times.total([job.cell for job in self.left])
+        seconds -= sum(self.places[job.cell.name].part.get(job.seed, 0.0) for job in self.left)
+        known = len(self.left) - unknown
+        said = f"about {told_time(max(0.0, seconds) / self._options.jobs)}" if known else ""
+        guess = f"{unknown} of unknown length" if unknown else ""
+        return ", ".join(part for part in (said, guess) if part)
+
+    def told(self) -> dict[str, object]:
+        """The result as JSON."""
+        return {
+            "bench": self.table.name,
+            "lines": [
+                {
+                    **line.labels,
+                    "method": line.method,
+                    "paper": None if line.paper is None else line.paper.mean,
+                    "here": line.mean if line.values else None,
+                    "spread": line.spread,
+                    "difference": line.difference,
+                    "runs": len(line.values),
+                    "planned": line.planned,
+                }
+                for line in self.lines()
+            ],
+            "left": [str(job) for job in self.left],
+            "failed": {str(job): reason for job, reason in self.failed.items()},
+        }
+
+
+def _write_summary(place: Place) -> None:
+    """``result.json`` over the seeds, as `dovetail train` writes it, where there are several."""
+    if len(place.done) < 2:
+        return
+    results = [
+        json.loads((run.folder / "result.json").read_text(encoding="utf-8"))
+        for run in place.done.values()
+    ]
+    write_text(place.folder / "result.json", json.dumps(summarise(results), indent=2) + "\n")
