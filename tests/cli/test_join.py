@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -211,8 +211,8 @@ def test_rows_found_with_one_driver_are_not_used_with_another(joined: Any) -> No
     folder = shop.home / "aligned"
     (folder / "bank.safetensors").rename(folder / "other.safetensors")
     site = shop.site
-    allowed = site.file.policy.model_copy(update={"drivers": ("bank", "other")})
-    both = Site(site.path, site.file.model_copy(update={"policy": allowed}), site.table)
+    allowed = site.policy.section.model_copy(update={"drivers": ("bank", "other")})
+    both = replace(site, policy=replace(site.policy, section=allowed))
     runs = Runs(both, shop.home, Refusals(shop.home / "r", print), shop.teller, torch.device("cpu"))
     with pytest.raises(AlignmentError, match="rows are of 'a1' with 'bank'; align first"):
         runs.open("a1/apfed", "apfed", "other")
