@@ -29,6 +29,8 @@ from dovetail.models.learners import LEARNERS, Fitted, best_of, first_fold_only,
 from dovetail.models.learners.distil import DistilConfig, Owner, choose_teacher, distil
 from dovetail.models.learners.teacher import fit_teachers
 
+#: What tells a line of the results from another.
+KEYS = ("table", "labels", "seed", "variant")
 RESULTS = Path(__file__).parent / "results" / "worth.jsonl"
 
 
@@ -150,17 +152,29 @@ def score(probabilities: Tensor, classes: Tensor) -> float:
     return 100 * float((probabilities.argmax(dim=1) == classes).double().mean())
 
 
-def run(name: str, labels: int | None, seed: int) -> dict[str, Any]:
-    """One cell's line."""
+def run(name: str, labels: int | None, seed: int, variant: str = "") -> dict[str, Any]:
+    """One cell's line.
+
+    Args:
+        name, labels, seed: which.
+        variant: "" for all rows shared; "overlap" where the partner has 30 % of them; "noise" where
+            his rows are another's, drawn at random.
+    """
     cell = load(name, labels, seed)
     own_x, test_x = cell.xs[0], cell.test_xs[0]
+    draw = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(own_x), generator=draw)
+    aligned = torch.ones(len(own_x), dtype=torch.bool)
+    if variant == "overlap":
+        aligned[order[round(0.3 * len(order)) :]] = False
+    partner_x = cell.xs[1][order] if variant == "noise" else cell.xs[1]
     folds = torch.full((len(own_x),), -1)
     folds[cell.labelled] = make_folds(cell.classes[cell.labelled], 4, seed=seed)
     targets = torch.nn.functional.one_hot(cell.classes, cell.num_classes).float()
     targets[folds < 0] = 0
     owner = Owner(own_x, targets, folds)
     took: dict[str, float] = {}
-    line: dict[str, Any] = {"table": name, "labels": labels, "seed": seed}
+    line: dict[str, Any] = {"table": name, "labels": labels, "seed": seed, "variant": variant}
 
     def timed(what: str, do: Callable[[], Any]) -> Any:
         begun = time.perf_counter()
@@ -182,8 +196,11 @@ def run(name: str, labels: int | None, seed: int) -> dict[str, Any]:
     line["alone is"] = best.learner
     line["alone losses"] = {n: f.settings["loss"] for n, f in alone.items()}
 
-    teachers = timed("teacher", lambda: fit_teachers(cell.xs, owner, seed=seed))
-    outputs = {n: teacher.fold_outputs(cell.xs) for n, teacher in teachers.items()}
+    xs = (own_x, partner_x)
+    teachers = timed("teacher", lambda: fit_teachers(xs, owner, seed=seed, aligned=aligned))
+    outputs = {n: each.fold_outputs(xs) for n, each in teachers.items()}
+    for each in outputs.values():
+        each[:, ~aligned] = torch.nan
     teacher = choose_teacher(outputs, owner)
     for n, each in teachers.items():
         line[f"joint {n}"] = score(each.probabilities(cell.test_xs), cell.test_classes)
@@ -195,6 +212,10 @@ def run(name: str, labels: int | None, seed: int) -> dict[str, Any]:
     done = timed("distil", lambda: distil(owner, teacher, best, DistilConfig(), seed=seed))
     line["solo"] = score(done.solo.probabilities(test_x), cell.test_classes)
     line["choice"] = done.choice
+    if done.choice.endswith("+alone"):  # the students without the own model, to learn from
+        with torch.inference_mode():
+            students = done.solo.network.members[0](test_x)
+        line["students alone"] = score(students.softmax(dim=1), cell.test_classes)
     line["losses"], line["students"] = done.losses, done.settings["students"]
     line["gain"], line["gain error"] = done.gain, done.standard_error
     line["seconds"] = took
@@ -254,20 +275,22 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(TABLES), choices=list(TABLES))
     parser.add_argument("--labels", type=int, nargs="+", help="only these; 0 for all")
     parser.add_argument("--table", action="store_true", help="print the table and end")
+    parser.add_argument("--variant", default="", choices=["", "overlap", "noise"])
     parser.add_argument("--dry", action="store_true", help="print lines, keep none")
     asked = parser.parse_args()
     if asked.table:
-        print(markdown(read()))
+        print(markdown([line for line in read() if line["variant"] == asked.variant]))
         return
     torch.set_num_threads(1)
     for seed in asked.seeds:
-        for name, labels in cells():
+        # The long ones last.
+        for name, labels in sorted(cells(), key=lambda cell: cell[1] is None):
             if name not in asked.only or (asked.labels and (labels or 0) not in asked.labels):
                 continue
-            done = {(line["table"], line["labels"], line["seed"]) for line in read()}
-            if (name, labels, seed) in done and not asked.dry:
+            done = {tuple(line[key] for key in KEYS) for line in read()}
+            if (name, labels, seed, asked.variant) in done and not asked.dry:
                 continue
-            line = run(name, labels, seed)
+            line = run(name, labels, seed, asked.variant)
             print(json.dumps(line), flush=True)
             if not asked.dry:
                 with RESULTS.open("a") as file:

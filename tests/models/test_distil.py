@@ -31,10 +31,10 @@ from dovetail.models.learners.teacher import fit_teachers
 
 LEARNERS: dict[str, Learner] = {
     "linear": Linear(penalties=(0.1, 0.01)),
-    "network": Network(StackedConfig(bins=4, max_steps=300)),
+    "network": Network(StackedConfig(widths=(32, 16), bins=4, copies=1, max_steps=150)),
 }
 CONFIG = DistilConfig(students=("linear", "network"))
-TEACHERS = {"network": StackedConfig(max_steps=300, bins=4)}
+TEACHERS = {"network": StackedConfig(bins=4, copies=1, max_steps=150)}
 
 
 def made(rows: int = 400, labels: int = 60, *, folds: int = 3) -> Owner:
@@ -113,7 +113,12 @@ def test_a_partner_of_noise_changes_nothing_or_little() -> None:
     wrong = owner.targets_RC.flip(1) * 0.8 + 0.1
     alone = alone_of(owner)
     done = distil(
-        owner, Teacher("t", outputs_of(owner, wrong)), alone, CONFIG, seed=0, learners=LEARNERS
+        owner,
+        Teacher("t", outputs_of(owner, wrong)),
+        alone,
+        DistilConfig(students=("linear",)),
+        seed=0,
+        learners=LEARNERS,
     )
     assert not done.pays
     assert done.choice == ALONE
@@ -166,7 +171,11 @@ def test_values_are_distilled_too() -> None:
     targets = hard_targets(values, 1, regression=True)
     owner = Owner(x, targets, folds, regression=True)
     alone = LEARNERS["linear"].fit(owner.labelled_rows(), seed=0)
-    linear = {"linear": StackedConfig(widths=(), bins=0, learning_rate=0.05, weight_decay=0.01)}
+    linear = {
+        "linear": StackedConfig(
+            widths=(), bins=0, learning_rate=0.05, weight_decay=0.01, max_steps=300
+        )
+    }
     teachers = fit_teachers([x, partner], owner, seed=0, configs=linear)
     teacher = choose_teacher({"linear": teachers["linear"].fold_outputs([x, partner])}, owner)
     config = DistilConfig(students=("linear",))

@@ -51,7 +51,9 @@ class Learner(Protocol):
 
     name: ClassVar[str]
 
-    def fit(self, rows: Rows, *, seed: int, encode_on: Tensor | None = None) -> Fitted:
+    def fit(
+        self, rows: Rows, *, seed: int, encode_on: Tensor | None = None, refit: bool = True
+    ) -> Fitted:
         """A model of these rows.
 
         Args:
@@ -59,4 +61,8 @@ class Learner(Protocol):
             seed: of all that is drawn.
             encode_on: (M, F) more rows of the same columns, which need no label, to place the bins
                 of numbers by.
+            refit: of one fold, train once more on all rows; else its model is the result.
         """
+
+    def narrowed(self, fitted: Fitted) -> Learner:
+        """The learner that need not choose again what this one of its models chose."""

@@ -7,7 +7,7 @@ the targets' mean. Rounds are counted on held-out rows.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,13 +36,13 @@ NUM_THREADS = 1
 
 #: For hundreds of rows, and for thousands.
 FEW_ROWS = (
-    Trees(num_leaves=4, min_data_in_leaf=5, learning_rate=0.05, feature_fraction=0.4, lambda_l2=1),
-    Trees(num_leaves=8, min_data_in_leaf=15, learning_rate=0.05, feature_fraction=0.7, lambda_l2=5),
+    Trees(num_leaves=4, min_data_in_leaf=5, learning_rate=0.1, feature_fraction=0.4, lambda_l2=1),
+    Trees(num_leaves=8, min_data_in_leaf=15, learning_rate=0.1, feature_fraction=0.7, lambda_l2=5),
 )
 MANY_ROWS = (
-    Trees(num_leaves=8, min_data_in_leaf=20, learning_rate=0.08, feature_fraction=0.5, lambda_l2=1),
+    Trees(num_leaves=8, min_data_in_leaf=20, learning_rate=0.1, feature_fraction=0.5, lambda_l2=1),
     Trees(
-        num_leaves=24, min_data_in_leaf=30, learning_rate=0.05, feature_fraction=0.5, lambda_l2=5
+        num_leaves=24, min_data_in_leaf=30, learning_rate=0.08, feature_fraction=0.5, lambda_l2=5
     ),
 )
 _MANY = 2000
@@ -66,7 +66,9 @@ class Boosting:
     max_rounds: int = 600
     patience: int = 30
 
-    def fit(self, rows: Rows, *, seed: int, encode_on: Tensor | None = None) -> Fitted:
+    def fit(
+        self, rows: Rows, *, seed: int, encode_on: Tensor | None = None, refit: bool = True
+    ) -> Fitted:
         """Trains on each fold's rows; the mean of the folds' models, or, of one fold, one refit."""
         candidates = self.trees or (FEW_ROWS if len(rows.x_NF) < _MANY else MANY_ROWS)
         rounds = max(20, min(self.max_rounds, self.max_trees // max(1, rows.num_outputs)))
@@ -97,7 +99,7 @@ class Boosting:
                 best = (loss, temperature, trees, members, counts, held_out_NC / temperature)
         assert best is not None
         loss, temperature, trees, members, counts, held_out_NC = best
-        if len(members) == 1:
+        if len(members) == 1 and refit:
             everywhere = torch.ones(len(rows.x_NF), dtype=torch.bool)
             members = [self._grow(rows, everywhere, None, trees, max(counts[0], 1), seed)[0]]
         specs = tuple(
@@ -107,6 +109,11 @@ class Boosting:
         spec = EnsembleSpec(specs, rows.num_outputs, rows.regression, temperature)
         settings: dict[str, Any] = {**asdict(trees), "rounds": counts, "loss": loss}
         return Fitted(self.name, spec, spec.around(members), held_out_NC, settings)
+
+    def narrowed(self, fitted: Fitted) -> Boosting:
+        names = Trees.__dataclass_fields__
+        trees = Trees(**{name: fitted.settings[name] for name in names})
+        return replace(self, trees=(trees,))
 
     def _grow(
         self, rows: Rows, train: Tensor, stop: Tensor | None, trees: Trees, rounds: int, seed: int

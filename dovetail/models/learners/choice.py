@@ -28,16 +28,31 @@ class Best:
 
     candidates: Sequence[Learner] = field(default_factory=lambda: tuple(LEARNERS.values()))
 
-    def fit(self, rows: Rows, *, seed: int, encode_on: Tensor | None = None) -> Fitted:
+    def fit(
+        self, rows: Rows, *, seed: int, encode_on: Tensor | None = None, refit: bool = True
+    ) -> Fitted:
         """Trains all of them; the result keeps the name of the one that was chosen."""
-        return best_of(fit_all(self.candidates, rows, seed=seed, encode_on=encode_on), rows)
+        fitted = fit_all(self.candidates, rows, seed=seed, encode_on=encode_on, refit=refit)
+        return best_of(fitted, rows)
+
+    def narrowed(self, fitted: Fitted) -> Learner:
+        (chosen,) = [each for each in self.candidates if each.name == fitted.learner]
+        return chosen.narrowed(fitted)
 
 
 def fit_all(
-    learners: Sequence[Learner], rows: Rows, *, seed: int, encode_on: Tensor | None = None
+    learners: Sequence[Learner],
+    rows: Rows,
+    *,
+    seed: int,
+    encode_on: Tensor | None = None,
+    refit: bool = True,
 ) -> dict[str, Fitted]:
     """Name -> what each of them learnt."""
-    return {learner.name: learner.fit(rows, seed=seed, encode_on=encode_on) for learner in learners}
+    return {
+        learner.name: learner.fit(rows, seed=seed, encode_on=encode_on, refit=refit)
+        for learner in learners
+    }
 
 
 def best_of(fitted: Mapping[str, Fitted], rows: Rows) -> Fitted:

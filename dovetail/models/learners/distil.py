@@ -8,9 +8,11 @@ every aligned row, how likely each class is; a student learns that from the owne
     target_r = y_r                                              a labelled row of the owner alone
 
 Nothing here sends anything: the teacher comes as its outputs. It was trained fold by fold, so that
-a labelled row's target comes from members that did not see its label. Teacher, its temperature and
-the student are chosen on held-out labelled rows, and so is whether to distil at all (the gate). A
-held-out row is judged by a student that saw neither its label nor the partner's columns of it.
+a labelled row's target comes from members that did not see its label. Teacher and
+temperature are chosen on held-out labelled rows; the student, or the mean of the two best, on
+held-out soft targets, of which there are more; and whether to distil at all (the gate) on held-out
+labelled rows again. A held-out row is judged by a student that saw neither its label nor the
+partner's columns of it.
 
 Departures from the paper: temperature 1 on calibrated probabilities, rather than a temperature to
 tune: on held-out labels, calibrated ones are the least wrong targets (Guo et al. 2017).
@@ -20,8 +22,8 @@ Letters: R the owner's rows, F features, C outputs, K folds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,9 +31,9 @@ from torch import Tensor
 
 from dovetail.errors import ConfigError, DataError
 from dovetail.models.learners.base import Fitted, Learner
-from dovetail.models.learners.choice import LEARNERS
+from dovetail.models.learners.choice import LEARNERS, held_out_loss
 from dovetail.models.learners.rows import NO_FOLD, Rows, fitting_temperature, mean_loss, row_losses
-from dovetail.models.learners.specs import EnsembleSpec
+from dovetail.models.learners.specs import Ensemble, EnsembleSpec
 from dovetail.models.learners.vertical import mean_outputs
 from dovetail.models.randomness import derive_seed, generator
 
@@ -55,7 +57,7 @@ class DistilConfig:
     label_share: float = 0.5
     blend: bool = True
     gate: float = 0.0
-    judge_rows: int = 4000
+    judge_rows: int = 3000
     stop_share: float = 0.15
 
     def __post_init__(self) -> None:
@@ -158,7 +160,8 @@ class Distilled:
         solo: the model that needs no partner: a student, its mean with the own model, or the own
             model.
         pays: whether it is not the own model.
-        choice: ``"alone"``, a student's name, or ``"NAME+alone"``.
+        choice: ``"alone"``, a student's name, or several with ``+``, of which the last may be
+            ``alone``: their mean.
         losses: held-out loss of every candidate.
         gain: by how much the choice's best rival student beats the own model on held-out rows;
             negative where it does not.
@@ -268,28 +271,47 @@ def distil(
     folds = sorted(set(owner.folds_R[judged].tolist()))
     candidates = {ALONE: own_RC[judged]}
 
-    def student_of(name: str, fold: int) -> Fitted:
+    def rows_without(fold: int) -> tuple[Rows, int]:
         fold_seed = derive_seed(seed, "gate", str(fold))
-        rows = student_rows(
-            owner, teacher, config, seed=fold_seed, fold=fold, most=config.judge_rows
-        )
-        return learners[name].fit(rows, seed=fold_seed, encode_on=owner.x_RF)
+        most = config.judge_rows
+        return student_rows(owner, teacher, config, seed=fold_seed, fold=fold, most=most), fold_seed
+
+    def students_of(
+        learners: Sequence[Learner], rows: Rows, seed: int, *, refit: bool = False
+    ) -> list[Fitted]:
+        return [
+            learner.fit(rows, seed=seed, encode_on=owner.x_RF, refit=refit) for learner in learners
+        ]
+
+    def mean(outputs: Sequence[Tensor]) -> Tensor:
+        return mean_outputs(torch.stack(list(outputs)), regression=owner.regression)
 
     # All students learn from the same rows, so what they say of those that stopped them ranks them:
     # thousands of soft targets, where there are few labels.
-    first = {name: student_of(name, folds[0]) for name in config.students}
-    ranking = {name: student.settings["loss"] for name, student in first.items()}
+    rows, fold_seed = rows_without(folds[0])
+    every = [learners[name] for name in config.students]
+    first = dict(zip(config.students, students_of(every, rows, fold_seed), strict=True))
+    ranking = {name: held_out_loss(student, rows) for name, student in first.items()}
+    if len(ranking) > 1:
+        two = sorted(ranking, key=lambda name: ranking[name])[:2]
+        outputs_NC = mean([first[name].held_out_NC for name in two])
+        ranking["+".join(two)] = mean_loss(outputs_NC, rows.targets_NC, regression=owner.regression)
     chosen = min(ranking, key=lambda name: ranking[name])
+    names = chosen.split("+")
+    # Trees and penalty are chosen once; how long to train, each time.
+    narrowed = [learners[name].narrowed(first[name]) for name in names]
     held_out_RC = torch.full(owner.targets_RC.shape, torch.nan)
     for fold in folds:
-        student = first[chosen] if fold == folds[0] else student_of(chosen, fold)
+        students = (
+            [first[name] for name in names]
+            if fold == folds[0]
+            else students_of(narrowed, *rows_without(fold))
+        )
         own = judged & (owner.folds_R == fold)
-        held_out_RC[own] = student.outputs(owner.x_RF[own])
+        held_out_RC[own] = mean([student.outputs(owner.x_RF[own]) for student in students])
     candidates[chosen] = held_out_RC[judged]
     if config.blend:
-        candidates[f"{chosen}+{ALONE}"] = mean_outputs(
-            torch.stack([held_out_RC[judged], own_RC[judged]]), regression=owner.regression
-        )
+        candidates[f"{chosen}+{ALONE}"] = mean([held_out_RC[judged], own_RC[judged]])
     targets = owner.targets_RC[judged]
     row_losses_of, temperatures = {}, {}
     for name, outputs in candidates.items():
@@ -313,21 +335,27 @@ def distil(
     if not pays:
         return Distilled(alone, False, ALONE, losses, gain, error, settings)
     rows = student_rows(owner, teacher, config, seed=seed)
-    student = learners[best.removesuffix(f"+{ALONE}")].fit(rows, seed=seed, encode_on=owner.x_RF)
-    models = [student, alone] if best.endswith(ALONE) else [student]
-    spec = EnsembleSpec(
-        tuple(model.spec for model in models),
-        student.spec.num_outputs,
-        owner.regression,
-        temperatures[best],
-    )
+    students = students_of(narrowed, rows, seed, refit=True)
+    if best == chosen:
+        spec, network = _together(students, temperatures[best])
+    else:  # as much own model as students
+        inner, inner_network = _together(students, 1.0)
+        spec = replace(inner, members=(inner, alone.spec), temperature=temperatures[best])
+        network = spec.around([inner_network, alone.network])
     held_out_RC = torch.full(owner.targets_RC.shape, torch.nan)
     held_out_RC[judged] = candidates[best] / temperatures[best]
     solo = Fitted(
         best,
         spec,
-        spec.around([model.network for model in models]),
+        network,
         held_out_RC[owner.labelled],
-        {**student.settings, **settings},
+        {**settings, **{student.learner: student.settings for student in students}},
     )
     return Distilled(solo, True, best, losses, gain, error, settings)
+
+
+def _together(models: Sequence[Fitted], temperature: float) -> tuple[EnsembleSpec, Ensemble]:
+    """The mean of several models."""
+    first = models[0].spec
+    spec = replace(first, members=tuple(model.spec for model in models), temperature=temperature)
+    return spec, spec.around([model.network for model in models])

@@ -9,7 +9,7 @@ from the last one's weights.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -38,7 +38,9 @@ class Linear:
     penalties: tuple[float, ...] = _PENALTIES
     max_iterations: int = 200
 
-    def fit(self, rows: Rows, *, seed: int, encode_on: Tensor | None = None) -> Fitted:
+    def fit(
+        self, rows: Rows, *, seed: int, encode_on: Tensor | None = None, refit: bool = True
+    ) -> Fitted:
         """Trains on each fold's rows, and with the best penalty on all rows; nothing is drawn."""
         outputs_PNC = torch.full((len(self.penalties), *rows.targets_NC.shape), torch.nan)
         for fold in range(rows.num_folds):
@@ -64,9 +66,11 @@ class Linear:
                 )
             )
         best = int(np.argmin(losses))
-        everywhere = torch.ones(len(rows.x_NF), dtype=torch.bool)
-        # The path up to the chosen penalty, as the folds' models took it.
-        weights = self._path(rows, everywhere, self.penalties[: best + 1])[-1]
+        if refit or rows.num_folds > 1:
+            everywhere = torch.ones(len(rows.x_NF), dtype=torch.bool)
+            # The path up to the chosen penalty, as the folds' models took it.
+            path = self._path(rows, everywhere, self.penalties[: best + 1])
+        weights = path[best]
         member = LinearSpec(rows.x_NF.shape[1], rows.num_outputs)
         with torch.random.fork_rng(devices=[]):
             module = member.build()
@@ -83,6 +87,9 @@ class Linear:
             outputs_PNC[best] / temperatures[best],
             {"penalty": self.penalties[best], "loss": losses[best]},
         )
+
+    def narrowed(self, fitted: Fitted) -> Linear:
+        return replace(self, penalties=(fitted.settings["penalty"],))
 
     def _path(self, rows: Rows, train: Tensor, penalties: Sequence[float]) -> list[np.ndarray]:
         """(F + 1, C) weights for each penalty; the last row is the intercept."""

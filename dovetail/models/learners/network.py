@@ -26,7 +26,9 @@ class Network:
 
     config: StackedConfig = field(default_factory=StackedConfig)
 
-    def fit(self, rows: Rows, *, seed: int, encode_on: Tensor | None = None) -> Fitted:
+    def fit(
+        self, rows: Rows, *, seed: int, encode_on: Tensor | None = None, refit: bool = True
+    ) -> Fitted:
         """Members of every fold, and their mean; of one fold, members trained on all rows."""
         extra = None if encode_on is None else [encode_on]
         stacked = fit_stacked([rows.x_NF], rows, self.config, seed=seed, encode_on=extra)
@@ -46,7 +48,7 @@ class Network:
                 weights_N=rows.weights(),
             ),
         }
-        if rows.num_folds == 1:
+        if rows.num_folds == 1 and refit:
             stacked = fit_stacked(
                 [rows.x_NF],
                 rows,
@@ -67,3 +69,6 @@ class Network:
         network = StackedNetwork(encoding, bottom, top, regression=rows.regression).eval()
         spec = EnsembleSpec((member,), rows.num_outputs, rows.regression, temperature)
         return Fitted(self.name, spec, spec.around([network]), held_out_NC, settings)
+
+    def narrowed(self, fitted: Fitted) -> Network:
+        return self

@@ -35,7 +35,7 @@ class StackedConfig:
     Attributes:
         widths: of a bottom's hidden layers, the last one being the code; () for a linear model.
         bins: of one number; 0 for the number alone.
-        copies: members of each fold.
+        copies: members of each fold; None for 2 with up to 500 rows, else 1.
         learning_rate, weight_decay: of AdamW.
         dropout: share of the codes that a training step leaves out.
         batch_size: None for one that grows with the rows, 64 to 512.
@@ -45,7 +45,7 @@ class StackedConfig:
 
     widths: tuple[int, ...] = (64, 32)
     bins: int = 16
-    copies: int = 1
+    copies: int | None = None
     learning_rate: float = 1e-3
     weight_decay: float = 0.1
     dropout: float = 0.0
@@ -199,7 +199,7 @@ class Stacked:
         encodings, bottoms: one a party.
         top: the label owner's.
         folds: of the rows it was trained on.
-        copies: members of each fold.
+        copies: members of each fold; None for 2 with up to 500 rows, else 1.
         regression: what it predicts.
         held_out_NC: outputs of each row by the members that did not see it, NaN for a row of no
             fold.
@@ -270,7 +270,8 @@ def fit_stacked(
     """
     encodings = [PiecewiseLinear.fit(x, bins=config.bins) for x in encode_on or xs]
     encoded = [encoding(x) for encoding, x in zip(encodings, xs, strict=True)]
-    train_KN, stop_KN = member_masks(rows.folds_N, config.copies)
+    copies = config.copies or (2 if len(xs[0]) <= 500 else 1)
+    train_KN, stop_KN = member_masks(rows.folds_N, copies)
     if steps is not None:
         train_KN = torch.ones_like(train_KN)
     members = len(train_KN)
@@ -338,10 +339,10 @@ def fit_stacked(
         tuple(encodings),
         tuple(bottoms),
         top,
-        len(stop_KN) // config.copies,
-        config.copies,
+        rows.num_folds,
+        copies,
         rows.regression,
-        _gathered(outputs_KVC, judged_KV, real_KV, rows, config.copies),
+        _gathered(outputs_KVC, judged_KV, real_KV, rows, copies),
         stopping.best_loss,
         stopping.best_step if steps is None else steps,
     )
