@@ -25,7 +25,7 @@ from torch import Tensor
 
 from dovetail.data import datasets
 from dovetail.data.preprocessing import TableEncoder
-from dovetail.models.learners import LEARNERS, Fitted, best_of, first_fold_only, make_folds
+from dovetail.models.learners import LEARNERS, Fitted, best_of, make_folds
 from dovetail.models.learners.distil import DistilConfig, Owner, choose_teacher, distil
 from dovetail.models.learners.teacher import fit_teachers
 
@@ -183,8 +183,6 @@ def run(name: str, labels: int | None, seed: int, variant: str = "") -> dict[str
         return done
 
     rows = owner.labelled_rows()
-    if len(rows.x_NF) > 3000:
-        rows = type(rows)(rows.x_NF, rows.targets_NC, first_fold_only(rows.folds_N))
     alone: dict[str, Fitted] = {}
     for learner in LEARNERS.values():
         alone[learner.name] = timed(
@@ -192,7 +190,7 @@ def run(name: str, labels: int | None, seed: int, variant: str = "") -> dict[str
         )
         line[learner.name] = score(alone[learner.name].probabilities(test_x), cell.test_classes)
     best = best_of(alone, rows)
-    line["alone"] = line[best.learner]
+    line["alone"] = score(best.probabilities(test_x), cell.test_classes)
     line["alone is"] = best.learner
     line["alone losses"] = {n: f.settings["loss"] for n, f in alone.items()}
 
@@ -218,6 +216,7 @@ def run(name: str, labels: int | None, seed: int, variant: str = "") -> dict[str
         line["students alone"] = score(students.softmax(dim=1), cell.test_classes)
     line["losses"], line["students"] = done.losses, done.settings["students"]
     line["gain"], line["gain error"] = done.gain, done.standard_error
+    line["teacher gain"] = done.settings["teacher_gain"]
     line["seconds"] = took
     return line
 

@@ -25,19 +25,24 @@ from dovetail.models.learners import (
     Learner,
     Linear,
     Network,
+    OwnerSide,
+    PartySide,
     Rows,
     StackedConfig,
     Trees,
     first_fold_only,
     fit_stacked,
     hard_targets,
+    held_out_loss,
     make_folds,
 )
 from dovetail.models.learners.boosting import FEW_ROWS
 from dovetail.models.learners.boosting_model import BoostedTrees, BoostingSpec
+from dovetail.models.learners.choice import mean_of
 from dovetail.models.learners.encoding import PiecewiseLinear
-from dovetail.models.learners.rows import fitting_temperature, mean_loss
+from dovetail.models.learners.rows import fitting_temperature
 from dovetail.models.learners.specs import EnsembleSpec
+from dovetail.models.learners.stacked import HeadSpec, PartSpec
 
 #: Small and quick, of every kind.
 QUICK: dict[str, Learner] = {
@@ -293,11 +298,28 @@ def test_best_is_the_learner_with_the_least_held_out_loss() -> None:
     rows = rows_of(x, classes)
     singles = [learner.fit(rows, seed=0) for learner in QUICK.values()]
     best = Best(tuple(QUICK.values())).fit(rows, seed=0)
-    losses = {
-        each.learner: mean_loss(each.held_out_NC, rows.targets_NC, regression=False)
-        for each in singles
-    }
-    assert best.learner == min(losses, key=lambda name: losses[name])
+    losses = [held_out_loss(each, rows) for each in singles]
+    several = mean_of(singles[:2], rows)
+    assert held_out_loss(best, rows) <= min(*losses, held_out_loss(several, rows))
+    names = best.learner.split("+")
+    chosen = [each for each in singles if each.learner in names]
+    expected = chosen[0] if len(chosen) == 1 else mean_of(chosen, rows)
+    assert torch.allclose(best.outputs(x), expected.outputs(x), atol=1e-5)
+
+
+def test_the_mean_of_models_says_the_mean_of_their_probabilities(tmp_path: Path) -> None:
+    x, classes = cancer()
+    rows = rows_of(x, classes)
+    singles = [learner.fit(rows, seed=0) for learner in QUICK.values()]
+    several = mean_of(singles, rows)
+    expected = torch.stack([each.probabilities(x) for each in singles]).mean(dim=0)
+    said = (several.outputs(x) * several.spec.temperature).softmax(dim=1)
+    assert torch.allclose(said, expected, atol=1e-5)
+    model = Model(
+        "bank", Classification((0, 1)), several.network, several.spec, {"own": (x.shape[1],)}
+    )
+    loaded = load(model.save(tmp_path / "bank"))
+    assert torch.allclose(loaded.outputs(x), several.outputs(x), atol=1e-5)
 
 
 def test_a_party_can_name_every_learner() -> None:
@@ -306,16 +328,67 @@ def test_a_party_can_name_every_learner() -> None:
     }
 
 
-def test_members_trained_at_once_are_those_trained_one_by_one() -> None:
-    """A member sees its own fold's rows only: rows that no member of a fold trains do not count."""
+def test_a_member_never_trains_on_its_held_out_rows() -> None:
+    """Whatever stands in the rows of a fold, its member's weights are the same."""
     x, classes = cancer(120)
     rows = rows_of(x, classes)
-    config = StackedConfig(widths=(6, 3), bins=4, max_steps=20, patience=1000)
-    both = fit_stacked([x], rows, config, seed=0, steps=20)
-    again = fit_stacked([x], replace(rows, targets_NC=rows.targets_NC), config, seed=0, steps=20)
-    one, two = both.member_outputs([x]), again.member_outputs([x])
-    assert torch.equal(one, two)
-    assert not torch.allclose(one[0], one[1])
+    other = x.clone()
+    other[rows.folds_N == 0] = 7.0
+    config = StackedConfig(widths=(6, 3), bins=0, copies=1, max_steps=20, patience=1000)
+    one = fit_stacked([x], rows, config, seed=0).member_outputs([x])
+    two = fit_stacked([other], rows, config, seed=0).member_outputs([x])
+    assert not torch.allclose(one[1], two[1])
+    last = replace(config, max_steps=4)  # ends before held-out rows are first looked at
+    one = fit_stacked([x], rows, last, seed=0).member_outputs([x])
+    two = fit_stacked([other], rows, last, seed=0).member_outputs([x])
+    assert torch.equal(one[0], two[0])
+
+
+def test_a_partner_sends_outputs_and_learns_from_their_gradients_alone() -> None:
+    """By hand over bytes, as a network would carry them: the same model as in one place."""
+    x, classes = cancer(90)
+    rows, config = rows_of(x, classes), StackedConfig(widths=(6, 3), bins=4, max_steps=12)
+    here = fit_stacked([x[:, :12], x[:, 12:]], rows, config, seed=5)
+
+    def carried(sent: Tensor) -> Tensor:
+        return torch.frombuffer(bytearray(sent.numpy().tobytes()), dtype=sent.dtype).view(
+            sent.shape
+        )
+
+    owner = OwnerSide(rows, config, parties=2, seed=5)
+    sides = [
+        PartySide(part, config, members=owner.members, num_outputs=2, seed=5, party=str(place))
+        for place, part in enumerate([x[:, :12], x[:, 12:]])
+    ]
+    while not owner.ended:
+        drawn = owner.draw()
+        gradients = owner.step([carried(side.send(drawn)) for side in sides])
+        assert [g.shape for g in gradients] == [(owner.members, drawn.shape[1], 3 + 2)] * 2
+        for side, gradient in zip(sides, gradients, strict=True):
+            side.step(carried(gradient))
+        if owner.judging and owner.judge([side.judge(owner.judged_KV) for side in sides]):
+            for side in sides:
+                side.keep()
+    owner.restore()
+    for side in sides:
+        side.restore()
+    for side, bottom in zip(sides, here.bottoms, strict=True):
+        for one, two in zip(side.bottom.parameters(), bottom.parameters(), strict=True):
+            assert torch.equal(one, two)
+    for one, two in zip(owner.top.parameters(), here.top.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("spec", [PartSpec(4, 6, 9, (5, 3), 2), HeadSpec(4, 3, 5, 2)])
+def test_a_part_of_a_joint_model_is_what_its_json_says(spec: PartSpec | HeadSpec) -> None:
+    stored = json.loads(json.dumps(spec.to_json()))
+    assert type(spec).from_json(stored) == spec
+    sizes = [tuple(value.shape) for value in spec.build().state_dict().values()]
+    assert sizes == [tuple(value.shape) for value in spec.build().state_dict().values()]
+    if isinstance(spec, PartSpec):
+        assert spec.build()(torch.zeros(7, 6)).shape == (4, 7, 3 + 2)
+    else:
+        assert spec.build()([torch.zeros(4, 7, 5 + 2)] * 3).shape == (4, 7, 2)
 
 
 def test_two_parties_without_hidden_layers_are_one_party_with_both_columns() -> None:

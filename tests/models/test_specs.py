@@ -14,7 +14,7 @@ from dovetail.models.columns import ColumnsSpec
 from dovetail.models.learners.boosting_model import BoostingSpec
 from dovetail.models.learners.linear_model import LinearSpec
 from dovetail.models.learners.specs import EnsembleSpec
-from dovetail.models.learners.vertical import StackedSpec
+from dovetail.models.learners.stacked import StackedSpec
 from dovetail.models.owners import ColumnsMlp, OwnerResNet, OwnersSpec, StripCnn, TopSpec
 from dovetail.models.specs import KINDS, spec_from_json
 

@@ -7,7 +7,13 @@ from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.network import Network
 from dovetail.models.learners.rows import NO_FOLD, Rows, first_fold_only, hard_targets, make_folds
 from dovetail.models.learners.specs import EnsembleSpec
-from dovetail.models.learners.vertical import Stacked, StackedConfig, fit_stacked
+from dovetail.models.learners.vertical import (
+    OwnerSide,
+    PartySide,
+    Stacked,
+    StackedConfig,
+    fit_stacked,
+)
 
 __all__ = [
     "LEARNERS",
@@ -19,6 +25,8 @@ __all__ = [
     "Learner",
     "Linear",
     "Network",
+    "OwnerSide",
+    "PartySide",
     "Rows",
     "Stacked",
     "StackedConfig",

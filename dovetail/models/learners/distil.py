@@ -32,12 +32,22 @@ from torch import Tensor
 from dovetail.errors import ConfigError, DataError
 from dovetail.models.learners.base import Fitted, Learner
 from dovetail.models.learners.choice import LEARNERS, held_out_loss
-from dovetail.models.learners.rows import NO_FOLD, Rows, fitting_temperature, mean_loss, row_losses
+from dovetail.models.learners.rows import (
+    NO_FOLD,
+    Rows,
+    first_fold_only,
+    fitting_temperature,
+    mean_loss,
+    row_losses,
+)
 from dovetail.models.learners.specs import Ensemble, EnsembleSpec
-from dovetail.models.learners.vertical import mean_outputs
+from dovetail.models.learners.stacked import mean_outputs
 from dovetail.models.randomness import derive_seed, generator
 
 ALONE = "alone"
+_MANY_LABELS = 3000
+#: So many standard errors above 0 leave little doubt.
+_CLEARLY = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +59,9 @@ class DistilConfig:
         label_share: of a labelled row's target.
         blend: whether the mean of student and own model is a candidate too.
         gate: how many standard errors the gain on held-out rows must exceed 0 by.
+        slack: how many standard errors a student may fall behind the own model by where the
+            teacher is clearly above it: the gate's students learn from fewer rows and from one
+            fold's teacher, the one that is kept from all.
         judge_rows: the students of the gate learn from at most so many rows without label.
         stop_share: of a student's rows, which end its training and choose its settings.
     """
@@ -57,6 +70,7 @@ class DistilConfig:
     label_share: float = 0.5
     blend: bool = True
     gate: float = 0.0
+    slack: float = 1.0
     judge_rows: int = 3000
     stop_share: float = 0.15
 
@@ -96,12 +110,13 @@ class Owner:
         return int(self.folds_R.max()) + 1
 
     def labelled_rows(self) -> Rows:
-        """What a model alone learns from."""
+        """What a model alone learns from; of many labels, one fold is enough to choose by."""
         chosen = self.labelled
+        folds = self.folds_R[chosen]
         return Rows(
             self.x_RF[chosen],
             self.targets_RC[chosen],
-            self.folds_R[chosen],
+            first_fold_only(folds) if len(folds) > _MANY_LABELS else folds,
             regression=self.regression,
         )
 
@@ -163,8 +178,8 @@ class Distilled:
         choice: ``"alone"``, a student's name, or several with ``+``, of which the last may be
             ``alone``: their mean.
         losses: held-out loss of every candidate.
-        gain: by how much the choice's best rival student beats the own model on held-out rows;
-            negative where it does not.
+        gain: by how much the student that was considered last has less loss than the own model
+            on held-out rows.
         standard_error: of the gain.
         settings: JSON-ready, for reports.
     """
@@ -259,8 +274,7 @@ def distil(
     Args:
         owner: rows and labels.
         teacher: of ``choose_teacher``.
-        alone: fitted on ``owner.labelled_rows()``, or on the same rows with some folds taken as
-            ``NO_FOLD``: only rows that it has held out are judged.
+        alone: fitted on ``owner.labelled_rows()``: the rows that it has held out are judged.
         config: how.
         seed: of all that is drawn.
         learners: name -> student.
@@ -321,16 +335,22 @@ def distil(
             outputs / temperature, targets, regression=owner.regression
         ).double()
     losses = {name: float(each.mean()) for name, each in row_losses_of.items()}
-    best = min((name for name in losses if name != ALONE), key=lambda name: losses[name])
-    gains = row_losses_of[ALONE] - row_losses_of[best]
-    gain = float(gains.mean())
-    error = float(gains.std()) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
-    pays = gain > config.gate * error
+    gains = {name: _gain(row_losses_of[ALONE], each) for name, each in row_losses_of.items()}
+    teacher_gain = _teacher_gain(owner, teacher, row_losses_of[ALONE], judged)
+    least = config.gate - (config.slack if teacher_gain > _CLEARLY else 0)
+    best = chosen
+    pays = gains[chosen][0] > least * gains[chosen][1]
+    blend = f"{chosen}+{ALONE}"
+    if not pays and config.blend:
+        best = blend
+        pays = gains[blend][0] > config.gate * gains[blend][1]
+    gain, error = gains[best]
     settings: dict[str, Any] = {
         "teacher": teacher.name,
         "teacher_temperature": teacher.temperature,
         "students": ranking,
         "best": best,
+        "teacher_gain": teacher_gain,
     }
     if not pays:
         return Distilled(alone, False, ALONE, losses, gain, error, settings)
@@ -352,6 +372,24 @@ def distil(
         {**settings, **{student.learner: student.settings for student in students}},
     )
     return Distilled(solo, True, best, losses, gain, error, settings)
+
+
+def _gain(alone: Tensor, losses: Tensor) -> tuple[float, float]:
+    """The mean gain over the own model's losses of the same rows, and its standard error."""
+    gains = alone - losses
+    error = float(gains.std()) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
+    return float(gains.mean()), error
+
+
+def _teacher_gain(owner: Owner, teacher: Teacher, alone: Tensor, judged: Tensor) -> float:
+    """By how many standard errors the joint model is above the own model; 0 for too few rows."""
+    held_out_RC = teacher.held_out(owner.folds_R)
+    both = judged & ~held_out_RC.isnan().any(dim=1)
+    if int(both.sum()) < 2:
+        return 0.0
+    losses = row_losses(held_out_RC[both], owner.targets_RC[both], regression=owner.regression)
+    gain, error = _gain(alone[both[judged]], losses.double())
+    return gain / error if error else 0.0
 
 
 def _together(models: Sequence[Fitted], temperature: float) -> tuple[EnsembleSpec, Ensemble]:

@@ -10,12 +10,8 @@ from torch import Tensor
 from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.rows import Rows, fitting_temperature, mean_loss
 from dovetail.models.learners.specs import EnsembleSpec
-from dovetail.models.learners.vertical import (
-    StackedConfig,
-    StackedNetwork,
-    StackedSpec,
-    fit_stacked,
-)
+from dovetail.models.learners.stacked import StackedNetwork, StackedSpec
+from dovetail.models.learners.vertical import StackedConfig, fit_stacked
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dovetail.errors import ModelError
 from dovetail.models.learners.boosting_model import BoostingSpec
 from dovetail.models.learners.linear_model import LinearSpec
-from dovetail.models.learners.vertical import StackedSpec, mean_outputs
+from dovetail.models.learners.stacked import StackedSpec, mean_outputs
 
 
 class MemberSpec(Protocol):

@@ -1,30 +1,25 @@
-"""Networks of one or several parties' columns, several members trained at once.
+"""How the label owner and partners train a joint network, each with its own columns.
 
-    code_p = MLP(PLE(x_p))                                   at party p
-    outputs = head(concat_p code_p) + sum_p linear_p(PLE(x_p))
+A step: the owner draws rows, every party sends its bottom's outputs for them, the owner steps the
+head and sends each its gradient back, with which it steps its bottom. Now and then the parties send
+the held-out rows, and keep their weights where the owner finds them the best so far. With one party
+it is the ``network`` learner; without hidden layers it is logistic regression.
 
-PLE are the piecewise-linear bins of ``encoding``. K members (folds, and copies of each) are one
-network with a leading dimension: a step of all costs little more than a step of one. With
-one party it is the ``network`` learner; with several, the joint teacher, whose parties exchange
-nothing but ``Bottom``'s outputs and their gradients. Without widths it is logistic regression.
-
-Letters: K members, B rows of a batch, F features, D code width, C outputs, V held-out rows.
+Letters: K members, N rows, B rows of a batch, V held-out rows, F features, D code width, C outputs.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from dovetail.errors import ModelError
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.rows import Rows, row_losses
+from dovetail.models.learners.stacked import Bottom, Top, mean_outputs
 from dovetail.models.randomness import RandomStream, generator
 
 
@@ -53,61 +48,11 @@ class StackedConfig:
     max_steps: int = 4000
     patience: int = 200
 
-
-class _Stack(nn.Module):
-    """(B, in) or (K, B, in) -> (K, B, out), each member by its own weights."""
-
-    def __init__(self, members: int, num_inputs: int, num_outputs: int) -> None:
-        super().__init__()
-        bound = 1 / math.sqrt(max(num_inputs, 1))
-        self.weight = nn.Parameter(
-            torch.empty(members, num_inputs, num_outputs).uniform_(-bound, bound)
+    def optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
+        """AdamW: elementwise, so that each party steps its own part as one place would all."""
+        return torch.optim.AdamW(
+            module.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True
         )
-        self.bias = nn.Parameter(torch.zeros(members, 1, num_outputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight + self.bias
-
-
-class Bottom(nn.Module):
-    """One party's part: (B, F) or (K, B, F) encoded rows -> (K, B, D + C) code and linear part."""
-
-    def __init__(
-        self, members: int, num_features: int, widths: Sequence[int], num_outputs: int
-    ) -> None:
-        super().__init__()
-        sizes = [num_features, *widths]
-        self.layers = nn.ModuleList(
-            _Stack(members, before, after) for before, after in itertools.pairwise(sizes)
-        )
-        self.linear = nn.Parameter(torch.zeros(members, num_features, num_outputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        linear_KBC = x @ self.linear
-        if not len(self.layers):
-            return linear_KBC
-        code = x
-        for layer in self.layers:
-            code = layer(code).relu()
-        return torch.cat([code, linear_KBC], dim=-1)
-
-
-class Top(nn.Module):
-    """The label owner's part: every party's (K, B, D + C) -> (K, B, C)."""
-
-    def __init__(
-        self, members: int, parties: int, code_width: int, num_outputs: int, dropout: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.code_width = code_width
-        self.head = _Stack(members, parties * code_width, num_outputs)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, parts: Sequence[Tensor]) -> Tensor:
-        codes = torch.cat([part[..., : self.code_width] for part in parts], dim=-1)
-        linear = torch.stack([part[..., self.code_width :] for part in parts]).sum(dim=0)
-        outputs: Tensor = self.head(self.dropout(codes)) + linear
-        return outputs
 
 
 class Batches:
@@ -249,6 +194,183 @@ class Stacked:
         return outputs if self.regression else outputs.softmax(dim=1)
 
 
+class PartySide:
+    """One party's half of training: the partners' and, for its own columns, the label owner's.
+
+    Args:
+        x_NF: features of the rows that are trained on, in the order that all parties share.
+        config: how; the same at every party.
+        members, num_outputs: K and C, as the label owner says.
+        seed, party: of the first weights.
+        encode_on: rows to place bins by, if more than ``x_NF``.
+    """
+
+    def __init__(
+        self,
+        x_NF: Tensor,
+        config: StackedConfig,
+        *,
+        members: int,
+        num_outputs: int,
+        seed: int,
+        party: str,
+        encode_on: Tensor | None = None,
+    ) -> None:
+        self.encoding = PiecewiseLinear.fit(
+            x_NF if encode_on is None else encode_on, bins=config.bins
+        )
+        self._encoded = self.encoding(x_NF)
+        with RandomStream(seed, "bottom", party):
+            self.bottom = Bottom(members, self._encoded.shape[1], config.widths, num_outputs)
+        self._optimizer = config.optimizer(self.bottom)
+        self._kept = Kept(self.bottom)
+        self._sent: Tensor | None = None
+
+    def send(self, rows_KB: Tensor) -> Tensor:
+        """(K, B, D + C) to the label owner, who answers with their gradient."""
+        self._sent = self.bottom(self._encoded[rows_KB])
+        return self._sent.detach()
+
+    def step(self, gradient: Tensor) -> None:
+        """Follow the gradient of what was sent last."""
+        assert self._sent is not None
+        self._sent.backward(gradient)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self._sent = None
+
+    def judge(self, rows_KV: Tensor) -> Tensor:
+        """(K, V, D + C) of held-out rows; nothing is learnt from them."""
+        with torch.no_grad():
+            outputs: Tensor = self.bottom(self._encoded[rows_KV])
+        return outputs
+
+    def keep(self) -> None:
+        """The label owner says: these weights are the best so far."""
+        self._kept.keep()
+
+    def restore(self) -> None:
+        """Training is over: back to the best weights."""
+        self._kept.restore()
+
+
+class OwnerSide:
+    """The label owner's half: the head, which rows come next, and when to end.
+
+    Args:
+        rows: targets, weights and folds of the shared labelled rows; ``x_NF`` is not read.
+        config: how.
+        parties: how many send, the owner included.
+        seed: of the first weights, batches and dropout.
+        steps: train on all rows for so many steps and keep the last; None for early stopping.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        config: StackedConfig,
+        *,
+        parties: int,
+        seed: int,
+        steps: int | None = None,
+    ) -> None:
+        self.rows = rows
+        self.copies = config.copies or (2 if len(rows.targets_NC) <= 500 else 1)
+        train_KN, stop_KN = member_masks(rows.folds_N, self.copies)
+        self.members = len(train_KN)
+        if steps is not None:
+            train_KN = torch.ones_like(train_KN)
+        width = config.widths[-1] if config.widths else 0
+        with RandomStream(seed, "top"):
+            self.top = Top(self.members, parties, width, rows.num_outputs, config.dropout)
+        prior_C = _prior(rows.targets_NC, rows.weights(), regression=rows.regression)
+        with torch.no_grad():
+            self.top.head.bias.add_(prior_C)
+        self._optimizer = config.optimizer(self.top)
+        self._kept = Kept(self.top)
+        self._dropout = RandomStream(seed, "dropout")
+        self._batches = Batches(train_KN, config.batch_size, seed=seed)
+        self._steps = steps
+        self._max_steps = config.max_steps if steps is None else steps
+        self._stopping = EarlyStopping(max(config.patience, 5 * self._batches.epoch))
+        self._every = min(max(5, self._batches.epoch), 100)
+        #: (K, V) the rows that judge each member; 0 where a member with fewer is filled up.
+        self.judged_KV, self._real_KV = held_out_rows(stop_KN)
+        self.taken = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether no step follows."""
+        if self.taken >= self._max_steps:
+            return True
+        return self._steps is None and self._stopping.ended(self.taken)
+
+    @property
+    def judging(self) -> bool:
+        """Whether the parties are to send their held-out rows now."""
+        return self._steps is None and self.taken % self._every == 0
+
+    @property
+    def best_step(self) -> int:
+        return self.taken if self._steps is not None else self._stopping.best_step
+
+    @property
+    def best_loss(self) -> float:
+        return self._stopping.best_loss
+
+    def draw(self) -> Tensor:
+        """(K, B) the rows that every party is to send."""
+        self._drawn_KB = self._batches.draw()
+        return self._drawn_KB
+
+    def step(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Each party's gradient; takes what they sent of the rows drawn last."""
+        received = [part.detach().requires_grad_() for part in parts]
+        with self._dropout:
+            outputs = self.top(received)
+        targets, weights = self.rows.targets_NC, self.rows.weights()
+        losses_KB = row_losses(outputs, targets[self._drawn_KB], regression=self.rows.regression)
+        (losses_KB * weights[self._drawn_KB]).mean(dim=1).sum().backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self.taken += 1
+        gradients = [part.grad for part in received]
+        return [gradient for gradient in gradients if gradient is not None]
+
+    def judge(self, parts: Sequence[Tensor]) -> bool:
+        """Whether these are the best weights so far, which every party is to keep.
+
+        Args:
+            parts: what the parties sent of ``judged_KV``.
+        """
+        outputs = self._outputs(parts)
+        targets = self.rows.targets_NC[self.judged_KV]
+        weights = self.rows.weights()[self.judged_KV] * self._real_KV
+        losses = row_losses(outputs, targets, regression=self.rows.regression)
+        loss = float((losses * weights).sum() / weights.sum())
+        if self._stopping.improved(self.taken, loss):
+            self._kept.keep()
+            return True
+        return False
+
+    def restore(self) -> None:
+        """Training is over: back to the best weights; not after a fixed number of steps."""
+        if self._steps is None:
+            self._kept.restore()
+
+    def held_out(self, parts: Sequence[Tensor]) -> Tensor:
+        """(N, C) outputs of each row by the members that did not see it, NaN for one of no fold."""
+        outputs_KVC = self._outputs(parts)
+        return _gathered(outputs_KVC, self.judged_KV, self._real_KV, self.rows, self.copies)
+
+    def _outputs(self, parts: Sequence[Tensor]) -> Tensor:
+        self.top.eval()
+        with torch.no_grad():
+            outputs: Tensor = self.top(list(parts))
+        self.top.train()
+        return outputs
+
+
 def fit_stacked(
     xs: Sequence[Tensor],
     rows: Rows,
@@ -258,7 +380,7 @@ def fit_stacked(
     encode_on: Sequence[Tensor] | None = None,
     steps: int | None = None,
 ) -> Stacked:
-    """Members trained in one place, as the parties would train them together.
+    """Members trained in one place, by the very sides that parties on several machines have.
 
     Args:
         xs: the parties' (N, F) features of the same rows; ``rows.x_NF`` is not read.
@@ -268,83 +390,42 @@ def fit_stacked(
         encode_on: the parties' rows to place bins by, if more than ``xs``.
         steps: train on all rows for so many steps, and keep the last; None for early stopping.
     """
-    encodings = [PiecewiseLinear.fit(x, bins=config.bins) for x in encode_on or xs]
-    encoded = [encoding(x) for encoding, x in zip(encodings, xs, strict=True)]
-    copies = config.copies or (2 if len(xs[0]) <= 500 else 1)
-    train_KN, stop_KN = member_masks(rows.folds_N, copies)
-    if steps is not None:
-        train_KN = torch.ones_like(train_KN)
-    members = len(train_KN)
-    bottoms, width = [], config.widths[-1] if config.widths else 0
-    for place, x in enumerate(encoded):
-        with RandomStream(seed, "bottom", str(place)):
-            bottoms.append(Bottom(members, x.shape[1], config.widths, rows.num_outputs))
-    with RandomStream(seed, "top"):
-        top = Top(members, len(xs), width, rows.num_outputs, config.dropout)
-    targets, weights = rows.targets_NC, rows.weights()
-    with torch.no_grad():
-        nn.init.zeros_(top.head.bias).add_(_prior(targets, weights, regression=rows.regression))
-    modules = [*bottoms, top]
-    optimizers = [
-        torch.optim.AdamW(
-            module.parameters(),
-            lr=config.learning_rate,
-            weight_decay=config.weight_decay,
-            fused=True,
+    owner = OwnerSide(rows, config, parties=len(xs), seed=seed, steps=steps)
+    parties = [
+        PartySide(
+            x,
+            config,
+            members=owner.members,
+            num_outputs=rows.num_outputs,
+            seed=seed,
+            party=str(place),
+            encode_on=None if encode_on is None else encode_on[place],
         )
-        for module in modules
+        for place, x in enumerate(xs)
     ]
-    batches = Batches(train_KN, config.batch_size, seed=seed)
-    judged_KV, real_KV = held_out_rows(stop_KN)
-    judged_parts = [x[judged_KV] for x in encoded]
-    judged_targets, judged_weights = targets[judged_KV], weights[judged_KV] * real_KV
-
-    def judge() -> Tensor:
-        for module in modules:
-            module.eval()
-        with torch.no_grad():
-            outputs: Tensor = top([b(x) for b, x in zip(bottoms, judged_parts, strict=True)])
-        for module in modules:
-            module.train()
-        return outputs
-
-    kept = [Kept(module) for module in modules]
-    stopping = EarlyStopping(max(config.patience, 5 * batches.epoch))
-    every = min(max(5, batches.epoch), 100)
-    dropping = RandomStream(seed, "dropout")
-    for step in range(1, (config.max_steps if steps is None else steps) + 1):
-        drawn_KB = batches.draw()
-        with dropping:
-            outputs = top([b(x[drawn_KB]) for b, x in zip(bottoms, encoded, strict=True)])
-        losses_KB = row_losses(outputs, targets[drawn_KB], regression=rows.regression)
-        (losses_KB * weights[drawn_KB]).mean(dim=1).sum().backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        if steps is None and step % every == 0:
-            losses = row_losses(judge(), judged_targets, regression=rows.regression)
-            loss = float((losses * judged_weights).sum() / judged_weights.sum())
-            if stopping.improved(step, loss):
-                for best in kept:
-                    best.keep()
-            elif stopping.ended(step):
-                break
+    while not owner.ended:
+        drawn_KB = owner.draw()
+        gradients = owner.step([party.send(drawn_KB) for party in parties])
+        for party, gradient in zip(parties, gradients, strict=True):
+            party.step(gradient)
+        if owner.judging and owner.judge([party.judge(owner.judged_KV) for party in parties]):
+            for party in parties:
+                party.keep()
+    owner.restore()
     if steps is None:
-        for best in kept:
-            best.restore()
-    outputs_KVC = judge()
-    for module in modules:
-        module.eval()
+        for party in parties:
+            party.restore()
+    held_out_NC = owner.held_out([party.judge(owner.judged_KV) for party in parties])
     return Stacked(
-        tuple(encodings),
-        tuple(bottoms),
-        top,
+        tuple(party.encoding for party in parties),
+        tuple(party.bottom.eval() for party in parties),
+        owner.top.eval(),
         rows.num_folds,
-        copies,
+        owner.copies,
         rows.regression,
-        _gathered(outputs_KVC, judged_KV, real_KV, rows, copies),
-        stopping.best_loss,
-        stopping.best_step if steps is None else steps,
+        held_out_NC,
+        owner.best_loss,
+        owner.best_step,
     )
 
 
@@ -369,78 +450,3 @@ def _gathered(
             outputs_KVC[own][:, real], regression=rows.regression
         )
     return held_out_NC
-
-
-def mean_outputs(outputs_KBC: Tensor, *, regression: bool) -> Tensor:
-    """(B, C): the mean value, or the logarithm of the mean probability, of K members."""
-    if regression:
-        return outputs_KBC.mean(dim=0)
-    if len(outputs_KBC) == 1:
-        return outputs_KBC[0]
-    logs_BC: Tensor = outputs_KBC.log_softmax(dim=-1).logsumexp(dim=0)
-    return logs_BC - math.log(len(outputs_KBC))
-
-
-class StackedNetwork(nn.Module):
-    """(B, F) -> (B, C): one party's encoding, bottom and top, and the mean of their members."""
-
-    def __init__(
-        self, encoding: PiecewiseLinear, bottom: Bottom, top: Top, *, regression: bool
-    ) -> None:
-        super().__init__()
-        self.encoding = encoding
-        self.bottom = bottom
-        self.top = top
-        self.regression = regression
-
-    def forward(self, x_BF: Tensor) -> Tensor:
-        return mean_outputs(
-            self.top([self.bottom(self.encoding(x_BF))]), regression=self.regression
-        )
-
-
-@dataclass(frozen=True)
-class StackedSpec:
-    """The sizes of a ``StackedNetwork``."""
-
-    kind: ClassVar[str] = "stacked"
-
-    members: int
-    num_features: int
-    num_bins: int
-    widths: tuple[int, ...]
-    num_outputs: int
-    regression: bool
-
-    def __post_init__(self) -> None:
-        if min(self.members, self.num_features, self.num_outputs, *self.widths) < 1:
-            raise ModelError(f"a network's sizes are 1 or more, got {self}; copy the folder again")
-
-    def build(self) -> StackedNetwork:
-        encoding = PiecewiseLinear(self.num_features, self.num_bins)
-        bottom = Bottom(self.members, encoding.num_outputs, self.widths, self.num_outputs)
-        width = self.widths[-1] if self.widths else 0
-        top = Top(self.members, 1, width, self.num_outputs)
-        return StackedNetwork(encoding, bottom, top, regression=self.regression)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "members": self.members,
-            "num_features": self.num_features,
-            "num_bins": self.num_bins,
-            "widths": list(self.widths),
-            "num_outputs": self.num_outputs,
-            "regression": self.regression,
-        }
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> StackedSpec:
-        return cls(
-            int(stored["members"]),
-            int(stored["num_features"]),
-            int(stored["num_bins"]),
-            tuple(int(width) for width in stored["widths"]),
-            int(stored["num_outputs"]),
-            bool(stored["regression"]),
-        )

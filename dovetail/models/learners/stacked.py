@@ -1,0 +1,240 @@
+"""Networks of one or several parties' columns, several members at once, as they are kept.
+
+    code_p = MLP(PLE(x_p))                                   at party p
+    outputs = head(concat_p code_p) + sum_p linear_p(PLE(x_p))
+
+PLE are the piecewise-linear bins of ``encoding``. K members (folds, and copies of each) are one
+network with a leading dimension: a step of all costs little more than a step of one. ``vertical``
+trains them.
+
+Letters: K members, B rows of a batch, F features, D code width, C outputs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from dovetail.errors import ModelError
+from dovetail.models.learners.encoding import PiecewiseLinear
+
+
+class _Stack(nn.Module):
+    """(B, in) or (K, B, in) -> (K, B, out), each member by its own weights."""
+
+    def __init__(self, members: int, num_inputs: int, num_outputs: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(max(num_inputs, 1))
+        self.weight = nn.Parameter(
+            torch.empty(members, num_inputs, num_outputs).uniform_(-bound, bound)
+        )
+        self.bias = nn.Parameter(torch.zeros(members, 1, num_outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
+
+
+class Bottom(nn.Module):
+    """One party's part: (B, F) or (K, B, F) encoded rows -> (K, B, D + C) code and linear part."""
+
+    def __init__(
+        self, members: int, num_features: int, widths: Sequence[int], num_outputs: int
+    ) -> None:
+        super().__init__()
+        sizes = [num_features, *widths]
+        self.layers = nn.ModuleList(
+            _Stack(members, before, after) for before, after in itertools.pairwise(sizes)
+        )
+        self.linear = nn.Parameter(torch.zeros(members, num_features, num_outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        linear_KBC = x @ self.linear
+        if not len(self.layers):
+            return linear_KBC
+        code = x
+        for layer in self.layers:
+            code = layer(code).relu()
+        return torch.cat([code, linear_KBC], dim=-1)
+
+
+class Top(nn.Module):
+    """The label owner's part: every party's (K, B, D + C) -> (K, B, C)."""
+
+    def __init__(
+        self, members: int, parties: int, code_width: int, num_outputs: int, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.code_width = code_width
+        self.head = _Stack(members, parties * code_width, num_outputs)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, parts: Sequence[Tensor]) -> Tensor:
+        codes = torch.cat([part[..., : self.code_width] for part in parts], dim=-1)
+        linear = torch.stack([part[..., self.code_width :] for part in parts]).sum(dim=0)
+        outputs: Tensor = self.head(self.dropout(codes)) + linear
+        return outputs
+
+
+def mean_outputs(outputs_KBC: Tensor, *, regression: bool) -> Tensor:
+    """(B, C): the mean value, or the logarithm of the mean probability, of K members."""
+    if regression:
+        return outputs_KBC.mean(dim=0)
+    if len(outputs_KBC) == 1:
+        return outputs_KBC[0]
+    logs_BC: Tensor = outputs_KBC.log_softmax(dim=-1).logsumexp(dim=0)
+    return logs_BC - math.log(len(outputs_KBC))
+
+
+class StackedNetwork(nn.Module):
+    """(B, F) -> (B, C): one party's encoding, bottom and top, and the mean of their members."""
+
+    def __init__(
+        self, encoding: PiecewiseLinear, bottom: Bottom, top: Top, *, regression: bool
+    ) -> None:
+        super().__init__()
+        self.encoding = encoding
+        self.bottom = bottom
+        self.top = top
+        self.regression = regression
+
+    def forward(self, x_BF: Tensor) -> Tensor:
+        return mean_outputs(
+            self.top([self.bottom(self.encoding(x_BF))]), regression=self.regression
+        )
+
+
+@dataclass(frozen=True)
+class StackedSpec:
+    """The sizes of a ``StackedNetwork``."""
+
+    kind: ClassVar[str] = "stacked"
+
+    members: int
+    num_features: int
+    num_bins: int
+    widths: tuple[int, ...]
+    num_outputs: int
+    regression: bool
+
+    def __post_init__(self) -> None:
+        if min(self.members, self.num_features, self.num_outputs, *self.widths) < 1:
+            raise ModelError(f"a network's sizes are 1 or more, got {self}; copy the folder again")
+
+    def build(self) -> StackedNetwork:
+        encoding = PiecewiseLinear(self.num_features, self.num_bins)
+        bottom = Bottom(self.members, encoding.num_outputs, self.widths, self.num_outputs)
+        width = self.widths[-1] if self.widths else 0
+        top = Top(self.members, 1, width, self.num_outputs)
+        return StackedNetwork(encoding, bottom, top, regression=self.regression)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "members": self.members,
+            "num_features": self.num_features,
+            "num_bins": self.num_bins,
+            "widths": list(self.widths),
+            "num_outputs": self.num_outputs,
+            "regression": self.regression,
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> StackedSpec:
+        return cls(
+            int(stored["members"]),
+            int(stored["num_features"]),
+            int(stored["num_bins"]),
+            tuple(int(width) for width in stored["widths"]),
+            int(stored["num_outputs"]),
+            bool(stored["regression"]),
+        )
+
+
+class PartyPart(nn.Module):
+    """(B, F) -> (K, B, D + C): what one party of a joint model sends, from its own columns."""
+
+    def __init__(self, encoding: PiecewiseLinear, bottom: Bottom) -> None:
+        super().__init__()
+        self.encoding = encoding
+        self.bottom = bottom
+
+    def forward(self, x_BF: Tensor) -> Tensor:
+        outputs: Tensor = self.bottom(self.encoding(x_BF))
+        return outputs
+
+
+@dataclass(frozen=True)
+class PartSpec:
+    """The sizes of a ``PartyPart``; the head's are ``HeadSpec``'s."""
+
+    kind: ClassVar[str] = "stacked-part"
+
+    members: int
+    num_features: int
+    num_bins: int
+    widths: tuple[int, ...]
+    num_outputs: int
+
+    def build(self) -> PartyPart:
+        encoding = PiecewiseLinear(self.num_features, self.num_bins)
+        bottom = Bottom(self.members, encoding.num_outputs, self.widths, self.num_outputs)
+        return PartyPart(encoding, bottom)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "members": self.members,
+            "num_features": self.num_features,
+            "num_bins": self.num_bins,
+            "widths": list(self.widths),
+            "num_outputs": self.num_outputs,
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> PartSpec:
+        return cls(
+            int(stored["members"]),
+            int(stored["num_features"]),
+            int(stored["num_bins"]),
+            tuple(int(width) for width in stored["widths"]),
+            int(stored["num_outputs"]),
+        )
+
+
+@dataclass(frozen=True)
+class HeadSpec:
+    """The sizes of a joint model's ``Top``, which takes the parties' parts in their order."""
+
+    kind: ClassVar[str] = "stacked-head"
+
+    members: int
+    parties: int
+    code_width: int
+    num_outputs: int
+
+    def build(self) -> Top:
+        return Top(self.members, self.parties, self.code_width, self.num_outputs)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "members": self.members,
+            "parties": self.parties,
+            "code_width": self.code_width,
+            "num_outputs": self.num_outputs,
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> HeadSpec:
+        return cls(
+            int(stored["members"]),
+            int(stored["parties"]),
+            int(stored["code_width"]),
+            int(stored["num_outputs"]),
+        )
