@@ -141,7 +141,7 @@ def job_settings(run: RunFile, seeds: tuple[int, ...] = ()) -> dict[str, Any]:
         mode="json",
         exclude_unset=True,
         exclude_none=True,
-        exclude={"parties", "sha256", "recipes"},
+        exclude={"parties", "sha256", "recipes", "track"},
     )
 
 

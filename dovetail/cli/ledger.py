@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
+from cryptography import x509
 from rich.table import Table
 from rich.text import Text
 
 from dovetail.cli.output import console
+from dovetail.errors import ConfigError, NetworkError
+from dovetail.network.certificates import read_certificates, read_file
 from dovetail.network.frames import printable
+from dovetail.network.heads import Compared, compare
 from dovetail.network.ledger import Verified, verify
 
 
 def run_ledger(path: Path, *, noted: str | None, as_json: bool) -> None:
     """Verify the ledger and print what it holds."""
+    if path.is_dir():
+        path /= "ledger.jsonl"
     found = verify(path, noted=noted)
     if as_json:
         result = {
@@ -30,6 +37,48 @@ def run_ledger(path: Path, *, noted: str | None, as_json: bool) -> None:
         return
     console().print(_table(found, path))
     console().print(_verdict(found), highlight=False, markup=False, soft_wrap=True)
+
+
+def run_compare(
+    one: Path, other: Path, *, ca: Path | None, noted: str | None, as_json: bool
+) -> None:
+    """Compare two parties' ledgers with the heads that each holds of the other's.
+
+    Raises:
+        NetworkError: a ledger that is not what its party has said it was.
+    """
+    if noted is not None:
+        raise ConfigError("--noted goes with one ledger; two are compared by the heads they hold")
+    authorities: tuple[x509.Certificate, ...] = ()
+    if ca is not None:
+        authorities = read_certificates(read_file(ca, what="the authority"), where=str(ca))
+    first, second, compared = compare(one, other, authorities=authorities)
+    wrong = [each.why for each in compared if each.why]
+    if as_json:
+        about = [asdict(each) for each in compared]
+        print(json.dumps({"agree": not wrong, "compared": about}, indent=2))
+    else:
+        for ledger in (first, second):
+            said = f"{ledger.party!r}: unbroken by itself, {ledger.num_lines:,} lines"
+            console().print(said, highlight=False, markup=False, soft_wrap=True)
+        for each in compared:
+            if not each.why:
+                console().print(_held(each), highlight=False, markup=False, soft_wrap=True)
+    if wrong:
+        raise NetworkError("; ".join(map(printable, wrong)))
+
+
+def _held(found: Compared) -> str:
+    if not found.heads:
+        return (
+            f"{found.holder!r} holds no head of the ledger of {found.of!r}: nothing is known of it "
+            "but what it says itself"
+        )
+    return (
+        f"{found.holder!r} holds {found.heads:,} heads of the ledger of {found.of!r}, "
+        f"{found.signed:,} of them signed: all are in it, the last in line {found.lines:,}; "
+        f"{found.after:,} lines stand behind it, of which only its chain tells"
+    )
 
 
 def _table(found: Verified, path: Path) -> Table:
@@ -71,5 +120,5 @@ def _verdict(found: Verified) -> str:
         )
     return said + (
         "\nLines missing at the end cannot be seen: note the last hash elsewhere, and look for it "
-        "later with --noted HASH."
+        "later with --noted HASH, or compare with another party's: dovetail ledger A B."
     )

@@ -554,20 +554,31 @@ def join(
 
 @app.command()
 def ledger(
-    file: Annotated[Path, typer.Argument(help="A party's ledger.jsonl.")],
+    file: Annotated[Path, typer.Argument(help="A party's ledger.jsonl, or its folder.")],
+    other: Annotated[
+        Path | None, typer.Argument(help="Another party's, to compare with; each with its heads.")
+    ] = None,
     noted: Annotated[
         str | None, typer.Option(metavar="HASH", help="A last hash of earlier; it must be there.")
+    ] = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="ca.pem of who must have signed; of two ledgers."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what left a party, and verify that its record is unbroken.
 
     For whom, which messages, their tensors, how often, bytes, first and last time. A line that was
-    changed, removed, inserted or moved is named, and the exit code is 2. Lines missing at the end
-    show only against a hash noted earlier: --noted HASH.
+    changed, removed, inserted or moved is named, and the exit code is 2. Lines missing at the end,
+    and a ledger written anew, show against a hash noted earlier, --noted HASH; or of two ledgers
+    against the heads of each that the other party holds (heads/ beside it).
     """
-    from dovetail.cli.ledger import run_ledger
+    from dovetail.cli.ledger import run_compare, run_ledger
 
+    if other is not None:
+        run_compare(file, other, ca=ca, noted=noted, as_json=as_json)
+        return
     run_ledger(file, noted=noted, as_json=as_json)
 
 

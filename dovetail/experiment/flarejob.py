@@ -16,6 +16,7 @@ its server no ``dovetail.toml``.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -25,12 +26,13 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from nvflare.apis.fl_constant import FLMetaKey
+from nvflare.apis.fl_constant import FLContextKey, FLMetaKey, WorkspaceConstants
+from nvflare.apis.job_def import JobMetaKey
 from nvflare.apis.job_launcher_spec import JobReturnCode
 from nvflare.collab import collab
 
 from dovetail.errors import ConfigError, DovetailError, NetworkError
-from dovetail.experiment.runfile import RunFile, load_run
+from dovetail.experiment.runfile import RunFile, TrackSection, load_run
 from dovetail.experiment.train import Drive, train_seeds
 from dovetail.methods import coordinated
 from dovetail.methods.base import SILENT, Talk
@@ -212,6 +214,8 @@ class Driver:
             kept = Path(section.run) if section.run else runs / (self._resume or job)
             if self._resume and not kept.is_dir():
                 raise ConfigError(f"there is no run of a job {self._resume!r} at this server")
+            if not section.run:  # else a server of one job's person only
+                own_run(kept, _submitter(folder), resume=self._resume)
             calls = flare.collab_calls(_flare(run).site_of(), collab.clients)
             result = train_seeds(
                 run,
@@ -269,6 +273,45 @@ class Driver:
             yield driver
 
 
+def own_run(kept: Path, submitter: str, *, resume: str) -> None:
+    """Note who submitted the job whose run is kept there; refuse another who goes on with it.
+
+    Raises:
+        ConfigError: it is somebody else's.
+    """
+    path = kept.with_name(f"{kept.name}.owner")
+    if not resume:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{submitter}\n", encoding="utf-8")
+        return
+    owner = path.read_text(encoding="utf-8").strip() if path.exists() else None
+    if owner is None or owner != submitter:
+        raise ConfigError(
+            f"the run of job {resume!r} was not submitted by {submitter or 'nobody'!r}; who "
+            f"submitted it may go on with it, or at this server whoever writes the name to {path}"
+        )
+
+
+def _submitter(folder: Path) -> str:
+    """Name and organisation of who submitted a job, as NVFlare has authenticated them.
+
+    Raises:
+        ConfigError: NVFlare does not say.
+    """
+    meta = collab.fl_ctx.get_prop(FLContextKey.JOB_META)
+    if not isinstance(meta, dict):
+        try:
+            path = folder / WorkspaceConstants.JOB_META_FILE
+            meta = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            meta = None
+    named = meta.get(JobMetaKey.SUBMITTER_NAME.value) if isinstance(meta, dict) else None
+    if not named:
+        raise ConfigError("NVFlare does not say who submitted this job, so it is not run here")
+    assert isinstance(meta, dict)
+    return f"{named}, {meta.get(JobMetaKey.SUBMITTER_ORG.value, '')}"
+
+
 def _flare(run: RunFile) -> FlareSection:
     assert isinstance(run.engine, FlareSection)  # of every job's run file
     return run.engine
@@ -282,6 +325,8 @@ def _own(run: RunFile, section: SiteSection) -> RunFile:
     """
     if not isinstance(run.engine, FlareSection):
         raise ConfigError('a job\'s run file has [engine] kind = "flare"')
+    # Where a run is watched is the server's own business: a job names no place to write to.
+    run = run.model_copy(update={"track": TrackSection()})
     if coordinated(run.method):
         return run
     if section.party is None:

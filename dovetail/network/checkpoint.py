@@ -83,6 +83,7 @@ class Save(Message):
     algorithm: str  # the file whose party is meant, as in the names of its messages
     done: int
     kept: int
+    head: str = ""  # of the driver's ledger (heads.py), put in as the message leaves
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +91,7 @@ class Saved(Message):
     """Party -> driver: the state of this step is on its disk."""
 
     done: int
+    head: str = ""  # of the party's ledger
 
 
 @dataclass(frozen=True, eq=False)

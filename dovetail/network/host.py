@@ -20,6 +20,8 @@ from dovetail.network import checkpoint
 from dovetail.network.control import Failed
 from dovetail.network.engine import Party
 from dovetail.network.frames import printable
+from dovetail.network.heads import Heads
+from dovetail.network.identity import Identity
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.messages import (
     MAX_MESSAGE_BYTES,
@@ -87,6 +89,7 @@ class Host:
         ledger: where it is written down what leaves this party; None writes nothing.
         on_refusal: told of every request that is refused, beside the log.
         max_bytes: the largest request.
+        identity: signs the heads of its ledger, and checks those of drivers'; None: no certificate.
     """
 
     def __init__(
@@ -98,8 +101,10 @@ class Host:
         ledger: LedgerFile | None = None,
         on_refusal: OnRefusal | None = None,
         max_bytes: int = MAX_MESSAGE_BYTES,
+        identity: Identity | None = None,
     ) -> None:
         self.name = name
+        self._heads = None if ledger is None else Heads(ledger, identity)
         self.max_bytes = max_bytes
         self._open_run = open_run
         self._admit = admit
@@ -186,7 +191,12 @@ class Host:
             except DovetailError as error:
                 self.refuse(driver, _cause(error), kind=header.type, run=header.run)
                 return Failed(_cause(error))
-            return party.handle(request)
+            if isinstance(request, checkpoint.Save) and self._heads is not None:
+                self._heads.keep(driver, request.head)
+            answer = party.handle(request)
+            if isinstance(answer, checkpoint.Saved) and self._heads is not None:
+                answer = replace(answer, head=self._heads.own())
+            return answer
         except DovetailError as error:
             self._log_failure(header, driver, _cause(error))
             return Failed(_cause(error))

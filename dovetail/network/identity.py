@@ -8,6 +8,7 @@ more to check whose words they are.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -71,32 +72,53 @@ class Certified:
         Raises:
             MessageError: naming it, and what is wrong with the proof.
         """
-        if not proof:
-            raise MessageError(
-                f"what is said to be of party {party!r} is not signed; it must run the same "
-                "version of dovetail, with a certificate of its own"
-            )
-        try:
-            (length,) = _LENGTH.unpack_from(proof)
-            certificate = x509.load_der_x509_certificate(proof[_LENGTH.size :][:length])
-            name = name_of(certificate)
-            key = certificate.public_key()
-        except (struct.error, ValueError):
-            raise MessageError(f"the proof of party {party!r} holds no certificate") from None
-        now = datetime.now(UTC)
-        if not certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc:
-            raise MessageError(
-                f"the certificate of party {party!r} has expired, or is not valid yet"
-            )
-        if name != party or not any(signed_by(certificate, each) for each in self._authorities):
-            raise MessageError(
-                f"what is said to be of party {party!r} is signed with the certificate of another, "
-                "or of an authority that is not believed here"
-            )
-        try:
-            assert isinstance(key, ec.EllipticCurvePublicKey)
-            key.verify(proof[_LENGTH.size + length :], statement, ec.ECDSA(SHA256()))
-        except (AssertionError, InvalidSignature):
-            raise MessageError(
-                f"what is said to be of party {party!r} is not what it has signed"
-            ) from None
+        check_proof(party, statement, proof, self._authorities, at=datetime.now(UTC))
+
+
+def check_proof(
+    party: str,
+    statement: bytes,
+    proof: bytes,
+    authorities: Sequence[x509.Certificate],
+    *,
+    at: datetime | None,
+) -> None:
+    """Refuse words that are not of this party.
+
+    Args:
+        party: whose they are said to be.
+        statement: the words.
+        proof: a certificate and a signature.
+        authorities: who may have issued the certificate; none: anybody.
+        at: when the certificate must be valid; None: whenever.
+
+    Raises:
+        MessageError: naming the party, and what is wrong with the proof.
+    """
+    if not proof:
+        raise MessageError(
+            f"what is said to be of party {party!r} is not signed; it must run the same version of "
+            "dovetail, with a certificate of its own"
+        )
+    try:
+        (length,) = _LENGTH.unpack_from(proof)
+        certificate = x509.load_der_x509_certificate(proof[_LENGTH.size :][:length])
+        name = name_of(certificate)
+        key = certificate.public_key()
+    except (struct.error, ValueError):
+        raise MessageError(f"the proof of party {party!r} holds no certificate") from None
+    if at and not certificate.not_valid_before_utc <= at < certificate.not_valid_after_utc:
+        raise MessageError(f"the certificate of party {party!r} has expired, or is not valid yet")
+    known = not authorities or any(signed_by(certificate, each) for each in authorities)
+    if name != party or not known:
+        raise MessageError(
+            f"what is said to be of party {party!r} is signed with the certificate of another, or "
+            "of an authority that is not believed here"
+        )
+    try:
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        key.verify(proof[_LENGTH.size + length :], statement, ec.ECDSA(SHA256()))
+    except (AssertionError, InvalidSignature):
+        raise MessageError(
+            f"what is said to be of party {party!r} is not what it has signed"
+        ) from None

@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,10 @@ FORMAT = "dovetail ledger 1"
 NO_HASH = "0" * 64
 
 _MAX_LINE_BYTES = 2**20
+
+#: A file larger than this is put aside when its ledger is next opened: some 150,000 messages.
+ROTATE_BYTES = 64 * 2**20
+
 _HASH = b',"hash":"'
 _OPENING = f'{{"ledger":"{FORMAT}",'.encode()
 
@@ -130,6 +135,10 @@ class LedgerFile:
     Each start writes such a line, too: ``ledger`` (the format), ``party`` and ``time``, and ``cut``
     where it has dropped the half line that a crash left. That message had not been sent.
 
+    A file above ``ROTATE_BYTES`` is put aside when the ledger is opened, as ``NAME-0001.jsonl`` and
+    so on, and the chain goes on in a new one: its first line has ``follows`` (that file's name),
+    the number of ``lines`` before it, and ``bytes_so_far`` for each receiver. All are one ledger.
+
     A request or answer that goes out again under its number, because a line was lost, has one line
     and is counted once. Of many failures in a row that a party tells one driver, a line stands for
     ``count`` at most, written before the first of them leaves: refused requests cannot fill the
@@ -137,7 +146,8 @@ class LedgerFile:
 
     A line that was changed, removed, inserted or moved shows (``verify``). Two things do not show
     from the file alone: lines missing at its end, and a file written anew as a whole. Who wants to
-    see those notes the last hash elsewhere from time to time, and looks for it later.
+    see those notes the last hash elsewhere from time to time, and looks for it later; what parties
+    hold of each other's ledgers is just that (``heads.py``).
 
     Lines reach the operating system at once, so that they outlive this process; they are forced
     to the disk when the ledger is closed. After a power cut the last seconds may be missing.
@@ -169,9 +179,10 @@ class LedgerFile:
         self._size = os.fstat(self._file).st_size
         self._bytes_to: dict[str, int] = {}
         self.last_hash = NO_HASH
+        self.num_lines = 0
         opening: dict[str, Any] = {"ledger": FORMAT, "party": self.party, "time": _now()}
         if self._size:
-            found = verify(self.path)
+            found = verify(self.path, whole=False)
             if found.num_lines and found.party != self.party:
                 raise NetworkError(
                     f"{self.path}: expected the ledger of party {self.party!r}, found that of "
@@ -179,12 +190,31 @@ class LedgerFile:
                 )
             self._bytes_to = found.bytes_to()
             self.last_hash = found.last_hash
+            self.num_lines = found.num_lines
             if found.unfinished_bytes:
                 opening["cut"] = found.unfinished_bytes
                 self._size -= found.unfinished_bytes
                 os.ftruncate(self._file, self._size)
                 _log.warning("%s: dropped a half line after line %d", self.path, found.num_lines)
+            if self._size > ROTATE_BYTES:
+                opening |= self._put_aside()
         self._append(opening)
+
+    def _put_aside(self) -> dict[str, Any]:
+        """Go on in a new file; what its first line says of the one before."""
+        numbers = range(1, 10_000)
+        names = (f"{self.path.stem}-{number:04d}{self.path.suffix}" for number in numbers)
+        aside = next(name for name in names if not self.path.with_name(name).exists())
+        self._close()
+        try:
+            os.rename(self.path, self.path.with_name(aside))
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL
+            self._file = os.open(self.path, flags, 0o600)
+        except OSError as error:
+            raise self._unwritable(error) from None
+        self._close = weakref.finalize(self, _close, self._file)
+        self._size = 0
+        return {"follows": aside, "lines": self.num_lines, "bytes_so_far": self._bytes_to}
 
     def record(
         self,
@@ -248,6 +278,7 @@ class LedgerFile:
         except OSError as error:
             raise self._unwritable(error) from None
         self._size += len(line)
+        self.num_lines += 1
         self.last_hash = digest
 
     def _write(self, line: bytes) -> None:
@@ -295,6 +326,9 @@ class Verified:
 
     Attributes:
         party: whose it is.
+        follows: the file that this one follows, where that was not read.
+        so_far: receiver -> bytes in that file and those before.
+        hashes: those of all lines.
         num_lines: all of them, the lines of starts included.
         last_hash: that of the last line.
         unfinished_bytes: what stands after the last whole line.
@@ -306,10 +340,13 @@ class Verified:
     last_hash: str = NO_HASH
     unfinished_bytes: int = 0
     sent: dict[tuple[str, str, tuple[_Tensor, ...]], Sent] = field(default_factory=dict)
+    follows: str = ""
+    so_far: dict[str, int] = field(default_factory=dict)
+    hashes: list[str] = field(default_factory=list)
 
     def bytes_to(self) -> dict[str, int]:
         """Receiver -> bytes of all tensors that left for it."""
-        totals: dict[str, int] = {}
+        totals = dict(self.so_far)
         for (receiver, _, _), sent in self.sent.items():
             totals[receiver] = totals.get(receiver, 0) + sent.bytes
         return totals
@@ -328,37 +365,58 @@ class Verified:
             }
 
 
-def verify(path: str | Path, *, noted: str | None = None) -> Verified:
+def verify(path: str | Path, *, noted: str | None = None, whole: bool = True) -> Verified:
     """What an unbroken ``LedgerFile`` holds.
 
     Args:
         path: the file; it is only read.
         noted: a hash that was the last one at some time, and must be in the chain.
+        whole: read the files that this one follows, too.
 
     Raises:
         NetworkError: the first line that was changed, or does not follow the one before; a file
             that is no such ledger; or no line with the noted hash.
     """
     path = Path(path)
-    found = Verified()
-    seen = noted is None
-    totals: dict[str, int] = {}
-    try:
-        with path.open("rb") as file:
-            while line := file.readline(_MAX_LINE_BYTES):
-                if _is_unfinished(line, found.num_lines):
-                    found.unfinished_bytes = len(line)
-                    break
-                _add(path, found, totals, line)
-                seen = seen or found.last_hash == noted
-    except OSError as error:
-        raise NetworkError(f"{path}: cannot be read ({error.strerror})") from None
-    if not seen:
+    found, totals = Verified(), dict[str, int]()
+    for each in _files(path) if whole else [path]:
+        if found.unfinished_bytes:
+            raise NetworkError(f"{each}: the file that it follows ends in half a line")
+        try:
+            with each.open("rb") as file:
+                number = 0
+                while line := file.readline(_MAX_LINE_BYTES):
+                    if _is_unfinished(line, number):
+                        found.unfinished_bytes = len(line)
+                        break
+                    number += 1
+                    _add(each, number, found, totals, line)
+        except OSError as error:
+            raise NetworkError(f"{each}: cannot be read ({error.strerror})") from None
+    if noted is not None and noted not in found.hashes:
         raise NetworkError(
             f"{path}: its chain is unbroken, but no line has the hash {noted}: the file was "
             "written anew, or lines are missing at its end"
         )
     return found
+
+
+def _files(path: Path) -> list[Path]:
+    """The file, after those that it follows."""
+    files = [path]
+    while True:
+        try:
+            with files[0].open("rb") as file:
+                opening = json.loads(file.readline(_MAX_LINE_BYTES))
+        except (OSError, ValueError, RecursionError):
+            return files  # which is told when it is read
+        before = opening.get("follows") if isinstance(opening, dict) else None
+        if not isinstance(before, str) or not re.fullmatch(r"[\w.-]+", before):
+            return files
+        before = path.with_name(before)
+        if not before.exists() or before in files:
+            return files
+        files.insert(0, before)
 
 
 def _is_unfinished(line: bytes, num_before: int) -> bool:
@@ -368,16 +426,19 @@ def _is_unfinished(line: bytes, num_before: int) -> bool:
     return bool(num_before) or line[: len(_OPENING)] == _OPENING[: len(line)]
 
 
-def _add(path: Path, found: Verified, totals: dict[str, int], line: bytes) -> None:
+def _add(path: Path, number: int, found: Verified, totals: dict[str, int], line: bytes) -> None:
     """Count one more line, if it is as written and follows the one before."""
-    number = found.num_lines + 1
     entries = _entries(path, number, line)
     body, _, rest = line.rpartition(_HASH)
     digest = hashlib.sha256(body).hexdigest()
     if rest != digest.encode() + b'"}\n':
         raise NetworkError(f"{path}: line {number} was changed: its hash is not that of its text")
+    if number == 1 and not found.num_lines and "follows" in entries:
+        _go_on(path, found, totals, entries)
     if entries.get("previous") != found.last_hash:
-        before = f"line {number - 1}" if found.num_lines else "the beginning of a ledger"
+        before = f"line {number - 1}" if number > 1 else "the beginning of a ledger"
+        if number == 1 and found.num_lines:
+            before = "the last line of the file it follows"
         raise NetworkError(
             f"{path}: line {number} does not follow {before}: there a line was removed, inserted, "
             "moved or changed"
@@ -392,7 +453,19 @@ def _add(path: Path, found: Verified, totals: dict[str, int], line: bytes) -> No
             f"{path}: line {number} is no line of a ledger: it lacks something, or its running "
             "totals are not the sums"
         ) from None
-    found.num_lines, found.last_hash = number, digest
+    found.num_lines += 1
+    found.last_hash = digest
+    found.hashes.append(digest)
+
+
+def _go_on(path: Path, found: Verified, totals: dict[str, int], entries: Mapping[str, Any]) -> None:
+    """Take over what a first line says of files that are not read here."""
+    lines, so_far = entries.get("lines"), entries.get("bytes_so_far")
+    if type(lines) is not int or not isinstance(so_far, dict):
+        raise NetworkError(f"{path}: line 1 is no line of a ledger: it lacks something")
+    found.follows, found.last_hash = str(entries["follows"]), str(entries.get("previous"))
+    found.num_lines, found.so_far = lines, so_far
+    totals |= so_far
 
 
 def _entries(path: Path, number: int, line: bytes) -> dict[str, Any]:

@@ -15,14 +15,17 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
 from dovetail.errors import ConfigError, MessageError, NetworkError, PartyError
+from dovetail.network.checkpoint import Save, Saved
 from dovetail.network.control import Failed
 from dovetail.network.engine import Engine, Replies
 from dovetail.network.frames import printable
+from dovetail.network.heads import Heads
+from dovetail.network.identity import Identity
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.link import Link, Request
 from dovetail.network.messages import MAX_MESSAGE_BYTES, Data, Message, Precision, decode, encode
@@ -41,6 +44,7 @@ class Lines:
         driver: the driver's.
         max_message_bytes: the largest answer.
         ledger: where it is written down what leaves the driver; None writes nothing.
+        identity: signs the heads of the ledger, and checks those of parties'; None: no certificate.
 
     Attributes:
         links: party -> its line.
@@ -53,8 +57,10 @@ class Lines:
         driver: str,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         ledger: LedgerFile | None = None,
+        identity: Identity | None = None,
     ) -> None:
         self.driver = driver
+        self.heads = None if ledger is None else Heads(ledger, identity)
         self.ledger = ledger
         self.max_message_bytes = max_message_bytes
         self.sequences = itertools.count(time.time_ns())
@@ -163,6 +169,7 @@ class _LinesEngine(Engine):
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         sent: dict[str, Request | PartyError] = {}
         encoded: dict[int, tuple[int, Data]] = {}  # the same message to several is encoded once
+        requests = self._with_head(requests)
         for name, message in requests.items():
             if name not in self._parties:
                 cause = f"no such party; there are {list(self._parties)}"
@@ -194,6 +201,20 @@ class _LinesEngine(Engine):
             sent[name] = request
         return _Sent(self, sent, reply)
 
+    def _with_head(self, requests: Mapping[str, Message]) -> Mapping[str, Message]:
+        """The same; where parties are asked to save, with the head of the driver's ledger."""
+        heads = self._lines.heads
+        if heads is None or not any(isinstance(each, Save) for each in requests.values()):
+            return requests
+        with self._lines.recording:
+            head = heads.own()
+        told = {
+            id(each): replace(each, head=head)
+            for each in requests.values()
+            if isinstance(each, Save)
+        }
+        return {name: told.get(id(each), each) for name, each in requests.items()}
+
     def _record(self, party: str, message: Message, sequence: int) -> None:
         """Write down what is about to leave the driver; what cannot be is not sent."""
         with self._lines.recording:
@@ -218,6 +239,12 @@ class _LinesEngine(Engine):
         if isinstance(answer, Failed):
             raise PartyError(party, printable(answer.cause))
         assert isinstance(answer, reply)
+        heads, head = self._lines.heads, getattr(answer, "head", "")
+        if heads is not None and reply is Saved:
+            try:
+                heads.keep(party, head)
+            except MessageError as error:
+                raise PartyError(party, printable(str(error))) from None
         self.ledger.record(party, self.driver, answer, opened.header.precision)
         return answer
 

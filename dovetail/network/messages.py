@@ -6,7 +6,7 @@ A message's bytes are one safetensors file, which other tools can open:
     header        JSON: per tensor its dtype, shape and place; "__metadata__" (below)
     tensors       one after the other, without gaps
 
-    __metadata__  protocol   "1"
+    __metadata__  protocol   "2"
                   type       "<file>.<class>", for example "apfed.Codes"
                   run        which run it belongs to
                   sequence   the sender's number of it
@@ -53,7 +53,7 @@ from torch import Tensor
 
 from dovetail.errors import MessageError
 
-PROTOCOL = "1"
+PROTOCOL = "2"
 
 #: The largest message that is read unless the caller says otherwise.
 MAX_MESSAGE_BYTES = 2**30

@@ -37,6 +37,7 @@ from dovetail.network.frames import (
     options,
     printable,
 )
+from dovetail.network.identity import Certified
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.lines import Lines
 from dovetail.network.link import Connection, Link
@@ -82,7 +83,13 @@ class Stream(Lines):
         silence_s: float = 6.0,
         ledger: LedgerFile | None = None,
     ) -> None:
-        super().__init__(parties, driver=driver, max_message_bytes=max_message_bytes, ledger=ledger)
+        super().__init__(
+            parties,
+            driver=driver,
+            max_message_bytes=max_message_bytes,
+            ledger=ledger,
+            identity=Certified(credentials),
+        )
         self._closed = False
         self._hello = Hello(secrets.token_hex(8)).encode()
         self._threads = _Threads()

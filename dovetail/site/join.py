@@ -67,7 +67,8 @@ def run_join(
         _signals() as signalled,
     ):
         refusals = Refusals(kept.path / "refusals.jsonl", teller.say)
-        runs = Runs(site, kept.path, refusals, teller, device, Certified(credentials))
+        identity = Certified(credentials)
+        runs = Runs(site, kept.path, refusals, teller, device, identity)
         host = Host(
             site.name,
             runs.open,
@@ -75,6 +76,7 @@ def run_join(
             on_refusal=refusals.record,
             ledger=ledger,
             max_bytes=site.policy.section.max_message_bytes,
+            identity=identity,
         )
         for line in describe(site, driver, address, kept.path):
             teller.line(line)

@@ -91,7 +91,7 @@ def packed(
     """Bytes with any JSON at all where a message has its fields."""
     text = fields if isinstance(fields, str) else json.dumps(fields)
     header = {
-        "protocol": "1",
+        "protocol": "2",
         "type": kind,
         "run": "",
         "sequence": "0",
@@ -102,7 +102,7 @@ def packed(
 
 
 METADATA = {
-    "protocol": "1",
+    "protocol": "2",
     "type": "test_messages.Nothing",
     "run": "",
     "sequence": "0",
@@ -192,9 +192,9 @@ def test_a_number_that_is_not_finite_is_not_sent(share: float) -> None:
 
 
 def test_a_message_of_another_protocol_is_refused() -> None:
-    for protocol in ("0", "2", "11", ""):
+    for protocol in ("0", "1", "11", ""):
         data = safetensors.torch.save({}, metadata={"protocol": protocol})
-        with pytest.raises(MessageError, match=f"protocol 1, got '{protocol}'; install the same"):
+        with pytest.raises(MessageError, match=f"protocol 2, got '{protocol}'; install the same"):
             decode(data, (Nothing,))
 
 
@@ -343,14 +343,14 @@ def test_metadata_that_cannot_be_is_refused(changed: dict[str, str], words: str)
 
 def test_a_header_comes_back_without_the_tensors() -> None:
     data = encode(everything(), run="out/bank 3", sequence=MAX_SEQUENCE, precision="int8")
-    header = Header("1", "test_messages.Everything", "out/bank 3", MAX_SEQUENCE, "int8")
+    header = Header("2", "test_messages.Everything", "out/bank 3", MAX_SEQUENCE, "int8")
     assert read_header(data) == header
     length = 8 + int.from_bytes(data[:8], "little")
     assert read_header(data[:length]) == header
     with pytest.raises(MessageError, match="the header is cut off"):
         read_header(data[: length - 1])
-    with pytest.raises(MessageError, match="expected a message of protocol 1, got '2'"):
-        read_header(with_metadata(protocol="2"))
+    with pytest.raises(MessageError, match="expected a message of protocol 2, got '1'"):
+        read_header(with_metadata(protocol="1"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,254 @@
+"""Heads of ledgers, exchanged: who rewrites its book is found out by what others hold of it.
+
+The chain of a ledger shows every change but two: lines cut off at its end, and a file written anew
+as a whole. So at each save of a run driver and party tell each other the hash of their ledger's
+last line, signed with their certificates' keys where they have one, and each keeps what it is told:
+
+    STEM.site/heads/PARTY.jsonl   heads of that party's ledger: ``of``, ``lines``, ``hash``,
+                                  ``time``, ``proof`` (hex; "" where it has no certificate)
+
+A head that is no hash of the party's ledger proves that the ledger is not the one it was, and the
+signature that this party said so itself (``compare``). At most one head a minute is kept of each
+party, beside the newest: all lines before it are in its hash.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+
+from dovetail.errors import ConfigError, MessageError, NetworkError
+from dovetail.network.certificates import certificate_name, make_folder
+from dovetail.network.identity import Identity, check_proof
+from dovetail.network.ledger import LedgerFile, Verified, verify
+from dovetail.network.patience import patiently
+
+#: Seconds from one head of a party that is kept for good to the next.
+APART_S = 60.0
+
+#: The longest head on the wire: numbers, a hash and a proof in hexadecimal.
+_MAX_HEAD = 20_000
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Head:
+    """Where one party's ledger stood."""
+
+    of: str
+    lines: int
+    hash: str
+    time: str
+    proof: str = ""
+
+    def statement(self) -> bytes:
+        """What is signed."""
+        told = json.dumps([self.of, self.lines, self.hash, self.time])
+        return b"dovetail ledger head 1\n" + told.encode()
+
+    def check(self, identity: Identity) -> None:
+        """Refuse a head that its party has not signed.
+
+        Raises:
+            MessageError: why it is not believed.
+        """
+        identity.check(self.of, self.statement(), bytes.fromhex(self.proof))
+
+
+class Heads:
+    """This party's end of the exchange.
+
+    Args:
+        ledger: its own; those of others are kept beside it.
+        identity: signs its heads and checks the others'; None: it has no certificate.
+    """
+
+    def __init__(self, ledger: LedgerFile, identity: Identity | None = None) -> None:
+        self._ledger = ledger
+        self._identity = identity
+        self._kept: dict[str, float] = {}  # party -> when a head was last kept for good
+
+    def own(self) -> str:
+        """The head of its own ledger as it is now, to go with a message."""
+        head = Head(
+            self._ledger.party,
+            self._ledger.num_lines,
+            self._ledger.last_hash,
+            datetime.now(UTC).isoformat(timespec="seconds"),
+        )
+        proof = "" if self._identity is None else self._identity.sign(head.statement()).hex()
+        return json.dumps([head.lines, head.hash, head.time, proof])
+
+    def keep(self, party: str, told: str) -> None:
+        """Keep what another has told.
+
+        Raises:
+            MessageError: no head, or not signed as it must be.
+        """
+        if not told:
+            return  # it keeps no ledger
+        head = _read(party, told)
+        if self._identity is not None:
+            head.check(self._identity)
+        now = time.monotonic()
+        path = self._ledger.path.parent / "heads" / f"{certificate_name(party)}.jsonl"
+        for_good = now - self._kept.get(party, -APART_S) >= APART_S
+        try:
+            patiently(lambda: _write(path, head, for_good=for_good))
+        except OSError as error:  # a head less is no reason not to train
+            _log.warning("the head of %s is not kept: %s", party, error)
+            return
+        if for_good:
+            self._kept[party] = now
+
+
+def _read(party: str, told: str) -> Head:
+    try:
+        if len(told) > _MAX_HEAD:
+            raise ValueError("too long")
+        lines, digest, when, proof = json.loads(told)
+        if not (type(lines) is int and len(digest) == 64 and len(when) < 40):
+            raise ValueError("no head")
+        bytes.fromhex(digest + proof)
+        return Head(party, lines, digest, when, proof)
+    except (ValueError, TypeError, RecursionError):
+        raise MessageError(
+            f"what party {party!r} tells of its ledger is no head; it must run the same version "
+            "of dovetail"
+        ) from None
+
+
+def _write(path: Path, head: Head, *, for_good: bool) -> None:
+    """Append it, or put it in the place of the last, which was not to stay."""
+    make_folder(path.parent)
+    fields = {**vars(head), "stays": for_good}
+    older = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    if older and not json.loads(older[-1]).get("stays", True):
+        older.pop()
+    fresh = path.with_name(f".{path.name}.new")
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(b"".join([*older, json.dumps(fields).encode() + b"\n"]))
+    os.replace(fresh, path)
+
+
+# --- Two books, compared --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What one party holds of another's ledger.
+
+    Attributes:
+        holder: who holds the heads.
+        of: whose ledger it is.
+        heads: how many.
+        signed: how many of them are signed.
+        lines: up to which line of the ledger they reach.
+        after: how many lines stand behind it, which no head covers.
+        why: what is wrong; "" where every head is in the ledger.
+    """
+
+    holder: str
+    of: str
+    heads: int = 0
+    signed: int = 0
+    lines: int = 0
+    after: int = 0
+    why: str = ""
+
+
+def compare(
+    one: Path, other: Path, *, authorities: Sequence[x509.Certificate] = ()
+) -> tuple[Verified, Verified, list[Compared]]:
+    """Each ledger against the heads that the other's party holds of it.
+
+    Args:
+        one: a party's ledger, or its folder.
+        other: another's.
+        authorities: who must have issued the certificates that heads are signed with; without any,
+            signatures are checked against the certificates that come with them.
+
+    Raises:
+        NetworkError: a ledger that is broken by itself, or both of one party.
+    """
+    paths = [path / "ledger.jsonl" if path.is_dir() else path for path in (one, other)]
+    first, second = (verify(path) for path in paths)
+    if first.party == second.party:
+        raise NetworkError(
+            f"{paths[0]} and {paths[1]} are both of party {first.party!r}; name the ledgers of two "
+            "parties that have worked together"
+        )
+    found = [
+        _compared(first, second.party, paths[1], authorities),
+        _compared(second, first.party, paths[0], authorities),
+    ]
+    return first, second, found
+
+
+def _compared(
+    ledger: Verified, holder: str, beside: Path, authorities: Sequence[x509.Certificate]
+) -> Compared:
+    path = beside.parent / "heads" / f"{_file_name(ledger.party)}.jsonl"
+    places = {digest: number for number, digest in enumerate(ledger.hashes, start=1)}
+    num_heads, signed, reached = 0, 0, 0
+    for head in _heads(path, ledger.party):
+        num_heads += 1
+        if head.proof:
+            try:
+                proof = bytes.fromhex(head.proof)
+                check_proof(head.of, head.statement(), proof, authorities, at=None)
+            except (MessageError, ValueError) as error:
+                return Compared(holder, ledger.party, num_heads, signed, reached, 0, str(error))
+            signed += 1
+        if head.hash not in places:
+            how = "signed" if head.proof else "told"
+            return Compared(
+                holder,
+                ledger.party,
+                num_heads,
+                signed,
+                reached,
+                0,
+                f"the ledger of {ledger.party!r} is not the one it was on {head.time}: {holder!r} "
+                f"holds the head that {ledger.party!r} {how} of line {head.lines:,}, "
+                f"{head.hash[:16]}..., and no line has it; the ledger was written anew, or lines "
+                "are missing at its end",
+            )
+        reached = max(reached, places[head.hash])
+    return Compared(holder, ledger.party, num_heads, signed, reached, len(ledger.hashes) - reached)
+
+
+def _file_name(party: str) -> str:
+    try:
+        return certificate_name(party)
+    except ConfigError:
+        return ""  # of no party that is known over a network
+
+
+def _heads(path: Path, party: str) -> Iterator[Head]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError) as error:
+        raise NetworkError(f"{path}: cannot be read ({error})") from None
+    for number, line in enumerate(lines, start=1):
+        try:
+            fields: dict[str, Any] = json.loads(line)
+            fields.pop("stays", None)
+            head = Head(**fields)
+            if head.of != party:
+                raise ValueError("of another")
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            raise NetworkError(f"{path}: line {number} is no head of {party!r}'s ledger") from None
+        yield head

@@ -1,0 +1,64 @@
+"""Who may submit jobs to an NVFlare federation tries to reach what is another's at its server."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dovetail.cli.flare import write_job
+from dovetail.errors import ConfigError
+from dovetail.experiment.runfile import check_run
+from dovetail.site.engines import FlareSection
+
+pytestmark = pytest.mark.filterwarnings("default")  # NVFlare's own
+
+ANNA, MALLORY = "anna@bank.example.org, bank", "mallory@shop.example.org, shop"
+
+JOB = {
+    "method": "apfed",
+    "test": 0.25,
+    "engine": {"kind": "flare", "partners": ["shop"]},
+    "track": {"to": ["mlflow"], "uri": "/srv/bank/anywhere", "experiment": "mine"},
+}
+
+
+@pytest.fixture
+def flarejob() -> Any:
+    """A server's side of a job."""
+    pytest.importorskip("nvflare")
+    return importlib.import_module("dovetail.experiment.flarejob")
+
+
+def test_a_job_does_not_go_on_with_the_run_of_another_person(flarejob: Any, tmp_path: Path) -> None:
+    kept = tmp_path / "runs" / "anna-s-job"
+    flarejob.own_run(kept, ANNA, resume="")
+    kept.mkdir(parents=True)
+    flarejob.own_run(kept, ANNA, resume="anna-s-job")
+    with pytest.raises(ConfigError, match="the run of job 'anna-s-job' was not submitted by 'mal"):
+        flarejob.own_run(kept, MALLORY, resume="anna-s-job")
+    # Nor with one whose owner nobody has written down.
+    with pytest.raises(ConfigError, match="was not submitted by 'mallory"):
+        flarejob.own_run(tmp_path / "runs" / "older", MALLORY, resume="older")
+
+
+@pytest.mark.parametrize("method", ["apfed", "chfl"])
+def test_a_job_says_nowhere_where_the_server_writes(
+    flarejob: Any, tmp_path: Path, method: str
+) -> None:
+    """Neither a job as the command writes it, nor one whose run file was written by hand."""
+    values = {**JOB, "method": method}
+    if method == "chfl":
+        del values["test"]
+    run = check_run(values, where="run.toml")
+    assert run.track.uri == "/srv/bank/anywhere"
+    write_job(run, tmp_path / "job")
+    text = (tmp_path / "job" / "app_server" / "config" / "run.toml").read_text()
+    assert "track" not in tomllib.loads(text)
+
+    assert isinstance(run.engine, FlareSection)
+    own = flarejob._own(run, flarejob.SiteSection(party="bank.toml"))
+    assert (own.track.to, own.track.uri) == ((), None)
