@@ -7,11 +7,10 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dovetail.cli.main import main
-from dovetail.experiment import Round, model_of
-from dovetail.methods import METHODS, OwnMethod
+from dovetail.methods import METHODS, Driver, OwnMethod, Party, Round, answers, pooled
 from dovetail.methods.section import Section
 from dovetail.models import ColumnsSpec, RandomStream
-from dovetail.network import InProcess, Message
+from dovetail.network import Message
 
 
 class Settings(Section):  # [fedsgd] of a run file
@@ -21,7 +20,13 @@ class Settings(Section):  # [fedsgd] of a run file
 
 
 @dataclass(frozen=True, eq=False)
-class Weights(Message):  # coordinator -> party
+class Begin(Message):  # coordinator -> party
+    widths: tuple[int, ...]
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Weights(Message):  # coordinator -> party; and back, those that all begin with
     weights_P: torch.Tensor
 
 
@@ -31,47 +36,74 @@ class Gradient(Message):  # party -> coordinator
     num_rows: int
 
 
-class Member:  # a party: its rows stay in here
-    accepts = (Weights,)
+@dataclass(frozen=True, eq=False)
+class Finish(Weights):  # coordinator -> party: the last weights
+    pass
 
-    def __init__(self, x_NF, labels_N, net):
-        self.x_NF, self.labels_N, self.net = x_NF, labels_N, net
 
-    def handle(self, message):
+class Member(Party):  # a party: its rows stay in here
+    saved = ("net",)
+
+    def __init__(self, home):
+        self.home, self.x_NF = home, home.x_NF[:, : home.common]
+
+    @answers
+    def begin(self, ask: Begin):
+        places, outputs = tuple(range(self.home.common)), self.home.task.num_outputs
+        self.spec = ColumnsSpec(places, (), ask.widths, outputs)
+        with RandomStream(ask.seed, "fedsgd"):
+            self.net = self.spec.build()
+        return Weights(parameters_to_vector(self.net.parameters()).detach())
+
+    @answers
+    def gradient(self, ask: Weights):
         weights = list(self.net.parameters())
-        vector_to_parameters(message.weights_P, weights)
-        loss = cross_entropy(self.net(self.x_NF), self.labels_N, reduction="sum")
-        gradient_P = parameters_to_vector(torch.autograd.grad(loss, weights))
-        return Gradient(gradient_P, len(self.x_NF))
+        vector_to_parameters(ask.weights_P, weights)
+        loss = cross_entropy(self.net(self.x_NF), self.home.labels_N, reduction="sum")
+        return Gradient(parameters_to_vector(torch.autograd.grad(loss, weights)), len(self.x_NF))
+
+    @answers
+    def finish(self, ask: Finish):
+        vector_to_parameters(ask.weights_P, self.net.parameters())
+        return ask
+
+    def model(self):
+        return self.home.model(self.net, self.spec)
 
 
-def step(net, engine, learning_rate):  # the coordinator's part of a round
-    weights_P = parameters_to_vector(net.parameters()).detach()
-    replies = engine.ask(dict.fromkeys(engine.parties, Weights(weights_P)), Gradient).or_raise()
-    mean_P = sum(r.gradient_P for r in replies.values()) / sum(r.num_rows for r in replies.values())
-    vector_to_parameters(weights_P - learning_rate * mean_P, net.parameters())
+class Server(Driver):  # the coordinator
+    saved = ("weights_P",)
+    weights_P = None
+
+    def __init__(self, settings, seed):
+        self.settings, self.seed, self.num_rounds = settings, seed, settings.rounds
+
+    def begin(self, network):
+        told = Begin(self.settings.widths, self.seed)
+        first, *_ = self.ask(network, told, Weights).values()
+        self.weights_P = first.weights_P
+
+    def round(self, number, network):
+        replies = self.ask(network, Weights(self.weights_P), Gradient).values()
+        mean_P = sum(reply.gradient_P for reply in replies) / sum(r.num_rows for r in replies)
+        self.weights_P = self.weights_P - self.settings.learning_rate * mean_P
+        return Round(told={"gradient": float(mean_P.norm())})
+
+    def finish(self, network):
+        self.ask(network, Finish(self.weights_P), Finish)
 
 
 class FedSgd(OwnMethod):  # what `dovetail` has to know
     name = "fedsgd"
     stages = {"fedsgd": "FedSGD, predicts alone", "pooled-sgd": "SGD, all rows in one place"}
     partitions = ("common-unique",)
-    Settings = Settings
+    Settings, Side = Settings, Member
 
-    def rounds(self, stage, data, settings, seed):
-        places = tuple(range(len(data.common_features)))  # of each party's features the first
-        spec = ColumnsSpec(places, (), settings.widths, data.task.num_outputs)
-        with RandomStream(seed, "fedsgd"):
-            net = spec.build()
-        rows = {p.name: (p.joined()[:, places], p.labels) for p in data.train.parties.values()}
-        if stage == "pooled-sgd":
-            rows = {"pooled": [torch.cat(parts) for parts in zip(*rows.values(), strict=True)]}
-        members = {name: Member(*held, spec.build()) for name, held in rows.items()}
-        engine = InProcess(members, driver="coordinator")
-        models = {name: model_of(data, name, net, spec) for name in data.train.parties}
-        for number in range(1, settings.rounds + 1):
-            step(net, engine, settings.learning_rate)
-            yield Round(number, settings.rounds, models, engine.ledger)
+    def driver(self, stage, settings, seed):
+        return Server(settings, seed)
+
+    def homes(self, stage, homes):
+        return pooled(homes) if stage == "pooled-sgd" else homes
 
 
 if __name__ == "__main__":  # python own_method.py train run.toml

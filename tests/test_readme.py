@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dovetail.experiment.runfile import check_run
 from dovetail.methods.validation import validate
-from dovetail.site.partyfile import PartyFile
+from dovetail.site.partyfile import party_file
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,7 +31,7 @@ def test_the_files_of_the_bank_and_the_shop_are_what_they_are_called() -> None:
     files = dict(re.findall(r"cat > (\S+) <<'END'\n(.*?)^END$", page, re.DOTALL | re.MULTILINE))
     assert files.keys() == {"bank.toml", "run.toml", "shop.toml"}
     for name in ("bank", "shop"):
-        party = validate(PartyFile, tomllib.loads(files[f"{name}.toml"]), where="README.md")
+        party = validate(party_file(), tomllib.loads(files[f"{name}.toml"]), where="README.md")
         assert party.party.name == name
     run = check_run(tomllib.loads(files["run.toml"]), where="README.md")
     assert run.engine.kind == "stream"

@@ -12,16 +12,23 @@ from dovetail.methods.base import Method, Run
 from dovetail.methods.chfl.wiring import Chfl
 from dovetail.methods.fedoptimus.wiring import FedOptimus
 from dovetail.methods.hyfem.wiring import Hyfem
-from dovetail.methods.own import OwnMethod, installed
+from dovetail.methods.loop import Driver, Party, Round, answers
+from dovetail.methods.own import Home, OwnMethod, installed, pooled
 
 __all__ = [
     "METHODS",
+    "Driver",
+    "Home",
     "Method",
     "OwnMethod",
+    "Party",
+    "Round",
+    "answers",
     "check",
     "coordinated",
     "every",
     "method_of",
+    "pooled",
     "stages",
     "title",
 ]

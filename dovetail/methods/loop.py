@@ -20,7 +20,7 @@ from dovetail.models import Model
 from dovetail.network import Checkpoint, Engine, Message, State
 from dovetail.network.checkpoint import Stateful
 
-D = TypeVar("D", bound=Stateful)
+M = TypeVar("M", bound=Message)
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Message])
 
@@ -56,9 +56,9 @@ class Party:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         handlers = dict(cls._handlers)
-        for name, value in vars(cls).items():
+        for name, value in list(vars(cls).items()):
             if getattr(value, "__dict__", {}).get("answers"):
-                hints = {key: kind for key, kind in get_type_hints(value).items()}
+                hints = get_type_hints(value)
                 hints.pop("return", None)
                 (kind,) = hints.values()
                 handlers[kind] = name
@@ -162,6 +162,14 @@ class Driver:
 
     saved: ClassVar[tuple[str, ...]] = ()
     num_rounds: int
+
+    def ask(self, network: Engine, message: Message, reply: type[M]) -> Mapping[str, M]:
+        """Every party's answer to one message.
+
+        Raises:
+            PartyError: one did not answer.
+        """
+        return network.ask(dict.fromkeys(network.parties, message), reply).or_raise()
 
     def begin(self, network: Engine) -> None:
         """Open the run with every party."""

@@ -47,6 +47,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from dovetail import methods
 from dovetail.alignment import Responder, psi, relay
 from dovetail.alignment.stored import (
     StoredRows,
@@ -57,7 +58,6 @@ from dovetail.alignment.stored import (
     save_rows,
 )
 from dovetail.errors import AlignmentError, CheckpointError, ConfigError, MessageError
-from dovetail.methods import METHODS
 from dovetail.methods.base import Asked, Maker
 from dovetail.methods.party import Site
 from dovetail.methods.section import check_run_id
@@ -71,7 +71,7 @@ from dovetail.network.identity import Identity
 from dovetail.network.patience import patiently
 from dovetail.privacy import SecretSums
 from dovetail.site.budget import BudgetError, Budgets
-from dovetail.site.partyfile import ALGORITHMS
+from dovetail.site.partyfile import algorithms
 from dovetail.site.teller import Activity, Teller
 
 #: Stands for a run id's slashes in the name of its folder; no run's id has one.
@@ -397,10 +397,10 @@ class Runs:
         # takes depends on the table.
         self._responder = site.responder() if "align" in policies else None
         self._limits = site.limits(home / "alignments.json", teller.say)
-        allowed = [prefix for prefix, each in ALGORITHMS.items() if each.policy in policies]
+        allowed = [prefix for prefix, each in algorithms().items() if each.policy in policies]
         self._asked_rows: dict[tuple[str, str], Tensor] = {}  # (driver, run): of predictions
         self._makers: dict[str, Maker] = {}
-        for method in METHODS.values():
+        for method in methods.every().values():
             self._makers |= method.members(site, allowed)
 
     def open(self, run: str, algorithm: str, driver: str) -> Party:
@@ -417,13 +417,13 @@ class Runs:
         def refuse(message: Message, why: str) -> None:
             self._refusals.record(driver, message.wire_name(), run, why)
 
-        max_rows, vectors = self._site.policy.section.max_rows, ALGORITHMS[algorithm].weights
+        max_rows, vectors = self._site.policy.section.max_rows, algorithms()[algorithm].weights
         return Watched(party, activity, max_rows, refuse, vectors=vectors)
 
     def _open(self, run: str, algorithm: str, driver: str) -> Party:
-        if algorithm not in ALGORITHMS:
+        if algorithm not in algorithms():
             raise ConfigError(f"refuses {algorithm[:100]!r}: no such algorithm is known here")
-        self._site.policy.check(ALGORITHMS[algorithm].policy, driver)
+        self._site.policy.check(algorithms()[algorithm].policy, driver)
         if algorithm == "psi":
             assert self._responder is not None
             keep = self._hold if is_predicting(run) else self._keep
@@ -461,7 +461,7 @@ class Runs:
             self._budgets.make_disk(driver, states, num_bytes)
 
         keeper = Keeper(made(), folder, allow=allow)
-        if not ALGORITHMS[algorithm].goes_on:
+        if not algorithms()[algorithm].goes_on:
             return keeper
         try:
             step = keeper.resume_latest()

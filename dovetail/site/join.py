@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from dovetail import methods
 from dovetail.errors import ConfigError
-from dovetail.methods import METHODS
 from dovetail.methods.party import Site
 from dovetail.methods.section import ADDRESS
 from dovetail.models.devices import device as device_of
@@ -30,7 +30,7 @@ from dovetail.site.home import (
     logged,
     threads_end,
 )
-from dovetail.site.partyfile import ALGORITHMS, open_site
+from dovetail.site.partyfile import algorithms, open_site
 from dovetail.site.teller import Teller
 
 #: Seconds until a signal is noticed, and from one look of the status line to the next.
@@ -125,14 +125,14 @@ def describe(site: Site, driver: str, address: str, home: Path) -> Iterator[str]
     columns = f", {num_columns} columns" if num_columns else ""
     yield f"{site.name!r} joins {driver!r} at {address}"
     yield f"  table      {site.table.num_rows:,} rows{columns}"
-    known = {each.policy for each in ALGORITHMS.values()}
+    known = {each.policy for each in algorithms().values()}
     agreed = [name for name in policy.algorithms if name in known]
     yield f"  agrees to  {', '.join(agreed) or 'nothing'}"
     if "align" in agreed:
         least = f", with sets of {policy.min_ids:,} ids or more" if policy.min_ids else ""
         most = f"{policy.max_alignments:,} times and with {site.max_ids:,} ids in all a day"
         yield f"  aligns by  {' or '.join(policy.align_modes) or 'no mode'}{least}, {most}"
-    for method in METHODS.values():
+    for method in methods.every().values():
         for line in method.describe(site, agreed):
             yield f"  {line}"
     if policy.messages is not None:

@@ -17,16 +17,18 @@ from dovetail.methods.party import Algorithm, PartySection, Policy, PolicySectio
 from dovetail.methods.section import Section
 from dovetail.methods.validation import read_toml, validate
 
-#: The part of a message's wire name before the dot -> the algorithm.
-ALGORITHMS: Mapping[str, Algorithm] = {
-    "psi": algorithm("align", Responder.accepts),
-    **{
-        prefix: each
-        for method in methods.METHODS.values()
-        for prefix, each in method.algorithms.items()
-    },
-    "relay": algorithm("align", (*relay.Responder.accepts, *relay.Initiator.accepts[1:])),
-}
+
+def algorithms() -> Mapping[str, Algorithm]:
+    """The part of a message's wire name before the dot -> the algorithm."""
+    return {
+        "psi": algorithm("align", Responder.accepts),
+        **{
+            prefix: each
+            for method in methods.every().values()
+            for prefix, each in method.algorithms.items()
+        },
+        "relay": algorithm("align", (*relay.Responder.accepts, *relay.Initiator.accepts[1:])),
+    }
 
 
 class _PartyFile(Section):
@@ -37,7 +39,7 @@ class _PartyFile(Section):
 
     @model_validator(mode="after")
     def _known_messages(self) -> _PartyFile:
-        known = [name for each in ALGORITHMS.values() for name in each.messages]
+        known = [name for each in algorithms().values() for name in each.messages]
         for name in self.policy.messages or ():
             if name not in known:
                 raise ValueError(
@@ -46,17 +48,14 @@ class _PartyFile(Section):
         return self
 
 
-def _with_sections() -> type[_PartyFile]:
+def party_file() -> type[_PartyFile]:
     """The party file with a section for each method that has settings at a party."""
     sections: dict[str, Any] = {
         name: (method.HomeSettings, method.HomeSettings())
-        for name, method in methods.METHODS.items()
+        for name, method in methods.every().items()
         if method.HomeSettings is not None
     }
     return create_model("PartyFile", __base__=_PartyFile, **sections)
-
-
-PartyFile = _with_sections()
 
 
 def open_sites(paths: tuple[Path, ...]) -> dict[str, Site]:
@@ -88,15 +87,15 @@ def open_site(path: Path) -> Site:
     values = read_toml(path)
     if "party" not in values:
         raise ConfigError(f"{path} is no party file: it has no [party] table")
-    file = validate(PartyFile, values, where=str(path))
+    file: Any = validate(party_file(), values, where=str(path))
     sections = {
         name: getattr(file, name)
-        for name, method in methods.METHODS.items()
+        for name, method in methods.every().items()
         if method.HomeSettings is not None
     }
     for name, section in sections.items():
         try:
-            methods.METHODS[name].check_home(section)
+            methods.every()[name].check_home(section)
         except ConfigError as error:
             raise ConfigError(f"{path}, [{name}]: {error}") from None
     party = file.party
@@ -110,7 +109,7 @@ def open_site(path: Path) -> Site:
         query=party.query,
         folder=path.parent,  # paths are relative to the party file
     )
-    return Site(path, party, Policy(file.policy, ALGORITHMS), sections, table)
+    return Site(path, party, Policy(file.policy, algorithms()), sections, table)
 
 
 def fingerprints(paths: tuple[Path, ...]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from rich.text import Text
 from dovetail.network.dialling import Event
 from dovetail.network.frames import printable
 from dovetail.network.host import MAX_RUNS
-from dovetail.site.partyfile import ALGORITHMS
+from dovetail.site.partyfile import algorithms
 
 #: Seconds from one report of runs to the next.
 REPORT_S = 30.0
@@ -94,7 +94,7 @@ class Teller:
             self._runs[run, algorithm] = activity
             while len(self._runs) > MAX_RUNS:
                 del self._runs[next(iter(self._runs))]
-        self.say(f"run {run} ({ALGORITHMS[algorithm].policy}) begins")
+        self.say(f"run {run} ({algorithms()[algorithm].policy}) begins")
         return activity
 
     def tick(self) -> None:

@@ -35,7 +35,7 @@ from dovetail.network.ledger import verify
 from dovetail.network.stream import Stream
 from dovetail.site.home import Home, Refusals, Runs
 from dovetail.site.join import describe
-from dovetail.site.partyfile import PartyFile, PolicySection, Site, open_site
+from dovetail.site.partyfile import PolicySection, Site, open_site, party_file
 from dovetail.site.teller import Teller
 
 BANK_IDS = np.array([f"P-{number:02d}" for number in range(40)])
@@ -439,7 +439,7 @@ def test_alignments_follow_the_policy(joined: Any) -> None:
 def test_no_message_has_a_field_that_the_party_file_has() -> None:
     """A driver cannot set a party's network, loss, rate or data: it has no words for them."""
     own = {*PassiveFields.model_fields, *PolicySection.model_fields}
-    for section in PartyFile.model_fields.values():
+    for section in party_file().model_fields.values():
         own |= set(section.annotation.model_fields)  # type: ignore[union-attr]
     assert {"encoder", "loss", "learning_rate", "table", "drivers", "min_ids"} <= own
     accepted = [

@@ -9,7 +9,7 @@ from dovetail.errors import ConfigError
 from dovetail.methods import apfed, chfl, hyfem
 from dovetail.network import Message
 from dovetail.site.home import Watched
-from dovetail.site.partyfile import ALGORITHMS
+from dovetail.site.partyfile import algorithms
 from dovetail.site.teller import Activity
 
 
@@ -28,7 +28,7 @@ def watched(algorithm: str, refused: list[str]) -> Watched:
         Activity(),
         30,
         lambda message, why: refused.append(f"{message.wire_name()} {why}"),
-        vectors=ALGORITHMS[algorithm].weights,
+        vectors=algorithms()[algorithm].weights,
     )
 
 
