@@ -46,8 +46,6 @@ from dovetail.models.randomness import derive_seed, generator
 
 ALONE = "alone"
 _MANY_LABELS = 3000
-#: So many standard errors above 0 leave little doubt.
-_CLEARLY = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +55,11 @@ class DistilConfig:
     Attributes:
         students: learners to choose from, by name.
         label_share: of a labelled row's target.
-        blend: whether the mean of student and own model is a candidate too.
-        gate: how many standard errors the gain on held-out rows must exceed 0 by.
-        slack: how many standard errors a student may fall behind the own model by where the
-            teacher is clearly above it: the gate's students learn from fewer rows and from one
-            fold's teacher, the one that is kept from all.
+        blend: whether the mean of student and own model is tried where the student does not pay.
+        gate: how many standard errors a student may fall behind the own model by on held-out rows.
+            Below 0 it has to be ahead. Of a hundred labels, rows cannot tell; and the gate's
+            students have a handicap: fewer rows, one fold's teacher, and a rival that was
+            chosen on these very rows.
         judge_rows: the students of the gate learn from at most so many rows without label.
         stop_share: of a student's rows, which end its training and choose its settings.
     """
@@ -69,8 +67,7 @@ class DistilConfig:
     students: tuple[str, ...] = tuple(LEARNERS)
     label_share: float = 0.5
     blend: bool = True
-    gate: float = 0.0
-    slack: float = 1.0
+    gate: float = 1.0
     judge_rows: int = 3000
     stop_share: float = 0.15
 
@@ -337,13 +334,13 @@ def distil(
     losses = {name: float(each.mean()) for name, each in row_losses_of.items()}
     gains = {name: _gain(row_losses_of[ALONE], each) for name, each in row_losses_of.items()}
     teacher_gain = _teacher_gain(owner, teacher, row_losses_of[ALONE], judged)
-    least = config.gate - (config.slack if teacher_gain > _CLEARLY else 0)
     best = chosen
-    pays = gains[chosen][0] > least * gains[chosen][1]
+    pays = gains[chosen][0] > -config.gate * gains[chosen][1]
     blend = f"{chosen}+{ALONE}"
     if not pays and config.blend:
+        # No handicap is left to allow for: half of it is the rival.
         best = blend
-        pays = gains[blend][0] > config.gate * gains[blend][1]
+        pays = gains[blend][0] > -min(config.gate, 0) * gains[blend][1]
     gain, error = gains[best]
     settings: dict[str, Any] = {
         "teacher": teacher.name,
