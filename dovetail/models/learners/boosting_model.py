@@ -19,6 +19,8 @@ from dovetail.errors import ModelError
 #: What ``decision_type`` says besides "missing goes left": a test on categories, or on missing
 #: values. No learner here grows such trees.
 _NOT_PLAIN = ~2
+#: Rows times trees that are followed at once: 8 MB an array.
+_MOST_PLACES = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +42,10 @@ class _Forest:
 
     def values(self, x_BF: Tensor) -> Tensor:
         """(B, T) float64 what each tree says."""
+        at_once = max(1, _MOST_PLACES // len(self.roots_T))
+        return torch.cat([self._values(part_BF) for part_BF in x_BF.split(at_once)])
+
+    def _values(self, x_BF: Tensor) -> Tensor:
         at_BT = self.roots_T.expand(len(x_BF), -1)
         while bool((at_BT >= 0).any()):
             node_BT = at_BT.clamp(min=0)
