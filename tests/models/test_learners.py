@@ -469,9 +469,9 @@ def boosted() -> tuple[Model, Fitted]:
         ("left_child=1 ", "left_child=0 ", "a node points outside its tree"),
         ("split_feature=", "split_feature=3", "a node asks for a feature beyond the 30"),
         ("leaf_value=", "leaf_value=1 2 ", "of leaf_value, expected"),
-        ("threshold=", "threshold=nan", "of threshold, expected|could not convert"),
+        ("threshold=", "threshold=nan", "no finite number|could not convert"),
         ("decision_type=2", "decision_type=1", "asks for a category"),
-        ("num_leaves=4", "num_leaves=0", "4 of leaf_value, expected 0"),
+        ("num_leaves=4", "num_leaves=0", "a tree without leaves"),
         ("num_leaves=", "leaves=", "trees cannot be read .'num_leaves'"),
     ],
 )

@@ -6,7 +6,8 @@ was tampered with ends its process. So nothing but training needs LightGBM.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -110,65 +111,63 @@ def _forest(text: str, num_features: int, num_scores: int) -> _Forest:
     _, *blocks = text.split("end of trees")[0].split("\nTree=")
     if not blocks or len(blocks) % num_scores:
         raise ValueError(f"{len(blocks)} trees for {num_scores} scores")
-    parts: dict[str, list[np.ndarray]] = {
-        name: [] for name in ("feature", "threshold", "left", "right", "leaves")
-    }
-    roots, num_nodes, num_leaves = [], 0, 0
-    for block in blocks:
-        # After the tree's number come lines "name=values".
-        fields = dict(line.split("=", 1) for line in block.splitlines()[1:] if line)
-        leaves = _numbers(fields, "leaf_value", int(fields["num_leaves"]))
-        splits = len(leaves) - 1
-        feature, threshold, left, right = np.zeros((4, 0))
-        if splits:
-            feature, threshold, kind, left, right = (
-                _numbers(fields, name, splits)
-                for name in (
-                    "split_feature",
-                    "threshold",
-                    "decision_type",
-                    "left_child",
-                    "right_child",
-                )
-            )
-            if (kind.astype(np.int64) & _NOT_PLAIN).any():
-                raise ValueError("a node asks for a category or a missing value")
-            if not ((feature >= 0) & (feature < num_features)).all():
-                raise ValueError(f"a node asks for a feature beyond the {num_features}")
-            for child in (left, right):
-                # A child is a later node or a leaf: every way down ends.
-                later = (child > np.arange(splits)) & (child < splits)
-                if not (later | ((child < 0) & (child >= -len(leaves)))).all():
-                    raise ValueError("a node points outside its tree")
-        roots.append(num_nodes if splits else -1 - num_leaves)
-        for name, values in (("left", left), ("right", right)):
-            parts[name].append(np.where(values < 0, values - num_leaves, values + num_nodes))
-        parts["feature"].append(feature)
-        parts["threshold"].append(threshold)
-        parts["leaves"].append(leaves)
-        num_nodes += splits
-        num_leaves += len(leaves)
-    # One node more, which no root leads to: trees without any node need one to look at.
-    joined = {name: np.append(np.concatenate(each), 0.0) for name, each in parts.items()}
+    # After the tree's number come lines "name=values".
+    trees = [
+        dict(line.split("=", 1) for line in block.splitlines()[1:] if line) for block in blocks
+    ]
+    leaves_T = np.array([int(tree["num_leaves"]) for tree in trees])
+    if leaves_T.min() < 1:
+        raise ValueError("a tree without leaves")
+    splits_T = leaves_T - 1
+    leaves = _numbers(trees, "leaf_value", leaves_T)
+    feature, threshold, kind, left, right = (
+        _numbers(trees, name, splits_T)
+        for name in ("split_feature", "threshold", "decision_type", "left_child", "right_child")
+    )
+    if (kind.astype(np.int64) & _NOT_PLAIN).any():
+        raise ValueError("a node asks for a category or a missing value")
+    if not ((feature >= 0) & (feature < num_features)).all():
+        raise ValueError(f"a node asks for a feature beyond the {num_features}")
+    first_node_T, first_leaf_T = splits_T.cumsum() - splits_T, leaves_T.cumsum() - leaves_T
+    first_node, first_leaf, splits = (
+        np.repeat(each_T, splits_T) for each_T in (first_node_T, first_leaf_T, splits_T)
+    )
+    places = np.arange(len(feature)) - first_node
+    children = []
+    for child in (left, right):
+        # A child is a later node or a leaf: every way down ends.
+        later = (child > places) & (child < splits)
+        if not (later | ((child < 0) & (child >= -1 - splits))).all():
+            raise ValueError("a node points outside its tree")
+        children.append(np.where(child < 0, child - first_leaf, child + first_node))
+
+    def tensor(values: np.ndarray) -> Tensor:
+        # One node more, which no root leads to: trees without any node need one to look at.
+        return torch.from_numpy(np.append(values, 0.0))
+
     return _Forest(
-        torch.tensor(roots),
-        torch.from_numpy(joined["feature"]).long(),
-        torch.from_numpy(joined["threshold"]),
-        torch.from_numpy(joined["left"]).long(),
-        torch.from_numpy(joined["right"]).long(),
-        torch.from_numpy(joined["leaves"]),
+        torch.from_numpy(np.where(splits_T > 0, first_node_T, -1 - first_leaf_T)),
+        tensor(feature).long(),
+        tensor(threshold),
+        tensor(children[0]).long(),
+        tensor(children[1]).long(),
+        tensor(leaves),
     )
 
 
-def _numbers(fields: Mapping[str, str], name: str, count: int) -> np.ndarray:
-    """(count,) finite float64, one or more.
+def _numbers(trees: Sequence[Mapping[str, str]], name: str, counts: np.ndarray) -> np.ndarray:
+    """Finite float64 of all trees, side by side.
 
     Raises:
-        ValueError, KeyError: another number of them.
+        ValueError, KeyError: a tree has another number of them.
     """
-    values = np.array(fields[name].split(), dtype=np.float64)
-    if len(values) != count or not count or not np.isfinite(values).all():
-        raise ValueError(f"a tree has {len(values)} of {name}, expected {count} numbers")
+    texts = [tree[name].split() if count else [] for tree, count in zip(trees, counts, strict=True)]
+    for text, count in zip(texts, counts, strict=True):
+        if len(text) != count:
+            raise ValueError(f"a tree has {len(text)} of {name}, expected {count} numbers")
+    values = np.array(list(itertools.chain.from_iterable(texts)), dtype=np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError(f"a tree has a {name} that is no finite number")
     return values
 
 
