@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -377,6 +378,56 @@ def test_a_partner_sends_outputs_and_learns_from_their_gradients_alone() -> None
             assert torch.equal(one, two)
     for one, two in zip(owner.top.parameters(), here.top.parameters(), strict=True):
         assert torch.equal(one, two)
+
+
+def test_training_that_is_resumed_is_training_that_was_not_stopped() -> None:
+    x, classes = cancer(90)
+    rows = rows_of(x, classes)
+    config = StackedConfig(widths=(6, 3), bins=4, max_steps=17, dropout=0.3)
+    columns = [x[:, :12], x[:, 12:]]
+
+    def sides() -> tuple[OwnerSide, list[PartySide]]:
+        owner = OwnerSide(rows, config, parties=2, seed=5)
+        return owner, [
+            PartySide(part, config, members=owner.members, num_outputs=2, seed=5, party=str(place))
+            for place, part in enumerate(columns)
+        ]
+
+    def go_on(owner: OwnerSide, parties: list[PartySide], until: int) -> None:
+        while not owner.ended and owner.taken < until:
+            drawn = owner.draw()
+            gradients = owner.step([party.send(drawn) for party in parties])
+            for party, gradient in zip(parties, gradients, strict=True):
+                party.step(gradient)
+            if owner.judging and owner.judge([p.judge(owner.judged_KV) for p in parties]):
+                for party in parties:
+                    party.keep()
+
+    owner, parties = sides()
+    go_on(owner, parties, 8)
+    states = owner.state(), [party.state() for party in parties]
+    go_on(owner, parties, 17)
+    again, others = sides()
+    again.resume(states[0])
+    for party, state in zip(others, states[1], strict=True):
+        party.resume(state)
+    go_on(again, others, 17)
+    assert (again.taken, again.best_step, again.best_loss) == (17, owner.best_step, owner.best_loss)
+    for one, two in [(owner, again), *zip(parties, others, strict=True)]:
+        before, after = flat(one.state()), flat(two.state())
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def flat(state: Any, name: str = "") -> dict[str, Tensor]:
+    """Every tensor of a state by the way to it."""
+    if isinstance(state, Tensor):
+        return {name: state}
+    found: dict[str, Tensor] = {}
+    if isinstance(state, dict | list | tuple):
+        for key, value in state.items() if isinstance(state, dict) else enumerate(state):
+            found |= flat(value, f"{name}/{key}")
+    return found
 
 
 @pytest.mark.parametrize("spec", [PartSpec(4, 6, 9, (5, 3), 2), HeadSpec(4, 3, 5, 2)])

@@ -11,8 +11,9 @@ Letters: K members, N rows, B rows of a batch, V held-out rows, F features, D co
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +69,15 @@ class Batches:
         self._rng = generator(seed, "batches")
         self._left: list[Tensor] = []
 
+    def state(self) -> dict[str, Any]:
+        """For ``resume``."""
+        return {"rng": self._rng.get_state(), "left": list(self._left)}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._rng.set_state(state["rng"])
+        self._left = list(state["left"])
+
     def draw(self) -> Tensor:
         """(K, B) the next step's rows."""
         if not self._left:
@@ -89,16 +99,16 @@ class Kept:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._state: dict[str, Tensor] = {}
+        self.weights: dict[str, Tensor] = {}
         self.keep()
 
     def keep(self) -> None:
-        self._state = {
+        self.weights = {
             name: value.detach().clone() for name, value in self._module.state_dict().items()
         }
 
     def restore(self) -> None:
-        self._module.load_state_dict(self._state)
+        self._module.load_state_dict(self.weights)
 
 
 class EarlyStopping:
@@ -117,6 +127,17 @@ class EarlyStopping:
 
     def ended(self, step: int) -> bool:
         return step - self.best_step >= self.patience
+
+
+def clones(state: Any) -> Any:
+    """The same dicts and lists, whose tensors no later step changes."""
+    if isinstance(state, Tensor):
+        return state.detach().clone()
+    if isinstance(state, Mapping):
+        return {key: clones(value) for key, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(clones(value) for value in state)
+    return state
 
 
 def member_masks(folds_N: Tensor, copies: int) -> tuple[Tensor, Tensor]:
@@ -253,6 +274,20 @@ class PartySide:
         """Training is over: back to the best weights."""
         self._kept.restore()
 
+    def state(self) -> dict[str, Any]:
+        """Between two steps, for ``resume``: tensors, numbers and dicts of them."""
+        return {
+            "bottom": clones(self.bottom.state_dict()),
+            "optimizer": clones(self._optimizer.state_dict()),
+            "kept": clones(self._kept.weights),
+        }
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from there, bit for bit; made with the same arguments."""
+        self.bottom.load_state_dict(state["bottom"])
+        self._optimizer.load_state_dict(clones(state["optimizer"]))
+        self._kept.weights = clones(state["kept"])
+
 
 class OwnerSide:
     """The label owner's half: the head, which rows come next, and when to end.
@@ -357,6 +392,30 @@ class OwnerSide:
         """Training is over: back to the best weights; not after a fixed number of steps."""
         if self._steps is None:
             self._kept.restore()
+
+    def state(self) -> dict[str, Any]:
+        """Between two steps, for ``resume``: tensors, numbers and dicts of them."""
+        return {
+            "top": clones(self.top.state_dict()),
+            "optimizer": clones(self._optimizer.state_dict()),
+            "kept": clones(self._kept.weights),
+            "batches": self._batches.state(),
+            "dropout": self._dropout.state(),
+            "best_loss": self._stopping.best_loss,
+            "best_step": self._stopping.best_step,
+            "taken": self.taken,
+        }
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from there, bit for bit; made with the same arguments."""
+        self.top.load_state_dict(state["top"])
+        self._optimizer.load_state_dict(clones(state["optimizer"]))
+        self._kept.weights = clones(state["kept"])
+        self._batches.resume(state["batches"])
+        self._dropout.restore(state["dropout"])
+        self._stopping.best_loss = float(state["best_loss"])
+        self._stopping.best_step = int(state["best_step"])
+        self.taken = int(state["taken"])
 
     def held_out(self, parts: Sequence[Tensor]) -> Tensor:
         """(N, C) outputs of each row by the members that did not see it, NaN for one of no fold."""
