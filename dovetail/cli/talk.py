@@ -118,6 +118,7 @@ class _EpochBars(_Bars):
         self._progress.update(
             self._tasks[stage],
             completed=number(line),
+            total=total,  # one that stops early says so with its last line
             unit="rounds" if "round" in line else "epochs",
             scores=scores,
         )

@@ -17,10 +17,14 @@ from typing import Any
 import tomli_w
 
 from dovetail.errors import CheckpointError, ConfigError
-from dovetail.methods.outcome import Outcome, mean_over, number
+from dovetail.methods.outcome import JOINT, Outcome, mean_over, number
 from dovetail.models.metrics import mean_and_spread
+from dovetail.models.recovered import over_seeds
 from dovetail.network import Checkpoint
 from dovetail.network.patience import write_text
+
+#: Of a stage, what stands elsewhere in a result.
+_NOT_TOLD = ("models", "about")
 
 #: What of ``[engine]`` results depend on; the rest says how partners are reached.
 _ENGINE = ("kind", "partners", "precision")
@@ -149,12 +153,15 @@ class RunFolder:
                 model.save(self.path / "models" / party)
             for party, bottom in outcome.bottoms.items():
                 bottom.save(self.path / "models" / party)
+            if outcome.joint is not None:
+                outcome.joint.save(self.path / "models" / JOINT)
         done = {
             "seconds": outcome.seconds,
             "bytes": outcome.ledger.bytes_by_party(),
             "missed": outcome.missed,
             "scores": outcome.scores,
             "models": list(outcome.models),
+            **({"about": outcome.about} if outcome.about else {}),
         }
         ledger = [{"stage": stage, **line} for line in outcome.ledger.lines()]
         if self._every:
@@ -183,8 +190,9 @@ class RunFolder:
             "seconds": method["seconds"],
             "bytes": method["bytes"],
             "missed": method["missed"],
+            **method.get("about", {}),
             "stages": {
-                stage: {name: told for name, told in done.items() if name != "models"}
+                stage: {name: told for name, told in done.items() if name not in _NOT_TOLD}
                 for stage, done in self._stages.items()
             },
             "versions": versions("dovetail", "torch"),
@@ -269,11 +277,30 @@ def summarise(results: list[dict[str, Any]]) -> dict[str, Any]:
         "rulers": {
             name: mean_and_spread([result["rulers"][name] for result in results])
             for name in first["rulers"]
+            if all(name in result["rulers"] for result in results)
         },
         "seconds": sum(result["seconds"] for result in results) / len(results),
         "bytes": first["bytes"],
         "missed": {str(result["seed"]): result["missed"] for result in results if result["missed"]},
+        **_about(results),
     }
+
+
+def _about(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """What more several seeds' results say, of all together."""
+    told: dict[str, Any] = {}
+    recovered = [result["recovered"] for result in results if "recovered" in result]
+    if recovered:
+        told["recovered"] = over_seeds(recovered)
+    distilled = {str(each["seed"]): each["distilled"] for each in results if "distilled" in each}
+    if distilled:
+        told["distilled"] = distilled
+    warnings = [
+        f"seed {result['seed']}: {warning}"
+        for result in results
+        for warning in result.get("warnings", ())
+    ]
+    return {**told, "warnings": warnings} if warnings else told
 
 
 def finished(path: Path, run: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -19,6 +19,9 @@ from dovetail.models.metrics import score
 from dovetail.models.owners import Bottom
 from dovetail.network import Checkpoint, Ledger
 
+#: The folder of a joint model, beside those of parties.
+JOINT = "joint"
+
 #: Score name -> value.
 Scores = Mapping[str, float]
 
@@ -39,6 +42,8 @@ class Outcome:
             others, which count as rulers.
         models: party -> what it can use alone, where there is such a thing.
         bottoms: party -> what it can use together with others' models only.
+        joint: what somebody uses while its partners are there; it can do without them.
+        about: more to say of it in ``result.json``.
         ledger: what left each party.
         missed: party -> what it was left out of: "steps" or "rounds", "of" how many, and "first"
             (why). ``run`` fills it from the stage's lines.
@@ -48,6 +53,8 @@ class Outcome:
     scores: dict[str, dict[str, Scores]] = field(default_factory=dict)
     models: dict[str, Model] = field(default_factory=dict)
     bottoms: dict[str, Bottom] = field(default_factory=dict)
+    joint: Model | None = None
+    about: dict[str, Any] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     missed: dict[str, dict[str, Any]] = field(default_factory=dict)
     seconds: float = 0.0

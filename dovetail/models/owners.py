@@ -25,6 +25,7 @@ from dovetail.data.inputs import Input, input_from_json
 from dovetail.errors import ConfigError, DataError, ModelError
 from dovetail.models.blocks import ResNet18
 from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
+from dovetail.models.learners.joint import BottomsSpec
 from dovetail.models.networks import Shape, network_input
 
 # --- Bottom networks ---------------------------------------------------------------------------
@@ -141,7 +142,8 @@ class OwnerResNet:
         return {"kind": "owner-resnet", "width": self.width}
 
 
-BottomSpec = StripCnn | ColumnsMlp | OwnerResNet
+#: Of FedOptimus' data owners, and of APFed-D's partners.
+BottomSpec = StripCnn | ColumnsMlp | OwnerResNet | BottomsSpec
 
 
 def bottom_from_json(stored: Mapping[str, Any]) -> BottomSpec:
@@ -163,8 +165,10 @@ def bottom_from_json(stored: Mapping[str, Any]) -> BottomSpec:
             return ColumnsMlp(tuple(stored["widths"]))
         case "owner-resnet":
             return OwnerResNet(int(stored["width"]))
+        case BottomsSpec.kind:
+            return BottomsSpec.from_json(stored)
     raise ModelError(
-        "a bottom network is 'strip-cnn', 'columns-mlp' or 'owner-resnet', got "
+        "a bottom network is 'strip-cnn', 'columns-mlp', 'owner-resnet' or 'stacked-bottoms', got "
         f"{stored.get('kind')!r}; copy the whole folder again"
     )
 

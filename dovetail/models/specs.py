@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dovetail.errors import ModelError
 from dovetail.models.blocks import BlocksSpec
 from dovetail.models.columns import ColumnsSpec
+from dovetail.models.learners.joint import JointSpec
 from dovetail.models.learners.specs import EnsembleSpec
 from dovetail.models.networks import (
     EncoderSpec,
@@ -100,7 +101,7 @@ class EncoderHead:
 #: Every kind of network that a model can be saved with.
 KINDS: Mapping[str, type[NetworkSpec]] = {
     spec.kind: spec
-    for spec in (EncoderHead, BlocksSpec, ColumnsSpec, TopSpec, OwnersSpec, EnsembleSpec)
+    for spec in (EncoderHead, BlocksSpec, ColumnsSpec, TopSpec, OwnersSpec, EnsembleSpec, JointSpec)
 }
 
 

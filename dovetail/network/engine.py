@@ -59,7 +59,10 @@ class Engine(ABC):
     Attributes:
         driver: the driver's name, in the ledger.
         ledger: what left each party so far.
+        run: which run its messages belong to; "" where parties keep nothing by it.
     """
+
+    run: str = ""
 
     def __init__(self, driver: str) -> None:
         self.driver = driver

@@ -152,7 +152,7 @@ class _LinesEngine(Engine):
         if unknown:
             raise ConfigError(f"no such parties: {unknown}; there are {list(lines.links)}")
         self._lines = lines
-        self._run = run
+        self.run = run
         self._parties = parties
         self._precision = precision
         self._grace_s = grace_s
@@ -179,7 +179,7 @@ class _LinesEngine(Engine):
                 if id(message) not in encoded:
                     sequence = next(self._lines.sequences)
                     data = encode(
-                        message, run=self._run, sequence=sequence, precision=self._precision
+                        message, run=self.run, sequence=sequence, precision=self._precision
                     )
                     encoded[id(message)] = sequence, data
             except MessageError as error:
@@ -189,7 +189,7 @@ class _LinesEngine(Engine):
             deadline = None if timeout_s is None else time.monotonic() + timeout_s
             request = Request(
                 sequence,
-                self._run,
+                self.run,
                 message.wire_name(),
                 whole,
                 deadline,
@@ -220,7 +220,7 @@ class _LinesEngine(Engine):
         with self._lines.recording:
             if self._lines.ledger is not None:
                 self._lines.ledger.record(
-                    party, message, run=self._run, sequence=sequence, precision=self._precision
+                    party, message, run=self.run, sequence=sequence, precision=self._precision
                 )
             self.ledger.record(self.driver, party, message, self._precision)
 

@@ -12,6 +12,7 @@ from dovetail.models import Convolutional, EncoderHead, Head, NetworkSpec, Perce
 from dovetail.models.blocks import BlocksSpec, ResNet18, SmallCnn, Unchanged
 from dovetail.models.columns import ColumnsSpec
 from dovetail.models.learners.boosting_model import BoostingSpec
+from dovetail.models.learners.joint import JointSpec, Part
 from dovetail.models.learners.linear_model import LinearSpec
 from dovetail.models.learners.specs import EnsembleSpec
 from dovetail.models.learners.stacked import StackedSpec
@@ -44,6 +45,19 @@ SPECS: list[NetworkSpec] = [
         ),
         3,
         temperature=1.5,
+    ),
+    JointSpec(
+        "own",
+        5,
+        (Part(4, 3, (6, 2), 3), Part(4, 0, (), 3)),
+        ("lab", "shop"),
+        ((Part(4, 0, (2,), 3), Part(4, 0, (), 3)), (Part(4, 0, (5,), 3), Part(4, 0, (), 3))),
+        copies=2,
+        used=(0, 1),
+        temperature=1.25,
+        partial=True,
+        regression=False,
+        solo=EnsembleSpec((LinearSpec(5, 3),), 3),
     ),
 ]
 

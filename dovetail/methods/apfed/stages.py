@@ -20,16 +20,35 @@ from dovetail.data import (
 )
 from dovetail.errors import ConfigError
 from dovetail.methods import apfed, vertical
+from dovetail.methods.apfed import distil
+from dovetail.methods.apfed.distilling import ALONE, Distilling, train_alone, train_distilled
+from dovetail.methods.apfed.stacks import Config as DistilTeacher
+from dovetail.methods.apfed.stacks import PartnerConfig
 from dovetail.methods.outcome import Observer, Outcome, is_due, score_party, told
 from dovetail.models import EncoderSpec, Head
+from dovetail.models.learners.distil import DistilConfig
 from dovetail.network import Checkpoint, Engine, InProcess, Precision
 from dovetail.network.checkpoint import StatefulParty
 
 #: What can be trained. "apfed" has passive parties as they are set up; "apfed-r" and "apfed-c" give
 #: all of them the reconstruction or the contrastive loss. "alone" is the active party without
 #: partners, "pooled" has everybody's columns in one place, "tvfl" is classic vertical learning,
-#: scored with partners present and gone.
-Stage = Literal["apfed", "apfed-r", "apfed-c", "alone", "pooled", "tvfl"]
+#: scored with partners present and gone. "apfed-d" distils a joint model; what follows it is what
+#: a label owner would train instead, which a run of "apfed-d" scores without being asked.
+Stage = Literal[
+    "apfed",
+    "apfed-r",
+    "apfed-c",
+    "alone",
+    "pooled",
+    "tvfl",
+    "apfed-d",
+    "best-alone",
+    "linear",
+    "boosting",
+    "network",
+    "majority",
+]
 
 _LOSSES: Mapping[str, Literal["reconstruction", "contrastive"] | None] = {
     "apfed": None,
@@ -51,6 +70,15 @@ class PassiveSetup:
 
     config: apfed.PassiveConfig
     network: EncoderSpec
+    distil: PartnerConfig = field(default_factory=PartnerConfig)
+
+
+@dataclass(frozen=True)
+class DistilSetup:
+    """How APFed-D's label owner teaches and distils."""
+
+    config: DistilTeacher = field(default_factory=DistilTeacher)
+    students: DistilConfig = field(default_factory=DistilConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +104,7 @@ class ApfedSetup:
         connect: stage -> what reaches the partners, who live elsewhere; None: they are made here,
             from ``data`` and ``passives``.
         precision: how float32 tensors travel between parties made here.
+        distil: of "apfed-d", and of what is learned alone beside it.
     """
 
     method: Stage
@@ -93,6 +122,7 @@ class ApfedSetup:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     connect: Callable[[str], Engine] | None = None
     precision: Precision = "float32"
+    distil: DistilSetup = field(default_factory=DistilSetup)
 
     def __post_init__(self) -> None:
         if self.connect is None:
@@ -120,6 +150,10 @@ class ApfedSetup:
     ) -> Outcome:
         """Train one stage, and score it at the party that has labels."""
         checkpoint = checkpoint or Checkpoint.none()
+        if stage in ALONE:
+            return train_alone(_distilling(self, seed, aligned=False), stage, observe)
+        if stage == "apfed-d":
+            return _train_distilled(self, seed, observe, checkpoint)
         train = _train_vertical if stage == "tvfl" else _train_active
         return train(self, stage, seed, observe, checkpoint)
 
@@ -205,6 +239,61 @@ def _on_common_rows(setup: ApfedSetup, data: PartyData) -> PartyData:
     rows = alignment.rows[setup.active][alignment.shared(*alignment.rows)]
     labelled = data.labelled_rows()
     return data.with_labels_on(labelled[torch.isin(labelled, rows)])
+
+
+def _distilling(setup: ApfedSetup, seed: int, *, aligned: bool) -> Distilling:
+    """The label owner's side of "apfed-d", or what it learns alone."""
+    train, test = setup.data.train, setup.data.test
+    return Distilling(
+        train=train[setup.active],
+        test=None if test is None else test[setup.active],
+        task=setup.data.task,
+        label=setup.data.label,
+        input=setup.data.inputs.get(setup.active),
+        alignment=setup.align() if aligned else None,
+        test_alignment=setup.align_test() if aligned else None,
+        config=setup.distil.config,
+        students=setup.distil.students,
+        seed=seed,
+    )
+
+
+def _train_distilled(
+    setup: ApfedSetup, seed: int, observe: Observer, checkpoint: Checkpoint
+) -> Outcome:
+    """The teacher with its partners, and the student of the label owner."""
+    partners: dict[str, distil.Partner] = {}
+
+    def make() -> Mapping[str, StatefulParty]:
+        partners.update(_partners(setup))
+        return partners
+
+    engine = _engine(setup, "apfed-d", checkpoint, make)
+    work = _distilling(setup, seed, aligned=True)
+    outcome = train_distilled(work, engine, observe, checkpoint)
+    if outcome.joint is not None:  # those that are elsewhere keep their own at home
+        outcome.bottoms = {
+            name: partner.bottom_model()
+            for name, partner in partners.items()
+            if name in outcome.about["distilled"]["partners"]
+        }
+    return outcome
+
+
+def _partners(setup: ApfedSetup) -> dict[str, distil.Partner]:
+    train, test = setup.data.train, setup.data.test
+    alignment, test_alignment = setup.align(), setup.align_test()
+    return {
+        name: distil.Partner(
+            SharedRows(name, train[name].joined(), alignment.rows[name]),
+            SharedRows(name, test[name].joined(), test_alignment.rows[name])
+            if test is not None and test_alignment is not None
+            else None,
+            passive.distil,
+            input=setup.data.inputs.get(name),
+        )
+        for name, passive in setup.passives.items()
+    }
 
 
 def _passives(setup: ApfedSetup, stage: str, alignment: Alignment) -> dict[str, apfed.Passive]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
-from typing import ClassVar, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from pydantic import Field
@@ -13,11 +13,16 @@ from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.methods import apfed, vertical
 from dovetail.methods.aligning import align_sites, label_owner, stored_alignment
-from dovetail.methods.apfed.stages import ApfedSetup, PassiveSetup, Stage
+from dovetail.methods.apfed import distil, recalling
+from dovetail.methods.apfed.distilling import ALONE
+from dovetail.methods.apfed.stacks import Config as DistilConfig
+from dovetail.methods.apfed.stacks import PartnerConfig
+from dovetail.methods.apfed.stages import ApfedSetup, DistilSetup, PassiveSetup, Stage
 from dovetail.methods.base import (
     SILENT,
     ActiveDriver,
     Asked,
+    Finishing,
     Loaded,
     Maker,
     Method,
@@ -25,10 +30,12 @@ from dovetail.methods.base import (
     Run,
     Talk,
 )
+from dovetail.methods.outcome import JOINT
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import EncoderField, encoder_spec
 from dovetail.methods.validation import validate
 from dovetail.models import Head
+from dovetail.models.learners.distil import DistilConfig as Students
 from dovetail.network.checkpoint import StatefulParty
 
 #: What can be trained, and what a table calls it.
@@ -39,8 +46,29 @@ STAGES: Mapping[str, str] = {
     "alone": "learned alone",
     "pooled": "pooled (all columns in one place)",
     "tvfl": "classic vertical, partners present",
+    "apfed-d": "APFed-D, predicts alone",
+    "best-alone": "the best model alone",
+    "linear": "linear, alone",
+    "boosting": "boosted trees, alone",
+    "network": "network, alone",
+    "majority": "always the commonest class, or the mean",
 }
 assert STAGES.keys() == {*get_args(Stage)}
+
+
+#: Stages that ask nobody.
+_ASK_NOBODY = {"alone", *ALONE}
+
+
+class DistilSection(DistilConfig):
+    """[apfed.distil]: the joint teacher, and the student of the active party."""
+
+    students: tuple[Literal["linear", "boosting", "network"], ...] = Field(
+        default=("linear", "boosting", "network"), min_length=1
+    )
+    label_share: float = Field(default=0.5, ge=0, le=1)  # of a labelled row's target
+    blend: bool = True  # whether the mean of student and own model is a candidate, too
+    gate: float = Field(default=0.0, ge=0)  # standard errors that distilling must gain
 
 
 class ApfedSection(apfed.Config):
@@ -49,12 +77,14 @@ class ApfedSection(apfed.Config):
     encoder: EncoderField = (64, 32)
     head: tuple[int, ...] = (64,)  # hidden widths
     dropout: float = Field(default=0.5, ge=0, lt=1)  # of the head
+    distil: DistilSection = DistilSection()
 
 
 class PassiveFields(apfed.PassiveConfig):
     """One passive party: its settings and network."""
 
     encoder: EncoderField = (64, 32)
+    distil: PartnerConfig = PartnerConfig()  # of APFed-D
 
 
 def _check_trade_off(run: Run, passives: Collection[str], *, where: str) -> None:
@@ -68,14 +98,23 @@ def _check_trade_off(run: Run, passives: Collection[str], *, where: str) -> None
             )
 
 
+def _check_names(run: Run, names: Collection[str], *, where: str) -> None:
+    """Refuse a party called as the folder of the joint model is."""
+    if JOINT in names and "apfed-d" in (run.method, *run.rulers):
+        raise ConfigError(
+            f"{where}: a party is called {JOINT!r}, as the folder of the joint model is; give it "
+            "another name"
+        )
+
+
 def passive_fields(run: Run, *, where: str = "run file") -> dict[str, PassiveFields]:
     """Party -> settings: those for all under [passive], then its own under [passive.NAME]."""
     for_all = {key: value for key, value in run.passive.items() if not isinstance(value, Mapping)}
     by_party = {key: value for key, value in run.passive.items() if isinstance(value, Mapping)}
     names = _passive_names(run)
-    convolutional = by_party.pop("encoder", None)  # a table too, but of layers
-    if convolutional is not None:
-        for_all["encoder"] = convolutional
+    for key in ("encoder", "distil"):  # tables too, but of layers and of settings
+        if key in by_party:
+            for_all[key] = by_party.pop(key)
     for name in by_party:
         if name not in names:
             raise ConfigError(
@@ -90,6 +129,23 @@ def passive_fields(run: Run, *, where: str = "run file") -> dict[str, PassiveFie
         )
         for name in names
     }
+
+
+def _rulers(run: Run) -> tuple[str, ...]:
+    """What is trained beside the method; APFed-D scores the models alone by itself."""
+    return tuple(ruler for ruler in run.rulers if run.method != "apfed-d" or ruler not in ALONE)
+
+
+def _distil_setup(section: DistilSection) -> DistilSetup:
+    return DistilSetup(
+        DistilConfig(**section.model_dump(include=set(DistilConfig.model_fields))),
+        Students(
+            students=section.students,
+            label_share=section.label_share,
+            blend=section.blend,
+            gate=section.gate,
+        ),
+    )
 
 
 def _passive_names(run: Run) -> list[str]:
@@ -175,6 +231,13 @@ def member_of(
     return vertical.Member(shared, shared, config, encoder_spec(section.encoder), device=device)
 
 
+def partner_of(site: Site, shared: dd.SharedRows, asked: Asked) -> StatefulParty:
+    """Its side of APFed-D; its networks are kept as soon as the teacher is trained."""
+    section = site.settings("apfed", PassiveFields)
+    partner = distil.Partner(shared, shared, section.distil, input=site.fit_input())
+    return Finishing(partner, distil.Finish, lambda: asked.keep(partner.bottom_model(), {}))
+
+
 class Apfed(Method):
     """APFed, and classic vertical learning beside it."""
 
@@ -186,12 +249,15 @@ class Apfed(Method):
         "tvfl-0": "classic vertical, partners gone: zeros",
         "tvfl-a": "classic vertical, partners gone: average",
         "tvfl-r": "classic vertical, partners gone: random",
+        "joint": "joint model, partners present",
     }
     partitions = ("strips", "columns")
     driven_by = "active"
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
         "apfed": algorithm("apfed", apfed.Passive.accepts),
         "vertical": algorithm("tvfl", vertical.Member.accepts, goes_on=False),
+        "distil": algorithm("apfed-d", distil.Partner.accepts, goes_on=False),
+        "recalling": algorithm("apfed-d", recalling.Recalling.accepts, goes_on=False),
     }
 
     def check(self, run: Run, *, where: str) -> None:
@@ -214,6 +280,7 @@ class Apfed(Method):
                 raise ConfigError(f"{where}, {section}: {error}") from None
         if run.data is not None:
             _check_trade_off(run, _passive_names(run), where=where)
+            _check_names(run, run.data.partition.party_names(), where=where)
 
     def load_sites(
         self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Talk = SILENT
@@ -226,15 +293,16 @@ class Apfed(Method):
         """
         active = label_owner(sites, run.active, where=where)
         _check_trade_off(run, sites.keys() - {active}, where=where)
+        _check_names(run, sites, where=where)
         stages = _stages(run, where=where)
-        if set(stages) == {"alone"}:
+        if set(stages) <= _ASK_NOBODY:
             sites = {active: sites[active]}  # nobody else is asked
         for stage in stages:
-            algorithm = "tvfl" if stage == "tvfl" else "apfed"
+            algorithm = stage if stage in ("tvfl", "apfed-d") else "apfed"
             for name, site in sites.items():
-                if name != active and stage != "alone":
+                if name != active and stage not in _ASK_NOBODY:
                     site.check_policy(algorithm, active)
-        if len(sites) == 1 and set(stages) != {"alone"}:
+        if len(sites) == 1 and not set(stages) <= _ASK_NOBODY:
             raise ConfigError(
                 f"{where}: {active!r} is the only party; name its partners' files in parties, or "
                 'write method = "alone"'
@@ -246,29 +314,33 @@ class Apfed(Method):
 
         The table is encoded now: its mistakes are told at once.
         """
-        allowed = [name for name in ("apfed", "vertical") if name in allowed]
+        allowed = [name for name in self.algorithms if name in allowed]
         if not allowed:
             return {}
         x = site.table.encoded(site.fit_input()).joined()
 
-        def maker(make: Callable[[dd.SharedRows, torch.device], StatefulParty]) -> Maker:
+        def maker(make: Callable[[dd.SharedRows, Asked], StatefulParty]) -> Maker:
             def of_run(asked: Asked) -> Callable[[], StatefulParty]:
                 shared = dd.SharedRows(site.name, x, asked.rows_S())
-                return lambda: make(shared, asked.device)
+                return lambda: make(shared, asked)
 
             return of_run
 
         makers = {
-            "apfed": maker(partial(passive_of, site)),
-            "vertical": maker(partial(member_of, site)),
+            "apfed": maker(lambda shared, asked: passive_of(site, shared, asked.device)),
+            "vertical": maker(lambda shared, asked: member_of(site, shared, asked.device)),
+            "distil": maker(partial(partner_of, site)),
+            "recalling": recalling.maker(site),
         }
         return {name: makers[name] for name in allowed}
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
         """What the party will do, of what its policy agrees to."""
+        section = site.settings("apfed", PassiveFields)
         if "apfed" in agreed or "tvfl" in agreed:
-            section = site.settings("apfed", PassiveFields)
             yield f"trains     its own network, {section.loss} loss, rate {section.learning_rate:g}"
+        if "apfed-d" in agreed:
+            yield "encodes    its rows; codes leave it, in training and in predictions (APFed-D)"
 
     def load_driver(self, run: Run, driver: ActiveDriver, *, where: str) -> Parts:
         """The driver's own file, whose partners are elsewhere: as of ``load_sites``.
@@ -280,9 +352,11 @@ class Apfed(Method):
         site = driver.site
         active = label_owner({site.name: site}, run.active, where=where)
         _check_trade_off(run, driver.partners, where=where)
-        if set(_stages(run, where=where)) == {"alone"}:
+        _check_names(run, (site.name, *driver.partners), where=where)
+        if set(_stages(run, where=where)) <= _ASK_NOBODY:
             raise ConfigError(
-                f"{where}: nobody else is asked where the method is 'alone'; leave [engine] out"
+                f"{where}: nobody else is asked where the method is {run.method!r}; leave [engine] "
+                "out"
             )
         return _split(run, {active: site}, active, driver.alignment())
 
@@ -303,15 +377,17 @@ class Apfed(Method):
                         **fields.model_dump(include=set(apfed.PassiveConfig.model_fields))
                     ),
                     encoder_spec(fields.encoder),
+                    fields.distil,
                 )
                 for name, fields in passives(run, loaded).items()
             },
             own_networks=run.data is None,
             alignment=loaded.alignment,
             test_alignment=loaded.test_alignment,
-            rulers=run.rulers,  # type: ignore[arg-type]  # each one of STAGES
+            rulers=_rulers(run),  # type: ignore[arg-type]  # each one of STAGES
             evaluate_every=run.evaluate_every,
             device=device,
             connect=loaded.connect,
             precision=run.engine.precision,
+            distil=_distil_setup(section.distil),
         )

@@ -30,7 +30,7 @@ class MemberSpec(Protocol):
 
 
 class Ensemble(nn.Module):
-    """(B, F) -> (B, C) the logarithm of the members' mean probability over T, or the mean value."""
+    """(B, ...) -> (B, C) the logarithm of the mean probability over T, or the mean value."""
 
     def __init__(
         self, members: Sequence[nn.Module], *, temperature: float, regression: bool
@@ -40,7 +40,8 @@ class Ensemble(nn.Module):
         self.temperature = temperature
         self.regression = regression
 
-    def forward(self, x_BF: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
+        x_BF = x.flatten(1)  # images, too
         return mean_outputs(
             torch.stack([member(x_BF) for member in self.members]), regression=self.regression
         ) / (1.0 if self.regression else self.temperature)

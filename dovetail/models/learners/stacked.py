@@ -64,19 +64,35 @@ class Bottom(nn.Module):
 
 
 class Top(nn.Module):
-    """The label owner's part: every party's (K, B, D + C) -> (K, B, C)."""
+    """The label owner's part: every party's (K, B, D + C) -> (K, B, C).
+
+    Args:
+        members: K.
+        parties: how many.
+        code_width: D of all of them, or of each.
+        num_outputs: C.
+        dropout: share of the codes that a training step leaves out.
+    """
 
     def __init__(
-        self, members: int, parties: int, code_width: int, num_outputs: int, dropout: float = 0.0
+        self,
+        members: int,
+        parties: int,
+        code_width: int | Sequence[int],
+        num_outputs: int,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.code_width = code_width
-        self.head = _Stack(members, parties * code_width, num_outputs)
+        self.code_widths = (
+            (code_width,) * parties if isinstance(code_width, int) else tuple(code_width)
+        )
+        self.head = _Stack(members, sum(self.code_widths), num_outputs)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, parts: Sequence[Tensor]) -> Tensor:
-        codes = torch.cat([part[..., : self.code_width] for part in parts], dim=-1)
-        linear = torch.stack([part[..., self.code_width :] for part in parts]).sum(dim=0)
+        placed = list(zip(parts, self.code_widths, strict=True))
+        codes = torch.cat([part[..., :width] for part, width in placed], dim=-1)
+        linear = torch.stack([part[..., width:] for part, width in placed]).sum(dim=0)
         outputs: Tensor = self.head(self.dropout(codes)) + linear
         return outputs
 

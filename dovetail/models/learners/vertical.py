@@ -93,6 +93,15 @@ class Batches:
             self._left = list(torch.stack(orders).split(self.size, dim=1))[::-1]
         return self._left.pop()
 
+    def state(self) -> dict[str, Any]:
+        """What ``restore`` needs: the generator's state, and what is left of this epoch."""
+        return {"rng": self._rng.get_state(), "left": list(self._left)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue where ``state`` was taken, over the same rows."""
+        self._rng.set_state(state["rng"])
+        self._left = list(state["left"])
+
 
 class Kept:
     """The weights of the best step so far."""
@@ -109,6 +118,14 @@ class Kept:
 
     def restore(self) -> None:
         self._module.load_state_dict(self.weights)
+
+    def state(self) -> dict[str, Tensor]:
+        """The weights that are kept."""
+        return self._state
+
+    def take(self, state: Mapping[str, Tensor]) -> None:
+        """Keep these from here on."""
+        self._state = dict(state)
 
 
 class EarlyStopping:
@@ -224,6 +241,7 @@ class PartySide:
         members, num_outputs: K and C, as the label owner says.
         seed, party: of the first weights.
         encode_on: rows to place bins by, if more than ``x_NF``.
+        stream: draws the first weights; None: by ``seed`` and ``party``.
     """
 
     def __init__(
@@ -236,12 +254,13 @@ class PartySide:
         seed: int,
         party: str,
         encode_on: Tensor | None = None,
+        stream: RandomStream | None = None,
     ) -> None:
         self.encoding = PiecewiseLinear.fit(
             x_NF if encode_on is None else encode_on, bins=config.bins
         )
         self._encoded = self.encoding(x_NF)
-        with RandomStream(seed, "bottom", party):
+        with stream or RandomStream(seed, "bottom", party):
             self.bottom = Bottom(members, self._encoded.shape[1], config.widths, num_outputs)
         self._optimizer = config.optimizer(self.bottom)
         self._kept = Kept(self.bottom)
@@ -318,7 +337,7 @@ class OwnerSide:
         width = config.widths[-1] if config.widths else 0
         with RandomStream(seed, "top"):
             self.top = Top(self.members, parties, width, rows.num_outputs, config.dropout)
-        prior_C = _prior(rows.targets_NC, rows.weights(), regression=rows.regression)
+        prior_C = prior(rows.targets_NC, rows.weights(), regression=rows.regression)
         with torch.no_grad():
             self.top.head.bias.add_(prior_C)
         self._optimizer = config.optimizer(self.top)
@@ -438,6 +457,7 @@ def fit_stacked(
     seed: int,
     encode_on: Sequence[Tensor] | None = None,
     steps: int | None = None,
+    streams: Sequence[RandomStream] | None = None,
 ) -> Stacked:
     """Members trained in one place, by the very sides that parties on several machines have.
 
@@ -448,6 +468,7 @@ def fit_stacked(
         seed: of weights and batches.
         encode_on: the parties' rows to place bins by, if more than ``xs``.
         steps: train on all rows for so many steps, and keep the last; None for early stopping.
+        streams: what each party draws its first weights from; None: by ``seed``.
     """
     owner = OwnerSide(rows, config, parties=len(xs), seed=seed, steps=steps)
     parties = [
@@ -459,6 +480,7 @@ def fit_stacked(
             seed=seed,
             party=str(place),
             encode_on=None if encode_on is None else encode_on[place],
+            stream=None if streams is None else streams[place],
         )
         for place, x in enumerate(xs)
     ]
@@ -488,7 +510,7 @@ def fit_stacked(
     )
 
 
-def _prior(targets: Tensor, weights: Tensor, *, regression: bool) -> Tensor:
+def prior(targets: Tensor, weights: Tensor, *, regression: bool) -> Tensor:
     """(C,) where the intercept begins: the mean value, or the log of the classes' shares."""
     mean = (targets * weights[:, None]).sum(dim=0) / weights.sum()
     if regression:

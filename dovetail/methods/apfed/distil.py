@@ -1,0 +1,535 @@
+"""APFed-D: the partners' help, kept in the label owner's model by distillation; ours.
+
+Generalised distillation (Lopez-Paz et al. 2016, arXiv:1511.03643): a joint vertical model, the
+teacher, is trained on rows that are labelled and shared. What it says of every shared row, labelled
+or not, is what the label owner's own model then learns (``models/learners/distil.py``), which
+needs nobody. This file is the teacher's training; nothing of the student leaves the label owner.
+
+    code_p = MLP_p(PLE(x_p)),  linear_p = W_p PLE(x_p)           at party p
+    outputs = head(concat_p code_p) + sum_p linear_p             at the label owner
+
+    Symbol     Here                   Shape       Lives at
+    x_p        Partner.x              (N_p, F)    party p
+    code_p     part of code_ND        (K B, D+C)  party p; sent to the label owner
+    dL/dcode   part of gradient_ND    (K B, D+C)  label owner; sent back to party p
+    y          Active.targets         (R, C)      label owner
+
+    Letters: R the label owner's rows, K members, B rows of a member's batch, D code width, C
+    outputs, S stacks. A stack is a teacher's network: ``network`` has a code and a linear part,
+    ``linear`` the linear part only. K is folds times copies: a labelled row's soft target comes
+    from the members that never saw its label. N of a message: K blocks of B samples, one a member.
+
+A message to a partner makes its step and asks for the next codes at once, so a step is one round
+trip, whatever the number of stacks: they learn from the same batches. Trained in one place with
+the same random numbers it is ``fit_stacked`` of ``models/learners/vertical.py``.
+
+    label owner                             partner
+    Begin                             ---->  its networks are made
+                                      <----  Ready
+    Encode(gradient, samples)         ---->  step by the gradient; codes of these samples
+                                      <----  Codes
+    Encode(gradient, held-out rows)   ---->  step; codes, for judging
+    Encode(keep = stacks, ...)        ---->  these weights are the best so far
+    Finish                            ---->  back to the best weights, which are kept at home
+    Encode(every shared row)          ---->  codes, for soft targets and test rows
+
+A partner that fails is left out: the teacher begins anew with those that are there, as if it had
+never taken part. Without any, there is no teacher, and the label owner keeps its own model.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dovetail.data import Alignment, SharedRows
+from dovetail.data.inputs import Input
+from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.methods.apfed.stacks import Config, PartnerConfig, Stack, adamw, features
+from dovetail.models import Bottom, RandomStream
+from dovetail.models.learners.distil import Owner
+from dovetail.models.learners.joint import Bottoms, BottomsSpec
+from dovetail.models.learners.stacked import Top
+from dovetail.models.learners.vertical import (
+    Batches,
+    EarlyStopping,
+    Kept,
+    StackedConfig,
+    held_out_rows,
+    member_masks,
+    prior,
+)
+from dovetail.network import Message, State, check_shape
+
+# --- What crosses the boundary -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Begin(Message):
+    """Label owner -> partner: training starts; the stacks, and how many members and outputs."""
+
+    stacks: tuple[str, ...]
+    members: int
+    num_outputs: int
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Ready(Message):
+    """Partner -> label owner: D of its codes in each stack; 0 where there is only a linear part."""
+
+    code_widths: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Encode(Message):
+    """Label owner -> partner: step by this gradient of your last codes, and encode these samples.
+
+    Before the step, weights of ``keep`` are kept as the best so far.
+    """
+
+    stacks: tuple[str, ...]  # whose codes are asked for
+    keep: tuple[str, ...]
+    gradient_ND: Tensor  # of the codes sent last, for training; no row where none is due
+    samples_N: Tensor  # int64, K blocks of places in the shared order
+    training: bool
+    test: bool  # samples of the test table, in its own shared order
+
+
+@dataclass(frozen=True, eq=False)
+class Codes(Message):
+    """Partner -> label owner: code and linear part of the samples asked for, stack by stack."""
+
+    code_ND: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Finish(Message):
+    """Label owner -> partner: go back to the best weights; these are kept."""
+
+    keep: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Finished(Message):
+    """Partner -> label owner: it has them."""
+
+
+#: More members than this no label owner needs: 20 folds of 8 copies.
+MAX_MEMBERS = 160
+MAX_OUTPUTS = 10_000
+
+#: The most that the networks may take whose number ``Begin`` sets.
+MAX_PARAMETER_BYTES = 2**28
+
+
+# --- What a partner executes -------------------------------------------------------------------
+
+
+class Partner:
+    """A party that has columns and no labels; its networks and rates are its own.
+
+    Args:
+        shared: its rows by shared sample.
+        test: its test rows by shared sample; None if it has none.
+        config: its own settings.
+        input: how raw columns become its rows, to be kept with its networks.
+    """
+
+    accepts = (Begin, Encode, Finish)
+
+    def __init__(
+        self,
+        shared: SharedRows,
+        test: SharedRows | None,
+        config: PartnerConfig,
+        *,
+        input: Input | None = None,
+    ) -> None:
+        self.name = shared.party
+        self.shared = shared
+        self.test = test
+        self.config = config
+        self.input = input
+        self._begun: Begin | None = None
+
+    def handle(self, message: Message) -> Message:
+        if self._begun is None and not isinstance(message, Begin):
+            raise PartyError(
+                self.name,
+                f"was sent {message.wire_name()} before training began, or was restarted since; go "
+                "on with --resume",
+            )
+        match message:
+            case Begin():
+                return self._begin(message)
+            case Encode():
+                return self._encode(message)
+            case Finish():
+                self._check_stacks(message, message.keep)
+                for name in message.keep:
+                    self.stacks[name].kept.keep()
+                for stack in self.stacks.values():
+                    stack.kept.restore()
+                return Finished()
+        raise AssertionError(f"an engine passes on only {self.accepts}")
+
+    def _begin(self, message: Begin) -> Ready:
+        if (
+            not message.stacks
+            or len(set(message.stacks)) < len(message.stacks)
+            or not set(message.stacks) <= {"network", "linear"}
+            or not 1 <= message.members <= MAX_MEMBERS
+            or not 1 <= message.num_outputs <= MAX_OUTPUTS
+        ):
+            raise MessageError(
+                f"{message.wire_name()}: expected stacks among 'network' and 'linear', 1 to "
+                f"{MAX_MEMBERS} members and 1 to {MAX_OUTPUTS} outputs, got {message.stacks}, "
+                f"{message.members} and {message.num_outputs}"
+            )
+        x_NF = features(self.shared.x)
+        for name in message.stacks:
+            _check_size(message, x_NF.shape[1], self.config.stack(name))
+        self.stacks = {
+            name: Stack(
+                x_NF,
+                self.config.stack(name),
+                message.members,
+                message.num_outputs,
+                RandomStream(message.seed, self.name, "partner", name),
+            )
+            for name in message.stacks
+        }
+        self._begun = message
+        self._codes: tuple[tuple[str, ...], Tensor] | None = None
+        return Ready(tuple(stack.code_width for stack in self.stacks.values()))
+
+    def _encode(self, message: Encode) -> Codes:
+        assert self._begun is not None
+        self._check_stacks(message, message.keep)
+        self._check_stacks(message, message.stacks)
+        for name in message.keep:
+            self.stacks[name].kept.keep()
+        self._step(message)
+        table = self.test if message.test else self.shared
+        if table is None:
+            raise MessageError(f"{message.wire_name()}: it has no test table to encode")
+        num, members = message.samples_N.numel(), self._begun.members
+        check_shape(message, "samples_N", (num,), torch.int64)
+        if not message.stacks or not num or num % members:
+            raise MessageError(
+                f"{message.wire_name()}: expected one stack or more and {members} blocks of "
+                f"samples, got {num} samples of {message.stacks}"
+            )
+        x_NF = features(table[message.samples_N])
+        with torch.set_grad_enabled(message.training):
+            parts = [self.stacks[name].encode(x_NF, members) for name in message.stacks]
+            code_ND = torch.cat(parts, dim=-1).flatten(0, 1)
+        if message.training:
+            self._codes = message.stacks, code_ND
+        return Codes(code_ND.detach())
+
+    def _step(self, message: Encode) -> None:
+        """Its own step, by the gradient of the codes that it sent last."""
+        due, self._codes = self._codes, None
+        if not message.gradient_ND.numel():
+            return
+        if due is None:
+            raise TrainingError("it was sent a gradient for codes it did not send")
+        names, code_ND = due
+        check_shape(message, "gradient_ND", tuple(code_ND.shape), torch.float32)
+        if not message.gradient_ND.sum().isfinite():
+            raise TrainingError("it was sent a gradient that is not finite")
+        code_ND.backward(message.gradient_ND)
+        for name in names:
+            self.stacks[name].step()
+
+    def _check_stacks(self, message: Message, names: Sequence[str]) -> None:
+        unknown = [name for name in names if name not in self.stacks]
+        if unknown or len(set(names)) < len(names):
+            raise MessageError(
+                f"{message.wire_name()}: expected stacks among {list(self.stacks)}, each once, "
+                f"got {list(names)}"
+            )
+
+    def bottom_model(self) -> Bottom:
+        """What it keeps at home, to predict together with the label owner."""
+        parts = tuple(stack.part() for stack in self.stacks.values())
+        return Bottom(
+            self.name,
+            Bottoms(
+                [stack.encoding for stack in self.stacks.values()],
+                [stack.bottom for stack in self.stacks.values()],
+            ),
+            BottomsSpec(parts),
+            tuple(self.shared.x.shape[1:]),
+            sum(part.embedding for part in parts),
+            self.input,
+            {"method": "apfed-d"},
+        )
+
+    def state(self) -> State:
+        """What its next step depends on; a gradient that is due is not in it."""
+        if self._begun is None:
+            raise TrainingError("it has nothing to save before training began")
+        begun = self._begun
+        return {
+            "begun": {
+                "stacks": list(begun.stacks),
+                "members": begun.members,
+                "num_outputs": begun.num_outputs,
+                "seed": begun.seed,
+            },
+            "stacks": {name: stack.state() for name, stack in self.stacks.items()},
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from there; a party that never began needs no ``Begin``."""
+        begun = state["begun"]
+        self._begin(Begin(**{**begun, "stacks": tuple(begun["stacks"])}))
+        for name, stack in self.stacks.items():
+            stack.restore(state["stacks"][name])
+
+
+def _check_size(message: Begin, num_features: int, config: StackedConfig) -> None:
+    """Refuse more members than a machine has room for, before they are made."""
+    encoded = num_features * (1 + config.bins)
+    sizes = [encoded, *config.widths]
+    weights = sum(a * b for a, b in itertools.pairwise(sizes))
+    num_bytes = 4 * message.members * (weights + encoded * message.num_outputs)
+    if num_bytes > MAX_PARAMETER_BYTES:
+        raise MessageError(
+            f"{message.wire_name()}: {message.members} members of {message.num_outputs} outputs "
+            f"take up to {num_bytes} bytes here, more than {MAX_PARAMETER_BYTES}; ask for fewer "
+            "folds or copies, or have this party set fewer bins"
+        )
+
+
+# --- What the label owner executes -------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows that the label owner shares with partners.
+
+    Attributes:
+        x_RF: its features.
+        samples: partner -> (R,) place of each row in the order shared with it, -1 for none.
+    """
+
+    x_RF: Tensor
+    samples: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, x: Tensor, name: str, alignment: Alignment) -> Table:
+        """By the alignment of its own rows with every partner's."""
+        own_S = alignment.rows[name]
+        samples = {}
+        for party in alignment.rows:
+            if party != name:
+                held = alignment.shared(name, party)
+                samples[party] = torch.full((len(x),), -1)
+                samples[party][own_S[held]] = held
+        return cls(features(x), samples)
+
+    def held(self, parties: Sequence[str]) -> Tensor:
+        """(parties, R) bool: who has which row."""
+        return torch.stack([self.samples[party] >= 0 for party in parties])
+
+
+class _Taught:
+    """The label owner's side of one stack."""
+
+    def __init__(self, stack: Stack, top: Top, stopping: EarlyStopping, seed: int) -> None:
+        self.stack = stack
+        self.top = top
+        self.top_optimizer = adamw(top, stack.config)
+        self.top_kept = Kept(top)
+        self.stopping = stopping
+        self.dropping = RandomStream(seed, "dropout")
+        self.ended = False
+
+    def keep(self) -> None:
+        self.stack.kept.keep()
+        self.top_kept.keep()
+
+    def restore_best(self) -> None:
+        self.stack.kept.restore()
+        self.top_kept.restore()
+
+    def state(self) -> State:
+        return {
+            "stack": self.stack.state(),
+            "top": self.top.state_dict(),
+            "optimizer": self.top_optimizer.state_dict(),
+            "kept": self.top_kept.state(),
+            "best_loss": self.stopping.best_loss,
+            "best_step": self.stopping.best_step,
+            "dropping": self.dropping.state(),
+            "ended": self.ended,
+        }
+
+    def restore(self, state: State) -> None:
+        self.stack.restore(state["stack"])
+        self.top.load_state_dict(state["top"])
+        self.top_optimizer.load_state_dict(state["optimizer"])
+        self.top_kept.take(state["kept"])
+        self.stopping.best_loss = state["best_loss"]
+        self.stopping.best_step = state["best_step"]
+        self.dropping.restore(state["dropping"])
+        self.ended = state["ended"]
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What the teacher says, once it is trained.
+
+    Attributes:
+        train: stack -> (K, R, C) of every member; NaN in rows that no partner has.
+        test: the same of the test rows; None if there are none.
+    """
+
+    train: Mapping[str, Tensor]
+    test: Mapping[str, Tensor] | None
+
+
+class Active:
+    """The label owner while a teacher is trained.
+
+    Args:
+        name: the party.
+        owner: its rows, targets and folds.
+        train: the same rows, by shared sample.
+        test: test rows by shared sample; None if there are none.
+        config: its settings.
+        seed: of everything random here.
+
+    Attributes:
+        partners: who takes part; fewer where some failed.
+        lost: partner -> why it is left out.
+        why_not: why there is no teacher; "" where there is one, or may be yet.
+        told: what the teacher says; None until it is trained.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        owner: Owner,
+        train: Table,
+        test: Table | None,
+        config: Config,
+        *,
+        seed: int,
+    ) -> None:
+        self.name = name
+        self.owner = owner
+        self.train = train
+        self.test = test
+        self.config = config
+        self.seed = seed
+        self.partners: tuple[str, ...] = tuple(train.samples)
+        for party, samples_R in train.samples.items():
+            if not (samples_R >= 0).any():
+                raise ConfigError(
+                    f"party {party!r} shares no sample with {name!r}; check the id columns, or "
+                    "leave the party out"
+                )
+        self.lost: dict[str, str] = {}
+        self.why_not = ""
+        self.told: Told | None = None
+        self.step_number = 0
+
+    @property
+    def members(self) -> int:
+        return self.owner.num_folds * self.config.copies
+
+    def leave_out(self, party: str, why: str) -> None:
+        """Go on without this partner."""
+        self.lost[party] = why
+        self.partners = tuple(name for name in self.partners if name != party)
+
+    def find_rows(self) -> bool:
+        """Whether rows are left to teach on; ``why_not`` says why if none are."""
+        if not self.partners:
+            self.why_not = "no partner took part to the end"
+            return False
+        self.aligned_R = self.train.held(self.partners).any(dim=0)
+        chosen = self.aligned_R & self.owner.labelled
+        self.rows_N = chosen.nonzero().flatten()
+        folds_N = self.owner.folds_R[self.rows_N]
+        counts = torch.bincount(folds_N, minlength=self.owner.num_folds)
+        if int(counts.min()) < 1 or len(self.rows_N) - int(counts.max()) < 1:
+            self.why_not = (
+                f"only {len(self.rows_N)} rows are both labelled and shared, too few for "
+                f"{self.owner.num_folds} folds"
+            )
+            return False
+        return True
+
+    def open(self, code_widths: Mapping[str, Sequence[int]]) -> None:
+        """Build one's own networks and the heads over every partner's codes."""
+        owner, config = self.owner, self.config
+        self.code_widths = {party: tuple(widths) for party, widths in code_widths.items()}
+        folds_N = owner.folds_R[self.rows_N]
+        train_KN, stop_KN = member_masks(folds_N, config.copies)
+        self.batches = Batches(train_KN, config.batch_size, seed=self.seed)
+        self.every = min(max(5, self.batches.epoch), 100, config.max_steps)
+        self.judged_KV, self.real_KV = held_out_rows(stop_KN)
+        targets_NC = owner.targets_RC[self.rows_N]
+        patience = max(config.patience, 5 * self.batches.epoch)
+        self.taught: dict[str, _Taught] = {}
+        for place, name in enumerate(config.teachers):
+            stream = RandomStream(self.seed, self.name, "active", name)
+            stack = Stack(owner.x_RF, config.stack(name), self.members, targets_NC.shape[1], stream)
+            widths = [stack.code_width, *(self.code_widths[p][place] for p in self.partners)]
+            with RandomStream(self.seed, "top"):
+                top = Top(self.members, len(widths), widths, targets_NC.shape[1], config.dropout)
+            with torch.no_grad():
+                start = prior(targets_NC, torch.ones(len(targets_NC)), regression=owner.regression)
+                torch.nn.init.zeros_(top.head.bias).add_(start)
+            self.taught[name] = _Taught(stack, top, EarlyStopping(patience), self.seed)
+        self.step_number = 0
+        self.keep: tuple[str, ...] = ()
+        self.due: dict[str, Tensor] = {}
+
+    @property
+    def live(self) -> tuple[str, ...]:
+        """Stacks that still learn."""
+        return tuple(name for name, taught in self.taught.items() if not taught.ended)
+
+    def state(self) -> State:
+        """What its next step depends on; to be saved when no gradient is due."""
+        return {
+            "lost": dict(self.lost),
+            "why_not": self.why_not,
+            "code_widths": {party: list(widths) for party, widths in self.code_widths.items()},
+            "taught": {name: taught.state() for name, taught in self.taught.items()},
+            "batches": self.batches.state(),
+            "step": self.step_number,
+            "keep": list(self.keep),
+            "told": None
+            if self.told is None
+            else {
+                "train": dict(self.told.train),
+                "test": None if self.told.test is None else dict(self.told.test),
+            },
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from there, with the same partners."""
+        for party, why in state["lost"].items():
+            self.leave_out(party, why)
+        self.why_not = state["why_not"]
+        self.find_rows()
+        self.open(state["code_widths"])
+        for name, taught in self.taught.items():
+            taught.restore(state["taught"][name])
+        self.batches.restore(state["batches"])
+        self.step_number = state["step"]
+        self.keep = tuple(state["keep"])
+        told = state["told"]
+        self.told = None if told is None else Told(told["train"], told["test"])

@@ -1,0 +1,393 @@
+"""What a run of APFed-D comes to at the label owner: alone, teacher, student, joint model, scores.
+
+Everything here is the label owner's own work; messages are sent by ``teaching`` alone. Nothing is
+chosen on test rows: they are asked about when all is chosen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dovetail.data import Alignment, Classification, PartyData, Task
+from dovetail.data.inputs import Input
+from dovetail.errors import ConfigError
+from dovetail.methods.apfed import distil, teaching
+from dovetail.methods.apfed.stacks import Config, features
+from dovetail.methods.outcome import Observer, Outcome, score_party
+from dovetail.models import Model, derive_seed
+from dovetail.models.learners import (
+    LEARNERS,
+    NO_FOLD,
+    Fitted,
+    Rows,
+    best_of,
+    first_fold_only,
+    fit_all,
+    hard_targets,
+    make_folds,
+)
+from dovetail.models.learners.distil import (
+    DistilConfig,
+    Distilled,
+    Owner,
+    Teacher,
+    choose_teacher,
+)
+from dovetail.models.learners.distil import (
+    distil as distilled,
+)
+from dovetail.models.learners.joint import (
+    Bottoms,
+    Joint,
+    JointSpec,
+    Part,
+    blended,
+    fold_means,
+)
+from dovetail.models.learners.stacked import mean_outputs
+from dovetail.models.recovered import recovered_share, warnings_of
+from dovetail.network import Checkpoint, Engine
+
+#: What is learned from the label owner's own columns; "best-alone" is the best of the learners by
+#: held-out rows.
+ALONE = ("best-alone", *LEARNERS, "majority")
+
+#: More labelled rows than this, and one fold's models are enough to choose by.
+_MANY_ROWS = 3000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distilling:
+    """What a run of one seed is a function of.
+
+    Attributes:
+        train, test: the label owner's rows.
+        task: what it predicts.
+        label: the label's name.
+        input: how raw columns become its rows, if they do.
+        alignment, test_alignment: with its partners; None where it learns alone.
+        config: of the teacher.
+        students: of the student and the gate.
+        seed: of everything random here.
+    """
+
+    train: PartyData
+    test: PartyData | None
+    task: Task
+    label: str
+    input: Input | None
+    alignment: Alignment | None
+    test_alignment: Alignment | None
+    config: Config
+    students: DistilConfig
+    seed: int
+
+    @property
+    def regression(self) -> bool:
+        return not isinstance(self.task, Classification)
+
+    def owner(self) -> Owner:
+        """Its rows, with folds over the labelled ones.
+
+        Raises:
+            ConfigError: fewer than two labelled rows.
+        """
+        labels, labelled = self.train.labels, self.train.labelled_rows()
+        if labels is None or len(labelled) < 2:
+            raise ConfigError(
+                f"party {self.train.name!r} has {len(labelled)} labelled rows; the label owner "
+                "needs two or more"
+            )
+        folds = torch.full((self.train.num_rows,), NO_FOLD)
+        folds[labelled] = make_folds(
+            labels[labelled],
+            min(self.config.folds, len(labelled)),
+            seed=derive_seed(self.seed, self.train.name, "folds"),
+            regression=self.regression,
+        )
+        known = labels.nan_to_num() if self.regression else labels.clamp(min=0)
+        targets = hard_targets(known, self.task.num_outputs, regression=self.regression)
+        targets[folds < 0] = 0
+        return Owner(features(self.train.joined()), targets, folds, self.regression)
+
+    def model(self, network: torch.nn.Module, spec: Any, method: str, **about: Any) -> Model:
+        """A model on the label owner's own columns."""
+        block = next(iter(self.train.blocks)) if len(self.train.blocks) == 1 else "joined"
+        return Model(
+            party=self.train.name,
+            task=self.task,
+            network=network,
+            spec=spec,
+            shapes={block: tuple(self.train.joined().shape[1:])},
+            inputs={} if self.input is None else {block: self.input},
+            about={"method": method, "seed": self.seed, "label": self.label, **about},
+        )
+
+    def scored(self, what: str, outputs: Tensor, rows: Tensor | None = None) -> dict[str, float]:
+        """Scores on test rows."""
+        assert self.test is not None
+        assert self.test.labels is not None
+        labels = self.test.labels if rows is None else self.test.labels[rows]
+        return score_party(
+            self.train.name,
+            what,
+            self.task,
+            outputs,
+            labels,
+            learning_rate=self.config.learning_rate,
+        )
+
+
+def judged_rows(owner: Owner) -> Rows:
+    """The labelled rows, of which all are held out once, or of many one fold."""
+    rows = owner.labelled_rows()
+    if len(rows.x_NF) <= _MANY_ROWS:
+        return rows
+    return Rows(
+        rows.x_NF, rows.targets_NC, first_fold_only(rows.folds_N), regression=rows.regression
+    )
+
+
+def majority_of(owner: Owner) -> Tensor:
+    """(1, C) outputs that say the commonest class, or the mean."""
+    known = owner.targets_RC[owner.labelled]
+    mean = known.mean(dim=0, keepdim=True)
+    return mean if owner.regression else (mean + 1e-6).log()
+
+
+def train_alone(work: Distilling, stage: str, observe: Observer) -> Outcome:
+    """One of ``ALONE``, trained and scored."""
+    started = time.perf_counter()
+    owner = work.owner()
+    rows = judged_rows(owner)
+    outcome = Outcome()
+    names = tuple(LEARNERS) if stage == "best-alone" else (stage,)
+    if stage == "majority":
+        said = majority_of(owner)
+        outputs = None if work.test is None else said.expand(work.test.num_rows, -1)
+    else:
+        learners = [LEARNERS[name] for name in names]
+        fitted = fit_all(learners, rows, seed=work.seed, encode_on=owner.x_RF)
+        best = best_of(fitted, rows)
+        model = work.model(best.network, best.spec, stage, learner=best.learner)
+        outcome.models[work.train.name] = model
+        outputs = None if work.test is None else best.outputs(features(work.test.joined()))
+    if outputs is not None:
+        outcome.scores[stage] = {work.train.name: work.scored(stage, outputs)}
+    line = {"epoch": 1, "seconds": time.perf_counter() - started, "steps": 1}
+    observe(stage, 1, {**line, **outcome.scores.get(stage, {}).get(work.train.name, {})})
+    return outcome
+
+
+def train_distilled(
+    work: Distilling, engine: Engine, observe: Observer, checkpoint: Checkpoint
+) -> Outcome:
+    """APFed-D: the teacher with the partners, then all that the label owner does by itself."""
+    assert work.alignment is not None
+    owner = work.owner()
+    name = work.train.name
+    test_table = None
+    if work.test is not None and work.test_alignment is not None:
+        test_table = distil.Table.of(work.test.joined(), name, work.test_alignment)
+    active = distil.Active(
+        name,
+        owner,
+        distil.Table.of(work.train.joined(), name, work.alignment),
+        test_table,
+        work.config,
+        seed=work.seed,
+    )
+    number = 0
+    for each in teaching.train(active, engine, checkpoint):
+        observe("apfed-d", each.most + 1, _line(each))
+        number = each.number
+    started = time.perf_counter()
+    rows = judged_rows(owner)
+    fitted = fit_all(list(LEARNERS.values()), rows, seed=work.seed, encode_on=owner.x_RF)
+    alone = best_of(fitted, rows)
+    done, teacher = _distil(work, active, owner, alone)
+    solo = alone if done is None else done.solo
+    outcome = Outcome(ledger=engine.ledger)
+    outcome.about["distilled"] = _told(active, teacher, alone, done)
+    run = {"run": engine.run} if engine.run else {}
+    choice = done.choice if done is not None and done.pays else "alone"
+    outcome.models[name] = work.model(solo.network, solo.spec, "apfed-d", learner=choice, **run)
+    if teacher is not None:
+        network, spec = _joint(work, active, teacher, solo)
+        joint = work.model(network, spec, "apfed-d", **run)
+        widths = {partner: (width,) for partner, width in spec.widths.items()}
+        joint.shapes = {**joint.shapes, **widths}
+        outcome.joint = joint
+    if work.test is not None:
+        _score(work, outcome, owner, active, teacher, solo=solo, alone=alone, fitted=fitted)
+    line: dict[str, Any] = {
+        "epoch": number + 1,
+        "seconds": time.perf_counter() - started,
+        "steps": 1,
+        **outcome.scores.get("apfed-d", {}).get(name, {}),
+    }
+    observe("apfed-d", number + 1, line)
+    return outcome
+
+
+def _line(each: teaching.Round) -> dict[str, Any]:
+    """What a line of ``metrics.jsonl`` says of a round."""
+    line: dict[str, Any] = {
+        "epoch": each.number,
+        "seconds": each.seconds,
+        "steps": each.num_steps,
+    }
+    if each.loss is not None:
+        line["loss"] = each.loss
+    if each.held_out:
+        line["held_out_loss"] = dict(each.held_out)
+    if each.missed:
+        line |= {"missed": dict(each.missed), "reasons": dict(each.reasons)}
+    return line
+
+
+def _distil(
+    work: Distilling, active: distil.Active, owner: Owner, alone: Fitted
+) -> tuple[Distilled | None, Teacher | None]:
+    """The student, and the teacher that was chosen; None where there is none."""
+    if active.told is None:
+        return None, None
+    told = {
+        stack: fold_means(outputs, work.config.copies, regression=work.regression)
+        for stack, outputs in active.told.train.items()
+    }
+    teacher = choose_teacher(told, owner)
+    done = distilled(owner, teacher, alone, work.students, seed=work.seed)
+    return done, teacher
+
+
+def _told(
+    active: distil.Active, teacher: Teacher | None, alone: Fitted, done: Distilled | None
+) -> dict[str, Any]:
+    """What a report says of how it went; JSON-ready."""
+    told: dict[str, Any] = {
+        "alone": alone.learner,
+        "choice": "alone",
+        "pays": False,
+        "partners": list(active.partners),
+        "lost": dict(active.lost),
+    }
+    if teacher is None or done is None:
+        return {**told, "why": active.why_not}
+    aligned = teacher.aligned
+    told |= {
+        "choice": done.choice,
+        "pays": done.pays,
+        "teacher": teacher.name,
+        "temperature": teacher.temperature,
+        "held_out_gain": done.gain,
+        "standard_error": done.standard_error,
+        "held_out_losses": dict(done.losses),
+        "labelled": int(active.owner.labelled.sum()),
+        "shared": int(aligned.sum()),
+        "labelled_and_shared": int((aligned & active.owner.labelled).sum()),
+    }
+    if not done.pays:
+        told["why"] = (
+            "on held-out rows the distilled model was not better than the model alone, which is "
+            "kept"
+        )
+    return told
+
+
+def _joint(
+    work: Distilling, active: distil.Active, teacher: Teacher, solo: Fitted
+) -> tuple[Joint, JointSpec]:
+    """The label owner's part of the joint model; partners have theirs."""
+    stacks = list(work.config.teachers)
+    taught = [active.taught[name] for name in stacks]
+    own = tuple(each.stack.part() for each in taught)
+    parts = tuple(
+        tuple(
+            Part(own[place].members, 0, (width,) if width else (), own[place].num_outputs)
+            for place, width in enumerate(active.code_widths[partner])
+        )
+        for partner in active.partners
+    )
+    used = range(len(stacks)) if teacher.name not in stacks else [stacks.index(teacher.name)]
+    held = active.train.held(active.partners)[:, active.rows_N]
+    spec = JointSpec(
+        next(iter(work.train.blocks)) if len(work.train.blocks) == 1 else "joined",
+        work.train.joined()[0].numel(),
+        own,
+        active.partners,
+        parts,
+        work.config.copies,
+        tuple(used),
+        teacher.temperature,
+        not bool(held.all()),
+        work.regression,
+        solo.spec,
+    )
+    bottoms = Bottoms(
+        [each.stack.encoding for each in taught], [each.stack.bottom for each in taught]
+    )
+    network = Joint(spec, bottoms, [each.top for each in taught], solo.network)
+    return network.eval(), spec
+
+
+def _score(
+    work: Distilling,
+    outcome: Outcome,
+    owner: Owner,
+    active: distil.Active,
+    teacher: Teacher | None,
+    *,
+    solo: Fitted,
+    alone: Fitted,
+    fitted: Mapping[str, Fitted],
+) -> None:
+    """Everything's scores on the same test rows, the recovered share, and warnings."""
+    assert work.test is not None
+    assert work.test.labels is not None
+    name = work.train.name
+    x = features(work.test.joined())
+    said = {"apfed-d": solo.outputs(x), "best-alone": alone.outputs(x)}
+    said |= {learner: each.outputs(x) for learner, each in fitted.items()}
+    said["majority"] = majority_of(owner).expand(len(x), -1)
+    scores = {what: work.scored(what, outputs) for what, outputs in said.items()}
+    if active.told is not None and active.told.test is not None and teacher is not None:
+        joint = _teacher_says(work, active.told.test, teacher)
+        rows = (~joint.isnan().any(dim=1)).nonzero().flatten()
+        if len(rows):
+            scores["joint"] = work.scored("joint", joint[rows], rows)
+            if len(rows) < len(x):
+                scores["joint"]["rows"] = float(len(rows))
+            outcome.about["recovered"] = recovered_share(
+                work.task,
+                work.test.labels[rows],
+                solo=said["apfed-d"][rows],
+                alone=said["best-alone"][rows],
+                joint=joint[rows],
+                seed=derive_seed(work.seed, "recovered"),
+            )
+    outcome.scores |= {what: {name: each} for what, each in scores.items()}
+    warned = warnings_of(
+        f"the solo model of {name!r}",
+        scores["apfed-d"],
+        alone=scores["best-alone"],
+        majority=scores["majority"],
+    )
+    if warned:
+        outcome.about["warnings"] = warned
+
+
+def _teacher_says(work: Distilling, told: Mapping[str, Tensor], teacher: Teacher) -> Tensor:
+    """(N, C) of rows that nobody learned from, as ``Joint`` says it."""
+    used: Sequence[str] = [teacher.name] if teacher.name in told else list(told)
+    folds = [
+        fold_means(told[stack], work.config.copies, regression=work.regression) for stack in used
+    ]
+    outputs_KNC = blended(folds, regression=work.regression) / teacher.temperature
+    return mean_outputs(outputs_KNC, regression=work.regression)

@@ -1,0 +1,134 @@
+"""What every party of APFed-D has: settings, and the networks of one stack with their optimizer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from dovetail.models import RandomStream, network_input
+from dovetail.models.learners.encoding import PiecewiseLinear
+from dovetail.models.learners.joint import Part
+from dovetail.models.learners.stacked import Bottom
+from dovetail.models.learners.vertical import Kept, StackedConfig
+from dovetail.network import State
+
+# --- Hyper-parameters --------------------------------------------------------------------------
+
+StackName = Literal["network", "linear"]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Decay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class PartnerConfig(BaseModel):
+    """A party's own settings of its networks; they never leave it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    widths: tuple[Annotated[int, Field(ge=1)], ...] = (64, 32)  # of "network"; the last is D
+    bins: int = Field(default=16, ge=0)  # of a number, in "network"; 0: the number alone
+    learning_rate: Rate = 1e-3  # of "network", by AdamW
+    weight_decay: Decay = 0.1
+    linear_learning_rate: Rate = 1e-2  # of "linear"
+    linear_weight_decay: Decay = 0.3
+
+    def stack(self, name: str) -> StackedConfig:
+        """How a stack is built and trained here."""
+        if name == "linear":
+            return StackedConfig(
+                widths=(),
+                bins=0,
+                learning_rate=self.linear_learning_rate,
+                weight_decay=self.linear_weight_decay,
+            )
+        return StackedConfig(
+            widths=self.widths,
+            bins=self.bins,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+        )
+
+
+class Config(PartnerConfig):
+    """The label owner's settings."""
+
+    teachers: tuple[StackName, ...] = Field(default=("network", "linear"), min_length=1)
+    folds: int = Field(default=4, ge=2, le=20)
+    copies: int = Field(default=1, ge=1, le=8)  # members of each fold
+    dropout: float = Field(default=0.0, ge=0, lt=1)  # of codes
+    batch_size: int | None = Field(default=None, ge=1)  # None: 64 to 512, by the number of rows
+    max_steps: int = Field(default=4000, ge=1)
+    patience: int = Field(default=200, ge=1)  # steps without a better loss, at least five epochs
+    timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
+
+
+# --- What every party has ----------------------------------------------------------------------
+
+
+class Stack:
+    """One party's networks of one stack, all members', and their optimizer.
+
+    Args:
+        x_NF: its rows, which place the bins of numbers.
+        config: of this stack.
+        members, num_outputs: K and C.
+        stream: draws the weights.
+    """
+
+    def __init__(
+        self,
+        x_NF: Tensor,
+        config: StackedConfig,
+        members: int,
+        num_outputs: int,
+        stream: RandomStream,
+    ) -> None:
+        self.config = config
+        self.encoding = PiecewiseLinear.fit(x_NF, bins=config.bins)
+        with stream:
+            self.bottom = Bottom(members, self.encoding.num_outputs, config.widths, num_outputs)
+        self.optimizer = adamw(self.bottom, config)
+        self.kept = Kept(self.bottom)
+
+    @property
+    def code_width(self) -> int:
+        return self.config.widths[-1] if self.config.widths else 0
+
+    def encode(self, x_NF: Tensor, members: int) -> Tensor:
+        """(K, B, D + C) of K blocks of rows."""
+        encoded: Tensor = self.encoding(x_NF)
+        parts: Tensor = self.bottom(encoded.unflatten(0, (members, -1)))
+        return parts
+
+    def step(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def part(self) -> Part:
+        return Part.of(self.encoding, self.bottom, self.config.widths)
+
+    def state(self) -> State:
+        return {
+            "bottom": self.bottom.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "kept": self.kept.state(),
+        }
+
+    def restore(self, state: State) -> None:
+        self.bottom.load_state_dict(state["bottom"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.kept.take(state["kept"])
+
+
+def adamw(module: torch.nn.Module, config: StackedConfig) -> torch.optim.Optimizer:
+    """What follows a module's gradients."""
+    return torch.optim.AdamW(
+        module.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
+    )
+
+
+def features(x: Tensor) -> Tensor:
+    """(N, F) float32 of rows of columns or images."""
+    return network_input(x).flatten(1)

@@ -1,0 +1,372 @@
+"""The label owner drives: the teacher of APFed-D is trained, round by round (see ``distil``)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from dovetail.errors import MessageError, PartyError, TrainingError
+from dovetail.methods.apfed.distil import (
+    Active,
+    Begin,
+    Codes,
+    Encode,
+    Finish,
+    Finished,
+    Ready,
+    Table,
+    Told,
+)
+from dovetail.models.learners.rows import row_losses
+from dovetail.network import Checkpoint, Engine, check_shape
+
+
+@dataclass(frozen=True)
+class Round:
+    """Steps from one judgement to the next.
+
+    Attributes:
+        number: 1, 2, ...
+        loss: mean training loss of the members over these steps, and over stacks.
+        held_out: stack -> loss of held-out rows; of those that still learn.
+        seconds: wall time.
+        num_steps: how many.
+        missed: partner -> steps it was left out of.
+        reasons: partner -> why.
+        most: the most rounds there can be.
+    """
+
+    number: int
+    loss: float | None
+    held_out: Mapping[str, float]
+    seconds: float
+    num_steps: int
+    missed: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    most: int = 0
+
+
+def train(active: Active, network: Engine, checkpoint: Checkpoint | None = None) -> Iterator[Round]:
+    """Trains the teacher; afterwards ``active.told`` is what it says, or ``why_not`` says why none.
+
+    Args:
+        active: the label owner, which drives.
+        network: reaches the partners.
+        checkpoint: saves each round, and goes on from what it saved; None saves nothing.
+
+    Raises:
+        PartyError: a partner cannot begin.
+        TrainingError: the loss is no longer finite.
+    """
+    checkpoint = checkpoint or Checkpoint.none()
+    number = checkpoint.resume(active, network, lenient=True)
+    if active.told is not None or active.why_not:
+        return
+    if not number:
+        if not active.find_rows():
+            return
+        begin(active, network)
+        checkpoint.save(0, active, network)
+    else:
+        away = {*checkpoint.failures, *checkpoint.behind} & {*active.partners}
+        for party in sorted(away & checkpoint.failures.keys()):
+            active.leave_out(party, f"epoch {number}: {checkpoint.failures[party].cause}")
+        if away and not _begin_again(active, network):  # who lost its state takes part again
+            return
+    while active.told is None:
+        started = time.perf_counter()
+        losses: list[float] = []
+        number += 1
+        loss, held_out = None, {}
+        try:
+            if active.live and active.step_number + active.every <= active.config.max_steps:
+                for _ in range(active.every):
+                    losses.append(step(active, network))
+                held_out = judge(active, network)
+                loss = math.fsum(losses) / len(losses)
+            else:
+                active.told = finish(active, network)
+        except PartyError as failure:
+            if failure.party not in active.partners:
+                raise
+            cause = f"epoch {number}, step {len(losses) + 1}: {failure.cause}"
+            active.leave_out(failure.party, cause)
+            goes_on = _begin_again(active, network)
+            yield _round(active, number, None, {}, started, max(len(losses), 1))
+            if not goes_on:
+                return
+            checkpoint.save(number, active, network)
+            continue
+        yield _round(active, number, loss, held_out, started, len(losses))
+        checkpoint.save(number, active, network)
+
+
+def _round(
+    active: Active,
+    number: int,
+    loss: float | None,
+    held_out: Mapping[str, float],
+    started: float,
+    num_steps: int,
+) -> Round:
+    return Round(
+        number,
+        loss,
+        held_out,
+        time.perf_counter() - started,
+        num_steps,
+        dict.fromkeys(active.lost, num_steps),
+        dict(active.lost),
+        max(number, active.config.max_steps // active.every + 1),
+    )
+
+
+def begin(active: Active, network: Engine) -> None:
+    """Open the run with every partner.
+
+    Raises:
+        PartyError: one cannot begin.
+    """
+    message = Begin(
+        active.config.teachers, active.members, active.owner.targets_RC.shape[1], active.seed
+    )
+    ready = network.ask(dict.fromkeys(active.partners, message), Ready).or_raise()
+    for party, reply in ready.items():
+        if len(reply.code_widths) != len(message.stacks) or not all(
+            0 <= width <= 2**16 for width in reply.code_widths
+        ):
+            raise PartyError(
+                party, f"{reply.wire_name()}: no widths of {len(message.stacks)} codes"
+            )
+    active.open({party: ready[party].code_widths for party in active.partners})
+
+
+def _begin_again(active: Active, network: Engine) -> bool:
+    """Begin anew with those that are there; whether somebody is."""
+    while active.find_rows():
+        try:
+            begin(active, network)
+        except PartyError as failure:
+            active.leave_out(failure.party, failure.cause)
+            continue
+        return True
+    return False
+
+
+def step(active: Active, network: Engine) -> float:
+    """One minibatch of every member; its mean loss."""
+    drawn_KB = active.batches.draw()
+    stacks = active.live
+    codes = _ask(active, network, stacks, active.rows_N[drawn_KB], active.train, training=True)
+    owner = active.owner
+    rows_KB = active.rows_N[drawn_KB]
+    leaves = {party: code.KBD.requires_grad_() for party, code in codes.items() if code.answered}
+    parts = _split(active, stacks, codes)
+    total, shown = torch.zeros(()), 0.0
+    for name in stacks:
+        taught = active.taught[name]
+        own_KBD = taught.stack.encode(owner.x_RF[rows_KB.flatten()], active.members)
+        with taught.dropping:
+            outputs_KBC = taught.top([own_KBD, *parts[name]])
+        losses_KB = row_losses(outputs_KBC, owner.targets_RC[rows_KB], regression=owner.regression)
+        per_member = losses_KB.mean(dim=1)
+        shown += float(per_member.detach().mean()) / len(stacks)
+        total = total + per_member.sum()
+    active.step_number += 1
+    if not math.isfinite(shown):
+        raise TrainingError(
+            f"party {active.name!r}: the joint model's loss is {shown} in step "
+            f"{active.step_number}; lower distil.learning_rate ({active.config.learning_rate})"
+        )
+    total.backward()
+    for name in stacks:
+        active.taught[name].stack.step()
+        active.taught[name].top_optimizer.step()
+        active.taught[name].top_optimizer.zero_grad()
+    active.due = {}
+    for party, code in leaves.items():
+        assert code.grad is not None
+        active.due[party] = code.grad.flatten(0, 1)
+    return shown
+
+
+def judge(active: Active, network: Engine) -> dict[str, float]:
+    """Stack -> mean loss of held-out rows; who is best so far, and who has ended, is noted."""
+    stacks = active.live
+    rows_KV = active.rows_N[active.judged_KV]
+    outputs = _outputs(active, network, stacks, rows_KV, active.train)
+    owner = active.owner
+    found = {}
+    keep = []
+    for name in stacks:
+        losses = row_losses(outputs[name], owner.targets_RC[rows_KV], regression=owner.regression)
+        loss = float((losses * active.real_KV).sum() / active.real_KV.sum())
+        found[name] = loss
+        taught = active.taught[name]
+        if taught.stopping.improved(active.step_number, loss):
+            taught.keep()
+            keep.append(name)
+        elif taught.stopping.ended(active.step_number):
+            taught.ended = True
+    active.keep = tuple(keep)
+    return found
+
+
+def finish(active: Active, network: Engine) -> Told:
+    """Every party back to its best weights, and what the teacher says of all shared rows."""
+    network.ask(
+        dict.fromkeys(active.partners, Finish(active.keep)),
+        Finished,
+        timeout_s=active.config.timeout_s,
+    ).or_raise()
+    active.keep = ()
+    for taught in active.taught.values():
+        taught.restore_best()
+    return Told(
+        _say(active, network, active.train, test=False),
+        None if active.test is None else _say(active, network, active.test, test=True),
+    )
+
+
+def _say(active: Active, network: Engine, table: Table, *, test: bool) -> dict[str, Tensor]:
+    """Stack -> (K, R, C) of a table's rows, NaN where no partner has the row."""
+    stacks = active.config.teachers
+    shape = active.members, len(table.x_RF), active.owner.targets_RC.shape[1]
+    said: dict[str, Tensor] = {name: torch.full(shape, torch.nan) for name in stacks}
+    rows = table.held(active.partners).any(dim=0).nonzero().flatten()
+    if len(rows):
+        rows_KV = rows.expand(active.members, -1)
+        for name, outputs in _outputs(active, network, stacks, rows_KV, table, test=test).items():
+            said[name][:, rows] = outputs
+    return said
+
+
+#: Rows of a message that is no training step, all members' together.
+_ROWS = 16_384
+
+
+def _outputs(
+    active: Active,
+    network: Engine,
+    stacks: Sequence[str],
+    rows_KV: Tensor,
+    table: Table,
+    *,
+    test: bool = False,
+) -> dict[str, Tensor]:
+    """Stack -> (K, V, C) outputs of each member's rows."""
+    told: dict[str, list[Tensor]] = {name: [] for name in stacks}
+    for part_KB in rows_KV.split(max(1, _ROWS // active.members), dim=1):
+        codes = _ask(active, network, stacks, part_KB, table, training=False, test=test)
+        parts = _split(active, stacks, codes)
+        with torch.no_grad():
+            for name in stacks:
+                taught = active.taught[name]
+                taught.top.eval()
+                own = taught.stack.encode(table.x_RF[part_KB.flatten()], active.members)
+                told[name].append(taught.top([own, *parts[name]]))
+                taught.top.train()
+    return {name: torch.cat(each, dim=1) for name, each in told.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class _Answer:
+    """A partner's codes of a message.
+
+    Attributes:
+        KBD: as it sent them.
+        lacks_KB: rows that it does not have; None: none.
+        answered: whether it was asked at all.
+    """
+
+    KBD: Tensor
+    lacks_KB: Tensor | None
+    answered: bool
+
+    def codes(self) -> Tensor:
+        """(K, B, ...) zeros, without a gradient, in rows that it does not have."""
+        if self.lacks_KB is None:
+            return self.KBD
+        return self.KBD.masked_fill(self.lacks_KB[..., None], 0)
+
+
+def _ask(
+    active: Active,
+    network: Engine,
+    stacks: Sequence[str],
+    rows_KB: Tensor,
+    table: Table,
+    *,
+    training: bool,
+    test: bool = False,
+) -> dict[str, _Answer]:
+    """Partner -> codes of these rows.
+
+    It is sent what is due from the last step, too. In the place of a row that a partner lacks
+    stands one that it has: all members' blocks are of one size.
+
+    Raises:
+        PartyError: one does not answer as asked.
+    """
+    none = torch.zeros(0, 0)
+    requests: dict[str, Encode] = {}
+    held: dict[str, Tensor] = {}
+    for party in active.partners:
+        samples = table.samples[party][rows_KB.flatten()]
+        mask = samples >= 0
+        if not mask.any():
+            held[party] = mask
+            if party not in active.due and not active.keep:
+                continue  # nothing to ask it
+            samples = table.samples[party][table.samples[party] >= 0][: len(samples)]
+            samples = samples.repeat(-(-len(mask) // len(samples)))[: len(mask)]
+        elif not mask.all():
+            held[party] = mask
+            there = samples[mask]
+            lacking = len(mask) - len(there)
+            samples[~mask] = there.repeat(-(-lacking // len(there)))[:lacking]
+        requests[party] = Encode(
+            tuple(stacks), active.keep, active.due.get(party, none), samples, training, test
+        )
+    active.due, active.keep = {}, ()
+    replies = network.ask(requests, Codes, timeout_s=active.config.timeout_s).or_raise()
+    num_outputs = active.owner.targets_RC.shape[1]
+    codes = {}
+    for party in active.partners:
+        places = [active.config.teachers.index(name) for name in stacks]
+        width = sum(active.code_widths[party][place] + num_outputs for place in places)
+        code_ND = torch.zeros(rows_KB.numel(), width)
+        if party in replies:
+            code_ND = _checked(party, replies[party], rows_KB.numel(), width)
+        lacks = ~held[party].view(active.members, -1) if party in held else None
+        codes[party] = _Answer(code_ND.unflatten(0, (active.members, -1)), lacks, party in replies)
+    return codes
+
+
+def _checked(party: str, reply: Codes, num_rows: int, width: int) -> Tensor:
+    try:
+        check_shape(reply, "code_ND", (num_rows, width), torch.float32)
+    except MessageError as cause:
+        raise PartyError(party, str(cause)) from None
+    if not reply.code_ND.sum().isfinite():
+        raise PartyError(party, "its codes are not finite; lower its learning_rate")
+    return reply.code_ND.detach()
+
+
+def _split(
+    active: Active, stacks: Sequence[str], answers: Mapping[str, _Answer]
+) -> dict[str, list[Tensor]]:
+    """Stack -> each partner's (K, B, D + C)."""
+    num_outputs = active.owner.targets_RC.shape[1]
+    parts: dict[str, list[Tensor]] = {name: [] for name in stacks}
+    for party, answer in answers.items():
+        places = [active.config.teachers.index(name) for name in stacks]
+        sizes = [active.code_widths[party][place] + num_outputs for place in places]
+        for name, part in zip(stacks, answer.codes().split(sizes, dim=-1), strict=True):
+            parts[name].append(part)
+    return parts

@@ -1,0 +1,295 @@
+"""The joint model as it is kept: the label owner's part, each partner's part, and the solo model.
+
+A partner's part (``Bottoms``) turns its rows into codes and stays with it. The label owner's
+(``Joint``) takes its own features and a block of codes for each partner; a row that a partner did
+not answer has NaN there, and the solo model says it.
+
+Letters: B rows, F features, K members, D code width, C outputs, E codes of a party, all members'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from dovetail.errors import ModelError
+from dovetail.models.learners.encoding import PiecewiseLinear
+from dovetail.models.learners.specs import EnsembleSpec
+from dovetail.models.learners.stacked import Bottom, Top, mean_outputs
+
+
+class Bottoms(nn.Module):
+    """One party's encodings and bottoms of every stack: (B, ...) -> (B, E)."""
+
+    def __init__(self, encodings: Sequence[PiecewiseLinear], bottoms: Sequence[Bottom]) -> None:
+        super().__init__()
+        self.encodings = nn.ModuleList(encodings)
+        self.bottoms = nn.ModuleList(bottoms)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x_BF = x.flatten(1)
+        return torch.cat(
+            [
+                bottom(encoding(x_BF)).movedim(0, 1).flatten(1)
+                for encoding, bottom in zip(self.encodings, self.bottoms, strict=True)
+            ],
+            dim=1,
+        )
+
+
+@dataclass(frozen=True)
+class Part:
+    """The sizes of one stack's bottom at one party.
+
+    Attributes:
+        members: K.
+        bins: of all numbers together.
+        widths: of hidden layers, the last one being D; () where there is no code.
+        num_outputs: C.
+    """
+
+    members: int
+    bins: int
+    widths: tuple[int, ...]
+    num_outputs: int
+
+    def __post_init__(self) -> None:
+        if min(self.members, self.num_outputs, *self.widths) < 1 or self.bins < 0:
+            raise ModelError(f"a bottom's sizes are 1 or more, got {self}; copy the folder again")
+
+    @property
+    def code_width(self) -> int:
+        return self.widths[-1] if self.widths else 0
+
+    @property
+    def embedding(self) -> int:
+        """Its share of E."""
+        return self.members * (self.code_width + self.num_outputs)
+
+    def build(self, num_features: int) -> tuple[PiecewiseLinear, Bottom]:
+        encoding = PiecewiseLinear(num_features, self.bins)
+        return encoding, Bottom(self.members, encoding.num_outputs, self.widths, self.num_outputs)
+
+    @classmethod
+    def of(cls, encoding: PiecewiseLinear, bottom: Bottom, widths: Sequence[int]) -> Part:
+        members, _, num_outputs = bottom.linear.shape
+        return cls(members, len(encoding.column_M), tuple(widths), num_outputs)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Part:
+        return cls(
+            int(stored["members"]),
+            int(stored["bins"]),
+            tuple(int(width) for width in stored["widths"]),
+            int(stored["num_outputs"]),
+        )
+
+
+def _bottoms(parts: Sequence[Part], num_features: int) -> Bottoms:
+    built = [part.build(num_features) for part in parts]
+    return Bottoms([encoding for encoding, _ in built], [bottom for _, bottom in built])
+
+
+@dataclass(frozen=True)
+class BottomsSpec:
+    """The sizes of a partner's ``Bottoms``; stands where a data owner's network does."""
+
+    kind: ClassVar[str] = "stacked-bottoms"
+
+    parts: tuple[Part, ...]
+
+    def build(self, input_shape: tuple[int, ...], embedding: int) -> Bottoms:
+        """(B, ...) -> (B, E).
+
+        Raises:
+            ModelError: codes of another width.
+        """
+        if not self.parts or embedding != sum(part.embedding for part in self.parts):
+            raise ModelError(f"its codes are not {embedding} wide; copy the whole folder again")
+        return _bottoms(self.parts, torch.Size(input_shape).numel())
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "parts": [_part_json(part) for part in self.parts]}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> BottomsSpec:
+        return cls(tuple(Part.from_json(part) for part in stored["parts"]))
+
+
+class Joint(nn.Module):
+    """Block -> rows in, (B, C) out: the teacher where partners answered, the solo model elsewhere.
+
+    Args:
+        spec: the sizes.
+        own: the label owner's bottoms.
+        tops: of every stack.
+        solo: needs the label owner's block only.
+    """
+
+    any_blocks = True
+
+    def __init__(self, spec: JointSpec, own: Bottoms, tops: Sequence[Top], solo: nn.Module) -> None:
+        super().__init__()
+        self.own = own
+        self.tops = nn.ModuleList(tops)
+        self.solo = solo
+        self._spec = spec
+
+    def forward(self, blocks: Mapping[str, Tensor]) -> Tensor:
+        spec = self._spec
+        if spec.block not in blocks:
+            raise ModelError(f"it needs the label owner's own columns (block {spec.block!r})")
+        x = blocks[spec.block]
+        solo_BC: Tensor = self.solo(x.flatten(1))
+        held = {name: blocks[name] for name in spec.partners if name in blocks}
+        if not held or (len(held) < len(spec.partners) and not spec.partial):
+            return solo_BC
+        answered = {name: ~codes.isnan().any(dim=1) for name, codes in held.items()}
+        codes = [
+            held[name].masked_fill(~answered[name][:, None], 0)
+            if name in held
+            else x.new_zeros(len(x), sum(part.embedding for part in parts))
+            for name, parts in zip(spec.partners, spec.parts, strict=True)
+        ]
+        joint_BC = self._joint([self.own(x), *codes])
+        present = torch.stack(list(answered.values()))
+        use_B = present.any(dim=0) if spec.partial else present.all(dim=0)
+        return torch.where(use_B[:, None], joint_BC, solo_BC)
+
+    def _joint(self, codes: Sequence[Tensor]) -> Tensor:
+        """(B, C) of the teacher, from every party's (B, E)."""
+        spec = self._spec
+        parties = (spec.own, *spec.parts)
+        starts = [0] * len(parties)
+        told = []
+        for stack, top in enumerate(self.tops):
+            parts_KBD = []
+            for place, (parts, codes_BE) in enumerate(zip(parties, codes, strict=True)):
+                part = parts[stack]
+                stop = starts[place] + part.embedding
+                own_BE = codes_BE[:, starts[place] : stop]
+                parts_KBD.append(own_BE.unflatten(1, (part.members, -1)).movedim(1, 0))
+                starts[place] = stop
+            if stack in spec.used:
+                outputs_KBC = top(parts_KBD)
+                told.append(fold_means(outputs_KBC, spec.copies, regression=spec.regression))
+        outputs_KBC = blended(told, regression=spec.regression) / spec.temperature
+        return mean_outputs(outputs_KBC, regression=spec.regression)
+
+
+def fold_means(outputs_KBC: Tensor, copies: int, *, regression: bool) -> Tensor:
+    """(folds, B, C) the mean of each fold's copies."""
+    return torch.stack(
+        [mean_outputs(each, regression=regression) for each in outputs_KBC.split(copies)]
+    )
+
+
+def blended(told: Sequence[Tensor], *, regression: bool) -> Tensor:
+    """The mean of several teachers' (folds, B, C); one is itself."""
+    return (
+        told[0] if len(told) == 1 else mean_outputs(torch.stack(list(told)), regression=regression)
+    )
+
+
+@dataclass(frozen=True)
+class JointSpec:
+    """The sizes of a ``Joint``.
+
+    Attributes:
+        block: the label owner's own.
+        num_features: F of that block, flattened.
+        own: its bottoms, one a stack.
+        partners: who has the other parts.
+        parts: theirs, in that order.
+        copies: members of each fold.
+        used: which stacks speak; where several do, their mean.
+        temperature: of the teacher.
+        partial: whether rows that lack a partner were learnt from.
+        solo: the model that needs nobody.
+    """
+
+    kind: ClassVar[str] = "joint"
+
+    block: str
+    num_features: int
+    own: tuple[Part, ...]
+    partners: tuple[str, ...]
+    parts: tuple[tuple[Part, ...], ...]
+    copies: int
+    used: tuple[int, ...]
+    temperature: float
+    partial: bool
+    regression: bool
+    solo: EnsembleSpec
+
+    def __post_init__(self) -> None:
+        stacks = range(len(self.own))
+        if (
+            not self.used
+            or not set(self.used) <= set(stacks)
+            or len(self.partners) != len(self.parts)
+            or any(len(parts) != len(self.own) for parts in self.parts)
+            or not self.temperature > 0
+            or self.copies < 1
+        ):
+            raise ModelError("a joint model's parts do not fit each other; copy the folder again")
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Partner -> E of the codes that it answers."""
+        return {
+            name: sum(part.embedding for part in parts)
+            for name, parts in zip(self.partners, self.parts, strict=True)
+        }
+
+    def build(self) -> Joint:
+        tops = [
+            Top(
+                own.members,
+                1 + len(self.partners),
+                [own.code_width, *(parts[stack].code_width for parts in self.parts)],
+                own.num_outputs,
+            )
+            for stack, own in enumerate(self.own)
+        ]
+        return Joint(self, _bottoms(self.own, self.num_features), tops, self.solo.build())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "block": self.block,
+            "num_features": self.num_features,
+            "own": [_part_json(part) for part in self.own],
+            "partners": list(self.partners),
+            "parts": [[_part_json(part) for part in parts] for parts in self.parts],
+            "copies": self.copies,
+            "used": list(self.used),
+            "temperature": self.temperature,
+            "partial": self.partial,
+            "regression": self.regression,
+            "solo": self.solo.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> JointSpec:
+        return cls(
+            str(stored["block"]),
+            int(stored["num_features"]),
+            tuple(Part.from_json(part) for part in stored["own"]),
+            tuple(str(name) for name in stored["partners"]),
+            tuple(tuple(Part.from_json(part) for part in parts) for parts in stored["parts"]),
+            int(stored["copies"]),
+            tuple(int(stack) for stack in stored["used"]),
+            float(stored["temperature"]),
+            bool(stored["partial"]),
+            bool(stored["regression"]),
+            EnsembleSpec.from_json(stored["solo"]),
+        )
+
+
+def _part_json(part: Part) -> dict[str, Any]:
+    return {**asdict(part), "widths": list(part.widths)}

@@ -1,0 +1,163 @@
+"""How much of a partner's help stays when it leaves, and what is plainly wrong with a model.
+
+    recovered share = (solo - alone) / (joint - alone)
+
+of the score that tables show first: 1 where the model that needs nobody is as good as the one with
+the partner, 0 where it is no better than what its owner could have trained alone.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from dovetail.data import Classification, Task
+from dovetail.models.metrics import headline
+
+#: Times that test rows are drawn anew.
+_DRAWS = 400
+
+#: Scores where less is better.
+_LOSSES = ("rmse", "mae", "log_loss")
+
+
+def recovered_share(
+    task: Task, labels: Tensor, *, solo: Tensor, alone: Tensor, joint: Tensor, seed: int
+) -> dict[str, Any]:
+    """The share on these test rows, and its 95 % interval over draws of the rows.
+
+    Args:
+        task: what was predicted.
+        labels: (N,) of the test rows.
+        solo, alone, joint: (N, C) outputs of the three models on the same rows.
+        seed: of the draws.
+
+    Returns:
+        "score", "solo", "alone", "joint", "rows", "gain" (solo over alone) with "gain_interval",
+        "help" (joint over alone) with "help_interval", and "share" with "interval"; these two are
+        None where the interval of the help has 0 in it, as a share of nothing says nothing.
+    """
+    name = headline(task)
+    truth = labels.double().numpy()
+    said = [_said(task, outputs) for outputs in (solo, alone, joint)]
+    rng = np.random.default_rng(seed)
+    draws = []
+    for _ in range(_DRAWS):
+        rows = rng.integers(0, len(truth), len(truth))
+        drawn = [_measure(task, each[rows], truth[rows]) for each in said]
+        if all(np.isfinite(drawn)):
+            draws.append(drawn)
+    values = [_measure(task, each, truth) for each in said]
+    return {
+        "score": name,
+        **dict(zip(("solo", "alone", "joint"), values, strict=True)),
+        "rows": len(truth),
+        **_shares(name, values, draws),
+    }
+
+
+def over_seeds(each: Sequence[Mapping[str, Any]], *, seed: int = 0) -> dict[str, Any]:
+    """The share of several seeds' mean scores, and its 95 % interval over draws of the seeds."""
+    rng = np.random.default_rng(seed)
+    name = str(each[0]["score"])
+    values = np.array([[one[what] for what in ("solo", "alone", "joint")] for one in each])
+    draws = [values[rng.integers(0, len(each), len(each))].mean(axis=0) for _ in range(_DRAWS)]
+    mean = values.mean(axis=0)
+    return {
+        "score": name,
+        **dict(zip(("solo", "alone", "joint"), mean.tolist(), strict=True)),
+        "rows": statistics.fmean(one["rows"] for one in each),
+        "seeds": len(each),
+        **_shares(name, mean.tolist(), [draw.tolist() for draw in draws]),
+    }
+
+
+def _shares(name: str, values: Sequence[float], draws: Sequence[Sequence[float]]) -> dict[str, Any]:
+    sign = -1 if name in _LOSSES else 1
+    solo, alone, joint = values
+    told: dict[str, Any] = {"gain": sign * (solo - alone), "help": sign * (joint - alone)}
+    gains = [sign * (draw[0] - draw[1]) for draw in draws]
+    helps = [sign * (draw[2] - draw[1]) for draw in draws]
+    told["gain_interval"], told["help_interval"] = _interval(gains), _interval(helps)
+    told["share"] = told["interval"] = None
+    if told["help"] > 0 and told["help_interval"] and told["help_interval"][0] > 0:
+        told["share"] = told["gain"] / told["help"]
+        shares = [gain / help_ for gain, help_ in zip(gains, helps, strict=True) if help_ > 0]
+        told["interval"] = _interval(shares)
+    return told
+
+
+def _interval(values: Sequence[float]) -> list[float] | None:
+    """The middle 95 %; None for too few."""
+    if len(values) < 20:
+        return None
+    low, high = np.quantile(values, [0.025, 0.975])
+    return [float(low), float(high)]
+
+
+def _said(task: Task, outputs: Tensor) -> np.ndarray:
+    """(N,) of each row what its score is made of: a rank, a class or a value."""
+    if not isinstance(task, Classification):
+        return outputs[:, 0].double().numpy() * 1.0
+    if task.num_outputs == 2:
+        return (outputs[:, 1] - outputs[:, 0]).double().numpy()
+    classes: np.ndarray = outputs.argmax(dim=1).numpy()
+    return classes
+
+
+def _measure(task: Task, said: np.ndarray, truth: np.ndarray) -> float:
+    """The score that tables show first; NaN where the rows have one class only."""
+    if not isinstance(task, Classification):
+        return float(np.sqrt(np.mean((said - truth) ** 2))) * task.scale
+    if task.num_outputs > 2:
+        return float((said == truth).mean())
+    positive = int(truth.sum())
+    negative = len(truth) - positive
+    if not positive or not negative:
+        return float("nan")
+    _, inverse, counts = np.unique(said, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]  # of equal ones, the mean
+    return float((ranks[truth == 1].sum() - positive * (positive + 1) / 2) / (positive * negative))
+
+
+def warnings_of(
+    name: str,
+    scores: Mapping[str, float],
+    *,
+    alone: Mapping[str, float] | None,
+    majority: Mapping[str, float] | None,
+) -> list[str]:
+    """Plain sentences on a model that nobody should use.
+
+    Args:
+        name: what the model is called.
+        scores: its own.
+        alone: those of the best model that its owner can train alone.
+        majority: those of always saying the commonest class, or the mean.
+    """
+    told = []
+    if scores.get("auc", 1.0) < 0.5:
+        told.append(f"{name} has an AUC of {scores['auc']:.3f}, worse than a coin: do not use it")
+    for what, called in (("accuracy", "always saying the commonest class"), ("rmse", "the mean")):
+        if majority is None or what not in scores or what not in majority:
+            continue
+        own, other = scores[what], majority[what]
+        if (own >= other) if what == "rmse" else (own <= other):
+            told.append(
+                f"{name} has {what} {own:.3f}, no better than {called} ({other:.3f}): look at "
+                "another score before you use it"
+            )
+    for what in ("auc", "accuracy", "rmse"):
+        if alone is None or what not in scores or what not in alone:
+            continue
+        own, other = scores[what], alone[what]
+        if (own > other) if what == "rmse" else (own < other):
+            told.append(
+                f"{name} has {what} {own:.3f}, worse than the best model alone ({other:.3f})"
+            )
+        break  # the first of them is the one that tables show first
+    return told

@@ -1,0 +1,284 @@
+"""APFed-D: the teacher is the one that is trained in one place, whoever comes and goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from dovetail.data import Alignment, SharedRows
+from dovetail.errors import MessageError, PartyError
+from dovetail.methods.apfed import distil, teaching
+from dovetail.methods.apfed.stacks import Config, PartnerConfig
+from dovetail.models import RandomStream
+from dovetail.models.learners import NO_FOLD, Rows, fit_stacked, hard_targets, make_folds
+from dovetail.models.learners.distil import Owner
+from dovetail.network import Checkpoint, InProcess, Message
+from dovetail.network.checkpoint import StatefulParty
+
+CONFIG = Config(folds=3, max_steps=60, patience=20, batch_size=16, widths=(6, 4), bins=4)
+PARTNER = PartnerConfig(widths=(6, 4), bins=4)
+SEED = 3
+
+
+def made(rows: int = 90, labels: int = 60) -> tuple[Owner, Tensor]:
+    """An owner, and a partner's columns of the same rows, which say the class as well."""
+    rng = torch.Generator().manual_seed(0)
+    x, partner = torch.randn(rows, 3, generator=rng), torch.randn(rows, 5, generator=rng)
+    noise = 0.5 * torch.randn(rows, generator=rng)
+    classes = (x[:, 0] + 2 * partner[:, 0] + noise > 0).long()
+    folds = torch.full((rows,), NO_FOLD)
+    folds[:labels] = make_folds(classes[:labels], CONFIG.folds, seed=0)
+    return Owner(x, hard_targets(classes, 2, regression=False), folds), partner
+
+
+def everyone(owner: Owner) -> Tensor:
+    return torch.arange(len(owner.x_RF))
+
+
+def active_of(owner: Owner, rows: Mapping[str, Tensor], config: Config = CONFIG) -> distil.Active:
+    alignment = Alignment({"bank": everyone(owner), **rows})
+    table = distil.Table.of(owner.x_RF, "bank", alignment)
+    return distil.Active("bank", owner, table, table, config, seed=SEED)
+
+
+def partner_of(
+    name: str, x: Tensor, rows: Tensor, config: PartnerConfig = PARTNER
+) -> distil.Partner:
+    shared = SharedRows(name, x, rows)
+    return distil.Partner(shared, shared, config)
+
+
+def taught(
+    owner: Owner,
+    partners: Mapping[str, tuple[Tensor, Tensor]],
+    config: Config = CONFIG,
+    faults: Mapping[str, type[distil.Partner]] | None = None,
+) -> tuple[distil.Active, dict[str, distil.Partner], list[teaching.Round]]:
+    """A teacher of these partners: name -> columns, row of each sample."""
+    active = active_of(owner, {name: rows for name, (_, rows) in partners.items()}, config)
+    parties = {name: partner_of(name, x, rows) for name, (x, rows) in partners.items()}
+    for name, kind in (faults or {}).items():
+        x, rows = partners[name]
+        shared = SharedRows(name, x, rows)
+        parties[name] = kind(shared, shared, PARTNER)
+    rounds = list(teaching.train(active, InProcess(parties, driver="bank")))
+    return active, parties, rounds
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("stack", ["network", "linear"])
+def test_the_federated_teacher_is_the_one_that_is_trained_in_one_place(
+    stack: str, dropout: float
+) -> None:
+    owner, partner = made()
+    config = CONFIG.model_copy(update={"dropout": dropout})
+    active, parties, _ = taught(owner, {"shop": (partner, everyone(owner))}, config)
+    labelled = owner.labelled
+    rows = Rows(owner.x_RF[labelled], owner.targets_RC[labelled], owner.folds_R[labelled])
+    pooled = fit_stacked(
+        [owner.x_RF[labelled], partner[labelled]],
+        rows,
+        replace(
+            CONFIG.stack(stack), batch_size=16, max_steps=60, patience=20, dropout=dropout, copies=1
+        ),
+        seed=SEED,
+        encode_on=[owner.x_RF, partner],
+        streams=[
+            RandomStream(SEED, "bank", "active", stack),
+            RandomStream(SEED, "shop", "partner", stack),
+        ],
+    )
+    here = active.taught[stack]
+    networks = [here.stack.bottom, parties["shop"].stacks[stack].bottom, here.top]
+    for own, other in zip(networks, [*pooled.bottoms, pooled.top], strict=True):
+        for name, value in other.state_dict().items():
+            torch.testing.assert_close(own.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+    assert here.stopping.best_step == pooled.steps > 0
+    assert here.stopping.best_loss == pytest.approx(pooled.loss, rel=1e-5)
+    assert active.told is not None
+    torch.testing.assert_close(
+        active.told.train[stack], pooled.member_outputs([owner.x_RF, partner]), rtol=1e-4, atol=1e-5
+    )
+    assert active.told.test is not None
+    torch.testing.assert_close(active.told.test[stack], active.told.train[stack])
+
+
+def test_a_row_that_a_partner_lacks_has_its_zeros_and_moves_nothing_there() -> None:
+    owner, partner = made()
+    rows = everyone(owner).clone()
+    rows[::3] = -1
+    active, parties, _ = taught(owner, {"shop": (partner, rows)})
+    told = active.told
+    assert told is not None
+    assert told.train["network"][:, rows < 0].isnan().all()
+    assert told.train["network"][:, rows >= 0].isfinite().all()
+    # With one partner only its rows teach: what it lacks is as if it were not there.
+    kept = rows >= 0
+    fewer = Owner(owner.x_RF, owner.targets_RC, owner.folds_R.masked_fill(~kept, NO_FOLD))
+    other, others, _ = taught(fewer, {"shop": (partner, everyone(owner))})
+    for name, value in others["shop"].stacks["network"].bottom.state_dict().items():
+        own = parties["shop"].stacks["network"].bottom.state_dict()[name]
+        torch.testing.assert_close(own, value, rtol=1e-5, atol=1e-6)
+    assert other.told is not None
+
+
+def test_two_partners_of_different_rows_both_teach() -> None:
+    owner, partner = made()
+    first, second = everyone(owner).clone(), everyone(owner).clone()
+    first[1::2], second[::2] = -1, -1
+    second[::10] = torch.arange(0, 90, 10)
+    active, _, _ = taught(owner, {"shop": (partner, first), "lab": (partner[:, :2], second)})
+    assert active.told is not None
+    assert active.told.train["network"].isfinite().all()
+
+
+class _Leaves(distil.Partner):
+    """Answers so many messages, and then no more."""
+
+    left = 12
+
+    def handle(self, message: Message) -> Message:
+        if isinstance(message, distil.Encode):
+            self.left -= 1
+        if self.left < 0:
+            raise PartyError(self.name, "is gone")
+        return super().handle(message)
+
+
+class _LeavesLate(_Leaves):
+    left = 10**9
+
+    def handle(self, message: Message) -> Message:
+        if isinstance(message, distil.Finish):
+            self.left = 0
+        return super().handle(message)
+
+
+@pytest.mark.parametrize("kind", [_Leaves, _LeavesLate])
+def test_a_partner_that_leaves_is_left_out_as_if_it_had_never_been_there(
+    kind: type[distil.Partner],
+) -> None:
+    owner, partner = made()
+    shop, lab = (partner, everyone(owner)), (partner[:, 1:], everyone(owner))
+    active, _, rounds = taught(owner, {"shop": shop, "lab": lab}, faults={"lab": kind})
+    without, _, _ = taught(owner, {"shop": shop})
+    assert active.partners == ("shop",)
+    assert "is gone" in active.lost["lab"]
+    assert active.told is not None
+    assert without.told is not None
+    for name in ("network", "linear"):
+        assert torch.equal(active.told.train[name], without.told.train[name])
+    assert sum(each.missed.get("lab", 0) for each in rounds) > 0
+
+
+def test_without_any_partner_left_there_is_no_teacher_and_it_says_why() -> None:
+    owner, partner = made()
+    shop = (partner, everyone(owner))
+    active, _, rounds = taught(owner, {"shop": shop}, faults={"shop": _Leaves})
+    assert active.told is None
+    assert active.why_not == "no partner took part to the end"
+    assert rounds[-1].missed == {"shop": rounds[-1].num_steps}
+
+
+def test_too_few_shared_labels_make_no_teacher() -> None:
+    owner, partner = made()
+    rows = torch.full((90,), -1)
+    rows[58:] = torch.arange(58, 90)
+    active, _, rounds = taught(owner, {"shop": (partner, rows)})
+    assert active.told is None
+    assert "too few for 3 folds" in active.why_not
+    assert not rounds
+
+
+def test_a_teacher_that_is_resumed_is_the_one_that_was_not_stopped(tmp_path: Path) -> None:
+    owner, partner = made()
+    rows = everyone(owner)
+    whole, _, rounds = taught(owner, {"shop": (partner, rows)})
+    assert len(rounds) > 3
+
+    def again() -> tuple[distil.Active, InProcess, Checkpoint]:
+        checkpoint = Checkpoint(tmp_path, about={"run": "one"})
+        party: StatefulParty = partner_of("shop", partner, rows)
+        engine = InProcess(checkpoint.hosting({"shop": party}), driver="bank")
+        return active_of(owner, {"shop": rows}), engine, checkpoint
+
+    told = []
+    for stop in (1, 2, None):
+        active, engine, checkpoint = again()
+        for each in teaching.train(active, engine, checkpoint):
+            told.append(each)
+            if stop and each.number > stop:
+                break  # as killed before this round was saved
+    assert active.told is not None
+    assert whole.told is not None
+    for name in ("network", "linear"):
+        assert torch.equal(active.told.train[name], whole.told.train[name])
+    assert {each.number: each.loss for each in told} == {each.number: each.loss for each in rounds}
+
+
+def test_a_partner_that_lost_its_state_takes_part_from_the_beginning(tmp_path: Path) -> None:
+    owner, partner = made()
+    rows = everyone(owner)
+    whole, _, _ = taught(owner, {"shop": (partner, rows)})
+    for stop in (2, None):
+        checkpoint = Checkpoint(tmp_path, about={"run": "one"})
+        parties = checkpoint.hosting({"shop": partner_of("shop", partner, rows)})
+        active = active_of(owner, {"shop": rows})
+        for each in teaching.train(active, InProcess(parties, driver="bank"), checkpoint):
+            if each.number == stop:
+                break
+        for path in (tmp_path / "parties" / "shop").iterdir():
+            path.unlink()
+    assert active.told is not None
+    assert whole.told is not None
+    assert torch.equal(active.told.train["network"], whole.told.train["network"])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"stacks": ("other",)},
+        {"stacks": ("linear", "linear")},
+        {"members": 0},
+        {"members": 10**6},
+        {"num_outputs": 10**9},
+    ],
+)
+def test_a_partner_makes_no_network_that_cannot_be(change: Mapping[str, object]) -> None:
+    owner, partner = made()
+    party = partner_of("shop", partner, everyone(owner))
+    begin = replace(distil.Begin(("network", "linear"), 3, 2, SEED), **change)
+    with pytest.raises(MessageError, match="expected stacks"):
+        party.handle(begin)
+
+
+def test_a_partner_makes_no_network_larger_than_its_limit() -> None:
+    party = partner_of("shop", torch.randn(4, 400), torch.arange(4))
+    with pytest.raises(MessageError, match="ask for fewer folds or copies"):
+        party.handle(distil.Begin(("network",), 160, 10_000, SEED))
+
+
+def test_a_partner_steps_by_no_gradient_that_is_not_of_its_codes() -> None:
+    owner, partner = made()
+    party = partner_of("shop", partner, everyone(owner))
+    party.handle(distil.Begin(("linear",), 3, 2, SEED))
+    samples, none = torch.arange(6), torch.zeros(0, 0)
+
+    def ask(gradient: Tensor, *, training: bool = True) -> Message:
+        return party.handle(distil.Encode(("linear",), (), gradient, samples, training, test=False))
+
+    with pytest.raises(Exception, match="a gradient for codes it did not send"):
+        ask(torch.ones(6, 2))
+    ask(none)
+    with pytest.raises(MessageError, match="gradient_ND: expected shape"):
+        ask(torch.ones(5, 2))
+    ask(none)
+    with pytest.raises(Exception, match="not finite"):
+        ask(torch.full((6, 2), torch.inf))
+    with pytest.raises(MessageError, match="3 blocks of samples"):
+        party.handle(distil.Encode(("linear",), (), none, torch.arange(5), True, test=False))
