@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -10,6 +10,7 @@ from rich.table import Table
 
 from dovetail import methods
 from dovetail.cli.talk import SCORES
+from dovetail.models.recovered import recovered_text
 
 
 def console() -> Console:
@@ -32,6 +33,25 @@ def result_table(result: Mapping[str, Any], *, title: str | None = None) -> Tabl
         rows |= {_title(method, method, scores): scores for scores in own.values()}
     rows |= {_title(method, name, scores): scores for name, scores in result["rulers"].items()}
     return score_table(rows, title=title, num_seeds=len(result.get("seeds", [0])))
+
+
+def notes(result: Mapping[str, Any]) -> Iterator[str]:
+    """What stands below the table: how much of the partners' help stays, and plain warnings."""
+    for name, each in _each_seed(result.get("distilled", {})):
+        where = f"seed {name}: " if name else ""
+        for party, why in each["lost"].items():
+            yield f"{where}the joint model was trained without {party!r}: {why}"
+        if not each["pays"]:
+            yield f"{where}The solo model is the best model alone: {each['why']}."
+    if "recovered" in result:
+        yield recovered_text(result["recovered"])
+    for warning in result.get("warnings", ()):
+        yield f"WARNING: {warning}"
+
+
+def _each_seed(told: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """(Seed, what it says); "" for a run of one."""
+    return [("", told)] if "pays" in told else list(told.items())
 
 
 def _title(method: str, name: str, scores: Mapping[str, Any]) -> str:

@@ -3,6 +3,9 @@
 A label owner's model of FedOptimus predicts with data owners: with their networks beside it, from
 one table with the columns of those that are there, or from ids, with those on other machines that
 come and answer (``together.py``).
+
+A joint model of APFed-D predicts with its partners in the same two ways; rows that a partner does
+not answer for are predicted by the solo model that is in the same folder.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import csv
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +30,10 @@ from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
 from dovetail.experiment import score
 from dovetail.methods.base import Talk
 from dovetail.methods.fedoptimus import predicting
+from dovetail.methods.outcome import JOINT
 from dovetail.models import Model, load
 from dovetail.models.devices import device as device_named
+from dovetail.models.learners.joint import JointSpec
 from dovetail.models.owners import OwnersSpec, TopSpec, load_bottom
 from dovetail.models.raw import RawRows, read_rows
 from dovetail.site.asking import Asker, Together, told
@@ -75,7 +80,17 @@ def run_predict(
     target = None if device is None else device_named(device)
     show = not (quiet or as_json)
     section = elsewhere.section(None, (), None, where="dovetail predict")
-    if section is not None and party is not None:
+    if section is not None and party is not None and (joint := _joint_folder(folder)) is not None:
+        given = _ask_partners(
+            load(joint),
+            source,
+            party,
+            section,
+            id_column,
+            allow_unseen=allow_unseen,
+            talk=talk_of(shown=show),
+        )
+    elif section is not None and party is not None:
         if allow_unseen:
             raise ConfigError(
                 "--allow-unseen is for a table of columns; data owners on other machines take "
@@ -88,7 +103,8 @@ def run_predict(
             "for example --party north.toml --partners clinic,lab --listen 0.0.0.0:7443"
         )
     else:
-        given = _read_all(_model(folder), source, id_column, allow_unseen=allow_unseen)
+        found = _model_folder(folder)
+        given = _read_all(_model(found), found, source, id_column, allow_unseen=allow_unseen)
     model, labels = given.model, given.labels
     if target is not None:
         model.network.to(target)
@@ -204,11 +220,149 @@ def _tell(said: Together) -> None:
     print(f"dovetail: predicted with the data owners {', '.join(shown)}{left}", file=sys.stderr)
 
 
+# --- With partners of a joint model ---------------------------------------------------------------
+
+
+def _joint_folder(folder: Path) -> Path | None:
+    """The folder of a joint model, if it is meant: itself, or that of a run with one."""
+    for place in (folder, folder / "models" / JOINT):
+        try:
+            kind = json.loads((place / "model.json").read_text())["network"]["kind"]
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+        if kind == JointSpec.kind:
+            return place
+    return None
+
+
+def _ask_partners(
+    model: Model,
+    source: Path,
+    party: Path,
+    section: StreamSection,
+    id_column: str | None,
+    *,
+    allow_unseen: bool,
+    talk: Talk,
+) -> Given:
+    """A joint model's rows, with the codes of partners on other machines; who does not come is
+    done without.
+
+    Raises:
+        ModelError: not this label owner's model.
+        DataError: rows or ids that cannot be used.
+    """
+    site = open_site(party)
+    names = site.party.id if id_column is None else id_column
+    table = dd.read_table(source)
+    label = model.about.get("label")
+    known = label if label in table.names else None
+    rows = dd.read_party_table(site.name, str(source), id=names, label=known, columns=())
+    x = read_rows(model, source, allow_unseen=allow_unseen).x
+    missed: Mapping[str, str]
+    with Asker(site, model, section, talk=talk) as asker:
+        try:
+            said = asker.codes(rows.ids)
+            codes, answered, missed = dict(said.codes), said.answered, said.missed
+        except NetworkError as failure:
+            codes, answered = {}, {}
+            missed = {name: str(failure) for name in section.partners}
+    ids = {
+        name: whole_numbers(table.column(name)).values
+        for name in ((names,) if isinstance(names, str) else names)
+    }
+    by_row = [
+        [name for name, own in answered.items() if bool(own[row])] for row in range(len(rows.ids))
+    ]
+    return _joint_given(model, ids, {**x, **codes}, rows.labels, by_row, missed)
+
+
+def _read_joint(
+    model: Model, place: Path, source: Path, id_column: str | None, *, allow_unseen: bool
+) -> Given:
+    """A joint model's rows, from a table that may have the partners' columns, too."""
+    own_rows = read_rows(model, source, id_column=id_column, allow_unseen=allow_unseen)
+    ids, x, labels = own_rows.ids, own_rows.x, own_rows.labels
+    assert isinstance(model.spec, JointSpec)
+    codes: dict[str, Tensor] = {}
+    missed: dict[str, str] = {}
+    for name in model.spec.partners:
+        folder = place.parent / name
+        if not (folder / "bottom.json").exists():
+            missed[name] = f"its networks are not in {folder}"
+            continue
+        bottom = load_bottom(folder)
+        if isinstance(bottom.input, dd.TableEncoder) and not source.is_dir():
+            columns = dd.read_table(source).names
+            lacking = [column for column in bottom.input.columns if column not in columns]
+            if lacking:
+                missed[name] = f"{source} lacks its column {lacking[0]!r}"
+                continue
+        own = replace(
+            model,
+            shapes={name: tuple(bottom.shape)},
+            inputs={} if bottom.input is None else {name: bottom.input},
+        )
+        try:
+            held = read_rows(own, source, allow_unseen=allow_unseen).x
+        except (DataError, ModelError) as error:
+            missed[name] = str(error)
+            continue
+        codes[name] = bottom.embed(held[name])
+    by_row = [list(codes)] * len(ids)
+    return _joint_given(model, {id_column or "": ids}, {**x, **codes}, labels, by_row, missed)
+
+
+def _joint_given(
+    model: Model,
+    ids: Mapping[str, np.ndarray],
+    x: Mapping[str, Tensor],
+    labels: dd.Column | None,
+    by_row: Sequence[Sequence[str]],
+    missed: Mapping[str, str],
+) -> Given:
+    """What is predicted; says on standard error which rows the solo model says."""
+    assert isinstance(model.spec, JointSpec)
+    needed = 1 if model.spec.partial else len(model.spec.partners)
+    together = sum(len(each) >= needed for each in by_row)
+    here = [name for name in model.spec.partners if name in x]
+    told_missed = f"; missing: {told(missed)}" if missed else ""
+    if together:
+        print(
+            f"dovetail: {together} of {len(by_row)} rows are predicted with {', '.join(here)}, the "
+            f"others by the model that needs no partner{told_missed}",
+            file=sys.stderr,
+        )
+    else:
+        print(
+            "dovetail: no partner's columns are there, so every row is predicted by the model that "
+            f"needs none{told_missed}",
+            file=sys.stderr,
+        )
+    return Given(
+        model,
+        ids,
+        x,
+        labels,
+        np.array([" ".join(each) for each in by_row], dtype=object),
+        {
+            "answered": here,
+            "missing": list(missed),
+            "reasons": dict(missed),
+            "predicted_together": together,
+        },
+    )
+
+
 # --- With all networks in one place ---------------------------------------------------------------
 
 
-def _read_all(model: Model, source: Path, id_column: str | None, *, allow_unseen: bool) -> Given:
+def _read_all(
+    model: Model, place: Path, source: Path, id_column: str | None, *, allow_unseen: bool
+) -> Given:
     """What a table has of what the model takes."""
+    if isinstance(model.spec, JointSpec):
+        return _read_joint(model, place, source, id_column, allow_unseen=allow_unseen)
     rows = read_rows(model, source, id_column=id_column, allow_unseen=allow_unseen)
     ids, x, labels = rows.ids, rows.x, rows.labels
     named = {id_column or "": ids}
@@ -225,13 +379,12 @@ def _read_all(model: Model, source: Path, id_column: str | None, *, allow_unseen
     return Given(model, named, x, labels, by_row, {"answered": answered, "missing": missing})
 
 
-def _model(folder: Path) -> Model:
-    """The model that is meant; a label owner's joined with the data owners' beside it.
+def _model(place: Path) -> Model:
+    """The model in a folder; a label owner's joined with the data owners' beside it.
 
     Raises:
-        ModelError: none, several, or a label owner's without any data owner's.
+        ModelError: none, or a label owner's without any data owner's.
     """
-    place = _model_folder(folder)
     model = load(place)
     if not isinstance(model.spec, TopSpec):
         return model
@@ -258,6 +411,7 @@ def _model_folder(folder: Path) -> Path:
         )
     models = sorted(path.parent for path in folder.glob("models/*/model.json"))
     models = models or sorted(path.parent for path in folder.glob("seed-*/models/*/model.json"))
+    models = [path for path in models if path.name != JOINT]  # it is asked for by its own name
     if len(models) == 1 or (models and _are_one(models)):
         return models[0]
     if models:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dovetail.cli.output import console, result_table
+from dovetail.cli.output import console, notes, result_table
 from dovetail.cli.talk import talk_of
 from dovetail.errors import ConfigError
 from dovetail.experiment.grid import run_name
@@ -49,4 +49,6 @@ def run_train(
         print(json.dumps(result, indent=2))
     elif not quiet:
         console().print(result_table(result))
+        for note in notes(result):
+            console().print(note, highlight=False, markup=False, soft_wrap=True)
         console().print(f"Run folder: {out}", highlight=False, markup=False, soft_wrap=True)

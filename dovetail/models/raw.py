@@ -16,6 +16,7 @@ from dovetail import data as dd
 from dovetail.data.datasets import whole_numbers
 from dovetail.data.frames import Frame, table_from_frame
 from dovetail.errors import DataError, ModelError
+from dovetail.models.learners.joint import JointSpec
 from dovetail.models.networks import Shape
 from dovetail.models.owners import OwnersSpec
 from dovetail.models.specs import NetworkSpec
@@ -89,7 +90,7 @@ def read_rows(
         DataError: columns or values that do not fit the model.
     """
     bare = [name for name in model.shapes if name not in model.inputs]
-    if bare:
+    if bare and not isinstance(model.spec, JointSpec):  # which does without its partners' codes
         which = f" for block {bare[0]!r}" if len(model.shapes) > 1 else ""
         raise ModelError(
             f"the model of party {model.party!r} was saved without its input columns{which}; "

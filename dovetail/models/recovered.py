@@ -76,6 +76,27 @@ def over_seeds(each: Sequence[Mapping[str, Any]], *, seed: int = 0) -> dict[str,
     }
 
 
+def recovered_text(told: Mapping[str, Any]) -> str:
+    """One sentence.
+
+    >>> told = {"score": "auc", "solo": 0.75, "alone": 0.7, "joint": 0.8, "share": 0.5}
+    >>> recovered_text({**told, "interval": [0.25, 0.75]})
+    'Recovered share: 50 % (95 % interval 25 to 75 %) of what the partners add to the auc stays \
+when they leave: alone 0.700, solo 0.750, joint 0.800.'
+    """
+    values = ", ".join(f"{what} {told[what]:.3f}" for what in ("alone", "solo", "joint"))
+    if told["share"] is None:
+        return f"Recovered share: none to tell, as the partners add nothing sure: {values}."
+    interval = told["interval"]
+    spread = (
+        f" (95 % interval {100 * interval[0]:.0f} to {100 * interval[1]:.0f} %)" if interval else ""
+    )
+    return (
+        f"Recovered share: {100 * told['share']:.0f} %{spread} of what the partners add to the "
+        f"{told['score']} stays when they leave: {values}."
+    )
+
+
 def _shares(name: str, values: Sequence[float], draws: Sequence[Sequence[float]]) -> dict[str, Any]:
     sign = -1 if name in _LOSSES else 1
     solo, alone, joint = values

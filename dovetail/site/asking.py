@@ -1,9 +1,9 @@
-"""A label owner that predicts with data owners on other machines (FedOptimus).
+"""A label owner that predicts with parties on other machines (FedOptimus, APFed-D).
 
 It drives, they join it: ``dovetail join clinic.toml --driver HOST:PORT --name north``. Which rows
 are meant is agreed on by private set intersection, for this prediction only; then each data owner
-embeds those that it has, with the network that it kept of the run that the label owner's model is
-of.
+or partner encodes those that it has, with the network that it kept of the run that the label
+owner's model is of.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from torch import Tensor
 
 from dovetail import alignment as psi
 from dovetail.alignment.stored import predicting_run
-from dovetail.errors import ModelError, NetworkError, PartyError
+from dovetail.errors import ConfigError, ModelError, NetworkError, PartyError
+from dovetail.methods.apfed import recalling
 from dovetail.methods.base import SILENT, Talk
 from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.party import Site
 from dovetail.models import Model
+from dovetail.models.learners.joint import JointSpec
 from dovetail.models.owners import TopSpec
+from dovetail.network import Engine
 from dovetail.site.driver import Listener, check_partners, listens
 from dovetail.site.engines import StreamSection
 from dovetail.site.home import certificates_of, home_of
@@ -51,8 +54,8 @@ class Asker(Listener):
 
     Args:
         site: its party file.
-        model: its top, of a run over a network.
-        section: the data owners that are asked, and how long they are waited for.
+        model: its top or its joint model, of a run over a network.
+        section: the data owners or partners that are asked, and how long they are waited for.
         talk: told who is waited for.
 
     Raises:
@@ -64,12 +67,19 @@ class Asker(Listener):
         self, site: Site, model: Model, section: StreamSection, *, talk: Talk = SILENT
     ) -> None:
         trained = model.about.get("run")
-        if not isinstance(model.spec, TopSpec) or not isinstance(trained, str):
+        if not isinstance(model.spec, TopSpec | JointSpec) or not isinstance(trained, str):
             raise ModelError(
                 f"the model of party {model.party!r} is no label owner's of a run with data owners "
                 "on other machines; name its folder at home, for example north.site/models/RUN, "
-                "or leave --party and --partners out"
+                "(of APFed-D: RUN/models/joint), or leave --party and --partners out"
             )
+        if isinstance(model.spec, JointSpec):
+            for name in section.partners:
+                if name not in model.spec.partners:
+                    raise ConfigError(
+                        f"--partners names {name!r}, and the joint model was trained with "
+                        f"{', '.join(model.spec.partners)}"
+                    )
         if model.party != site.name:
             raise ModelError(
                 f"the model is of label owner {model.party!r}, and {site.path} is of "
@@ -83,7 +93,7 @@ class Asker(Listener):
         super().__init__(site.name, home_of(site.path), section, reach, talk=talk)
         self._site = site
         self._trained = trained
-        self._embedding = model.spec.embedding
+        self._spec = model.spec
 
     def ask(self, ids: np.ndarray) -> Together:
         """What the data owners that come and answer say of the samples with these ids.
@@ -91,6 +101,46 @@ class Asker(Listener):
         Raises:
             AlignmentError: ids that cannot be compared.
             NetworkError: no data owner came, or none answered.
+        """
+        assert isinstance(self._spec, TopSpec)
+        engine, aligned, here, missed = self._agree(ids)
+        held = {name: aligned[name] >= 0 for name in here}
+        said = predicting.recall(engine, self._trained, self._spec.embedding, held)
+        missed |= said.missed
+        missed |= {name: "has none of these samples" for name in here if not held[name].any()}
+        sample_N = aligned[self.name].argsort()  # by row
+        return Together(
+            said.mean_NE[sample_N],
+            {name: answered[sample_N] for name, answered in said.answered.items()},
+            missed,
+        )
+
+    def codes(self, ids: np.ndarray) -> recalling.Asking:
+        """The codes of a joint model's partners, of the samples with these ids, by row.
+
+        Raises:
+            AlignmentError: ids that cannot be compared.
+            NetworkError: no partner came, or none answered.
+        """
+        assert isinstance(self._spec, JointSpec)
+        engine, aligned, here, missed = self._agree(ids)
+        held = {name: aligned[name] >= 0 for name in here}
+        said = recalling.recall(engine, self._trained, self._spec.widths, held)
+        missed |= said.missed
+        missed |= {name: "has none of these samples" for name in here if not held[name].any()}
+        sample_N = aligned[self.name].argsort()  # by row
+        return recalling.Asking(
+            {name: codes[sample_N] for name, codes in said.codes.items()}, missed
+        )
+
+    def _agree(
+        self, ids: np.ndarray
+    ) -> tuple[Engine, Mapping[str, Tensor], tuple[str, ...], dict[str, str]]:
+        """What reaches those who came, everyone's rows of the samples, and who did not.
+
+        Raises:
+            AlignmentError: ids that cannot be compared.
+            NetworkError: nobody came, or nobody agreed on samples.
         """
         here, missed = self._come()
         run = predicting_run(secrets.token_hex(8))
@@ -108,16 +158,7 @@ class Asker(Listener):
                 missed[failure.party] = failure.cause
                 here = tuple(name for name in here if name != failure.party)
                 continue
-            held = {name: aligned[name] >= 0 for name in here}
-            said = predicting.recall(engine, self._trained, self._embedding, held)
-            missed |= said.missed
-            missed |= {name: "has none of these samples" for name in here if not held[name].any()}
-            sample_N = aligned[self.name].argsort()  # by row
-            return Together(
-                said.mean_NE[sample_N],
-                {name: answered[sample_N] for name, answered in said.answered.items()},
-                missed,
-            )
+            return engine, aligned, here, missed
         raise NetworkError(f"no data owner answers: {told(missed)}")
 
     def _come(self) -> tuple[tuple[str, ...], dict[str, str]]:
