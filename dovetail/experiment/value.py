@@ -221,7 +221,8 @@ class _ApfedGame:
         setup = self._with(coalition)
         if setup.data.test is None:
             raise ConfigError(_NO_TEST)
-        stage = setup.method if coalition else "alone"
+        nobody = "best-alone" if setup.method == "apfed-d" else "alone"
+        stage = setup.method if coalition else nobody
         return setup.train(stage, seed, _silent).scores[stage][setup.active]
 
     def _with(self, coalition: Collection[str]) -> ApfedSetup:

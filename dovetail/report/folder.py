@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dovetail.errors import ConfigError
-from dovetail.methods.outcome import number
+from dovetail.methods.outcome import JOINT, number
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -58,6 +58,18 @@ class Done(_Read):
     scores: dict[str, dict[str, dict[str, float]]] = {}
 
 
+class Recovered(_Read):
+    """How much of the partners' help stays when they leave (``models/recovered.py``)."""
+
+    score: str
+    solo: float
+    alone: float
+    joint: float
+    rows: float
+    share: float | None = None
+    interval: tuple[float, float] | None = None
+
+
 class Result(_Read):
     """``result.json`` of one seed."""
 
@@ -65,6 +77,8 @@ class Result(_Read):
     seed: int
     stages: dict[str, Done]
     versions: dict[str, str] = {}
+    recovered: Recovered | None = None
+    warnings: list[str] = []
 
 
 class _Summary(_Read):
@@ -131,6 +145,8 @@ class Seed:
         sent: what left whom; of stages that are done.
         models: the parties that have a model here.
         bottoms: those whose model others need, to predict together.
+        together: whether a model here predicts with partners while they are there.
+        recovered: how much of their help stays when they leave, where the run says so.
         versions: package -> the version that trained, where the run says so.
         finished: whether ``result.json`` is there.
         notes: what is missing or damaged, a sentence each.
@@ -146,6 +162,8 @@ class Seed:
     sent: list[Sent] = field(default_factory=list)
     models: tuple[str, ...] = ()
     bottoms: tuple[str, ...] = ()
+    together: bool = False
+    recovered: Recovered | None = None
     versions: dict[str, str] = field(default_factory=dict)
     finished: bool = False
     notes: list[str] = field(default_factory=list)
@@ -278,6 +296,8 @@ def _read_seed(path: Path) -> Seed:
     read = Seed(path, seed, method, settings, finished=result is not None, notes=notes)
     if result is not None:
         read.done, read.versions = result.stages, result.versions
+        read.recovered = result.recovered
+        notes += result.warnings
     for line in _json_lines(path / "metrics.jsonl", notes):
         stage = line.get("stage")
         if not isinstance(stage, str):
@@ -305,6 +325,9 @@ def _read_seed(path: Path) -> Seed:
         tuple(sorted(each.parent.name for each in path.glob(f"models/*/{name}.json")))
         for name in ("model", "bottom")
     )
+    if JOINT in read.models:  # partners' parts are for it alone
+        read.models, read.bottoms = tuple(name for name in read.models if name != JOINT), ()
+        read.together = True
     return read
 
 

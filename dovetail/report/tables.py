@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from dovetail.experiment.coverage import bytes_text, count_text, name_list
+from dovetail.models.recovered import over_seeds, recovered_text
 from dovetail.report.chart import mean_std
 from dovetail.report.folder import SCORES, Run, Seed, Sent
 from dovetail.report.views import Cell, TableView
 
 #: Rulers that are what a party reaches with nothing but its own.
-ALONE = ("alone", "local", "standalone")
+ALONE = ("best-alone", "alone", "local", "standalone")
 
 #: Score -> how a sentence and a table's head call it.
 NAMES: Mapping[str, str] = {
@@ -282,6 +283,7 @@ class Headline:
         trained: what was trained, by whom.
         alone: who predicts alone.
         against: against learning alone.
+        recovered: how much of the partners' help stays when they leave.
     """
 
     figure: str
@@ -289,6 +291,7 @@ class Headline:
     trained: str
     alone: str
     against: str
+    recovered: str = ""
 
 
 def headline(run: Run, titles: Titles) -> Headline:
@@ -314,7 +317,16 @@ def headline(run: Run, titles: Titles) -> Headline:
         _trained(run, titles),
         _alone(run),
         _against(rows, run, score, titles),
+        _recovered(run),
     )
+
+
+def _recovered(run: Run) -> str:
+    """How much of the partners' help stays, where the run says so."""
+    told = [seed.recovered.model_dump() for seed in run.seeds if seed.recovered is not None]
+    if not told:
+        return ""
+    return recovered_text(told[0] if len(told) == 1 else over_seeds(told))
 
 
 def _trained(run: Run, titles: Titles) -> str:
@@ -359,7 +371,12 @@ def _alone(run: Run) -> str:
             "columns a prediction needs."
         )
     if len(able) == 1:
-        return f"{able[0]} now predicts alone: its model needs its own columns and no partner."
+        also = (
+            " While partners are there, models/joint predicts with them." if first.together else ""
+        )
+        return (
+            f"{able[0]} now predicts alone: its model needs its own columns and no partner.{also}"
+        )
     everyone = "Each party" if set(able) >= set(parties_of(run)) else name_list(able, 6)
     return f"{everyone} now predicts alone: a model needs its party's own columns and no partner."
 
@@ -374,6 +391,8 @@ def _against(rows: Mapping[str, Scored], run: Run, score: str | None, titles: Ti
         return ""
     better = mean_std(main)[0] - mean_std(alone)[0]
     lone = "learning alone, without partners,"
+    if name == "best-alone":
+        lone = "the best model alone, of linear, boosted trees and network:"
     if run.seeds[0].bottoms:
         lone = f"{titles.short(name)}:"
     if score in ("accuracy", "validation"):

@@ -1,0 +1,247 @@
+"""APFed-D by the commands a user types: trained, predicted alone, and with partners while there."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from federations import PATIENCE_S, Federation, free_port
+
+from dovetail.models import load
+from dovetail.models.learners.joint import JointSpec
+
+SECTION = """
+[apfed.distil]
+folds = 2
+teachers = ["linear"]
+students = ["linear"]
+max_steps = 60
+"""
+
+POLICY = '\n[policy]\nalgorithms = ["align", "apfed-d"]\n'
+
+RUN = """
+method = "apfed-d"
+parties = ["clinic.toml", "lab.toml", "registry.toml"]
+test = 0.3
+"""
+
+NETWORK = """
+method = "apfed-d"
+parties = ["clinic.toml"]
+test = 0.3
+
+[engine]
+kind = "stream"
+listen = "127.0.0.1:{port}"
+partners = ["lab", "registry"]
+wait_s = 180
+"""
+
+
+@pytest.fixture
+def dealt(deal: Any) -> Any:
+    """Party files that agree to APFed-D, and run.toml."""
+    found = deal()
+    for name in ("lab", "registry"):
+        path = found.folder / f"{name}.toml"
+        path.write_text(path.read_text() + POLICY)
+    (found.folder / "run.toml").write_text(RUN + SECTION)
+    return found
+
+
+def write_new(folder: Path, *names: str) -> Path:
+    """Some rows of these parties' tables, joined by id, with the label."""
+    tables = {}
+    for name in names:
+        with (folder / f"{name}.csv").open() as file:
+            tables[name] = {row["person"]: row for row in csv.DictReader(file)}
+    people = sorted(set.intersection(*(set(table) for table in tables.values())))[:20]
+    rows = [{k: v for table in tables.values() for k, v in table[who].items()} for who in people]
+    path = folder / f"new-{'-'.join(names)}.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def table_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(text.splitlines()))
+
+
+def test_a_run_keeps_a_model_that_predicts_alone_and_one_that_predicts_with_partners(
+    dealt: Any, dovetail: Callable[..., Any]
+) -> None:
+    done = dovetail("train", "run.toml", "--out", "out")
+    assert done.code == 0, done.err
+    result = json.loads((dealt.folder / "out" / "result.json").read_text())
+    assert set(result["rulers"]) == {
+        "best-alone",
+        "linear",
+        "boosting",
+        "network",
+        "majority",
+        "joint",
+    }
+    assert result["distilled"]["partners"] == ["lab", "registry"]
+    recovered = result["recovered"]
+    assert recovered["solo"] == pytest.approx(recovered["alone"] + recovered["gain"])
+    assert "Recovered share" in done.out
+    assert result["bytes"]["lab"]["sent"] > 0
+    models = dealt.folder / "out" / "models"
+    assert sorted(path.name for path in models.iterdir()) == ["clinic", "joint", "lab", "registry"]
+    solo, joint = load(models / "clinic"), load(models / "joint")
+    assert isinstance(joint.spec, JointSpec)
+    assert joint.spec.partial  # some of the clinic's patients are at one partner only
+
+    own = write_new(dealt.folder, "clinic")
+    whole = write_new(dealt.folder, "clinic", "lab", "registry")
+    alone = dovetail("predict", "out", own, "--id", "person")
+    assert alone.code == 0, alone.err
+    # Its partner is gone: the same command says so, and gives the solo model's word.
+    fallen_back = dovetail("predict", "out/models/joint", own, "--id", "person")
+    assert fallen_back.code == 0, fallen_back.err
+    assert "every row is predicted by the model that needs none" in fallen_back.err
+    assert [{**row, "answered": ""} for row in table_of(alone.out)] == table_of(fallen_back.out)
+    together = dovetail("predict", "out/models/joint", whole, "--id", "person", "--json")
+    assert together.code == 0, together.err
+    said = json.loads(together.out)
+    assert said["answered"] == ["lab", "registry"]
+    assert said["predicted_together"] == said["rows"] > 0
+    assert set(said["columns"]["answered"]) == {"lab registry"}
+    assert "auc" in said["scores"]
+    # The model of the folder is the one that was scored.
+    assert solo.about["learner"] == result["distilled"]["choice"]
+
+
+def test_a_gate_that_stays_closed_keeps_the_best_model_alone_bit_for_bit(
+    dealt: Any, dovetail: Callable[..., Any]
+) -> None:
+    settings = ("--set", "apfed.distil.gate=1e6", "-q")
+    assert dovetail("train", "run.toml", "--out", "closed", *settings).code == 0
+    result = json.loads((dealt.folder / "closed" / "result.json").read_text())
+    assert result["distilled"]["pays"] is False
+    assert "was not better" in result["distilled"]["why"]
+    alone = ("--set", 'method="best-alone"', "-q")
+    assert dovetail("train", "run.toml", "--out", "alone", *alone).code == 0
+    files = [
+        dealt.folder / out / "models" / "clinic" / "model.safetensors"
+        for out in ("closed", "alone")
+    ]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    own = json.loads((dealt.folder / "alone" / "result.json").read_text())
+    assert own["parties"]["clinic"] == result["parties"]["clinic"] == result["rulers"]["best-alone"]
+
+
+def test_a_party_must_agree_to_send_its_codes(dealt: Any, dovetail: Callable[..., Any]) -> None:
+    dealt.change("lab.toml", ('"align", "apfed-d"', '"align", "apfed"'))
+    done = dovetail("train", "run.toml", "--out", "out", "-q")
+    assert done.code == 2
+    assert "party 'lab' refuses 'apfed-d': its policy allows align, apfed" in done.err
+
+
+def test_no_party_is_called_as_the_joint_models_folder(
+    dealt: Any, dovetail: Callable[..., Any]
+) -> None:
+    dealt.change("lab.toml", ('name = "lab"', 'name = "joint"'))
+    done = dovetail("train", "run.toml", "--out", "out", "-q")
+    assert done.code == 2
+    assert "a party is called 'joint', as the folder of the joint model is" in done.err
+
+
+# --- Over a network -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def federation(dealt: Any, dovetail: Callable[..., Any]) -> Iterator[Federation]:
+    named = ("clinic", "lab", "registry", "--driver", "clinic", "--host", "127.0.0.1")
+    assert dovetail("certificates", *named, "-q").code == 0
+    made = Federation(dealt.folder, free_port(), ("--name", "clinic"))
+    (dealt.folder / "network.toml").write_text(NETWORK.format(port=made.port) + SECTION)
+    with made.ending():
+        yield made
+
+
+@pytest.mark.network
+def test_parties_on_machines_of_their_own_distil_the_same_and_predict_together(
+    federation: Federation, dovetail: Callable[..., Any]
+) -> None:
+    folder = federation.folder
+    lab, registry = federation.join("lab"), federation.join("registry")
+    driver = federation.start("train", "network.toml", "--out", "apart")
+    assert driver.ended() == 0, driver.said()
+    assert "codes leave it" in lab.said()
+    assert dovetail("train", "run.toml", "--out", "here", "-q").code == 0
+    weights = [
+        folder / out / "models" / "clinic" / "model.safetensors" for out in ("apart", "here")
+    ]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    apart, here = federation.result("apart"), federation.result("here")
+    assert apart["parties"]["clinic"] == pytest.approx(here["parties"]["clinic"])
+    assert apart["rulers"]["joint"] == pytest.approx(here["rulers"]["joint"])
+
+    own = write_new(folder, "clinic", "lab", "registry")
+    listen = ("--listen", f"127.0.0.1:{federation.port}", "--partners", "lab,registry")
+    asked = ("predict", "apart", own, "--party", "clinic.toml", *listen, "--json")
+
+    def predicted(*options: str) -> tuple[Any, str]:
+        done = federation.start(*asked, *options)
+        assert done.ended() == 0, done.said()
+        (line,) = [each for each in done.said().splitlines() if each.startswith("{")]
+        return json.loads(line), done.said()
+
+    said, _ = predicted("--wait", str(PATIENCE_S))
+    assert said["answered"] == ["lab", "registry"]
+    done = dovetail("predict", "here/models/joint", own, "--id", "person", "--json")
+    together = json.loads(done.out)["columns"]
+    for name, values in together.items():
+        if name.startswith("p("):
+            assert said["columns"][name] == pytest.approx(values, abs=2e-6)
+    # Everybody is gone: the same command goes on with the solo model, and says so.
+    for each in (lab, registry):
+        each.signal(signal.SIGTERM)
+        assert each.ended() == 0, each.said()
+    said, told = predicted("--wait", "1")
+    assert "every row is predicted by the model that needs none" in told
+    alone = json.loads(dovetail("predict", "apart", own, "--json").out)["columns"]
+    assert said["columns"]["p(malignant)"] == alone["p(malignant)"]
+    for name, sent in (
+        ("clinic", "distil.Encode"),
+        ("lab", "distil.Codes"),
+        ("lab", "recalling.Recalled"),
+    ):
+        assert sent in (folder / f"{name}.site" / "ledger.jsonl").read_text()
+    shutil.rmtree(folder / "lab.site" / "models")
+
+
+@pytest.mark.network
+def test_a_partner_that_dies_is_left_out_and_a_driver_that_is_killed_goes_on(
+    federation: Federation,
+) -> None:
+    settings = ("--set", "apfed.distil.max_steps=400", "--set", "apfed.distil.patience=400")
+    for name in ("lab", "registry"):
+        federation.join(name)
+    driver = federation.start("train", "network.toml", "--out", "stopped", *settings)
+    federation.wait_for_lines("stopped", 3, driver)
+    driver.signal(signal.SIGKILL)
+    driver.ended()
+    again = federation.start("train", "network.toml", "--out", "stopped", "--resume", *settings)
+    assert again.ended() == 0, again.said()
+    whole = federation.start("train", "network.toml", "--out", "whole", *settings)
+    assert whole.ended() == 0, whole.said()
+    assert federation.result("stopped")["parties"] == federation.result("whole")["parties"]
+
+    dying = federation.start("train", "network.toml", "--out", "dying", *settings)
+    federation.wait_for_lines("dying", 3, dying)
+    federation.started[1].signal(signal.SIGKILL)  # the registry
+    assert dying.ended() == 0, dying.said()
+    result = federation.result("dying")
+    assert result["distilled"]["partners"] == ["lab"]
+    assert result["missed"]["registry"]["steps"] > 0
+    assert "was left out of" in dying.said()
