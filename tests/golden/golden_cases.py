@@ -308,6 +308,17 @@ SIMULATED = (
     Case("apfed-alone", APFED_CANCER, stage("alone")),
     Case("apfed-pooled", APFED_CANCER, stage("pooled")),
     Case("apfed-tvfl", APFED_CANCER, stage("tvfl")),
+    Case(
+        "apfed-d",
+        APFED_CANCER,
+        (
+            *stage("apfed-d"),
+            "data.labels=60",
+            "apfed.distil.folds=2",
+            "apfed.distil.max_steps=40",
+            'apfed.distil.students=["linear"]',
+        ),
+    ),
     Case("apfed-float16", APFED_CANCER, (NO_RULERS, 'engine.precision="float16"', "seed=3")),
     Case("apfed-people", simulation(APFED_PEOPLE, write_people)),
     Case(
