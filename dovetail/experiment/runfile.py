@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -205,7 +206,12 @@ def _with_sections() -> type[RunFile]:
     every = methods.every()
     if taken := every.keys() & RunFile.model_fields.keys():
         raise ConfigError(f"no method can be called {sorted(taken)[0]!r}: run files have that key")
-    fields: Any = {name: (each.Settings, each.Settings()) for name, each in every.items()}
+    return _of_sections(tuple((name, each.Settings) for name, each in every.items()))
+
+
+@cache
+def _of_sections(sections: tuple[tuple[str, type[BaseModel]], ...]) -> type[RunFile]:
+    fields: Any = {name: (section, section()) for name, section in sections}
     return create_model("RunFile", __base__=RunFile, **fields)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import create_model, model_validator
+from pydantic import BaseModel, create_model, model_validator
 
 from dovetail import data as dd
 from dovetail import methods
@@ -50,12 +51,19 @@ class _PartyFile(Section):
 
 def party_file() -> type[_PartyFile]:
     """The party file with a section for each method that has settings at a party."""
-    sections: dict[str, Any] = {
-        name: (method.HomeSettings, method.HomeSettings())
-        for name, method in methods.every().items()
-        if method.HomeSettings is not None
-    }
-    return create_model("PartyFile", __base__=_PartyFile, **sections)
+    return _of_sections(
+        tuple(
+            (name, method.HomeSettings)
+            for name, method in methods.every().items()
+            if method.HomeSettings is not None
+        )
+    )
+
+
+@cache
+def _of_sections(sections: tuple[tuple[str, type[BaseModel]], ...]) -> type[_PartyFile]:
+    fields: Any = {name: (section, section()) for name, section in sections}
+    return create_model("PartyFile", __base__=_PartyFile, **fields)
 
 
 def open_sites(paths: tuple[Path, ...]) -> dict[str, Site]:
