@@ -366,7 +366,7 @@ class _Taught:
             "stack": self.stack.state(),
             "top": self.top.state_dict(),
             "optimizer": self.top_optimizer.state_dict(),
-            "kept": self.top_kept.state(),
+            "kept": self.top_kept.weights,
             "best_loss": self.stopping.best_loss,
             "best_step": self.stopping.best_step,
             "dropping": self.dropping.state(),
@@ -377,7 +377,7 @@ class _Taught:
         self.stack.restore(state["stack"])
         self.top.load_state_dict(state["top"])
         self.top_optimizer.load_state_dict(state["optimizer"])
-        self.top_kept.take(state["kept"])
+        self.top_kept.weights = dict(state["kept"])
         self.stopping.best_loss = state["best_loss"]
         self.stopping.best_step = state["best_step"]
         self.dropping.restore(state["dropping"])
@@ -528,7 +528,7 @@ class Active:
         self.open(state["code_widths"])
         for name, taught in self.taught.items():
             taught.restore(state["taught"][name])
-        self.batches.restore(state["batches"])
+        self.batches.resume(state["batches"])
         self.step_number = state["step"]
         self.keep = tuple(state["keep"])
         told = state["told"]

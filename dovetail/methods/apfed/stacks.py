@@ -113,13 +113,13 @@ class Stack:
         return {
             "bottom": self.bottom.state_dict(),
             "optimizer": self.optimizer.state_dict(),
-            "kept": self.kept.state(),
+            "kept": self.kept.weights,
         }
 
     def restore(self, state: State) -> None:
         self.bottom.load_state_dict(state["bottom"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.kept.take(state["kept"])
+        self.kept.weights = dict(state["kept"])
 
 
 def adamw(module: torch.nn.Module, config: StackedConfig) -> torch.optim.Optimizer:

@@ -93,15 +93,6 @@ class Batches:
             self._left = list(torch.stack(orders).split(self.size, dim=1))[::-1]
         return self._left.pop()
 
-    def state(self) -> dict[str, Any]:
-        """What ``restore`` needs: the generator's state, and what is left of this epoch."""
-        return {"rng": self._rng.get_state(), "left": list(self._left)}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue where ``state`` was taken, over the same rows."""
-        self._rng.set_state(state["rng"])
-        self._left = list(state["left"])
-
 
 class Kept:
     """The weights of the best step so far."""
@@ -118,14 +109,6 @@ class Kept:
 
     def restore(self) -> None:
         self._module.load_state_dict(self.weights)
-
-    def state(self) -> dict[str, Tensor]:
-        """The weights that are kept."""
-        return self._state
-
-    def take(self, state: Mapping[str, Tensor]) -> None:
-        """Keep these from here on."""
-        self._state = dict(state)
 
 
 class EarlyStopping:
