@@ -262,8 +262,8 @@ def markdown(lines: Sequence[dict[str, Any]]) -> str:
         )
         kept = sum(line["choice"] == "alone" for line in own)
         text.append(
-            f"| {name.replace('|', ' with ')} | {labels or 'all'} | {len(own)} | {figures} | {gains.mean():+.1f} ± "
-            f"{half:.1f} | {recovered} | {kept}/{len(own)} |"
+            f"| {name.replace('|', ' with ')} | {labels or 'all'} | {len(own)} | {figures} "
+            f"| {gains.mean():+.1f} ± {half:.1f} | {recovered} | {kept}/{len(own)} |"
         )
     return "\n".join(text)
 
