@@ -267,3 +267,17 @@ def test_it_trains_over_grpc_with_the_same_weights(parties: Path) -> None:
     for name in ("north", "south"):
         (kept,) = (parties / f"{name}.site" / "models").iterdir()
         assert same(kept, parties / "out" / "here" / "models" / name)
+
+
+@pytest.mark.network
+def test_it_trains_as_a_job_of_nvflare_with_the_same_weights(parties: Path) -> None:
+    pytest.importorskip("nvflare")
+    (parties / "here.toml").write_text(HERE)
+    done = execute(parties, ["dovetail", "train", "here.toml", "--quiet"])
+    assert done.returncode == 0, done.stderr
+    words = ["dovetail", "flare", "simulate", "here.toml", "--out", "job", "--quiet"]
+    done = execute(parties, words)
+    assert done.returncode == 0, done.stderr
+    for name in ("north", "south"):
+        (kept,) = (parties / f"{name}.site" / "models").iterdir()
+        assert same(kept, parties / "out" / "here" / "models" / name)
