@@ -20,7 +20,7 @@ from dovetail.models.learners.distil import Owner
 from dovetail.network import Checkpoint, InProcess, Message
 from dovetail.network.checkpoint import StatefulParty
 
-CONFIG = Config(folds=3, max_steps=60, patience=20, batch_size=16, widths=(6, 4), bins=4)
+CONFIG = Config(folds=3, copies=1, max_steps=60, patience=20, batch_size=16, widths=(6, 4), bins=4)
 PARTNER = PartnerConfig(widths=(6, 4), bins=4)
 SEED = 3
 
@@ -76,7 +76,8 @@ def test_the_federated_teacher_is_the_one_that_is_trained_in_one_place(
     stack: str, dropout: float
 ) -> None:
     owner, partner = made()
-    config = CONFIG.model_copy(update={"dropout": dropout})
+    copies = 2 if dropout else 1
+    config = CONFIG.model_copy(update={"dropout": dropout, "copies": copies})
     active, parties, _ = taught(owner, {"shop": (partner, everyone(owner))}, config)
     labelled = owner.labelled
     rows = Rows(owner.x_RF[labelled], owner.targets_RC[labelled], owner.folds_R[labelled])
@@ -84,7 +85,12 @@ def test_the_federated_teacher_is_the_one_that_is_trained_in_one_place(
         [owner.x_RF[labelled], partner[labelled]],
         rows,
         replace(
-            CONFIG.stack(stack), batch_size=16, max_steps=60, patience=20, dropout=dropout, copies=1
+            CONFIG.stack(stack),
+            batch_size=16,
+            max_steps=60,
+            patience=20,
+            dropout=dropout,
+            copies=copies,
         ),
         seed=SEED,
         encode_on=[owner.x_RF, partner],

@@ -59,6 +59,7 @@ from dovetail.models.learners.vertical import (
     EarlyStopping,
     Kept,
     StackedConfig,
+    copies_of,
     held_out_rows,
     member_masks,
     prior,
@@ -444,8 +445,13 @@ class Active:
         self.step_number = 0
 
     @property
+    def copies(self) -> int:
+        """Members of each fold."""
+        return self.config.copies or copies_of(len(self.rows_N))
+
+    @property
     def members(self) -> int:
-        return self.owner.num_folds * self.config.copies
+        return self.owner.num_folds * self.copies
 
     def leave_out(self, party: str, why: str) -> None:
         """Go on without this partner."""
@@ -475,7 +481,7 @@ class Active:
         owner, config = self.owner, self.config
         self.code_widths = {party: tuple(widths) for party, widths in code_widths.items()}
         folds_N = owner.folds_R[self.rows_N]
-        train_KN, stop_KN = member_masks(folds_N, config.copies)
+        train_KN, stop_KN = member_masks(folds_N, self.copies)
         self.batches = Batches(train_KN, config.batch_size, seed=self.seed)
         self.every = min(max(5, self.batches.epoch), 100, config.max_steps)
         self.judged_KV, self.real_KV = held_out_rows(stop_KN)

@@ -259,7 +259,7 @@ def _distil(
     if active.told is None:
         return None, None
     told = {
-        stack: fold_means(outputs, work.config.copies, regression=work.regression)
+        stack: fold_means(outputs, active.copies, regression=work.regression)
         for stack, outputs in active.told.train.items()
     }
     teacher = choose_teacher(told, owner)
@@ -323,7 +323,7 @@ def _joint(
         own,
         active.partners,
         parts,
-        work.config.copies,
+        active.copies,
         tuple(used),
         teacher.temperature,
         not bool(held.all()),
@@ -358,7 +358,7 @@ def _score(
     said["majority"] = majority_of(owner).expand(len(x), -1)
     scores = {what: work.scored(what, outputs) for what, outputs in said.items()}
     if active.told is not None and active.told.test is not None and teacher is not None:
-        joint = _teacher_says(work, active.told.test, teacher)
+        joint = _teacher_says(active, active.told.test, teacher)
         rows = (~joint.isnan().any(dim=1)).nonzero().flatten()
         if len(rows):
             scores["joint"] = work.scored("joint", joint[rows], rows)
@@ -383,11 +383,10 @@ def _score(
         outcome.about["warnings"] = warned
 
 
-def _teacher_says(work: Distilling, told: Mapping[str, Tensor], teacher: Teacher) -> Tensor:
+def _teacher_says(active: distil.Active, told: Mapping[str, Tensor], teacher: Teacher) -> Tensor:
     """(N, C) of rows that nobody learned from, as ``Joint`` says it."""
+    regression = active.owner.regression
     used: Sequence[str] = [teacher.name] if teacher.name in told else list(told)
-    folds = [
-        fold_means(told[stack], work.config.copies, regression=work.regression) for stack in used
-    ]
-    outputs_KNC = blended(folds, regression=work.regression) / teacher.temperature
-    return mean_outputs(outputs_KNC, regression=work.regression)
+    folds = [fold_means(told[stack], active.copies, regression=regression) for stack in used]
+    outputs_KNC = blended(folds, regression=regression) / teacher.temperature
+    return mean_outputs(outputs_KNC, regression=regression)

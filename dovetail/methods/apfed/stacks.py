@@ -56,7 +56,7 @@ class Config(PartnerConfig):
 
     teachers: tuple[StackName, ...] = Field(default=("network", "linear"), min_length=1)
     folds: int = Field(default=4, ge=2, le=20)
-    copies: int = Field(default=1, ge=1, le=8)  # members of each fold
+    copies: int | None = Field(default=None, ge=1, le=8)  # members of each fold; None: by the rows
     dropout: float = Field(default=0.0, ge=0, lt=1)  # of codes
     batch_size: int | None = Field(default=None, ge=1)  # None: 64 to 512, by the number of rows
     max_steps: int = Field(default=4000, ge=1)

@@ -140,6 +140,11 @@ def clones(state: Any) -> Any:
     return state
 
 
+def copies_of(num_rows: int) -> int:
+    """How many members each fold has unless somebody says."""
+    return 2 if num_rows <= 500 else 1
+
+
 def member_masks(folds_N: Tensor, copies: int) -> tuple[Tensor, Tensor]:
     """(K, N) which rows train and which rows stop each member; ``copies`` of every fold."""
     held_out = torch.stack(
@@ -312,7 +317,7 @@ class OwnerSide:
         steps: int | None = None,
     ) -> None:
         self.rows = rows
-        self.copies = config.copies or (2 if len(rows.targets_NC) <= 500 else 1)
+        self.copies = config.copies or copies_of(len(rows.targets_NC))
         train_KN, stop_KN = member_masks(rows.folds_N, self.copies)
         self.members = len(train_KN)
         if steps is not None:
