@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,19 +10,15 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from dovetail.alignment import Overlap
-from dovetail.alignment.stored import StoredRows, digest, save_rows
 from dovetail.cli.output import console
 from dovetail.cli.talk import talk_of
 from dovetail.errors import ConfigError
 from dovetail.experiment.grid import read_run
 from dovetail.experiment.runfile import RunFile, load_run
-from dovetail.methods.aligning import align_sites, count_sites, stored_path
-from dovetail.methods.base import Talk
-from dovetail.methods.party import Site
 from dovetail.methods.validation import validate
-from dovetail.site.driver import Driver, stream_driver
+from dovetail.site.driver import stream_driver
 from dovetail.site.engines import StreamSection
+from dovetail.site.overlaps import aligned_here, counted_here, starter_of, with_driver
 from dovetail.site.partyfile import open_site, open_sites
 
 
@@ -104,7 +98,7 @@ def run_align(
     section = elsewhere.section(run, paths, initiator)
     if section is not None:
         with stream_driver(open_site(paths[0]), section, talk=talk_of(shown=show)) as driver:
-            result = _result_of(driver, count=count, workers=workers)
+            result = with_driver(driver, count=count, workers=workers)
     else:
         sites = open_sites(paths)
         if len(sites) < 2:
@@ -112,73 +106,16 @@ def run_align(
                 "name two party files or more: dovetail align bank.toml shop.toml; or where the "
                 "others are elsewhere: dovetail align bank.toml --partners shop --listen HOST:PORT"
             )
-        starter = initiator or _starter(sites)
+        starter = initiator or starter_of(sites)
         if starter not in sites:
             raise ConfigError(f"--initiator is {starter!r}; parties are {sorted(sites)}")
-        act = _count if count else _align
+        act = counted_here if count else aligned_here
         result = act(sites, starter, workers=workers, talk=talk_of(shown=show))
     if as_json:
         print(json.dumps(result, indent=2))
     elif not quiet:
         console().print(_table(result))
         console().print(_learned(result), highlight=False, markup=False, soft_wrap=True)
-
-
-def _result_of(driver: Driver, *, count: bool, workers: int) -> dict[str, Any]:
-    """What came of it, with partners elsewhere."""
-    own, num_rows = driver.site.name, driver.site.table.num_rows
-    if count:
-        return _counted(own, num_rows, driver.count(workers=workers))
-    aligned = driver.align(workers=workers)
-    return {
-        "mode": "intersection",
-        "initiator": own,
-        "rows": dict(aligned.num_ids),
-        "shared": dict(aligned.overlap),
-        "shared_by_all": len(aligned.alignment.shared(own, *driver.partners)),
-        "files": {own: str(driver.stored_path)},
-    }
-
-
-def _starter(sites: dict[str, Site]) -> str:
-    """The only party with labels, else the first named."""
-    owners = [name for name, site in sites.items() if site.table.labels is not None]
-    return owners[0] if len(owners) == 1 else next(iter(sites))
-
-
-def _align(sites: dict[str, Site], starter: str, *, workers: int, talk: Talk) -> dict[str, Any]:
-    aligned, alignment = align_sites(sites, starter, workers=workers, talk=talk)
-    run = secrets.token_hex(8)
-    files = {}
-    for name, site in sites.items():
-        path = stored_path(site)
-        save_rows(path, StoredRows(name, run, alignment.rows[name], digest(site.table.ids)))
-        files[name] = str(path)
-    return {
-        "mode": "intersection",
-        "initiator": starter,
-        "rows": dict(aligned.num_ids),
-        "shared": dict(aligned.overlap),
-        "shared_by_all": len(aligned.alignment.shared(*sites)),
-        "files": files,
-    }
-
-
-def _count(sites: dict[str, Site], starter: str, *, workers: int, talk: Talk) -> dict[str, Any]:
-    overlaps = count_sites(sites, starter, workers=workers, talk=talk)
-    return _counted(starter, sites[starter].table.num_rows, overlaps)
-
-
-def _counted(starter: str, num_rows: int, overlaps: Mapping[str, Overlap]) -> dict[str, Any]:
-    return {
-        "mode": "cardinality",
-        "initiator": starter,
-        "rows": {
-            starter: num_rows,
-            **{name: overlap.num_ids for name, overlap in overlaps.items()},
-        },
-        "shared": {name: overlap.num_shared for name, overlap in overlaps.items()},
-    }
 
 
 def _table(result: dict[str, Any]) -> Table:

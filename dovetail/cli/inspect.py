@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor
 
-from dovetail import data as dd
 from dovetail.cli.output import console
 from dovetail.cli.talk import talk_of
 from dovetail.errors import ConfigError
@@ -32,14 +26,12 @@ from dovetail.experiment.coverage import (
     share_text,
 )
 from dovetail.experiment.grid import read_run
+from dovetail.experiment.inspecting import as_values, message_sizes, part_of
 from dovetail.experiment.runfile import load_run
 from dovetail.experiment.setup import load_data
 from dovetail.experiment.situations import Fit, MessageSize, Sizes
 from dovetail.methods.aligning import count_sites
 from dovetail.methods.apfed.wiring import ApfedSection, PassiveFields, passives
-from dovetail.methods.party import Site
-from dovetail.methods.section import encoder_spec
-from dovetail.models import output_shape
 from dovetail.report import views as page
 from dovetail.site.partyfile import open_sites
 
@@ -97,63 +89,6 @@ def run_inspect(
     )
 
 
-def part_of(site: Site) -> Part:
-    """What a site brings: its ids, its columns' names and its labels; no column is read."""
-    table = site.table
-    labels: Tensor | None = None
-    classes: tuple[str | int, ...] = ()
-    if table.labels is not None and table.label is not None:
-        labels, classes = _labels(table.labels, table.label, site.party.task)
-    if isinstance(table.x, dd.Table):
-        columns = dict(table.blocks)
-        # As wide as the block, and without memory.
-        blocks = {
-            block: torch.empty(1).expand(table.num_rows, len(names))
-            for block, names in columns.items()
-        }
-    else:
-        shape = " × ".join(str(size) for size in table.x.shape[1:])
-        columns = {block: (f"{site.name}: {shape}",) for block in table.blocks}
-        blocks = dict.fromkeys(table.blocks, table.x)
-    return Part(dd.PartyData(site.name, table.ids, blocks, labels), columns, classes)
-
-
-def message_sizes(
-    settings: ApfedSection, parts: Sequence[Part], passives: Mapping[str, PassiveFields]
-) -> Sizes:
-    """The run's batches, and the codes that its label owner will send.
-
-    Raises:
-        ConfigError: an encoder that does not fit the label owner's rows.
-    """
-    batch_size, projection = settings.batch_size, settings.projection
-    owners = [part for part in parts if len(part.data.labelled_rows())]
-    if len(owners) != 1 or not owners[0].data.blocks:  # no APFed then
-        return Sizes(batch_size)
-    shapes = [tuple(x.shape[1:]) for x in owners[0].data.blocks.values()]
-    # Blocks of a table stand side by side.
-    row_shape = shapes[0] if len(shapes) == 1 else (sum(map(math.prod, shapes)),)
-    encoder = encoder_spec(settings.encoder).encoder(row_shape)
-    code_width = math.prod(output_shape(encoder, row_shape, torch.device("cpu")))
-    contrasting = [name for name, fields in passives.items() if fields.loss == "contrastive"]
-    return Sizes(batch_size, code_width, dict.fromkeys(contrasting, projection or code_width))
-
-
-def _labels(column: dd.Column, label: str, task: str) -> tuple[Tensor, tuple[str | int, ...]]:
-    """(N,) labels and their classes; one class, or none, is enough to be inspected.
-
-    Raises:
-        DataError: text where numbers are needed.
-    """
-    values, missing = column.values, column.missing
-    if task == "regression":
-        labels = dd.encode_labels(dd.Regression(), values, missing, label=label)
-        return labels, ()
-    classes = tuple(np.unique(values[~missing]).tolist())
-    labels = dd.encode_labels(dd.Classification(classes), values, missing, label=label)
-    return labels, classes
-
-
 def show(
     parts: Sequence[Part],
     *,
@@ -201,57 +136,6 @@ def show(
         _print(console(), parts, fits, overlaps, title)
         if html_path is not None:
             console().print(f"Page: {html_path}", highlight=False, markup=False)
-
-
-def as_values(
-    parts: Sequence[Part], fits: Sequence[Fit], overlaps: Overlaps, *, title: str
-) -> dict[str, Any]:
-    """All that is shown, ready for JSON."""
-    best = methods.recommended(fits)
-    groups = overlaps.groups
-    return {
-        "title": title,
-        "samples": None if groups is None else groups.num_samples,
-        "parties": [
-            {
-                "name": part.name,
-                "rows": part.data.num_rows,
-                "blocks": {block: list(part.columns.get(block, ())) for block in part.data.blocks},
-                "labelled": len(part.data.labelled_rows()),
-                "classes": _classes(part),
-            }
-            for part in parts
-        ],
-        "groups": None
-        if groups is None
-        else [
-            {
-                "group": band.letter,
-                "samples": band.count,
-                "combinations": band.combinations,
-                "held_by": coverage.wholly(band.held_P, groups.parties),
-                "labelled_at": coverage.wholly(band.labelled_P, groups.parties),
-            }
-            for band in coverage.bands(groups)
-        ],
-        "overlaps": {
-            "with": overlaps.centre,
-            "shared": dict(overlaps.shared),
-            "common": overlaps.common,
-            "ids_compared": groups is not None,
-        },
-        "methods": [asdict(fit) for fit in fits],
-        "recommended": best.method if best else None,
-        "next_command": best.next_command if best and best.available else None,
-    }
-
-
-def _classes(part: Part) -> tuple[str, ...] | str | None:
-    """Class names, "numbers", or None for a party without labels."""
-    if part.data.labels is None:
-        return None
-    names = part.label_names()
-    return "numbers" if names is None else names
 
 
 def _print(

@@ -30,6 +30,24 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, 
 Device = Annotated[
     str | None, typer.Option(help="Where to compute: cpu, cuda, cuda:1. [run file, or cpu]")
 ]
+Recipe = Annotated[str | None, typer.Option(help="A recipe of the run file, for example cpu.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key: --set apfed.epochs=5."),
+]
+Seeds = Annotated[list[int] | None, typer.Option(help="Run this seed; repeat for several.")]
+Align = Annotated[
+    bool, typer.Option("--align", help="Align anew first, also where an alignment is kept.")
+]
+RunKeys = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the run file."),
+]
+RunOut = Annotated[Path | None, typer.Option(help="The run's folder. [out/NAME of the run file]")]
+Certificates = Annotated[
+    Path | None,
+    typer.Option(help="ca.pem, NAME.pem, NAME.key. [certificates/NAME beside the party file]"),
+]
 
 
 @app.command()
@@ -54,19 +72,10 @@ def demo(
 @app.command()
 def train(
     run: Annotated[Path, typer.Argument(help="A run file (TOML), or FILE:CELL of a grid file.")],
-    out: Annotated[
-        Path | None, typer.Option(help="The run's folder. [out/NAME of the run file]")
-    ] = None,
-    recipe: Annotated[
-        str | None, typer.Option(help="A recipe of the run file, for example cpu.")
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a key: --set apfed.epochs=5."),
-    ] = None,
-    seed: Annotated[
-        list[int] | None, typer.Option(help="Run this seed; repeat for several.")
-    ] = None,
+    out: RunOut = None,
+    recipe: Recipe = None,
+    overrides: Overrides = None,
+    seed: Seeds = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Go on with what was stopped; skip seeds that finished."),
@@ -112,10 +121,7 @@ def inspect(
         bool,
         typer.Option("--private", help="Compare ids blinded, and count only."),
     ] = False,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the run file."),
-    ] = None,
+    overrides: RunKeys = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
@@ -149,10 +155,7 @@ def align(
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where partners elsewhere dial in.")
     ] = None,
-    certificates: Annotated[
-        Path | None,
-        typer.Option(help="ca.pem, NAME.pem, NAME.key. [certificates/NAME beside the party file]"),
-    ] = None,
+    certificates: Certificates = None,
     wait: Annotated[
         float | None,
         typer.Option(min=0, help="Seconds to wait for partners elsewhere. [until they come]"),
@@ -212,10 +215,7 @@ def value(
         typer.Option(min=1, help="Sample Shapley by random orders. [beyond 8 partners: 20]"),
     ] = None,
     recipe: Annotated[str | None, typer.Option(help="A recipe of the run file.")] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the run file."),
-    ] = None,
+    overrides: RunKeys = None,
     out: Annotated[
         Path | None, typer.Option(help="Also write a .csv or .json file for other tools.")
     ] = None,
@@ -365,10 +365,7 @@ def predict(
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where data owners dial in.")
     ] = None,
-    certificates: Annotated[
-        Path | None,
-        typer.Option(help="ca.pem, NAME.pem, NAME.key. [certificates/NAME beside the party file]"),
-    ] = None,
+    certificates: Certificates = None,
     wait: Annotated[
         float | None,
         typer.Option(min=0, help="Seconds to wait for data owners; then without them. [60]"),
@@ -523,10 +520,7 @@ def join(
         str | None,
         typer.Option(help="The driver's name. [the one in the party file's policy.drivers]"),
     ] = None,
-    certificates: Annotated[
-        Path | None,
-        typer.Option(help="ca.pem, NAME.pem, NAME.key. [certificates/NAME beside the party file]"),
-    ] = None,
+    certificates: Certificates = None,
     home: Annotated[
         Path | None, typer.Option(help="What it keeps. [STEM.site beside the party file]")
     ] = None,
@@ -593,16 +587,6 @@ flare = typer.Typer(
 )
 app.add_typer(flare)
 
-Recipe = Annotated[str | None, typer.Option(help="A recipe of the run file, for example cpu.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a key: --set apfed.epochs=5."),
-]
-Seeds = Annotated[list[int] | None, typer.Option(help="Run this seed; repeat for several.")]
-Align = Annotated[
-    bool, typer.Option("--align", help="Align anew first, also where an alignment is kept.")
-]
-
 
 @flare.command("export")
 def flare_export(
@@ -666,9 +650,7 @@ def flare_site(
 @flare.command("simulate")
 def flare_simulate(
     run: Annotated[Path, typer.Argument(help="A run file (TOML) with every party's file.")],
-    out: Annotated[
-        Path | None, typer.Option(help="The run's folder. [out/NAME of the run file]")
-    ] = None,
+    out: RunOut = None,
     recipe: Recipe = None,
     overrides: Overrides = None,
     seed: Seeds = None,

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from dovetail import data as dd
-from dovetail import methods
-from dovetail.cli.inspect import part_of
 from dovetail.cli.output import console
-from dovetail.errors import ConfigError, DovetailError
-from dovetail.experiment import coverage, versions, write_text
-from dovetail.experiment.runfile import RunFile, check_run
-from dovetail.experiment.setup import load_data
-from dovetail.models import generator
-from dovetail.report import Coverage, Names, Run, html, read_run
-from dovetail.site.partyfile import fingerprints, open_sites
+from dovetail.errors import ConfigError
+from dovetail.experiment import versions, write_text
+from dovetail.report import html, read_run
+from dovetail.report.gather import coverage_of, known_names, names_of
 
 #: Packages whose version a page names.
 _PACKAGES = ("dovetail", "torch", "numpy", "scikit-learn")
@@ -37,11 +28,11 @@ def run_report(paths: Sequence[Path], *, out: Path | None, data: bool, quiet: bo
         ConfigError: a folder that is none of a run, or a page that cannot be written.
     """
     places = list(dict.fromkeys(path.resolve() for path in paths))
-    runs = [read_run(path, name) for path, name in zip(places, _names_of(places), strict=True)]
-    held = {run.name: _coverage(run, data) for run in runs}
+    runs = [read_run(path, name) for path, name in zip(places, names_of(places), strict=True)]
+    held = {run.name: coverage_of(run, data) for run in runs}
     page = html(
         runs,
-        _names(),
+        known_names(),
         coverage={name: found for name, found in held.items() if found is not None},
         versions=versions(*_PACKAGES),
     )
@@ -53,73 +44,3 @@ def run_report(paths: Sequence[Path], *, out: Path | None, data: bool, quiet: bo
         raise ConfigError(f"cannot write {out}: {error.strerror}; name a file with --out") from None
     if not quiet:
         console().print(f"Report: {out}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _names_of(paths: Sequence[Path]) -> list[str]:
-    """The folders' names; with those above them where names alone are not different."""
-    names = [path.name for path in paths]
-    if len(set(names)) < len(names):
-        above = os.path.commonpath(paths)
-        names = [str(path.relative_to(above)) for path in paths]
-    return names
-
-
-def _names() -> Names:
-    sections: dict[str, str] = {}
-    for name, method in methods.every().items():
-        sections = {**dict.fromkeys(method.stages, name), **sections}
-    titles = {name: {**method.scores, **method.stages} for name, method in methods.every().items()}
-    return Names(sections, titles)
-
-
-def _coverage(run: Run, read_tables: bool) -> Coverage | None:
-    """Who held what, from the data that the run names; None where it names none.
-
-    A folder may come from somebody else: files, queries and addresses that it names are read only
-    when asked for, and data sets by their plain names always.
-    """
-    settings = dict(run.settings)
-    section, files = settings.get("data"), settings.get("parties")
-    if not section and not files:
-        return None
-    if not read_tables and not _is_plain(section):
-        return Coverage(
-            note="Not drawn: this takes the tables that run.toml names. With --data they are read."
-        )
-    try:
-        return _drawn(check_run(settings, where=f"{run.path}: run.toml"), run)
-    except (DovetailError, OSError) as error:
-        return Coverage(note=f"Not drawn, as the data cannot be read: {error}")
-
-
-def _is_plain(section: Any) -> bool:
-    """Whether [data] names nothing but data sets: no path, no query, no address."""
-    if not isinstance(section, Mapping):
-        return False
-    sources = [section.get(key) for key in ("source", "test_source") if key in section]
-    return all(isinstance(each, str) and re.fullmatch(r"[\w-]+", each) for each in sources)
-
-
-def _drawn(known: RunFile, run: Run) -> Coverage:
-    """The parties' training rows, with the labels that the first seed kept.
-
-    Raises:
-        DovetailError: data that cannot be read.
-    """
-    if known.engine.kind == "stream":
-        return Coverage(note="Not drawn: the partners' tables are at their homes.")
-    if known.data is None:
-        files = tuple(Path(file) for file in known.parties or ())
-        changed = fingerprints(files) != known.sha256
-        parts = [part_of(site) for site in open_sites(files).values()]
-        note = "All rows of each party's table, test rows included."
-        if changed:
-            note += " The tables or party files have changed since this run."
-        return Coverage(parts, note)
-    data = load_data(known).data
-    if known.data.labels is not None:
-        for name, party in data.train.parties.items():
-            if party.labels is not None:
-                rng = generator(run.seeds[0].seed, name, "kept labels")
-                data = dd.keep_labels(data, name, known.data.labels, rng)
-    return Coverage(coverage.from_partition(data))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import hashlib
 import json
 import time
 from collections.abc import Mapping
@@ -16,15 +14,11 @@ from dovetail import experiment
 from dovetail.cli.output import console
 from dovetail.cli.talk import talk_of
 from dovetail.errors import ConfigError
-from dovetail.experiment.grid import run_name
-from dovetail.experiment.runfile import RunFile, load_run, resolved
+from dovetail.experiment.runfile import load_run
 from dovetail.experiment.setup import load_data, setup
 from dovetail.experiment.value import MEASURES, Kept, Measure, value
+from dovetail.experiment.valuing import about, places_of, write_csv
 from dovetail.models.devices import device
-from dovetail.site.partyfile import fingerprints
-
-#: What does not change what a coalition scores.
-_IDLE = ("seed", "rulers", "evaluate_every", "checkpoint_every", "engine")
 
 _TITLES: Mapping[Measure, str] = {
     "mi": "mutual information (nats)",
@@ -55,7 +49,7 @@ def run_value(
         raise ConfigError(f"--by takes {', '.join(MEASURES)}, got {by!r}")
     if out is not None and out.suffix not in (".csv", ".json"):
         raise ConfigError(f"--out takes a .csv or .json file, got {out}")
-    file, folder, found = _places(path, recipe)
+    file, folder, found = places_of(path, recipe)
     run = load_run(file, recipe=recipe, overrides=overrides)
     if run.engine.kind != "inprocess":
         raise ConfigError(
@@ -71,7 +65,7 @@ def run_value(
     coalitions = folder / "value.jsonl"
     if fresh:
         coalitions.unlink(missing_ok=True)
-    kept = Kept(coalitions, _about(run))
+    kept = Kept(coalitions, about(run))
     trains = measure != "mi" and not (quiet or as_json)
     with talk_of(shown=trains).points("coalitions") as progress:
         result = value(
@@ -94,26 +88,11 @@ def run_value(
         if out.suffix == ".json":
             experiment.write_text(out, text)
         else:
-            _write_csv(out, result)
+            write_csv(out, result)
     if as_json:
         print(text, end="")
     elif not quiet:
         _print(result, folder)
-
-
-def _places(path: Path, recipe: str | None) -> tuple[Path, Path, tuple[int, ...]]:
-    """The run file, the run's folder, and its seeds where that is one of several."""
-    if not path.is_dir():
-        if (path.parent / "result.json").exists() or (path.parent / "metrics.jsonl").exists():
-            return path, path.parent, ()  # the run file that a run folder holds
-        return path, Path("out") / (run_name(path) + (f"-{recipe}" if recipe else "")), ()
-    if (path / "run.toml").exists():
-        return path / "run.toml", path, ()
-    files = sorted(path.glob("seed-*/run.toml"))
-    if not files:
-        raise ConfigError(f"{path} is no run folder: it has no run.toml; name a run file or folder")
-    seeds = sorted(int(file.parent.name.removeprefix("seed-")) for file in files)
-    return files[0], path, tuple(seeds)
 
 
 def _names(partners: str) -> tuple[str, ...]:
@@ -121,30 +100,6 @@ def _names(partners: str) -> tuple[str, ...]:
     if not names:
         raise ConfigError("--partners takes names, with commas between them")
     return names
-
-
-def _about(run: RunFile) -> str:
-    """Tells this run's coalitions from those of other settings or tables."""
-    settings: dict[str, Any] = resolved(run, 0)
-    for key in _IDLE:
-        settings.pop(key, None)
-    settings.pop("sha256", None)
-    if run.parties is not None:
-        settings["sha256"] = fingerprints(tuple(Path(file) for file in run.parties))
-    text = json.dumps(settings, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _write_csv(path: Path, result: Mapping[str, Any]) -> None:
-    """A line for each partner, the most worth first."""
-    measures = [name for name in MEASURES if name in next(iter(result["partners"].values()))]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        names = [f"{name}{part}" for name in measures for part in ("", "_std", "_error")]
-        writer.writerow(["partner", *names])
-        for partner, values in result["partners"].items():
-            cells = [values[name][part] for name in measures for part in ("mean", "std", "error")]
-            writer.writerow([partner, *cells])
 
 
 def _print(result: Mapping[str, Any], folder: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.cli.flare import simulated
 from dovetail.errors import ConfigError
+from dovetail.experiment.flarerun import simulated
 from dovetail.experiment.runfile import check_run, load_run
 from dovetail.site.flaresite import CLASSES
 

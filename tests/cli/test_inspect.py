@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from dovetail import data as dd
-from dovetail.cli.inspect import message_sizes
 from dovetail.experiment import situations as methods
 from dovetail.experiment.coverage import Part
+from dovetail.experiment.inspecting import message_sizes
 from dovetail.methods.apfed.wiring import ApfedSection, PassiveFields
 
 METHODS = ["apfed", "fedoptimus", "chfl", "hyfem"]

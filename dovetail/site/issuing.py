@@ -1,0 +1,286 @@
+"""Certificates of a federation, kept in a folder: made, renewed, signed, listed.
+
+    OUT/ca/     ca.pem, ca.key, issued.jsonl   the authority; its holder alone has the key
+    OUT/NAME/   ca.pem, NAME.pem, NAME.key     what party NAME needs, and nothing else
+                NAME.csr                       a request, where a party made its key itself
+
+``issued.jsonl`` has a line for every certificate: name, serial, fingerprint of its key, hosts, from
+when until when. It is what a second certificate of a name is compared with.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+
+from dovetail.errors import ConfigError
+from dovetail.network import certificates as made
+from dovetail.network.certificates import Authority, PublicKey
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where certificates are kept: the authority, and one folder per party."""
+
+    path: Path
+
+    @property
+    def authority(self) -> Path:
+        return self.path / "ca"
+
+    def of(self, name: str, ending: str = "") -> Path:
+        """A party's folder, or a file in it.
+
+        Raises:
+            ConfigError: a name that cannot be in a certificate, or that is the authority's.
+        """
+        if made.certificate_name(name).lower() == "ca":
+            raise ConfigError(f"{name!r} is the authority's folder; give the party another name")
+        return self.path / name / f"{name}{ending}" if ending else self.path / name
+
+    def parties(self) -> Iterator[str]:
+        """Names of parties that have a certificate or a key here."""
+        if self.path.is_dir():
+            for folder in sorted(self.path.iterdir()):
+                if folder != self.authority and any(
+                    (folder / f"{folder.name}{end}").exists() for end in (".pem", ".key")
+                ):
+                    yield folder.name
+
+
+def issue(
+    folder: Folder,
+    names: tuple[str, ...],
+    drivers: tuple[str, ...],
+    hosts: tuple[str, ...],
+    days: int,
+    *,
+    renew: bool,
+    force: bool,
+    now: datetime,
+) -> dict[str, Any]:
+    """Keys and certificates for these parties; the authority too, if there is none yet."""
+    created = not renew and not (folder.authority / "ca.pem").exists()
+    old = {name: _old_certificate(folder, name) for name in names} if renew else {}
+    for name in names:  # all or none
+        if not renew and not force:
+            _refuse_existing(folder, name)
+    authority = Authority.create(now=now) if created else _authority(folder)
+    _check_taken(folder, dict.fromkeys(names))
+    if created:
+        authority.save(folder.authority)
+    issued = {}
+    for name in names:
+        key_path = folder.of(name, ".key")
+        made.make_folder(folder.of(name))
+        before = old.get(name)
+        if before is not None and not key_path.exists():
+            # The party made its key itself, so that only the certificate is renewed here.
+            public_key = before.public_key()
+            assert isinstance(public_key, PublicKey)
+        elif before is not None and not force:
+            key = made.read_key(made.read_file(key_path, what="the key"), where=str(key_path))
+            public_key = key.public_key()
+        else:
+            key = made.new_key()
+            made.write_file(key_path, made.key_pem(key), private=True, replace=force)
+            public_key = key.public_key()
+        listens = name in drivers or (before is not None and made.may_listen(before))
+        issued[name] = _write_certificate(
+            folder,
+            authority,
+            name,
+            public_key,
+            days=days,
+            listens=listens,
+            hosts=hosts or (made.hosts_of(before) if before else ()) if listens else (),
+            now=now,
+        )
+    return {"authority": str(folder.authority), "created": created, "parties": issued}
+
+
+def _refuse_existing(folder: Folder, name: str) -> None:
+    for ending in (".key", ".pem"):
+        if folder.of(name, ending).exists():
+            raise ConfigError(
+                f"{folder.of(name, ending)} exists and is kept; --renew gives {name!r} a new "
+                "certificate for the same key, --force a new key too"
+            )
+
+
+def request(folder: Folder, name: str, *, force: bool) -> dict[str, Any]:
+    """A party's own key, and what it sends to the authority's holder."""
+    key_path = folder.of(name, ".key")
+    if key_path.exists() and not force:
+        key = made.read_key(made.read_file(key_path, what="the key"), where=str(key_path))
+    else:
+        key = made.new_key()
+        made.make_folder(folder.of(name))
+        made.write_file(key_path, made.key_pem(key), private=True, replace=force)
+    path = folder.of(name, ".csr")
+    made.write_file(path, made.make_request(name, key), private=False, replace=True)
+    return {
+        "request": str(path),
+        "key": str(key_path),
+        "fingerprint": made.fingerprint(key.public_key()),
+    }
+
+
+def sign(
+    folder: Folder,
+    names: tuple[str, ...],
+    path: Path,
+    drivers: tuple[str, ...],
+    hosts: tuple[str, ...],
+    days: int,
+    *,
+    force: bool,
+    now: datetime,
+) -> dict[str, Any]:
+    """A certificate for a key that its party made itself."""
+    if len(names) != 1:
+        raise ConfigError(f"--sign takes one request, for one party; got {list(names)}")
+    (name,) = names
+    authority = _authority(folder)
+    asked, public_key = made.read_request(made.read_file(path, what="the request"), where=str(path))
+    if asked != name:
+        raise ConfigError(f"{path} is a request of {asked!r}, not of {name!r}")
+    _check_taken(folder, {name: None if force else made.fingerprint(public_key)})
+    made.make_folder(folder.of(name))
+    issued = _write_certificate(
+        folder,
+        authority,
+        name,
+        public_key,
+        days=days,
+        listens=name in drivers,
+        hosts=hosts,
+        now=now,
+    )
+    return {"authority": str(folder.authority), "created": False, "parties": {name: issued}}
+
+
+def renew_authority(folder: Folder, now: datetime) -> dict[str, Any]:
+    """A new authority; the old one is believed beside it, so that nobody is cut off."""
+    old = _authority(folder)
+    authority = Authority.create(now=now, beside=old.certificates)
+    authority.save(folder.authority, replace=True)
+    updated = []
+    for name in folder.parties():
+        made.write_file(folder.of(name) / "ca.pem", authority.pem, private=False, replace=True)
+        updated.append(str(folder.of(name) / "ca.pem"))
+    return {
+        "authority": str(folder.authority),
+        "expires": f"{authority.expires:%Y-%m-%d}",
+        "believed": len(authority.certificates),
+        "updated": updated,
+    }
+
+
+def _authority(folder: Folder) -> Authority:
+    if not (folder.authority / "ca.pem").exists():
+        raise ConfigError(
+            f"there is no authority in {folder.authority}; name the folder it is in with --out, or "
+            "make one with the first driver's certificate: dovetail certificates bank --driver bank"
+        )
+    return Authority.load(folder.authority)
+
+
+def _old_certificate(folder: Folder, name: str) -> x509.Certificate:
+    path = folder.of(name, ".pem")
+    what = f"so there is nothing to renew; leave --renew out to make one for {name!r}"
+    return made.read_certificates(made.read_file(path, what=what), where=str(path))[0]
+
+
+def _write_certificate(
+    folder: Folder,
+    authority: Authority,
+    name: str,
+    public_key: PublicKey,
+    *,
+    days: int,
+    listens: bool,
+    hosts: tuple[str, ...],
+    now: datetime,
+) -> dict[str, Any]:
+    certificate = authority.issue(
+        name, public_key, now=now, days=days, listens=listens, hosts=hosts
+    )
+    line = {
+        "name": name,
+        "serial": f"{certificate.serial_number:x}",
+        "fingerprint": made.fingerprint(public_key),
+        "driver": listens,
+        "hosts": list(hosts),
+        "issued": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+        "expires": f"{certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}",
+    }
+    with (folder.authority / "issued.jsonl").open("a", encoding="utf-8") as issued:
+        issued.write(json.dumps(line) + "\n")
+    pem = made.certificate_pem(certificate)
+    made.write_file(folder.of(name, ".pem"), pem, private=False, replace=True)
+    made.write_file(folder.of(name) / "ca.pem", authority.pem, private=False, replace=True)
+    return {
+        "folder": str(folder.of(name)),
+        "has_key": folder.of(name, ".key").exists(),
+        "driver": listens,
+        "hosts": list(hosts),
+        "fingerprint": line["fingerprint"],
+        "expires": f"{certificate.not_valid_after_utc:%Y-%m-%d}",
+    }
+
+
+def _check_taken(folder: Folder, fingerprints: dict[str, str | None]) -> None:
+    """Refuse what would let one party pass for another."""
+    path = folder.authority / "issued.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    issued = {line["name"]: line["fingerprint"] for line in map(json.loads, lines)}
+    everybody = {*issued, *fingerprints}
+    for name, fingerprint in fingerprints.items():
+        alike = [each for each in everybody if each != name and each.lower() == name.lower()]
+        if alike:
+            raise ConfigError(
+                f"{name!r} and {alike[0]!r} differ only in case, and people and file systems would "
+                "take one for the other; choose another name"
+            )
+        if fingerprint and issued.get(name, fingerprint) != fingerprint:
+            raise ConfigError(
+                f"{name!r} has a certificate for another key ({issued[name]}), and this request is "
+                f"for {fingerprint}; ask its people whether they made a new key, and then sign it "
+                "with --force"
+            )
+
+
+def listed(folder: Folder) -> dict[str, Any]:
+    """What the folder holds."""
+    found: dict[str, Any] = {}
+    if (folder.authority / "ca.pem").exists():
+        path = folder.authority / "ca.pem"
+        own = made.read_certificates(made.read_file(path, what="the authority"), where=str(path))
+        found["authority"] = {"expires": f"{own[0].not_valid_after_utc:%Y-%m-%d}"}
+    parties: dict[str, dict[str, Any]] = {}
+    for name in folder.parties():
+        path = folder.of(name, ".pem")
+        if not path.exists():
+            parties[name] = {"driver": None, "hosts": [], "expires": None}
+            continue
+        certificate = made.read_certificates(
+            made.read_file(path, what="the certificate"), where=str(path)
+        )[0]
+        parties[name] = {
+            "driver": made.may_listen(certificate),
+            "hosts": list(made.hosts_of(certificate)),
+            "expires": f"{certificate.not_valid_after_utc:%Y-%m-%d}",
+        }
+    if not found and not parties:
+        raise ConfigError(
+            f"there are no certificates in {folder.path}; make some: dovetail certificates bank "
+            "shop --driver bank (see dovetail certificates --help)"
+        )
+    return {**found, "listed": parties}
