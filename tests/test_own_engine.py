@@ -1,0 +1,93 @@
+"""The engine of docs/own-engine.md is one: APFed over it gives the same bits as in one process."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "own-engine.md").read_text()
+ENGINE, RUN = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def execute(folder: Path, text: str) -> str:
+    """What a program beside the engine prints; a process of its own, as its parties' are."""
+    (folder / "own_engine.py").write_text(ENGINE)
+    (folder / "run.py").write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "run.py"], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_page_shows_the_example_and_it_is_short() -> None:
+    assert (ROOT / "examples" / "own_engine.py").read_text() == ENGINE
+    assert ENGINE.count("\n") < 65
+
+
+def test_apfed_over_pipes_gives_the_same_bits(tmp_path: Path) -> None:
+    """The page's own program compares weights; then ledgers, byte by byte."""
+    more = """
+    print(pipes.ledger.bytes_by_party() == here.ledger.bytes_by_party())
+"""
+    assert execute(tmp_path, RUN + more).split() == ["same", "bits:", "True", "True"]
+
+
+LOST_PARTIES = """
+import os, time
+from dataclasses import dataclass
+from dovetail.errors import MessageError
+from dovetail.network import Message
+
+
+@dataclass(frozen=True)
+class Ask(Message):
+    what: str
+
+
+class Party:
+    accepts = (Ask,)
+
+    def handle(self, message):
+        if message.what == "end":
+            os._exit(1)
+        if message.what == "sleep":
+            time.sleep(600)
+        if message.what == "refuse":
+            raise MessageError("not this")
+        return message
+"""
+
+LOST = """
+from lost import Ask, Party
+from own_engine import Pipes
+
+if __name__ == "__main__":
+    engine = Pipes(dict.fromkeys(("a", "b", "c", "d"), Party), driver="driver")
+    engine.ask(dict.fromkeys(engine.parties, Ask("hello")), Ask).or_raise()  # all have begun
+    asked = {"a": Ask("yes"), "b": Ask("refuse"), "c": Ask("end"), "d": Ask("sleep")}
+    for _ in range(2):
+        replies = engine.ask(asked, Ask, timeout_s=10)
+        print(dict(replies), {name: str(each) for name, each in replies.failures.items()})
+        asked = dict.fromkeys(engine.parties, Ask("again"))
+"""
+
+
+def test_who_refuses_ends_or_does_not_answer_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    (tmp_path / "lost.py").write_text(LOST_PARTIES)
+    first, second = execute(tmp_path, LOST).splitlines()
+    assert first.startswith("{'a': Ask(what='yes')} ")
+    for said in (
+        "party 'b': not this",
+        "party 'c': its process has ended",
+        "party 'd': it did not answer in time",
+    ):
+        assert said in first
+    names = re.findall(r"'(\w)': Ask\(what='again'\)", second)
+    assert sorted(names) == ["a", "b"]
+    assert set(re.findall(r"party '(\w)': its process has ended", second)) == {"c", "d"}
