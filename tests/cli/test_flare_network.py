@@ -209,6 +209,44 @@ def test_apfed_from_export_to_a_prediction_gives_the_weights_of_every_engine(
     assert weights(run) == weights(folder / "streamed")
 
 
+#: Keys of a run of APFed-D in the place of the method's.
+DISTIL = """
+[apfed.distil]
+folds = 2
+teachers = ["linear"]
+students = ["linear"]
+max_steps = 40
+"""
+
+
+def test_apfed_d_as_a_job_distils_the_model_of_one_process(
+    clinics: Any, deployed: Deployed, dovetail: Any
+) -> None:
+    folder = clinics.folder
+    for name in ("lab", "registry"):
+        path = folder / f"{name}.toml"
+        path.write_text(path.read_text() + '\n[policy]\nalgorithms = ["align", "apfed-d"]\n')
+    for kind in ("flare", "here"):
+        text = (folder / f"{kind}.toml").read_text()
+        method, rulers = 'method = "apfed-d"', "rulers = []"
+        text = text.replace('method = "apfed"', method).replace(
+            'rulers = ["alone", "tvfl"]', rulers
+        )
+        (folder / f"{kind}.toml").write_text(text + DISTIL)
+    job = folder / "distilled"
+    done = dovetail("flare", "export", "flare.toml", "--out", job)
+    assert done.code == 0, done.err
+    status, fetched = deployed.finish(deployed.submit(job))
+    assert status == "FINISHED:COMPLETED", (fetched / "dovetail-failed.txt").read_text()
+    run = fetched / "dovetail"
+    assert dovetail("train", "here.toml", "--out", "here", "-q").code == 0
+    assert weights(run) == weights(folder / "here")
+    assert outcome(run)["rulers"]["joint"] == pytest.approx(
+        outcome(folder / "here")["rulers"]["joint"]
+    )
+    assert list((folder / "lab.site" / "models").glob("*/bottom.json"))
+
+
 def epochs_of(run: Path) -> int:
     path = run / "metrics.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
