@@ -14,6 +14,22 @@ from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
     from dovetail import alignment, data, experiment, models, network
+    from dovetail.face.deals import (
+        Blocks,
+        Columns,
+        CommonUnique,
+        Owners,
+        Partition,
+        Simulation,
+        Strips,
+        simulate,
+    )
+    from dovetail.face.fit import fit
+    from dovetail.face.lines import Partners, join, listen
+    from dovetail.face.methods import CHFL, APFed, FedOptimus, HyFEM, Method
+    from dovetail.face.party import Party
+    from dovetail.face.run import Run
+    from dovetail.face.scores import Scores
     from dovetail.methods import apfed, chfl, fedoptimus, hyfem, vertical
     from dovetail.methods.fedoptimus import selection
     from dovetail.models.saved import load
@@ -21,7 +37,23 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CHFL",
+    "APFed",
+    "Blocks",
+    "Columns",
+    "CommonUnique",
     "DovetailError",
+    "FedOptimus",
+    "HyFEM",
+    "Method",
+    "Owners",
+    "Partition",
+    "Partners",
+    "Party",
+    "Run",
+    "Scores",
+    "Simulation",
+    "Strips",
     "__version__",
     "alignment",
     "apfed",
@@ -30,11 +62,15 @@ __all__ = [
     "errors",
     "experiment",
     "fedoptimus",
+    "fit",
     "hyfem",
+    "join",
+    "listen",
     "load",
     "models",
     "network",
     "selection",
+    "simulate",
     "vertical",
 ]
 
@@ -52,6 +88,26 @@ _LAZY = {
     "network": ("dovetail.network", None),
     "selection": ("dovetail.methods.fedoptimus.selection", None),
     "vertical": ("dovetail.methods.vertical", None),
+    "Blocks": ("dovetail.face.deals", "Blocks"),
+    "Columns": ("dovetail.face.deals", "Columns"),
+    "CommonUnique": ("dovetail.face.deals", "CommonUnique"),
+    "Owners": ("dovetail.face.deals", "Owners"),
+    "Partition": ("dovetail.face.deals", "Partition"),
+    "Simulation": ("dovetail.face.deals", "Simulation"),
+    "Strips": ("dovetail.face.deals", "Strips"),
+    "simulate": ("dovetail.face.deals", "simulate"),
+    "fit": ("dovetail.face.fit", "fit"),
+    "Partners": ("dovetail.face.lines", "Partners"),
+    "join": ("dovetail.face.lines", "join"),
+    "listen": ("dovetail.face.lines", "listen"),
+    "CHFL": ("dovetail.face.methods", "CHFL"),
+    "APFed": ("dovetail.face.methods", "APFed"),
+    "FedOptimus": ("dovetail.face.methods", "FedOptimus"),
+    "HyFEM": ("dovetail.face.methods", "HyFEM"),
+    "Method": ("dovetail.face.methods", "Method"),
+    "Party": ("dovetail.face.party", "Party"),
+    "Run": ("dovetail.face.run", "Run"),
+    "Scores": ("dovetail.face.scores", "Scores"),
 }
 
 if not TYPE_CHECKING:  # a type checker sees the imports above and reports any other name

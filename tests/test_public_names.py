@@ -8,7 +8,23 @@ import pytest
 import dovetail
 
 PUBLIC_NAMES = [
+    "APFed",
+    "Blocks",
+    "CHFL",
+    "Columns",
+    "CommonUnique",
     "DovetailError",
+    "FedOptimus",
+    "HyFEM",
+    "Method",
+    "Owners",
+    "Partition",
+    "Partners",
+    "Party",
+    "Run",
+    "Scores",
+    "Simulation",
+    "Strips",
     "__version__",
     "alignment",
     "apfed",
@@ -17,11 +33,15 @@ PUBLIC_NAMES = [
     "errors",
     "experiment",
     "fedoptimus",
+    "fit",
     "hyfem",
+    "join",
+    "listen",
     "load",
     "models",
     "network",
     "selection",
+    "simulate",
     "vertical",
 ]
 
@@ -51,7 +71,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_import_alone_loads_nothing_heavy():
-    heavy = {"torch", "matplotlib", "nvflare", "pandas", "sklearn", "duckdb"}
+    heavy = {"torch", "matplotlib", "narwhals", "nvflare", "pandas", "sklearn", "duckdb"}
     script = f"import sys, dovetail; print(*sorted({heavy!r} & sys.modules.keys()))"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert run.stdout.split() == []

@@ -22,6 +22,7 @@ FLOORS = (
     "experiment",
     "report",
     "bench",
+    "face",
     "cli",
 )
 

@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.cli.output import console
-from dovetail.cli.talk import talk_of
 from dovetail.errors import ConfigError
 from dovetail.experiment.grid import read_run
 from dovetail.experiment.runfile import RunFile, load_run
+from dovetail.face.talk import talk_of
 from dovetail.methods.validation import validate
 from dovetail.site.driver import stream_driver
 from dovetail.site.engines import StreamSection

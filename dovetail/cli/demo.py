@@ -10,9 +10,9 @@ import torch
 
 from dovetail import data as dd
 from dovetail.cli.output import console, result_table
-from dovetail.cli.talk import talk_of
 from dovetail.experiment.runfile import RunFile, check_run
 from dovetail.experiment.train import train_seeds
+from dovetail.face.talk import talk_of
 from dovetail.methods.validation import toml_tables
 
 

@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.cli.output import console
-from dovetail.cli.talk import talk_of
 from dovetail.errors import ConfigError
 from dovetail.experiment import coverage, write_text
 from dovetail.experiment import situations as methods
@@ -30,6 +29,7 @@ from dovetail.experiment.inspecting import as_values, message_sizes, part_of
 from dovetail.experiment.runfile import load_run
 from dovetail.experiment.setup import load_data
 from dovetail.experiment.situations import Fit, MessageSize, Sizes
+from dovetail.face.talk import talk_of
 from dovetail.methods.aligning import count_sites
 from dovetail.methods.apfed.wiring import ApfedSection, PassiveFields, passives
 from dovetail.report import views as page

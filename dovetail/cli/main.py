@@ -533,7 +533,7 @@ def join(
     [policy] allows is answered; refusals are shown and kept. No table leaves this machine: what
     does is counted in STEM.site/ledger.jsonl.
     """
-    from dovetail.site.join import run_join
+    from dovetail.cli.join import run_join
 
     run_join(
         party,

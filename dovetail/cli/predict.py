@@ -24,10 +24,10 @@ from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.cli.align import Elsewhere
-from dovetail.cli.talk import talk_of
 from dovetail.data.datasets import whole_numbers
 from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
 from dovetail.experiment import score
+from dovetail.face.talk import talk_of
 from dovetail.methods.base import Talk
 from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.outcome import JOINT
@@ -385,19 +385,7 @@ def _model(place: Path) -> Model:
     Raises:
         ModelError: none, or a label owner's without any data owner's.
     """
-    model = load(place)
-    if not isinstance(model.spec, TopSpec):
-        return model
-    bottoms = [load_bottom(path.parent) for path in sorted(place.parent.glob("*/bottom.json"))]
-    if not bottoms:
-        raise ModelError(
-            f"{place} is the model of label owner {model.party!r}, which predicts from data "
-            "owners' embeddings; put their folders (with bottom.json) beside it"
-        )
-    try:
-        return predicting.join(model, bottoms)
-    except ConfigError as error:
-        raise ModelError(f"{place.parent}: {error}") from None
+    return predicting.open_model(place)
 
 
 def _model_folder(folder: Path) -> Path:

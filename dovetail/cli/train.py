@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dovetail.cli.output import console, notes, result_table
-from dovetail.cli.talk import talk_of
+from dovetail.cli.output import console, result_table
 from dovetail.errors import ConfigError
 from dovetail.experiment.grid import run_name
 from dovetail.experiment.runfile import load_run
 from dovetail.experiment.train import train_seeds
+from dovetail.face.scores import notes
+from dovetail.face.talk import talk_of
 
 
 def run_train(

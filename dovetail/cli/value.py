@@ -12,12 +12,12 @@ from rich.table import Table
 
 from dovetail import experiment
 from dovetail.cli.output import console
-from dovetail.cli.talk import talk_of
 from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import load_run
 from dovetail.experiment.setup import load_data, setup
 from dovetail.experiment.value import MEASURES, Kept, Measure, value
 from dovetail.experiment.valuing import about, places_of, write_csv
+from dovetail.face.talk import talk_of
 from dovetail.models.devices import device
 
 _TITLES: Mapping[Measure, str] = {

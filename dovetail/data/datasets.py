@@ -59,11 +59,11 @@ class Dataset:
 
 
 def load(
-    source: str | Path | Frame,
+    source: str | Path | Frame | Table,
     *,
     label: str | None = None,
     id: str | None = None,
-    test_source: str | Path | Frame | None = None,
+    test_source: str | Path | Frame | Table | None = None,
     split_column: str | None = None,
 ) -> tuple[Dataset, Dataset | None]:
     """Training and test part; None for test where the source has no split of its own.
@@ -165,14 +165,14 @@ def draw_rows(
 
 
 def _load_one(
-    source: str | Path | Frame,
+    source: str | Path | Frame | Table,
     label: str | None,
     id: str | None,
     split_column: str | None,
     first_id: int,
 ) -> tuple[Dataset, Dataset | None]:
     if not isinstance(source, (str, Path)):
-        table = table_from_frame(source)
+        table = source if isinstance(source, Table) else table_from_frame(source)
         return _from_table(table.description, table, label, id, split_column, first_id)
     name = str(source)
     if name == "digits-images":

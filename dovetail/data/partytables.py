@@ -97,7 +97,7 @@ class PartyTable:
 
 def read_party_table(
     name: str,
-    source: str | Frame,
+    source: str | Frame | Table,
     *,
     id: str | Sequence[str],
     label: str | None = None,
@@ -111,7 +111,7 @@ def read_party_table(
     Args:
         name: the party's name.
         source: a .csv or .parquet file, a ``SELECT``, a database URL, an .npz file, a folder of
-            images, or a DataFrame.
+            images, a DataFrame, or a table that was read.
         id: the column that names each sample, or several that do so together; in an .npz file the
             array of ids; in a folder "file", the name of each image's file without its ending.
         label: the column (array, or for folders "folder") to predict, or None.
@@ -127,7 +127,8 @@ def read_party_table(
     """
     try:
         if not isinstance(source, str):
-            return _from_table(name, table_from_frame(source), id, label, columns, blocks)
+            table = source if isinstance(source, Table) else table_from_frame(source)
+            return _from_table(name, table, id, label, columns, blocks)
         if folder is not None:
             source = _beside(folder, source)
         return _read(name, source, id, label, columns, blocks, query, folder)

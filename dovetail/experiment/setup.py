@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dovetail import data as dd
@@ -11,25 +12,50 @@ from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import DataSection, RunFile
 from dovetail.methods.base import SILENT, Driver, Loaded, Talk
 from dovetail.methods.outcome import Setup
+from dovetail.methods.party import Site
 from dovetail.models import generator
 from dovetail.models.devices import device
 from dovetail.site.partyfile import open_sites
 
 
-def load_data(run: RunFile, *, driver: Driver | None = None, talk: Talk = SILENT) -> Loaded:
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Data that are here already, and are not read from where the run file says they are.
+
+    Attributes:
+        where: what errors call who gave them.
+        sites: party -> its description and table.
+        pooled: the training and test part of a pooled set.
+    """
+
+    where: str
+    sites: Mapping[str, Site] | None = None
+    pooled: tuple[dd.Dataset, dd.Dataset | None] | None = None
+
+
+#: All is read from where the run file says it is.
+NOTHING = Given("the run file")
+
+
+def load_data(
+    run: RunFile, *, driver: Driver | None = None, given: Given = NOTHING, talk: Talk = SILENT
+) -> Loaded:
     """Read what a run needs: a pooled set to deal out, or every party's own file.
 
     With a driver its own file is read, if it has one, and its partners are waited for.
     """
     if run.data is not None:
-        return Loaded(_load_pooled(run.data), run.data.partition.active_party())
-    method, where = methods.method_of(run.method), "the run file"
+        return Loaded(_load_pooled(run.data, given.pooled), run.data.partition.active_party())
+    method, where = methods.method_of(run.method), given.where
     if driver is not None:
         sites = driver.sites
         parts = method.load_driver(run, driver, where=where)
     else:
-        assert run.parties is not None
-        sites = open_sites(tuple(Path(file) for file in run.parties))
+        if given.sites is not None:
+            sites = given.sites
+        else:
+            assert run.parties is not None
+            sites = open_sites(tuple(Path(file) for file in run.parties))
         parts = method.load_sites(run, sites, where=where, talk=talk)
     data, alignment, test_alignment = parts
     labelled = [name for name, party in data.train.parties.items() if party.labels is not None]
@@ -58,16 +84,23 @@ def _with_labels(loaded: Loaded, num_labels: int, seed: int) -> Loaded:
     return replace(loaded, data=data)
 
 
-def _load_pooled(section: DataSection) -> dd.Partitioned:
-    """One data set, split and dealt out."""
-    classify = section.task == "classification"
-    train, test = dd.load(
+def read_pooled(section: DataSection) -> tuple[dd.Dataset, dd.Dataset | None]:
+    """One data set, and its test part where it has one of its own."""
+    return dd.load(
         section.source,
         label=section.label,
         id=section.id,
         test_source=section.test_source,
         split_column=section.split_column,
     )
+
+
+def _load_pooled(
+    section: DataSection, given: tuple[dd.Dataset, dd.Dataset | None] | None
+) -> dd.Partitioned:
+    """One data set, split and dealt out."""
+    classify = section.task == "classification"
+    train, test = given or read_pooled(section)
     if test is None:
         if section.test is None:
             raise ConfigError(

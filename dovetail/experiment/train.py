@@ -12,7 +12,7 @@ from dovetail import methods
 from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import RunFile, resolved
 from dovetail.experiment.runfolder import RunFolder, finished, summarise
-from dovetail.experiment.setup import load_data, setup
+from dovetail.experiment.setup import NOTHING, Given, load_data, setup
 from dovetail.experiment.stages import run as run_stages
 from dovetail.experiment.track import Tracks
 from dovetail.experiment.track import check as check_trackers
@@ -24,6 +24,9 @@ from dovetail.network.patience import write_text
 from dovetail.site.driver import Coordinator, Driver, coordinator_name, listens, stream_driver
 from dovetail.site.engines import FlareSection, StreamSection
 from dovetail.site.partyfile import fingerprints, open_site
+
+#: Below a run's folder: parties and tables that were given from Python, so that it can be repeated.
+GIVEN = "given"
 
 
 class Drive(Protocol):
@@ -66,10 +69,12 @@ def train_seeds(
     resume: bool,
     talk: Talk = SILENT,
     drive: Drive = open_driver,
+    given: Given = NOTHING,
 ) -> dict[str, Any]:
     """Train each seed; the result of the one, or the summary of several.
 
-    ``drive`` opens the lines to partners who are elsewhere.
+    ``drive`` opens the lines to partners who are elsewhere; ``given`` has data that need not be
+    read.
 
     Raises:
         ConfigError: the folder holds something that is no run.
@@ -96,7 +101,7 @@ def train_seeds(
             if loaded is None:
                 device(run.device)  # one that is not there is told before data are read
                 driver = stack.enter_context(drive(run, talk=talk))
-                loaded = load_data(run, driver=driver, talk=talk)
+                loaded = load_data(run, driver=driver, given=given, talk=talk)
             task = setup(run, seed, loaded)
             title = "" if alone else f"seed {seed} "
             with (
@@ -177,7 +182,7 @@ def check_folder(out: Path) -> None:
         raise ConfigError(f"{out} is a file; name a folder with --out")
     if out.is_dir() and any(out.iterdir()):
         # Not run.toml: a user's own has that name too.
-        known = {"result.json", "metrics.jsonl", "value.json", "value.jsonl"}
+        known = {"result.json", "metrics.jsonl", "value.json", "value.jsonl", GIVEN}
         names = {entry.name for entry in out.iterdir()}
         if not names & known and not any(name.startswith("seed-") for name in names):
             raise ConfigError(f"{out} holds other files; name an empty folder with --out")

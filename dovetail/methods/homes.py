@@ -110,7 +110,7 @@ def check_labels(site: Site, method: str) -> None:
     if site.table.labels is None:
         raise ConfigError(
             f"party {site.name!r} has no labels, which {method} needs at every party; name its "
-            f"column with label = ... in {site.path}"
+            f"column with label = ... in {site.where}"
         )
 
 

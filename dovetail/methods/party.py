@@ -186,6 +186,7 @@ class Site:
         policy: what it agrees to.
         sections: method -> the party's settings of it.
         table: its rows.
+        where: what errors call it: the file, or what made it from Python.
     """
 
     path: Path
@@ -193,6 +194,7 @@ class Site:
     policy: Policy
     sections: Mapping[str, BaseModel]
     table: dd.PartyTable
+    where: str
 
     @property
     def name(self) -> str:
@@ -248,4 +250,4 @@ class Site:
         try:
             self.policy.check(algorithm, driver)
         except ConfigError as refusal:
-            raise ConfigError(f"party {self.name!r} {refusal} ({self.path})") from None
+            raise ConfigError(f"party {self.name!r} {refusal} ({self.where})") from None

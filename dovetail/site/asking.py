@@ -82,7 +82,7 @@ class Asker(Listener):
                     )
         if model.party != site.name:
             raise ModelError(
-                f"the model is of label owner {model.party!r}, and {site.path} is of "
+                f"the model is of label owner {model.party!r}, and {site.where} is of "
                 f"{site.name!r}; each predicts with its own"
             )
         check_partners(site, section)

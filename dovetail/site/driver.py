@@ -363,7 +363,7 @@ def check_partners(site: Site, section: ElsewhereSection) -> None:
     """
     if site.name in section.partners:
         raise ConfigError(
-            f"partners names {site.name!r}, which is the driver itself ({site.path}); name the "
+            f"partners names {site.name!r}, which is the driver itself ({site.where}); name the "
             "others only"
         )
 

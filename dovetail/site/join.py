@@ -1,20 +1,18 @@
-"""``dovetail join``: a party goes online, and answers one driver until it is told to stop."""
+"""A party goes online, and answers one driver until it is told to stop."""
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+
+import torch
 
 from dovetail import methods
 from dovetail.errors import ConfigError
 from dovetail.methods.party import Site
 from dovetail.methods.section import ADDRESS
-from dovetail.models.devices import device as device_of
 from dovetail.network.certificates import Credentials, certificate_name
 from dovetail.network.dialling import serve
 from dovetail.network.host import Host
@@ -30,45 +28,56 @@ from dovetail.site.home import (
     logged,
     threads_end,
 )
-from dovetail.site.partyfile import algorithms, open_site
+from dovetail.site.partyfile import algorithms
 from dovetail.site.teller import Teller
 
 #: Seconds until a signal is noticed, and from one look of the status line to the next.
 TICK_S = 0.2
 
 
-def run_join(
-    path: Path,
-    *,
+def serve_site(
+    site: Site,
     address: str,
+    *,
     driver: str | None,
-    certificates: Path | None,
-    home: Path | None,
-    device_name: str | None,
-    quiet: bool,
+    stopped: Callable[[], bool],
+    certificates: Path | None = None,
+    home: Path | None = None,
+    device: torch.device | None = None,
+    quiet: bool = False,
 ) -> None:
-    """Serve until told to stop."""
-    if not ADDRESS.fullmatch(address):
-        raise ConfigError(
-            f"--driver takes HOST:PORT, for example bank.example.org:7443, got {address!r}"
-        )
-    device = device_of(device_name or "cpu")
-    site = open_site(path)
+    """Serve one driver until told to stop.
+
+    Args:
+        site: the party.
+        address: where the driver listens, HOST:PORT.
+        driver: its name, the one in its certificate; None: the only one that the policy names.
+        stopped: asked again and again whether to stop.
+        certificates: their folder; None: ``certificates/NAME`` beside the party file.
+        home: what the party keeps; None: ``STEM.site`` beside the party file.
+        device: where it computes.
+        quiet: print nothing.
+
+    Raises:
+        ConfigError: an address, driver, certificate or home that will not do.
+        NetworkError: see ``dialling.serve``.
+    """
+    check_address(address)
     driver = _driver(site, driver)
     raise_descriptor_limit()
     credentials = Credentials.load(certificates or certificates_of(site), site.name)
     stop = threading.Event()
     with (
-        Home(home or home_of(path)) as kept,
+        Home(home or home_of(site.path)) as kept,
         logged(kept.path / "join.log"),
         Teller(driver, quiet=quiet) as teller,
         LedgerFile(kept.path / "ledger.jsonl", site.name) as ledger,
         threads_end(),
-        _signals() as signalled,
     ):
         refusals = Refusals(kept.path / "refusals.jsonl", teller.say)
+        computing = device or torch.device("cpu")
         identity = Certified(credentials)
-        runs = Runs(site, kept.path, refusals, teller, device, identity)
+        runs = Runs(site, kept.path, refusals, teller, computing, identity)
         host = Host(
             site.name,
             runs.open,
@@ -90,13 +99,26 @@ def run_join(
                 stop=stop,
                 on_event=teller.event,
             )
-            # Here and not in a handler: an Event may not be set by a signal that interrupts it.
-            while not (signalled or serving.done()):
-                wait([serving], timeout=TICK_S)
-                teller.tick()
-            stop.set()
+            try:
+                while not (stopped() or serving.done()):
+                    wait([serving], timeout=TICK_S)
+                    teller.tick()
+            finally:  # also when Ctrl-C ends the wait
+                stop.set()
             serving.result()
         teller.stopped(ledger.last_hash)
+
+
+def check_address(address: str) -> None:
+    """Refuse what is no address.
+
+    Raises:
+        ConfigError: what one looks like.
+    """
+    if not ADDRESS.fullmatch(address):
+        raise ConfigError(
+            f"--driver takes HOST:PORT, for example bank.example.org:7443, got {address!r}"
+        )
 
 
 def _driver(site: Site, chosen: str | None) -> str:
@@ -110,7 +132,7 @@ def _driver(site: Site, chosen: str | None) -> str:
         if drivers is None or len(drivers) != 1:
             named = ", ".join(drivers or ()) or "none"
             raise ConfigError(
-                f"{site.path}: say who drives with --name NAME, the name in the driver's "
+                f"{site.where}: say who drives with --name NAME, the name in the driver's "
                 f"certificate; policy.drivers names {named}"
             )
         (chosen,) = drivers
@@ -146,21 +168,3 @@ def describe(site: Site, driver: str, address: str, home: Path) -> Iterator[str]
         f"{policy.max_disk_mb:,g} MB of disk together"
     )
     yield f"  keeps      {home}/ (ledger.jsonl, refusals.jsonl, alignments.json, join.log)"
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Holds the first Ctrl-C or SIGTERM; a second one ends the process as ever."""
-    caught: list[int] = []
-
-    def catch(number: int, frame: FrameType | None) -> None:
-        caught.append(number)
-        for each, old in before.items():
-            signal.signal(each, old)
-
-    before = {each: signal.signal(each, catch) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield caught
-    finally:
-        for each, old in before.items():
-            signal.signal(each, old)

@@ -78,7 +78,7 @@ def open_sites(paths: tuple[Path, ...]) -> dict[str, Site]:
         site = open_site(path)
         if site.name in sites:
             raise ConfigError(
-                f"{sites[site.name].path} and {path} are both party {site.name!r}; "
+                f"{sites[site.name].where} and {site.where} are both party {site.name!r}; "
                 "names must differ"
             )
         sites[site.name] = site
@@ -95,7 +95,31 @@ def open_site(path: Path) -> Site:
     values = read_toml(path)
     if "party" not in values:
         raise ConfigError(f"{path} is no party file: it has no [party] table")
-    file: Any = validate(party_file(), values, where=str(path))
+    return make_site(values, path=path, where=str(path), folder=path.parent)
+
+
+def make_site(
+    values: Mapping[str, Any],
+    *,
+    path: Path,
+    where: str,
+    folder: Path | None = None,
+    table: dd.Table | None = None,
+) -> Site:
+    """What a party file says, as values: from a file, or from Python.
+
+    Args:
+        values: the tables of a party file.
+        path: the file; from Python, where it would be: the party's home stands beside it.
+        where: what errors call it.
+        folder: what the paths in it are relative to; None: the working directory.
+        table: rows that are here already, whatever ``party.table`` says.
+
+    Raises:
+        ConfigError: keys or values that do not fit.
+        DataError: a table that cannot be used, naming the party.
+    """
+    file: Any = validate(party_file(), values, where=where)
     sections = {
         name: getattr(file, name)
         for name, method in methods.every().items()
@@ -105,19 +129,19 @@ def open_site(path: Path) -> Site:
         try:
             methods.every()[name].check_home(section)
         except ConfigError as error:
-            raise ConfigError(f"{path}, [{name}]: {error}") from None
+            raise ConfigError(f"{where}, [{name}]: {error}") from None
     party = file.party
-    table = dd.read_party_table(
+    rows = dd.read_party_table(
         party.name,
-        party.table,
+        party.table if table is None else table,
         id=party.id,
         label=party.label,
         columns=party.columns,
         blocks=party.blocks,
         query=party.query,
-        folder=path.parent,  # paths are relative to the party file
+        folder=folder,
     )
-    return Site(path, party, Policy(file.policy, algorithms()), sections, table)
+    return Site(path, party, Policy(file.policy, algorithms()), sections, rows, where)
 
 
 def fingerprints(paths: tuple[Path, ...]) -> dict[str, str]:

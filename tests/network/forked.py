@@ -12,7 +12,7 @@ context.set_forkserver_preload(
     [
         "dovetail.methods.apfed",
         "dovetail.alignment.psi",
-        "dovetail.site.join",
+        "dovetail.cli.join",
         "dovetail.cli.train",
         "dovetail.network.dialling",
         "dovetail.network.stream",

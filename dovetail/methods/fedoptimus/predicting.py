@@ -21,12 +21,13 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from dovetail.data import SharedRows
-from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.errors import ConfigError, MessageError, ModelError, PartyError, TrainingError
 from dovetail.methods.fedoptimus import (
     Coordinator,
     DataOwner,
@@ -39,8 +40,15 @@ from dovetail.methods.fedoptimus import (
     checked_embedding,
     checked_embeddings,
 )
-from dovetail.models import Model, Prediction
-from dovetail.models.owners import Bottom, OwnersNetwork, OwnersSpec, TopSpec, mean_embedding
+from dovetail.models import Model, Prediction, load
+from dovetail.models.owners import (
+    Bottom,
+    OwnersNetwork,
+    OwnersSpec,
+    TopSpec,
+    load_bottom,
+    mean_embedding,
+)
 from dovetail.network import Engine, Message, check_shape
 
 # --- What crosses the boundary -----------------------------------------------------------------
@@ -262,6 +270,27 @@ def joint(label_owner: LabelOwner, data_owners: Sequence[DataOwner]) -> Model:
     """
     bottoms = [owner.bottom_model() for owner in data_owners]
     return join(label_owner.model(), bottoms)
+
+
+def open_model(folder: Path) -> Model:
+    """The model in a folder; a label owner's joined with the data owners' beside it.
+
+    Raises:
+        ModelError: no model, or a label owner's without any data owner's.
+    """
+    model = load(folder)
+    if not isinstance(model.spec, TopSpec):
+        return model
+    bottoms = [load_bottom(path.parent) for path in sorted(folder.parent.glob("*/bottom.json"))]
+    if not bottoms:
+        raise ModelError(
+            f"{folder} is the model of label owner {model.party!r}, which predicts from data "
+            "owners' embeddings; put their folders (with bottom.json) beside it"
+        )
+    try:
+        return join(model, bottoms)
+    except ConfigError as error:
+        raise ModelError(f"{folder.parent}: {error}") from None
 
 
 def join(top: Model, bottoms: Sequence[Bottom]) -> Model:

@@ -1,4 +1,4 @@
-"""What a command tells whoever watches it, on standard error."""
+"""What a run tells whoever watches it, on standard error: of commands, and of ``dovetail.fit``."""
 
 from __future__ import annotations
 

@@ -1,0 +1,44 @@
+"""Run folders as one page, written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dovetail.errors import ConfigError
+from dovetail.experiment import versions, write_text
+from dovetail.report.folder import read_run
+from dovetail.report.gather import coverage_of, known_names, names_of
+from dovetail.report.page import html
+
+#: Packages whose version a page names.
+_PACKAGES = ("dovetail", "torch", "numpy", "scikit-learn")
+
+
+def make_report(paths: Sequence[Path], *, out: Path | None, data: bool) -> Path:
+    """Read the folders, write the page; gives its path.
+
+    Args:
+        paths: run folders.
+        out: the page; None: report.html in the first folder.
+        data: also read the tables that a run names; else only built-in data sets.
+
+    Raises:
+        ConfigError: a folder that is none of a run, or a page that cannot be written.
+    """
+    places = list(dict.fromkeys(path.resolve() for path in paths))
+    runs = [read_run(path, name) for path, name in zip(places, names_of(places), strict=True)]
+    held = {run.name: coverage_of(run, data) for run in runs}
+    page = html(
+        runs,
+        known_names(),
+        coverage={name: found for name, found in held.items() if found is not None},
+        versions=versions(*_PACKAGES),
+    )
+    out = out or paths[0] / "report.html"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, page)
+    except OSError as error:
+        raise ConfigError(f"cannot write {out}: {error.strerror}; name a file with --out") from None
+    return out
