@@ -31,7 +31,7 @@ bench: .venv/.installed  ## every speed benchmark; figures go to benchmarks/resu
 	done
 
 docs: .venv/.installed  ## the pages of docs/ as a site, in build/site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:  ## remove the environment, run folders and caches
 	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

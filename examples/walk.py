@@ -8,6 +8,7 @@
 # %% Two tables that do not line up
 import numpy as np
 from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import accuracy_score
 
 import dovetail as dt
 
@@ -40,7 +41,8 @@ undiagnosed = clinic_df[clinic_df["diagnosis"].isna()]
 probabilities = model.predict_proba(undiagnosed)
 print(dict(zip(model.classes, probabilities[0].round(3).tolist(), strict=True)))
 truth = table.loc[undiagnosed.index, "diagnosis"]
-print("right on patients without a diagnosis:", np.mean(model.predict(undiagnosed) == truth))
+accuracy = accuracy_score(truth, model.predict(undiagnosed))
+print(f"right on patients without a diagnosis: {accuracy:.3f}")
 
 # %% Keep the model: this folder is all that predictions need
 folder = model.save("out/walk/model")

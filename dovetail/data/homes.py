@@ -14,7 +14,7 @@ from dovetail.data.inputs import Input
 from dovetail.data.partitions import Partitioned
 from dovetail.data.partytables import PartyTable
 from dovetail.data.task import fit_task
-from dovetail.errors import ConfigError
+from dovetail.errors import ConfigError, DataError
 
 
 def split_homes(
@@ -47,6 +47,11 @@ def split_homes(
     own = tables[owner]
     assert own.labels is not None
     assert own.label is not None
+    if own.labels.missing.all():
+        raise DataError(
+            f"party {owner!r}: label {own.label!r} has no value in any of its {own.num_rows} rows; "
+            "rows without one help, but some must have one"
+        )
     train_rows, test_rows = _split_rows(own, test, seed, stratify=not regression)
     train_table = own.take(train_rows)
     assert train_table.labels is not None

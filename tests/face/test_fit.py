@@ -227,7 +227,7 @@ def test_the_other_methods_fit_too() -> None:
     table["id"] = range(160)
     half = {"one": table[:80][["id", "a", "b", "c", "y"]], "two": table[80:]}
     members = [dt.Party(name, frame, id="id", label="y") for name, frame in half.items()]
-    chfl = dt.CHFL(rounds=2, widths=(8, 8))
+    chfl = dt.CHFL(rounds=2, widths=(8, 8), batch_size=8)
     run = dt.fit(chfl, members, test=0.5, quiet=True)
     assert set(run.models) == {"one", "two"}
     assert len(run.models["one"].predict(half["one"])) == 80
@@ -241,12 +241,16 @@ def test_the_other_methods_fit_too() -> None:
         {"party": "two", "blocks": ["ab", "cd"], "classes": [1, 2], "rows": 0.5},
     ]
     blocks = dt.Blocks({"ab": ["a", "b"], "cd": ["c", "d"]}, assignment=shares)
-    run = dt.fit(dt.HyFEM(rounds=2), dt.simulate(table, blocks, label="y", id="id"), quiet=True)
+    run = dt.fit(
+        dt.HyFEM(rounds=2, batch_size=8), dt.simulate(table, blocks, label="y", id="id"), quiet=True
+    )
     assert {"one", "two"} <= set(run.models)
 
     owners = dt.Owners({"left": ["a", "b"], "right": ["c", "d"]}, label_owners=2)
     run = dt.fit(
-        dt.FedOptimus(rounds=2), dt.simulate(table, owners, label="y", id="id"), quiet=True
+        dt.FedOptimus(rounds=2, batch_size=8),
+        dt.simulate(table, owners, label="y", id="id"),
+        quiet=True,
     )
     joint = next(iter(run.models.values()))
     assert joint.predict_proba(table).shape == (160, 2)

@@ -102,7 +102,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no label in any row": (
         lambda: fit(party(CLINIC.assign(ill=None)), parties(CLINIC, LAB)[1]),
-        "XX",
+        "party 'clinic': label 'ill' has no value in any of its 120 rows",
     ),
     "a test share that is none": (lambda: fit(*parties(CLINIC, LAB), test=2), "dovetail.fit: test"),
     "no seeds": (lambda: fit(*parties(CLINIC, LAB), seeds=0), "seeds is how many"),
