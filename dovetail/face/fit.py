@@ -163,7 +163,7 @@ def _simulated(
     values: dict[str, Any] = {"data": simulation.values(test, folder)}
     if isinstance(method, APFed):
         values["passive"] = method.passive
-        if method.loss is not None:
+        if method.loss is not None and method.loss in LOSSES:
             values["method"] = LOSSES[method.loss]
     return _Data(values, Given(WHERE, pooled=simulation.pooled), lambda: simulation.keep(folder))
 

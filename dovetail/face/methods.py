@@ -14,6 +14,9 @@ from dovetail.methods.validation import validate
 #: What helpers learn by -> what it makes APFed in a run file, where one table is dealt out.
 LOSSES: Mapping[str, str] = {"reconstruction": "apfed-r", "contrastive": "apfed-c"}
 
+#: The joint model distilled into the label owner's own: no loss of helpers, a stage of its own.
+DISTIL = "apfed-d"
+
 
 class Method:
     """What is trained, and its settings; the same keys as in a run file.
@@ -92,7 +95,8 @@ class APFed(_Paper):
 
     Args:
         loss: what helpers learn by that say nothing else: ``"contrastive"`` (APFed-C) or
-            ``"reconstruction"`` (APFed-R). Helpers on other machines choose for themselves.
+            ``"reconstruction"`` (APFed-R); helpers on other machines choose for themselves. Or
+            ``"distil"`` (APFed-D): the joint model is distilled into the label owner's own.
         passive: more settings of helpers in this process that do not set them: ``encoder``,
             ``learning_rate``, ``temperature``, ...
         settings: the section ``[apfed]`` of a run file: ``encoder``, ``head``, ``epochs``,
@@ -106,18 +110,19 @@ class APFed(_Paper):
 
     def __init__(
         self,
-        loss: Literal["contrastive", "reconstruction"] | None = None,
+        loss: Literal["contrastive", "reconstruction", "distil"] | None = None,
         *,
         passive: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        # A loss that is the joint model's and not the helpers' is a stage of its own: it joins
-        # ``LOSSES`` with its stage, and ``passive`` has no loss then.
-        if loss is not None and loss not in LOSSES:
-            raise ConfigError(f"dovetail.APFed: loss is one of {', '.join(LOSSES)}, got {loss!r}")
+        if loss is not None and loss not in (*LOSSES, "distil"):
+            known = ", ".join((*LOSSES, "distil"))
+            raise ConfigError(f"dovetail.APFed: loss is one of {known}, got {loss!r}")
         super().__init__(**settings)
+        if loss == "distil":
+            self._stage = DISTIL
         self.loss = loss
-        own = {} if loss is None else {"loss": loss}
+        own = {"loss": loss} if loss in LOSSES else {}
         self.passive: dict[str, Any] = {**own, **(passive or {})}
         validate(PassiveFields, self.passive, where="dovetail.APFed, passive")
 

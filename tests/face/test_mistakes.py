@@ -75,7 +75,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a wrong value": (lambda: dt.HyFEM(rounds="many"), "dovetail.HyFEM: rounds: .*got 'many'"),
     "a loss that is none": (
         lambda: dt.APFed(loss="mse"),  # type: ignore[arg-type]
-        "loss is one of reconstruction, contrastive, got 'mse'",
+        "loss is one of reconstruction, contrastive, distil, got 'mse'",
     ),
     "a method that is none": (lambda: dt.Method("apfedd"), "no method 'apfedd'; did you mean"),
     "a ruler that is none": (
