@@ -13,9 +13,9 @@ import pytest
 from mlflow import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from dovetail.cli import train
 from dovetail.experiment import track
 from dovetail.experiment.track import Tracks, final_scores, numbers_and_texts
+from dovetail.methods import base
 
 Lines = list[dict[str, Any]]
 
@@ -104,7 +104,7 @@ def test_a_run_that_was_stopped_goes_on_in_the_same_mlflow_run_and_curve(
 ) -> None:
     write_run()
     words = ["--track", "tensorboard", "--track", "mlflow", "--set", f"track.uri={uri}", "-q"]
-    shown = train.EpochProgress.epoch
+    shown = base._Silent.epoch
 
     def stop(self: Any, stage: str, total: int, line: dict[str, Any]) -> None:
         shown(self, stage, total, line)
@@ -112,7 +112,7 @@ def test_a_run_that_was_stopped_goes_on_in_the_same_mlflow_run_and_curve(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as changed:
-        changed.setattr(train.EpochProgress, "epoch", stop)
+        changed.setattr(base._Silent, "epoch", stop)
         assert dovetail("train", "run.toml", *words).code == 130
     ((run, _),) = in_mlflow(uri)
     assert run.info.status == "KILLED"
@@ -141,7 +141,7 @@ def test_metrics_can_be_read_as_they_grow(
         rows = duckdb.sql(f"SELECT stage, epoch, loss FROM read_json('{path}')").fetchall()
         seen.append(rows)
 
-    monkeypatch.setattr(train.EpochProgress, "epoch", read)
+    monkeypatch.setattr(base._Silent, "epoch", read)
     assert dovetail("train", "run.toml", "-q").code == 0
     assert [len(rows) for rows in seen] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert seen[-1] == [

@@ -282,6 +282,10 @@ class Apfed(Method):
             _check_trade_off(run, _passive_names(run), where=where)
             _check_names(run, run.data.partition.party_names(), where=where)
 
+    def check_home(self, section: PassiveFields) -> None:
+        """Refuse a network that cannot be."""
+        encoder_spec(section.encoder)
+
     def load_sites(
         self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Talk = SILENT
     ) -> Parts:
