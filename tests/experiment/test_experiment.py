@@ -33,6 +33,7 @@ from dovetail.data import (
 from dovetail.errors import ConfigError, PartyError, TrainingError
 from dovetail.experiment import ApfedSetup, Outcome, PassiveSetup, RunFolder, Setup, pool
 from dovetail.methods import apfed, vertical
+from dovetail.methods.apfed import stages as apfed_stages
 from dovetail.methods.apfed.stages import Stage
 from dovetail.models import Head, Perceptron, load
 from dovetail.network import InProcess
@@ -407,7 +408,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_file_is_utf8_whatever_the_locale(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from dovetail import evaluation;"
+        "import sys; from pathlib import Path; from dovetail import experiment;"
         "experiment.write_text(Path(sys.argv[1]), 'm\\xfcller \\u65e5')"
     )
     path = tmp_path / "result.json"
@@ -568,9 +569,9 @@ def elsewhere(stages: tuple[Stage, ...], **changed: Any) -> ApfedSetup:
     alignment, test_alignment = whole.align(), whole.align_test()
     assert whole.data.test is not None
     assert test_alignment is not None
-    parties = {"apfed": experiment.apfed._passives(whole, "apfed", alignment)}
+    parties = {"apfed": apfed_stages._passives(whole, "apfed", alignment)}
     config = vertical.Config(**whole.config.model_dump(include=set(vertical.Config.model_fields)))
-    parties["tvfl"] = experiment.apfed._members(whole, config)
+    parties["tvfl"] = apfed_stages._members(whole, config)
 
     def told_to_the_bank(alignment: Alignment) -> Alignment:
         return Alignment(

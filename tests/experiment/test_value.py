@@ -19,6 +19,7 @@ from dovetail.errors import ConfigError, DovetailError
 from dovetail.experiment import ApfedSetup, PassiveSetup, value
 from dovetail.methods import apfed, fedoptimus
 from dovetail.methods.fedoptimus import selection
+from dovetail.methods.fedoptimus import stages as fedoptimus_stages
 from dovetail.models import Head, Perceptron
 from dovetail.models.owners import ColumnsMlp
 
@@ -299,7 +300,7 @@ def test_each_coalition_is_trained_once_however_often_it_is_asked_for(tmp_path: 
 # --- FedOptimus ----------------------------------------------------------------------------------
 
 
-def fedoptimus_setup() -> experiment.fedoptimus.FedOptimusSetup:
+def fedoptimus_setup() -> fedoptimus_stages.FedOptimusSetup:
     data = owners(
         table(200, first_id=0, seed=0),
         table(200, first_id=200, seed=1),
@@ -307,8 +308,8 @@ def fedoptimus_setup() -> experiment.fedoptimus.FedOptimusSetup:
         label_owners=2,
     )
     bottoms = dict.fromkeys(data.data_owners, ColumnsMlp((8,)))
-    held, labels = experiment.fedoptimus.holdings(data, bottoms)
-    return experiment.fedoptimus.FedOptimusSetup(
+    held, labels = fedoptimus_stages.holdings(data, bottoms)
+    return fedoptimus_stages.FedOptimusSetup(
         method="fedoptimus",
         task=data.task,
         label=data.label,
