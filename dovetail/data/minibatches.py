@@ -19,6 +19,7 @@ class Minibatches:
         rows: (N,) int64 rows to draw from.
         batch_size: rows per batch.
         rng: where the permutations come from; drawn from once per pass, at its first batch.
+        least: a last batch of fewer rows joins the one before.
 
     Raises:
         ConfigError: no rows, or a batch size below 1.
@@ -28,7 +29,9 @@ class Minibatches:
     [2, 2, 1]
     """
 
-    def __init__(self, rows: Tensor, batch_size: int, rng: torch.Generator) -> None:
+    def __init__(
+        self, rows: Tensor, batch_size: int, rng: torch.Generator, *, least: int = 1
+    ) -> None:
         if batch_size < 1:
             raise ConfigError(f"batch_size must be at least 1, got {batch_size}")
         if not len(rows):
@@ -36,6 +39,7 @@ class Minibatches:
         self._rows = rows.to(torch.int64)
         self._batch_size = batch_size
         self._rng = rng
+        self._least = least
         # Empty before the first pass, so that making an iterator does not draw from rng.
         self._order = torch.empty(0, dtype=torch.int64)
         self._position = 0
@@ -43,7 +47,8 @@ class Minibatches:
     @property
     def steps_per_pass(self) -> int:
         """Batches in one pass over the rows."""
-        return -(-len(self._rows) // self._batch_size)
+        whole, rest = divmod(len(self._rows), self._batch_size)
+        return max(1, whole + (rest >= self._least if rest else 0))
 
     def __iter__(self) -> Minibatches:
         return self
@@ -53,6 +58,8 @@ class Minibatches:
             self._order = torch.randperm(len(self._rows), generator=self._rng)
             self._position = 0
         start, self._position = self._position, self._position + self._batch_size
+        if len(self._order) - self._position < self._least:
+            self._position = len(self._order)
         return self._rows[self._order[start : self._position]]
 
     def state(self) -> dict[str, Any]:

@@ -146,6 +146,7 @@ class Party:
                     on_refusal=refusals.record,
                     ledger=ledger,
                     max_bytes=site.policy.section.max_message_bytes,
+                    on_restart=runs.restarted,
                 )
                 self._stack = stack.pop_all()
         except DovetailError as error:  # may name files of this machine, which stay here

@@ -61,7 +61,8 @@ def load_data(
     labelled = [name for name, party in data.train.parties.items() if party.labels is not None]
     active = labelled[0] if len(labelled) == 1 else None
     connect = None if driver is None else driver.connect
-    return Loaded(data, active, sites, alignment, test_alignment, connect)
+    secret = None if driver is None else driver.secret
+    return Loaded(data, active, sites, alignment, test_alignment, connect, secret)
 
 
 def setup(run: RunFile, seed: int, loaded: Loaded) -> Setup:

@@ -22,7 +22,7 @@ from dovetail.alignment.limits import Guard
 from dovetail.errors import ConfigError
 from dovetail.methods.outcome import Setup
 from dovetail.methods.party import Algorithm, Site
-from dovetail.models import Model
+from dovetail.models import Model, Secret
 from dovetail.models.owners import Bottom
 from dovetail.network import Engine, Message, Precision, State
 from dovetail.network.checkpoint import StatefulParty
@@ -100,6 +100,7 @@ class Asked:
         kept: id of a run -> the folder where ``keep`` saved what came of it.
         run: its id.
         aligned: a folder for rows of alignments that this driver carries between parties.
+        secret: what its home mixes into random numbers of this run; another whenever it begins.
         guard: counts alignments that this driver carries.
         sums: names of those it sums with (None: anybody who is certified) -> its side of the run's
             secret sums.
@@ -111,6 +112,7 @@ class Asked:
     kept: Callable[[str], Path]
     run: str
     aligned: Path
+    secret: Secret
     guard: Guard
     sums: Callable[[Collection[str] | None], SecretSums]
 
@@ -215,6 +217,9 @@ class Driver(Protocol):
     def sites(self) -> Mapping[str, Site]:
         """Its own party file and table by its name, if it has one."""
 
+    def secret(self) -> bytes:
+        """What its home mixes into random numbers."""
+
     def wait(self) -> None:
         """Wait until all partners are here."""
 
@@ -257,6 +262,7 @@ class Loaded:
         sites: party -> its own file and table; none in simulation.
         alignment, test_alignment: of party files; None in simulation, where ids are compared.
         connect: stage -> what reaches partners who are elsewhere; None where they are here.
+        secret: of the home that drives; None where every party is in this process.
     """
 
     data: dd.Partitioned
@@ -265,6 +271,7 @@ class Loaded:
     alignment: dd.Alignment | None = None
     test_alignment: dd.Alignment | None = None
     connect: Callable[[str], Engine] | None = None
+    secret: Secret | None = None
 
 
 #: Training and test data, and how each is aligned, where that matters.

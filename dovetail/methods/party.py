@@ -18,6 +18,7 @@ from dovetail.alignment import Responder, Workers
 from dovetail.alignment.limits import MAX_ALIGNMENTS, Limits, default_max_ids
 from dovetail.alignment.proofs import CHECKED
 from dovetail.errors import ConfigError
+from dovetail.methods.limits import Limits as RowLimits
 from dovetail.methods.section import PartyName, Section, check_run_id
 from dovetail.network import Message
 from dovetail.network.checkpoint import REQUESTS
@@ -61,31 +62,53 @@ class Algorithm:
             state that is the party's own (APFed, HyFEM), or told by the number of the round (CHFL).
             Classic vertical learning would go on with weights of no run, so its driver must say
             which step with ``Restore``.
+        begins: wire names of the messages with which training begins.
+        samples: whether its messages name samples, in ``samples_B``, whose number and uses the
+            policy limits.
     """
 
     policy: str
     messages: tuple[str, ...]
     weights: bool = False
     goes_on: bool = True
+    begins: tuple[str, ...] = ()
+    samples: bool = False
 
 
 def algorithm(
-    policy: str, accepts: tuple[type[Message], ...], *, weights: bool = False, goes_on: bool = True
+    policy: str,
+    accepts: tuple[type[Message], ...],
+    *,
+    weights: bool = False,
+    goes_on: bool = True,
+    begins: tuple[type[Message], ...] = (),
+    samples: bool = False,
 ) -> Algorithm:
     """What a party can be asked for whose side accepts these messages."""
-    return Algorithm(policy, tuple(each.wire_name() for each in accepts), weights, goes_on)
+    return Algorithm(
+        policy,
+        tuple(each.wire_name() for each in accepts),
+        weights,
+        goes_on,
+        tuple(each.wire_name() for each in begins),
+        samples,
+    )
 
 
 class PolicySection(Section):
     """What the party agrees to."""
 
-    algorithms: tuple[str, ...] = ("align", "apfed", "tvfl")
+    algorithms: tuple[str, ...] = ("align", "apfed")  # the others are agreed to by name
     drivers: tuple[str, ...] | None = None  # names that may ask; None: any
     # Wire names; None: all that the algorithms declare. Save and Restore come with any algorithm:
     # they keep a state at the party's own home, so this list does not restrict them.
     messages: tuple[str, ...] | None = None
     max_message_mb: float = Field(default=256, gt=0, le=4096, allow_inf_nan=False)
     max_rows: int = Field(default=100_000, ge=1)  # in one message
+    min_rows: int = Field(default=16, ge=1)  # different samples in one message that names any
+    max_uses: int = Field(default=1000, ge=1)  # answers about one sample in one run
+    max_begins: int = Field(default=1, ge=1)  # of one run
+    max_runs_per_day: int = Field(default=200, ge=1)  # of a driver, in 24 hours
     # Of all runs of a driver together: its networks in memory, and what is saved of them.
     max_memory_mb: float = Field(default=2048, gt=0, allow_inf_nan=False)
     max_disk_mb: float = Field(default=4096, gt=0, allow_inf_nan=False)
@@ -98,6 +121,11 @@ class PolicySection(Section):
     max_ids: int | None = Field(default=None, ge=1)
     max_alignments: int = Field(default=MAX_ALIGNMENTS, ge=0)  # of a driver in 24 hours
     check_places: int = Field(default=CHECKED, ge=1)  # claimed rows that are proved, or all
+
+    @property
+    def limits(self) -> RowLimits:
+        """How often, and about how many samples at a time, it answers in a run."""
+        return RowLimits(self.min_rows, self.max_uses)
 
     @property
     def max_message_bytes(self) -> int:

@@ -49,13 +49,16 @@ from dovetail.data import (
     Task,
 )
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.methods.limits import NO_LIMITS, Limits, limits_of
 from dovetail.methods.loop import rounds
 from dovetail.models import (
     EncoderSpec,
     Head,
     OptimizerConfig,
     RandomStream,
+    Secret,
     generator,
+    key_of,
     network_input,
     output_shape,
 )
@@ -73,6 +76,10 @@ class Config(OptimizerConfig):
     timeout_s: float | None = Field(default=None, gt=0)
 
 
+#: No code that a network gives, and no gradient of one, has larger numbers, unless whoever sends it
+#: is out of hand.
+MAX_CODE = 1e6
+
 #: What stands in for the code of a partner that is gone.
 Substitute = Literal["zeros", "average", "random"]
 
@@ -89,9 +96,15 @@ class Open(Message):
 
 @dataclass(frozen=True, eq=False)
 class Opened(Message):
-    """Party -> label owner: how wide its codes are."""
+    """Party -> label owner: how wide its codes are, and what its policy answers.
+
+    That is: about so many different samples or more in one message, and so often about one sample
+    in the run (0: any number of times).
+    """
 
     code_width: int
+    min_rows: int = NO_LIMITS.min_rows
+    max_uses: int = NO_LIMITS.max_uses
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +147,7 @@ class Member:
         config: optimizer settings.
         encoder: a spec, or a module of your own.
         device: where it computes.
+        secret: of its home, mixed into all it draws; None in simulation.
     """
 
     accepts = (Open, Encode, CodeGradient)
@@ -146,6 +160,7 @@ class Member:
         encoder: EncoderSpec | nn.Module,
         *,
         device: torch.device | None = None,
+        secret: Secret | None = None,
     ) -> None:
         self.name = shared.party
         self.shared = shared
@@ -153,6 +168,7 @@ class Member:
         self.config = config
         self.device = device or torch.device("cpu")
         self._make = encoder
+        self._secret = secret
         self._seed: int | None = None
         self._code_BD: Tensor | None = None
 
@@ -175,7 +191,9 @@ class Member:
     def _open(self, message: Open) -> Opened:
         row_shape = tuple(self.shared.x.shape[1:])
         self._seed = message.seed
-        self._random = RandomStream(message.seed, self.name, "member", device=self.device)
+        self._random = RandomStream(
+            message.seed, self.name, "member", secret=key_of(self._secret), device=self.device
+        )
         with self._random:
             made = self._make
             network = made if isinstance(made, nn.Module) else made.encoder(row_shape)
@@ -203,6 +221,8 @@ class Member:
             raise TrainingError("it was sent a gradient for codes it did not send")
         code_BD, self._code_BD = self._code_BD, None
         check_shape(message, "gradient_BD", tuple(code_BD.shape), torch.float32)
+        if not message.gradient_BD.abs().max() <= MAX_CODE:
+            raise TrainingError(f"it was sent a gradient that is not finite, or above {MAX_CODE:g}")
         self.optimizer.zero_grad(set_to_none=True)
         code_BD.backward(message.gradient_BD.to(self.device))
         self.optimizer.step()
@@ -241,6 +261,7 @@ class Owner:
         seed: of everything random here.
         encoder, head: specs.
         device: where it computes.
+        secret: of its home, mixed into all it draws; None in simulation.
     """
 
     def __init__(
@@ -254,6 +275,7 @@ class Owner:
         encoder: EncoderSpec,
         head: Head,
         device: torch.device | None = None,
+        secret: Secret | None = None,
     ) -> None:
         if data.labels is None:
             raise ConfigError(f"party {data.name!r} has no labels; the label owner is who has them")
@@ -262,13 +284,14 @@ class Owner:
         self.config = config
         self.seed = seed
         self.device = device or torch.device("cpu")
+        self._key = key_of(secret)
         self.x = data.joined()
         self.labels = data.labels
         self.rows_S = alignment.rows[self.name]
         self._head_spec = head
-        with RandomStream(seed, self.name, "networks", device=self.device):
+        with self._stream("networks"):
             self.encoder = encoder.encoder(tuple(self.x.shape[1:])).to(self.device)
-        self._random = RandomStream(seed, self.name, "labelled", device=self.device)
+        self._random = self._stream("labelled")
         labelled = torch.zeros(len(self.x), dtype=torch.bool)
         labelled[data.labelled_rows()] = True
         everywhere = alignment.shared(*alignment.rows)
@@ -280,16 +303,37 @@ class Owner:
                 f"no row of {self.name!r} has both a label and a match at every party; "
                 "classic vertical learning needs such rows"
             )
-        self.batches = Minibatches(
-            self.samples, config.batch_size, generator(seed, self.name, "labelled batches")
-        )
+        self.min_rows = 1  # of one message
+        self.batches = self._batches()
 
-    def open(self, code_widths: Mapping[str, int]) -> None:
-        """Build the head over one's own code and those of the parties, in their order."""
+    def _batches(self) -> Minibatches:
+        rng = generator(self.seed, self.name, "labelled batches", secret=self._key)
+        return Minibatches(self.samples, self.config.batch_size, rng, least=self.min_rows)
+
+    def _stream(self, purpose: str) -> RandomStream:
+        return RandomStream(self.seed, self.name, purpose, secret=self._key, device=self.device)
+
+    def open(
+        self, code_widths: Mapping[str, int], limits: Mapping[str, Limits] | None = None
+    ) -> None:
+        """Build the head over one's own code and those of the parties, in their order.
+
+        Raises:
+            ConfigError: a run that would not keep a party's limits.
+        """
+        self.limits = dict(limits or {})
+        self.min_rows = max([1, *(each.min_rows for each in self.limits.values())])
+        if self.min_rows > 1:
+            self.batches = self._batches()
+        num_steps = self.config.steps_per_epoch or self.batches.steps_per_pass
+        passes = self.config.epochs * num_steps / self.batches.steps_per_pass
+        for party, own in self.limits.items():
+            num_samples, batch_size = len(self.samples), self.config.batch_size
+            own.check_run(party, num_samples, batch_size=batch_size, passes=passes)
         row_shape = tuple(self.x.shape[1:])
         own_width = math.prod(output_shape(self.encoder, row_shape, self.device))
         self.code_widths = {self.name: own_width, **code_widths}
-        with RandomStream(self.seed, self.name, "head", device=self.device):
+        with self._stream("head"):
             self.head = self._head_spec.build(
                 sum(self.code_widths.values()), self.task.num_outputs
             ).to(self.device)
@@ -319,6 +363,7 @@ class Owner:
         """What its next step depends on; to be saved when training has begun."""
         return {
             "code_widths": self.code_widths,
+            "limits": {party: [own.min_rows, own.max_uses] for party, own in self.limits.items()},
             "encoder": self.encoder.state_dict(),
             "head": self.head.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -329,7 +374,8 @@ class Owner:
     def restore(self, state: State) -> None:
         """Go on from there, with the same parties."""
         widths = state["code_widths"]
-        self.open({party: width for party, width in widths.items() if party != self.name})
+        limits = {party: Limits(*own) for party, own in state["limits"].items()}
+        self.open({party: width for party, width in widths.items() if party != self.name}, limits)
         self.encoder.load_state_dict(state["encoder"])
         self.head.load_state_dict(state["head"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -400,7 +446,7 @@ def begin(owner: Owner, network: Engine) -> None:
         PartyError: one cannot begin.
     """
     opened = network.ask(dict.fromkeys(network.parties, Open(owner.seed)), Opened).or_raise()
-    owner.open({party: reply.code_width for party, reply in opened.items()})
+    owner.open({party: reply.code_width for party, reply in opened.items()}, limits_of(opened))
 
 
 def step(owner: Owner, network: Engine) -> float:
@@ -440,7 +486,8 @@ def predict(owner: Owner, network: Engine, x: Tensor, samples_N: Tensor) -> Tens
     outputs = []
     owner.eval()
     with torch.no_grad():
-        for x_B, samples_B in zip(x.split(512), samples_N.split(512), strict=True):
+        sizes = _parts(len(x), 512, owner.min_rows)
+        for x_B, samples_B in zip(x.split(sizes), samples_N.split(sizes), strict=True):
             request = Encode(samples_B, training=False, test=True)
             pending = network.send(dict.fromkeys(network.parties, request), Codes)
             own_BD = owner.encode(x_B)
@@ -448,6 +495,19 @@ def predict(owner: Owner, network: Engine, x: Tensor, samples_N: Tensor) -> Tens
             codes = [_code(owner, party, replies[party], len(x_B)) for party in replies]
             outputs.append(owner.head(torch.cat([own_BD, *codes], dim=1)).cpu())
     return torch.cat(outputs)
+
+
+def _parts(num: int, most: int, least: int) -> list[int]:
+    """Sizes of consecutive parts; a last one that is too small joins the one before.
+
+    >>> _parts(1030, 512, 16), _parts(1030, 512, 1), _parts(5, 512, 16)
+    ([512, 518], [512, 512, 6], [5])
+    """
+    whole, rest = divmod(num, most)
+    sizes = [most] * whole
+    if rest >= least or not sizes:
+        return [*sizes, rest] if rest else sizes
+    return [*sizes[:-1], most + rest]
 
 
 def predict_alone(owner: Owner, x: Tensor) -> dict[Substitute, Tensor]:
@@ -483,9 +543,10 @@ def _code(owner: Owner, party: str, reply: Codes, num_rows: int) -> Tensor:
         check_shape(reply, "code_BD", (num_rows, owner.code_widths[party]), torch.float32)
     except MessageError as cause:
         raise PartyError(party, str(cause)) from None
-    # The sum is finite only if all are, and reads memory once.
-    if not reply.code_BD.sum().isfinite():
-        raise PartyError(party, "its codes are not finite; lower its learning_rate")
+    largest = reply.code_BD.abs().max() if num_rows else torch.zeros(())
+    if not largest <= MAX_CODE:
+        what = f"above {MAX_CODE:g}" if largest.isfinite() else "not finite"
+        raise PartyError(party, f"its codes are {what}; lower its learning_rate")
     return reply.code_BD.detach().to(owner.device).requires_grad_()
 
 

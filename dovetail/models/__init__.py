@@ -33,7 +33,14 @@ from dovetail.models.owners import (
     bottom_from_json,
     load_bottom,
 )
-from dovetail.models.randomness import RandomStream, derive_seed, generator
+from dovetail.models.randomness import (
+    RandomStream,
+    Secret,
+    derive_key,
+    derive_seed,
+    generator,
+    key_of,
+)
 from dovetail.models.saved import Model, Prediction, load
 from dovetail.models.specs import EncoderHead, EncoderHeadNetwork, NetworkSpec
 from dovetail.models.stacked import StackedColumns, StackedOptimizer
@@ -64,6 +71,7 @@ __all__ = [
     "Prediction",
     "RandomStream",
     "ResNet18",
+    "Secret",
     "SmallCnn",
     "StackedColumns",
     "StackedOptimizer",
@@ -72,10 +80,12 @@ __all__ = [
     "Unchanged",
     "UniqueColumn",
     "bottom_from_json",
+    "derive_key",
     "derive_seed",
     "encoder_from_json",
     "extractor_from_json",
     "generator",
+    "key_of",
     "load",
     "load_bottom",
     "network_input",

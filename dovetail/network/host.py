@@ -1,9 +1,10 @@
 """A party's side of every engine that carries bytes: refuse, decode, answer, write down, encode.
 
-A driver numbers its requests, from ``time.time_ns()`` when its process began. A number that is not
-larger than the last is a replay and is refused. Only the very last request may come again, first
-thing on a new connection, when the driver cannot know whether its answer was lost: it is answered
-from the kept bytes, handled once and written down once.
+Each process of a driver draws an id and numbers its requests from 1; no clock is asked. A number
+that is not larger than the last is a replay and is refused, and so is whatever comes of a process
+that another has taken the place of. Only the very last request may come again, first thing on a new
+connection, when the driver cannot know whether its answer was lost: it is answered from the kept
+bytes, handled once and written down once.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ OnRefusal = Callable[[str, str, str, str], None]
 #: Runs kept in memory. The longest idle makes room for another; a checkpoint lets it come back.
 MAX_RUNS = 8
 
+#: Processes of a driver that are remembered after another has taken their place.
+MAX_REPLACED = 10_000
+
 #: Of failures in a row to one driver, a line of the ledger stands for one in so many of those
 #: before it, and for one at least: so that refused requests cannot fill the disk.
 FAILURES_PER_COUNT = 10
@@ -62,6 +66,7 @@ _log = logging.getLogger(__name__)
 class _Last:
     """The last request of one driver."""
 
+    instance: str
     sequence: int
     reply: Data
     may_repeat: bool = False
@@ -90,6 +95,7 @@ class Host:
         on_refusal: told of every request that is refused, beside the log.
         max_bytes: the largest request.
         identity: signs the heads of its ledger, and checks those of drivers'; None: no certificate.
+        on_restart: told of a driver whose process is another than before, or the first.
     """
 
     def __init__(
@@ -102,8 +108,11 @@ class Host:
         on_refusal: OnRefusal | None = None,
         max_bytes: int = MAX_MESSAGE_BYTES,
         identity: Identity | None = None,
+        on_restart: Callable[[str], None] | None = None,
     ) -> None:
         self.name = name
+        self._on_restart = on_restart
+        self._replaced: dict[str, OrderedDict[str, None]] = {}  # driver -> its processes before
         self._heads = None if ledger is None else Heads(ledger, identity)
         self.max_bytes = max_bytes
         self._open_run = open_run
@@ -131,6 +140,11 @@ class Host:
                 return self._recorded(Failed(str(error)), driver)
             header = opened.header
             last = self._last.get(driver)
+            if last is None or last.instance != header.instance:
+                if header.instance in self._replaced.get(driver, ()):
+                    return self._out_of_place(header, driver)
+                self._begin_process(driver, last)
+                last = None
             may_repeat = last is not None and last.may_repeat
             if last is not None:
                 last.may_repeat = False
@@ -139,8 +153,18 @@ class Host:
                 if header.sequence <= last.sequence:
                     return self._replayed(header, driver, last.sequence)
             reply = self._reply(opened, driver)
-            self._last[driver] = _Last(header.sequence, reply)
+            self._last[driver] = _Last(header.instance, header.sequence, reply)
             return reply
+
+    def _begin_process(self, driver: str, last: _Last | None) -> None:
+        """From here on another process of the driver asks."""
+        if last is not None:
+            replaced = self._replaced.setdefault(driver, OrderedDict())
+            replaced[last.instance] = None
+            while len(replaced) > MAX_REPLACED:
+                replaced.popitem(last=False)
+        if self._on_restart is not None:
+            self._on_restart(driver)
 
     def pass_over(self, cause: str, driver: str) -> str:
         """What is told a driver whose request is not even read, once that is written down."""
@@ -166,11 +190,16 @@ class Host:
         if self._on_refusal is not None:
             self._on_refusal(driver, kind, run, cause)
 
-    def _replayed(self, header: Header, driver: str, last: int) -> Data:
+    def _out_of_place(self, header: Header, driver: str) -> Data:
         cause = (
-            f"it was sent number {header.sequence} after number {last}: a replayed message, or "
-            "the driver's clock was set back, and then this party must be restarted"
+            "it was sent a message of a process of the driver that another has taken the place "
+            "of: a replayed message, or two drivers with one certificate; run only one"
         )
+        self.refuse(driver, cause, kind=header.type, run=header.run)
+        return self._recorded(Failed(cause), driver, header)
+
+    def _replayed(self, header: Header, driver: str, last: int) -> Data:
+        cause = f"it was sent number {header.sequence} after number {last}: a replayed message"
         self.refuse(driver, cause, kind=header.type, run=header.run)
         return self._recorded(Failed(cause), driver, header)
 

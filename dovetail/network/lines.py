@@ -12,6 +12,7 @@ it once. A party counts as failed
 from __future__ import annotations
 
 import itertools
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +64,8 @@ class Lines:
         self.heads = None if ledger is None else Heads(ledger, identity)
         self.ledger = ledger
         self.max_message_bytes = max_message_bytes
-        self.sequences = itertools.count(time.time_ns())
+        self.instance = secrets.token_hex(8)  # whose the numbers are; no clock is asked
+        self.sequences = itertools.count(1)
         self.recording = threading.Lock()  # requests to several parties leave at the same time
         self._changed = threading.Condition()
         self.links = {name: Link(name, self._announce) for name in parties}
@@ -179,7 +181,11 @@ class _LinesEngine(Engine):
                 if id(message) not in encoded:
                     sequence = next(self._lines.sequences)
                     data = encode(
-                        message, run=self.run, sequence=sequence, precision=self._precision
+                        message,
+                        run=self.run,
+                        sequence=sequence,
+                        precision=self._precision,
+                        instance=self._lines.instance,
                     )
                     encoded[id(message)] = sequence, data
             except MessageError as error:

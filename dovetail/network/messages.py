@@ -10,6 +10,7 @@ A message's bytes are one safetensors file, which other tools can open:
                   type       "<file>.<class>", for example "apfed.Codes"
                   run        which run it belongs to
                   sequence   the sender's number of it
+                  instance   the driver's process, which counts them; not of an answer
                   precision  how the sender's float32 tensors travel
                   fields     the message's other fields, as JSON
                   narrowed   JSON: name -> dtype to give back; only where a tensor travels narrower
@@ -97,6 +98,7 @@ _NARROW = {
 }
 
 _METADATA = {"protocol", "type", "run", "sequence", "precision", "fields"}
+_INSTANCE = re.compile(r"\w{1,64}", re.ASCII)
 _TYPE = re.compile(r"\w+\.\w+", re.ASCII)
 _MAX_TYPE_LENGTH = 100
 _MAX_AXES = 64  # torch's own limit
@@ -140,6 +142,7 @@ class Header:
         run: which run it belongs to.
         sequence: the sender's number of it, 0 to 2^63 - 1.
         precision: how the sender's float32 tensors travel; an answer should travel likewise.
+        instance: drawn at random by each process of a driver; "" of an answer.
     """
 
     protocol: str
@@ -147,6 +150,7 @@ class Header:
     run: str
     sequence: int
     precision: Precision = "float32"
+    instance: str = ""
 
 
 # --- Writing -------------------------------------------------------------------------------------
@@ -221,7 +225,12 @@ def _layout(kind: str, shapes: _Shapes, precision: Precision) -> _Layout:
 
 
 def encode(
-    message: Message, *, run: str = "", sequence: int = 0, precision: Precision = "float32"
+    message: Message,
+    *,
+    run: str = "",
+    sequence: int = 0,
+    precision: Precision = "float32",
+    instance: str = "",
 ) -> memoryview:
     """The message as safetensors bytes, in a new buffer of their own; the inverse of ``decode``.
 
@@ -245,6 +254,8 @@ def encode(
         "fields": _scalars(message, tensors),
         **layout.metadata,
     }
+    if instance:
+        metadata["instance"] = instance
     text = f'{{"__metadata__":{_to_json(metadata)}{layout.entries}}}'.encode()
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER_BYTES:
@@ -434,7 +445,7 @@ def _header(metadata: Mapping[str, str]) -> Header:
             f"expected a message of protocol {PROTOCOL}, got {_short(repr(protocol))}; "
             "install the same version of dovetail at every party"
         )
-    if metadata.keys() - {"narrowed"} != _METADATA:
+    if metadata.keys() - {"narrowed", "instance"} != _METADATA:
         raise MessageError(
             f"expected a header with {sorted(_METADATA)}, got {_short(str(sorted(metadata)))}"
         )
@@ -451,9 +462,12 @@ def _header(metadata: Mapping[str, str]) -> Header:
         raise MessageError(
             f"a run name of {len(run)} characters; at most {MAX_RUN_LENGTH} are allowed"
         )
+    instance = metadata.get("instance", "")
+    if "instance" in metadata and not _INSTANCE.fullmatch(instance):
+        raise MessageError(f"expected the id of a process, got {_short(repr(instance))}")
     for known in PRECISIONS:
         if precision == known:
-            return Header(protocol, metadata["type"], run, sequence, known)
+            return Header(protocol, metadata["type"], run, sequence, known, instance)
     raise MessageError(f"expected a precision of {PRECISIONS}, got {_short(repr(precision))}")
 
 

@@ -47,6 +47,7 @@ from dovetail.network.lines import Lines
 from dovetail.network.stream import Stream
 from dovetail.site.engines import ElsewhereSection, StreamSection
 from dovetail.site.home import Home, certificates_of, home_of, logged, threads_end
+from dovetail.site.secret import home_secret
 
 #: Seconds from one look at who is here to the next.
 TICK_S = 0.1
@@ -113,6 +114,10 @@ class Listener:
         trace: TracebackType | None,
     ) -> None:
         self._stack.close()
+
+    def secret(self) -> bytes:
+        """What its home mixes into the random numbers of its runs."""
+        return home_secret(self._home)
 
     def wait(self) -> None:
         """Wait until all partners are here; from then on it is told when one is lost, or back.

@@ -10,6 +10,8 @@
         ledger.jsonl                   what left it, and for whom
         refusals.jsonl                 what it refused, to whom and why
         alignments.json                how often, and with how many ids, each driver has aligned
+        runs.jsonl                     when which driver's runs began
+        secret                         mixed into all random numbers; never leaves
         join.log
 
 **Which alignment a run uses.** An alignment has a name, which is the run id of its messages. When
@@ -59,6 +61,7 @@ from dovetail.alignment.stored import (
 )
 from dovetail.errors import AlignmentError, CheckpointError, ConfigError, MessageError
 from dovetail.methods.base import Asked, Maker
+from dovetail.methods.limits import LimitError
 from dovetail.methods.party import Site
 from dovetail.methods.section import check_run_id
 from dovetail.models import Model
@@ -71,7 +74,9 @@ from dovetail.network.identity import Identity
 from dovetail.network.patience import patiently
 from dovetail.privacy import SecretSums
 from dovetail.site.budget import BudgetError, Budgets
+from dovetail.site.limits import Guard, RunLimits
 from dovetail.site.partyfile import algorithms
+from dovetail.site.secret import home_secret, run_key
 from dovetail.site.teller import Activity, Teller
 
 #: Stands for a run id's slashes in the name of its folder; no run's id has one.
@@ -250,6 +255,7 @@ class Watched:
         max_rows: the most rows that a tensor may have.
         refuse: writes down.
         vectors: a tensor of one dimension has no rows: it is weights, one after the other.
+        guard: what its policy allows of a run over time; None of an alignment, which has its own.
     """
 
     def __init__(
@@ -260,12 +266,14 @@ class Watched:
         refuse: Callable[[Message, str], None],
         *,
         vectors: bool,
+        guard: Guard | None = None,
     ) -> None:
         self.party = party
         self._activity = activity
         self._max_rows = max_rows
         self._vectors = vectors
         self._refuse = refuse
+        self._guard = guard
 
     @property
     def accepts(self) -> tuple[type[Message], ...]:
@@ -279,12 +287,15 @@ class Watched:
             self._refuse(message, why)
             raise ConfigError(why)
         try:
-            answer = self.party.handle(message)
+            if self._guard is None:
+                answer = self.party.handle(message)
+            else:
+                answer = self._guard.answer(message, self.party.handle)
         except (AlignmentError, MessageError) as refusal:
             if isinstance(message, _ALIGNS):
                 self._refuse(message, str(refusal))
             raise
-        except BudgetError as refusal:
+        except (BudgetError, LimitError) as refusal:
             self._refuse(message, str(refusal))
             raise
         activity = self._activity
@@ -392,6 +403,8 @@ class Runs:
         self._budgets = Budgets(
             home, max_memory_mb=policy.max_memory_mb, max_disk_mb=policy.max_disk_mb
         )
+        self._secret = home_secret(home)
+        self._run_limits = RunLimits(home, policy)
         policies = policy.algorithms
         # Both now and not when asked: mistakes in the table are told at once, and how long it
         # takes depends on the table.
@@ -417,8 +430,23 @@ class Runs:
         def refuse(message: Message, why: str) -> None:
             self._refusals.record(driver, message.wire_name(), run, why)
 
-        max_rows, vectors = self._site.policy.section.max_rows, algorithms()[algorithm].weights
-        return Watched(party, activity, max_rows, refuse, vectors=vectors)
+        known = algorithms()[algorithm]
+        guard = None
+        if algorithm != "psi":
+            guard = self._run_limits.of(
+                driver,
+                run,
+                algorithm,
+                known,
+                folder=self._states(driver) / run.replace("/", _SLASH),
+                num_samples=lambda: len(self._rows(run, driver)),
+            )
+        max_rows = self._site.policy.section.max_rows
+        return Watched(party, activity, max_rows, refuse, vectors=known.weights, guard=guard)
+
+    def restarted(self, driver: str) -> None:
+        """The driver is another process than before: it may take up its runs."""
+        self._run_limits.restarted(driver)
 
     def _open(self, run: str, algorithm: str, driver: str) -> Party:
         if algorithm not in algorithms():
@@ -442,6 +470,7 @@ class Runs:
                 self._model_folder,
                 run,
                 self._home / "aligned" / certificate_name(driver),
+                lambda: run_key(self._secret, driver, self._run_limits.number(driver)),
                 self._limits.of(driver, run),
                 lambda members: SecretSums(
                     self._site.name,

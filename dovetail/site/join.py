@@ -86,6 +86,7 @@ def serve_site(
             ledger=ledger,
             max_bytes=site.policy.section.max_message_bytes,
             identity=identity,
+            on_restart=runs.restarted,
         )
         for line in describe(site, driver, address, kept.path):
             teller.line(line)
@@ -157,6 +158,15 @@ def describe(site: Site, driver: str, address: str, home: Path) -> Iterator[str]
     for method in methods.every().values():
         for line in method.describe(site, agreed):
             yield f"  {line}"
+    if {"apfed", "tvfl"} & set(agreed):
+        yield (
+            f"  answers    about {policy.min_rows:,} different samples or more in a message, and "
+            f"about one {policy.max_uses:,} times a run"
+        )
+    yield (
+        f"  begins     a run {policy.max_begins:,} time{'s' if policy.max_begins > 1 else ''}, "
+        f"{policy.max_runs_per_day:,} runs of {driver!r} in 24 hours, each with a new network"
+    )
     if policy.messages is not None:
         yield f"  messages   {', '.join(policy.messages) or 'none'}"
     yield (
@@ -167,4 +177,7 @@ def describe(site: Site, driver: str, address: str, home: Path) -> Iterator[str]
         f"  allows     a driver's runs {policy.max_memory_mb:,g} MB of memory and "
         f"{policy.max_disk_mb:,g} MB of disk together"
     )
-    yield f"  keeps      {home}/ (ledger.jsonl, refusals.jsonl, alignments.json, join.log)"
+    yield (
+        f"  keeps      {home}/ (ledger.jsonl, refusals.jsonl, alignments.json, runs.jsonl, "
+        "join.log, secret)"
+    )

@@ -88,6 +88,14 @@ class Town(Federation):
         made = self.start("certificates", *named)
         assert made.ended() == 0, made.said()
 
+    def change(self, name: str, *changes: tuple[str, str]) -> None:
+        """Replaces texts of a file."""
+        text = (self.folder / name).read_text()
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new, 1)
+        (self.folder / name).write_text(text)
+
     def start_poor(self, descriptors: int, *arguments: object) -> Process:
         """As ``start``, with few open files."""
         output = self.folder / f"output-{len(self.started)}"
@@ -103,4 +111,4 @@ class Town(Federation):
 
 
 def town(folder: Path) -> Town:
-    return Town(folder, free_port())
+    return Town(folder, free_port(), own_secrets=True)

@@ -112,7 +112,7 @@ def refusals(place: Town) -> list[str]:
 def test_a_driver_that_begins_wide_runs_gets_no_more_memory_and_disk_than_agreed(
     place: Town,
 ) -> None:
-    place.write(policy="max_memory_mb = 300\nmax_disk_mb = 150")
+    place.write(policy="max_memory_mb = 300\nmax_disk_mb = 150\nmax_begins = 2")
     with Stream(
         f"127.0.0.1:{place.port}",
         driver="bank",

@@ -138,12 +138,20 @@ epochs = 2
 learning_rate = 0.05
 """
 
+#: They agree to the ruler, and to questions about few rows: they have few.
+POLICY = """[policy]
+algorithms = ["align", "apfed", "tvfl"]
+min_rows = 1
+max_uses = 100000
+"""
+
 PARTY = """
 [party]
 name = "{name}"
 table = "{name}.csv"
 id = "person"
 {label}
+{policy}
 [apfed]
 encoder = [8]
 """
@@ -169,9 +177,12 @@ class Dealt:
         return np.array([f"P-{row:03d}" for row in self.held[name]], dtype=object)
 
     def change(self, name: str, *changes: tuple[str, str]) -> None:
-        """Replaces texts of a file."""
+        """Replaces texts of a file; a policy takes the place of the one that was there."""
         text = (self.folder / name).read_text()
         for old, new in changes:
+            if "[policy]" in new:
+                text = text.replace(POLICY, "", 1)
+                new = new.replace("[policy]", "[policy]\nmin_rows = 1\nmax_uses = 100000")
             assert old in text
             text = text.replace(old, new, 1)
         (self.folder / name).write_text(text)
@@ -205,7 +216,9 @@ def deals(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Dealt]:
                 label = 'label = "diagnosis"'
             table = {"person": dealt.ids(name), **columns}
             dd.write_table(dealt.folder / f"{name}.csv", table)
-            (dealt.folder / f"{name}.toml").write_text(PARTY.format(name=name, label=label))
+            (dealt.folder / f"{name}.toml").write_text(
+                PARTY.format(name=name, label=label, policy=POLICY)
+            )
         (dealt.folder / "run.toml").write_text(PARTY_RUN)
         return dealt
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from forked import context
+from same_secrets import as_in_one_process
 
 #: Seconds until a process that says nothing has failed: of a machine with much else to do.
 PATIENCE_S = 180.0
@@ -29,10 +30,15 @@ def free_port() -> int:
         return port
 
 
-def command(folder: Path, output: Path, arguments: Sequence[str]) -> None:
-    """``dovetail ARGUMENTS`` in a folder, as a process of its own has it."""
+def command(folder: Path, output: Path, arguments: Sequence[str], own_secrets: bool = True) -> None:
+    """``dovetail ARGUMENTS`` in a folder, as a process of its own has it.
+
+    Without ``own_secrets`` its home draws what parties of one process draw.
+    """
     from dovetail.cli.main import main
 
+    if not own_secrets:
+        as_in_one_process()
     os.chdir(folder)
     with output.open("wb") as file:
         for standard in (1, 2):
@@ -91,17 +97,19 @@ class Federation:
     Attributes:
         port: where the driver listens.
         joining: more arguments of ``dovetail join``.
+        own_secrets: every home has its own secret, as users' have; else runs repeat bit for bit.
     """
 
     folder: Path
     port: int
     joining: tuple[str, ...] = ()
     started: list[Process] = field(default_factory=list)
+    own_secrets: bool = False
 
     def start(self, *arguments: object) -> Process:
         output = self.folder / f"output-{len(self.started)}"
         output.touch()
-        given = (self.folder, output, tuple(map(str, arguments)))
+        given = (self.folder, output, tuple(map(str, arguments)), self.own_secrets)
         process = context.Process(target=command, args=given)
         process.start()
         self.started.append(Process(process, output))

@@ -36,6 +36,7 @@ from dovetail.network.stream import Stream
 from dovetail.site.home import Home, Refusals, Runs
 from dovetail.site.join import describe
 from dovetail.site.partyfile import PolicySection, Site, open_site, party_file
+from dovetail.site.secret import home_secret, run_key
 from dovetail.site.teller import Teller
 
 BANK_IDS = np.array([f"P-{number:02d}" for number in range(40)])
@@ -60,12 +61,19 @@ learning_rate = 0.03
 
 @pytest.fixture
 def shop_file(tmp_path: Path) -> Callable[..., Path]:
-    """Writes the shop's table and party file, with these lines in its policy."""
+    """Writes the shop's table and party file, with these lines in its policy.
+
+    It agrees to classic vertical learning, too, and to questions about few rows: it has forty.
+    """
     x = np.random.default_rng(0).normal(size=(len(SHOP_IDS), 3))
     columns = {"person": SHOP_IDS.astype(object), **{f"x{i}": x[:, i] for i in range(3)}}
     dd.write_table(tmp_path / "shop.csv", columns)
 
     def write(policy: str = "") -> Path:
+        if "algorithms" not in policy:
+            policy += '\nalgorithms = ["align", "apfed", "tvfl"]'
+        if "min_rows" not in policy:
+            policy += "\nmin_rows = 1"
         (tmp_path / "shop.toml").write_text(SHOP.format(policy=policy))
         return tmp_path / "shop.toml"
 
@@ -158,7 +166,12 @@ def test_a_party_that_joins_trains_as_one_of_the_same_process(joined: Any, tmp_p
     own = load_rows(shop.home / "aligned" / "bank.safetensors", "shop", site.table.ids)
     assert (own.run, own.driver, own.partners) == ("a1", "bank", {})
     shared = dd.SharedRows("shop", site.table.encoded(site.fit_input()).joined(), own.rows_S)
-    passive = apfed.Passive(shared, apfed.PassiveConfig(learning_rate=0.03), Perceptron((8, 4)))
+    passive = apfed.Passive(
+        shared,
+        apfed.PassiveConfig(learning_rate=0.03),
+        Perceptron((8, 4)),
+        secret=lambda: run_key(home_secret(shop.home), "bank", 1),  # its first run with the bank
+    )
     together = dd.Alignment({**alignment.rows, "shop": own.rows_S})
     assert apart == train(InProcess({"shop": passive}, driver="bank"), together)
 
@@ -249,8 +262,12 @@ def test_a_party_that_was_restarted_goes_on_from_its_saved_state(joined: Any) ->
     gradient(party)
     assert isinstance(party.handle(Save("apfed", 1, 0)), Saved)
     expected = [gradient(party), gradient(party)]
-    restarted = joined().runs.open(run, "apfed", "bank")
+    again = joined()
+    restarted = again.runs.open(run, "apfed", "bank")
     assert [gradient(restarted), gradient(restarted)] == expected
+    with pytest.raises(ConfigError, match=r"refuses to go back .* in the middle of a run"):
+        restarted.handle(Restore("apfed", 1, exactly=True))
+    again.runs.restarted("bank")  # the driver fell, and resumes
     restored = restarted.handle(Restore("apfed", 1, exactly=True))
     assert isinstance(restored, Restored)
     assert gradient(restarted) == expected[0]

@@ -377,6 +377,7 @@ id = "row"
 {more}
 [policy]
 algorithms = ["align", "{method}"{also}]
+min_rows = 1
 {settings}
 """
 

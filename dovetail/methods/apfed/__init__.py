@@ -56,6 +56,7 @@ from torch import Tensor, nn
 
 from dovetail.data import Alignment, Classification, Minibatches, PartyData, SharedRows, Task
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.methods.limits import NO_LIMITS, Limits, limits_of
 from dovetail.methods.loop import rounds
 from dovetail.models import (
     Convolutional,
@@ -67,7 +68,9 @@ from dovetail.models import (
     OptimizerConfig,
     Perceptron,
     RandomStream,
+    Secret,
     generator,
+    key_of,
     network_input,
     output_shape,
 )
@@ -90,6 +93,8 @@ class Config(OptimizerConfig):
     steps_per_epoch: int | None = Field(default=None, ge=1)  # None: one pass over labelled rows
     projection: int | None = Field(default=None, ge=1)  # width before the contrast; None: none
     overlap: Literal["pairwise", "common"] = "pairwise"  # common: train on the set I only, Eq. (1)
+    # The largest row of a dL_p/dh, in multiples of dL_A/dh's median row at its largest so far.
+    clip: float | None = Field(default=1000.0, gt=0, allow_inf_nan=False)  # None: any
     timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
 
     def weight(self, party: str) -> float:
@@ -121,7 +126,8 @@ class PassiveConfig(OptimizerConfig):
 class Begin(Message):
     """Active -> passive: training starts; what codes will look like.
 
-    ``projected_width`` is 0 where codes are not projected. ``seed`` makes the run repeatable.
+    ``projected_width`` is 0 where codes are not projected. ``seed`` makes the run repeatable, where
+    the passive party's home mixes the same secret in.
     """
 
     code_shape: tuple[int, ...]
@@ -131,9 +137,15 @@ class Begin(Message):
 
 @dataclass(frozen=True, eq=False)
 class Ready(Message):
-    """Passive -> active: ready, and whether it wants codes projected (it contrasts) or whole."""
+    """Passive -> active: ready, and whether it wants codes projected (it contrasts) or whole.
+
+    Beside it what its policy answers: about so many different samples or more in one message, and
+    so often about one sample in the run (0: any number of times).
+    """
 
     projected: bool
+    min_rows: int = NO_LIMITS.min_rows
+    max_uses: int = NO_LIMITS.max_uses
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,14 +166,22 @@ class CodeGradient(Message):
 # --- What a passive party executes -------------------------------------------------------------
 
 
+#: A code of a smaller norm counts as one of this norm in Eq. (15). Of zeros (all ReLUs off) there
+#: is no cosine, and its gradient would be divided by 1e-12.
+MIN_NORM = 1e-3
+
+#: No code that a network gives has larger numbers, unless it, or whoever sends it, is out of hand.
+MAX_CODE = 1e6
+
+
 def contrastive_loss(code_BD: Tensor, own_BD: Tensor, temperature: float) -> Tensor:
     """Mean over the batch of Eq. (14), with the cosine similarity of Eq. (15).
 
     Row i is pulled to the passive party's code of the same sample and pushed from both parties'
     codes of every other sample. Cost: 2 B^2 D.
     """
-    code_BD = F.normalize(code_BD, dim=1)
-    own_BD = F.normalize(own_BD, dim=1)
+    code_BD = F.normalize(code_BD, dim=1, eps=MIN_NORM)
+    own_BD = F.normalize(own_BD, dim=1, eps=MIN_NORM)
     across_BB = code_BD @ own_BD.T / temperature
     within_BB = code_BD @ code_BD.T / temperature
     itself = torch.eye(len(code_BD), dtype=torch.bool, device=code_BD.device)
@@ -196,6 +216,7 @@ class Passive:
         network: its encoder (contrastive) or decoder (reconstruction): a spec, a module of your
             own, or a function from (code shape, shape of its rows) to a module.
         device: where it computes.
+        secret: of its home, mixed into all it draws; None in simulation.
     """
 
     accepts = (Begin, Codes)
@@ -207,12 +228,14 @@ class Passive:
         network: EncoderSpec | nn.Module | NetworkFactory,
         *,
         device: torch.device | None = None,
+        secret: Secret | None = None,
     ) -> None:
         self.name = shared.party
         self.shared = shared
         self.config = config
         self.device = device or torch.device("cpu")
         self._make = network
+        self._secret = secret
         self.network: nn.Module | None = None
 
     def handle(self, message: Message) -> Message:
@@ -237,7 +260,9 @@ class Passive:
             )
         projected = self.config.loss == "contrastive" and begin.projected_width > 0
         self._begun = begin
-        self._random = RandomStream(begin.seed, self.name, "passive", device=self.device)
+        self._random = RandomStream(
+            begin.seed, self.name, "passive", secret=key_of(self._secret), device=self.device
+        )
         with self._random:
             self.network = self._build(begin).to(self.device)
         self.network.train()
@@ -283,6 +308,8 @@ class Passive:
         check_shape(codes, "code_BD", (num_rows, self._width), torch.float32)
         x = network_input(self.shared[codes.samples_B], self.device)
         code_BD = codes.code_BD.detach().to(self.device).requires_grad_()  # line 3
+        if num_rows and MAX_CODE < codes.code_BD.abs().max() < math.inf:
+            raise TrainingError(f"it was sent codes above {MAX_CODE:g}")
         with self._random:
             loss = self.loss(code_BD, x)  # line 4, Eq. (7)
         if not loss.isfinite():
@@ -355,6 +382,7 @@ class Active:
         encoder: a spec, or a module of your own.
         head: a spec, or a module of your own, from flattened codes to outputs.
         device: where it computes.
+        secret: of its home, mixed into all it draws; None in simulation.
 
     Raises:
         ConfigError: no labelled row.
@@ -371,12 +399,14 @@ class Active:
         encoder: EncoderSpec | nn.Module,
         head: Head | nn.Module,
         device: torch.device | None = None,
+        secret: Secret | None = None,
     ) -> None:
         self.name = data.name
         self.task = task
         self.config = config
         self.seed = seed
         self.device = device or torch.device("cpu")
+        self._key = key_of(secret)
         self.x = data.joined()
         self.block = next(iter(data.blocks)) if len(data.blocks) == 1 else "joined"
         self.input_shape = tuple(self.x.shape[1:])
@@ -393,7 +423,7 @@ class Active:
         self.spec: EncoderHead | None = None
         if not isinstance(encoder, nn.Module) and not isinstance(head, nn.Module):
             self.spec = EncoderHead(encoder, head, self.input_shape, task.num_outputs)
-        with RandomStream(seed, self.name, "networks", device=self.device):
+        with self._stream("networks"):
             self.encoder = (
                 encoder if isinstance(encoder, nn.Module) else encoder.encoder(self.input_shape)
             ).to(self.device)
@@ -406,7 +436,7 @@ class Active:
             ).to(self.device)
         self.projection: nn.Linear | None = None
         if config.projection:
-            with RandomStream(seed, self.name, "projection"):
+            with RandomStream(seed, self.name, "projection", secret=self._key):
                 self.projection = nn.Linear(self.code_width, config.projection).to(self.device)
         self.networks = nn.ModuleDict({"encoder": self.encoder, "head": self.head})
         if self.projection is not None:
@@ -414,25 +444,42 @@ class Active:
         self.optimizer = config.build(self.networks.parameters())
         # Streams of their own, so that helpers change neither the labelled batches nor their
         # dropout: with every lambda 0, training is bit for bit that of the active party alone.
-        self.random = RandomStream(seed, self.name, "labelled", device=self.device)
-        self.random_shared = RandomStream(seed, self.name, "shared", device=self.device)
+        self.random = self._stream("labelled")
+        self.random_shared = self._stream("shared")
+        # The largest median row of dL_A/dh so far, or a tenth of a row's share of a mean.
+        self.usual = torch.tensor(0.1 / config.batch_size, device=self.device)
+        self.cut: dict[str, int] = {}  # party -> rows of its gradients that were, in this epoch
         self._draw_labelled(labelled)
 
-    def _draw_labelled(self, rows: Tensor) -> None:
-        """From here on, labelled batches are drawn from these rows."""
+    def _stream(self, purpose: str) -> RandomStream:
+        return RandomStream(self.seed, self.name, purpose, secret=self._key, device=self.device)
+
+    def _batches(self, rows: Tensor, purpose: str, *, least: int = 1) -> Minibatches:
+        # With the secret: who knew the order of batches would know where rows lie in the table.
+        rng = generator(self.seed, self.name, purpose, secret=self._key)
+        return Minibatches(rows, self.config.batch_size, rng, least=least)
+
+    def _draw_labelled(self, rows: Tensor, *, least: int = 1) -> None:
+        """From here on, labelled batches are drawn from these rows, no fewer than ``least``."""
         self._labelled_rows = rows
-        rng = generator(self.seed, self.name, "labelled batches")
-        self.labelled = Minibatches(rows, self.config.batch_size, rng)
+        self.labelled = self._batches(rows, "labelled batches", least=least)
         self.steps_per_epoch = self.config.steps_per_epoch or self.labelled.steps_per_pass
 
-    def share(self, wants_projected: Mapping[str, bool]) -> None:
-        """Fix which rows are shared with whom, and who wants projected codes.
+    def share(
+        self, wants_projected: Mapping[str, bool], limits: Mapping[str, Limits] | None = None
+    ) -> None:
+        """Fix which rows are shared with whom, who wants projected codes, and what each answers.
 
         Called once, when passive parties are ready.
+
+        Raises:
+            ConfigError: nothing is shared with a party, or too little for its limits.
         """
         self.wants_projected = dict(wants_projected)
+        self.limits = {party: (limits or {}).get(party, NO_LIMITS) for party in wants_projected}
         parties = tuple(wants_projected)
         self.sample_of_row: dict[str, Tensor] = {}  # (N,) each, -1 where not shared
+        self._more: dict[str, Minibatches] = {}  # of who could be asked about too few rows
         self.shared: Minibatches | None = None  # None: the labelled batch serves
         if not parties:
             return
@@ -464,10 +511,19 @@ class Active:
                     f'{self.name!r}; overlap = "pairwise" trains on its other rows too'
                 )
             self._draw_labelled(labelled)
+        least = max(each.min_rows for each in self.limits.values())
         if not torch.equal(shared, self._labelled_rows):
-            self.shared = Minibatches(
-                shared, self.config.batch_size, generator(self.seed, self.name, "shared batches")
-            )
+            self.shared = self._batches(shared, "shared batches", least=least)
+        elif least > 1:
+            self._draw_labelled(self._labelled_rows, least=least)
+        batches = self.shared or self.labelled
+        passes = self.config.epochs * self.steps_per_epoch / batches.steps_per_pass
+        for party, own in self.limits.items():
+            rows = (self.sample_of_row[party] >= 0).nonzero().flatten()
+            own.check_run(party, len(rows), batch_size=self.config.batch_size, passes=passes)
+            if own.min_rows > 1 and len(rows) < len(shared):
+                rng = generator(self.seed, self.name, "more rows", party, secret=self._key)
+                self._more[party] = Minibatches(rows, 1, rng)
 
     def codes_to_send(self, rows_B: Tensor, code_BD: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         """Party -> (samples, their codes with graph), of this step's shared batch.
@@ -490,7 +546,60 @@ class Active:
                 sent[party] = samples_B, code
             elif held.any():
                 sent[party] = samples_B[held], code[held.to(self.device)]
+                if len(sent[party][0]) < self.limits[party].min_rows:
+                    sent[party] = self._with_more(party, *sent[party], wants=wants)
         return sent
+
+    def _with_more(
+        self, party: str, samples_B: Tensor, code_BD: Tensor, *, wants: bool
+    ) -> tuple[Tensor, Tensor]:
+        """A question with as many more of the party's rows as its limits ask for."""
+        known = set(samples_B.tolist())
+        rows: list[Tensor] = []
+        while len(known) < self.limits[party].min_rows:
+            row = next(self._more[party])
+            sample = int(self.sample_of_row[party][row])
+            if sample not in known:
+                known.add(sample)
+                rows.append(row)
+        more = torch.cat(rows)
+        with self.random_shared:
+            code = self.encode(more)
+        if wants and self.projection is not None:
+            code = self.projection(code)
+        return torch.cat([samples_B, self.sample_of_row[party][more]]), torch.cat([code_BD, code])
+
+    def measure(self, gradient_BD: Tensor) -> None:
+        """Remember how large rows of dL_A/dh are: what others' are compared with."""
+        if self.config.clip is not None:
+            rows_B = torch.linalg.vector_norm(gradient_BD, math.inf, dim=1)
+            self.usual = torch.maximum(self.usual, rows_B.median())
+
+    def bounded(self, party: str, gradient_BD: Tensor) -> Tensor:
+        """A partner's gradient; rows out of bounds are cut off, and it is named.
+
+        Raises:
+            MessageError: it is not finite.
+        """
+        rows_B = torch.linalg.vector_norm(gradient_BD, math.inf, dim=1)
+        bound = math.inf if self.config.clip is None else self.config.clip * self.usual
+        if bool((rows_B <= bound).all()) and (self.config.clip or rows_B.isfinite().all()):
+            return gradient_BD
+        if not rows_B.isfinite().all():
+            raise MessageError(f"{CodeGradient.wire_name()}: the gradient is not finite")
+        beyond_B = rows_B > bound
+        if party not in self.cut:
+            _log.warning(
+                "party %r: %d rows of its gradient are up to %.3g, more than apfed.clip = %g times "
+                "the task's own; they are cut off, here and from now on",
+                party,
+                int(beyond_B.sum()),
+                rows_B.max(),
+                self.config.clip,
+            )
+        self.cut[party] = self.cut.get(party, 0) + int(beyond_B.sum())
+        # To nothing: at the bound, which is generous, they would still push codes far away.
+        return gradient_BD.masked_fill(beyond_B.unsqueeze(1), 0.0)
 
     def encode(self, rows_B: Tensor) -> Tensor:
         """(B, D) codes h^A of these rows, Eq. (5), with their graph."""
@@ -525,21 +634,28 @@ class Active:
             "optimizer": self.optimizer.state_dict(),
             "random": self.random.state(),
             "random_shared": self.random_shared.state(),
+            "usual": self.usual,
             "labelled": self.labelled.state(),
             "shared": None if self.shared is None else self.shared.state(),
             "wants_projected": self.wants_projected,
+            "limits": {party: [own.min_rows, own.max_uses] for party, own in self.limits.items()},
+            "more": {party: batches.state() for party, batches in self._more.items()},
         }
 
     def restore(self, state: State) -> None:
         """Go on from there, with the same passive parties."""
-        self.share(state["wants_projected"])
+        limits = {party: Limits(*own) for party, own in state["limits"].items()}
+        self.share(state["wants_projected"], limits)
         self.networks.load_state_dict(state["networks"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.random.restore(state["random"])
         self.random_shared.restore(state["random_shared"])
+        self.usual = state["usual"].to(self.device)
         self.labelled.restore(state["labelled"])
         if self.shared is not None:
             self.shared.restore(state["shared"])
+        for party, batches in self._more.items():
+            batches.restore(state["more"][party])
 
 
 # --- What the driver executes: Algorithm 1 -----------------------------------------------------
@@ -555,6 +671,7 @@ class Epoch:
         seconds: wall time of the epoch.
         num_steps: steps it had.
         missed: party -> steps it was left out of.
+        cut: party -> rows of its gradients that were cut off (``Config.clip``).
         reasons: party -> why, the first time in this epoch.
     """
 
@@ -564,6 +681,7 @@ class Epoch:
     num_steps: int
     missed: Mapping[str, int]
     reasons: Mapping[str, str]
+    cut: Mapping[str, int]
 
 
 def train(
@@ -623,7 +741,9 @@ def run_epoch(number: int, active: Active, network: Engine) -> Epoch:
             reasons.setdefault(party, f"epoch {number}, step {place}: {failure.cause}")
     num_steps = active.steps_per_epoch
     seconds = time.perf_counter() - started
-    return Epoch(number, total / num_steps, seconds, num_steps, missed, reasons)
+    cut = {party: count for party, count in active.cut.items() if count}
+    active.cut = dict.fromkeys(active.cut, 0)
+    return Epoch(number, total / num_steps, seconds, num_steps, missed, reasons, cut)
 
 
 def begin(active: Active, network: Engine) -> None:
@@ -634,13 +754,8 @@ def begin(active: Active, network: Engine) -> None:
     """
     for party in network.parties:
         active.config.weight(party)  # a missing trade-off is found before any work
-    active.share(_open(active, network, network.parties))
-
-
-def _open(active: Active, network: Engine, parties: tuple[str, ...]) -> dict[str, bool]:
-    """Have these parties begin; party -> whether it wants projected codes."""
-    ready = _ask_to_begin(active, network, parties).or_raise()
-    return {party: reply.projected for party, reply in ready.items()}
+    ready = _ask_to_begin(active, network, network.parties).or_raise()
+    active.share({party: reply.projected for party, reply in ready.items()}, limits_of(ready))
 
 
 def _ask_to_begin(active: Active, network: Engine, parties: tuple[str, ...]) -> Replies[Ready]:
@@ -664,13 +779,14 @@ def step(active: Active, network: Engine) -> tuple[float, dict[str, PartyError]]
     active.optimizer.zero_grad(set_to_none=True)
     loss.backward()  # line 7: dL_A/dh, and the head's gradient
     assert leaf_BD.grad is not None
+    active.measure(leaf_BD.grad)
 
     replies = pending.replies()  # line 8
     codes, gradients = [code_BD], [leaf_BD.grad]
     for party, reply in replies.items():
         code = sent[party][1]
         try:
-            gradient = _checked(reply, code)
+            gradient = active.bounded(party, _checked(reply, code))
         except MessageError as cause:
             replies.failures[party] = PartyError(party, str(cause))
             continue
@@ -688,7 +804,4 @@ def step(active: Active, network: Engine) -> tuple[float, dict[str, PartyError]]
 def _checked(reply: CodeGradient, code_BD: Tensor) -> Tensor:
     """The gradient, on the code's device, if it is one: a party that lies is left out."""
     check_shape(reply, "gradient_BD", tuple(code_BD.shape), code_BD.dtype)
-    # The sum is finite only if all are, and reads memory once.
-    if not reply.gradient_BD.sum().isfinite():
-        raise MessageError(f"{reply.wire_name()}: the gradient is not finite")
     return reply.gradient_BD.to(code_BD.device)

@@ -50,7 +50,7 @@ from dovetail.data import Alignment, SharedRows
 from dovetail.data.inputs import Input
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.methods.apfed.stacks import Config, PartnerConfig, Stack, adamw, features
-from dovetail.models import Bottom, RandomStream
+from dovetail.models import Bottom, RandomStream, Secret, key_of
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.joint import Bottoms, BottomsSpec
 from dovetail.models.learners.stacked import Top
@@ -139,6 +139,7 @@ class Partner:
         test: its test rows by shared sample; None if it has none.
         config: its own settings.
         input: how raw columns become its rows, to be kept with its networks.
+        secret: of its home, mixed into all it draws; None in simulation.
     """
 
     accepts = (Begin, Encode, Finish)
@@ -150,7 +151,9 @@ class Partner:
         config: PartnerConfig,
         *,
         input: Input | None = None,
+        secret: Secret | None = None,
     ) -> None:
+        self._secret = secret
         self.name = shared.party
         self.shared = shared
         self.test = test
@@ -195,13 +198,14 @@ class Partner:
         x_NF = features(self.shared.x)
         for name in message.stacks:
             _check_size(message, x_NF.shape[1], self.config.stack(name))
+        key = key_of(self._secret)
         self.stacks = {
             name: Stack(
                 x_NF,
                 self.config.stack(name),
                 message.members,
                 message.num_outputs,
-                RandomStream(message.seed, self.name, "partner", name),
+                RandomStream(message.seed, self.name, "partner", name, secret=key),
             )
             for name in message.stacks
         }
@@ -345,13 +349,15 @@ class Table:
 class _Taught:
     """The label owner's side of one stack."""
 
-    def __init__(self, stack: Stack, top: Top, stopping: EarlyStopping, seed: int) -> None:
+    def __init__(
+        self, stack: Stack, top: Top, stopping: EarlyStopping, dropping: RandomStream
+    ) -> None:
         self.stack = stack
         self.top = top
         self.top_optimizer = adamw(top, stack.config)
         self.top_kept = Kept(top)
         self.stopping = stopping
-        self.dropping = RandomStream(seed, "dropout")
+        self.dropping = dropping
         self.ended = False
 
     def keep(self) -> None:
@@ -408,6 +414,7 @@ class Active:
         test: test rows by shared sample; None if there are none.
         config: its settings.
         seed: of everything random here.
+        secret: of its home, mixed into its networks and dropout; None in simulation.
 
     Attributes:
         partners: who takes part; fewer where some failed.
@@ -425,7 +432,9 @@ class Active:
         config: Config,
         *,
         seed: int,
+        secret: Secret | None = None,
     ) -> None:
+        self._key = key_of(secret)
         self.name = name
         self.owner = owner
         self.train = train
@@ -489,18 +498,22 @@ class Active:
         patience = max(config.patience, 5 * self.batches.epoch)
         self.taught: dict[str, _Taught] = {}
         for place, name in enumerate(config.teachers):
-            stream = RandomStream(self.seed, self.name, "active", name)
+            stream = self._stream(self.name, "active", name)
             stack = Stack(owner.x_RF, config.stack(name), self.members, targets_NC.shape[1], stream)
             widths = [stack.code_width, *(self.code_widths[p][place] for p in self.partners)]
-            with RandomStream(self.seed, "top"):
+            with self._stream("top"):
                 top = Top(self.members, len(widths), widths, targets_NC.shape[1], config.dropout)
             with torch.no_grad():
                 start = prior(targets_NC, torch.ones(len(targets_NC)), regression=owner.regression)
                 torch.nn.init.zeros_(top.head.bias).add_(start)
-            self.taught[name] = _Taught(stack, top, EarlyStopping(patience), self.seed)
+            stopping = EarlyStopping(patience)
+            self.taught[name] = _Taught(stack, top, stopping, self._stream("dropout"))
         self.step_number = 0
         self.keep: tuple[str, ...] = ()
         self.due: dict[str, Tensor] = {}
+
+    def _stream(self, *purpose: str) -> RandomStream:
+        return RandomStream(self.seed, *purpose, secret=self._key)
 
     @property
     def live(self) -> tuple[str, ...]:

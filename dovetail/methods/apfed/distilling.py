@@ -20,7 +20,7 @@ from dovetail.errors import ConfigError
 from dovetail.methods.apfed import distil, teaching
 from dovetail.methods.apfed.stacks import Config, features
 from dovetail.methods.outcome import Observer, Outcome, score_party
-from dovetail.models import Model, derive_seed
+from dovetail.models import Model, Secret, derive_seed
 from dovetail.models.learners import (
     LEARNERS,
     NO_FOLD,
@@ -75,6 +75,7 @@ class Distilling:
         config: of the teacher.
         students: of the student and the gate.
         seed: of everything random here.
+        secret: of the home that drives; None in simulation.
     """
 
     train: PartyData
@@ -87,6 +88,7 @@ class Distilling:
     config: Config
     students: DistilConfig
     seed: int
+    secret: Secret | None = None
 
     @property
     def regression(self) -> bool:
@@ -202,6 +204,7 @@ def train_distilled(
         test_table,
         work.config,
         seed=work.seed,
+        secret=work.secret,
     )
     number = 0
     for each in teaching.train(active, engine, checkpoint):

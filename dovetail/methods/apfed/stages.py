@@ -24,8 +24,9 @@ from dovetail.methods.apfed import distil
 from dovetail.methods.apfed.distilling import ALONE, Distilling, train_alone, train_distilled
 from dovetail.methods.apfed.stacks import Config as DistilTeacher
 from dovetail.methods.apfed.stacks import PartnerConfig
+from dovetail.methods.limits import NO_LIMITS, Limited, Limits
 from dovetail.methods.outcome import Observer, Outcome, is_due, score_party, told
-from dovetail.models import EncoderSpec, Head
+from dovetail.models import EncoderSpec, Head, Secret
 from dovetail.models.learners.distil import DistilConfig
 from dovetail.network import Checkpoint, Engine, InProcess, Precision
 from dovetail.network.checkpoint import StatefulParty
@@ -66,11 +67,12 @@ SUBSTITUTES: Mapping[vertical.Substitute, str] = {
 
 @dataclass(frozen=True)
 class PassiveSetup:
-    """A simulated passive party: its config and its network."""
+    """A simulated passive party: its config and its network, and what its policy answers."""
 
     config: apfed.PassiveConfig
     network: EncoderSpec
     distil: PartnerConfig = field(default_factory=PartnerConfig)
+    limits: Limits = NO_LIMITS
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class ApfedSetup:
         device: where every party of this process computes.
         connect: stage -> what reaches the partners, who live elsewhere; None: they are made here,
             from ``data`` and ``passives``.
+        secret: of the home that drives; None in simulation.
         precision: how float32 tensors travel between parties made here.
         distil: of "apfed-d", and of what is learned alone beside it.
     """
@@ -121,6 +124,7 @@ class ApfedSetup:
     evaluate_every: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     connect: Callable[[str], Engine] | None = None
+    secret: Secret | None = None
     precision: Precision = "float32"
     distil: DistilSetup = field(default_factory=DistilSetup)
 
@@ -185,6 +189,7 @@ def _train_active(
         encoder=setup.encoder,
         head=setup.head,
         device=setup.device,
+        secret=setup.secret,
     )
 
     outcome = Outcome()
@@ -198,6 +203,8 @@ def _train_active(
             line |= told(scores)
         if epoch.missed:
             line |= {"missed": dict(epoch.missed), "reasons": dict(epoch.reasons)}
+        if epoch.cut:
+            line |= {"cut": dict(epoch.cut)}
         observe(stage, setup.config.epochs, line)
     # Kept with the state, for a stage that is resumed after its last epoch.
     outcome.scores |= checkpoint.extra.get("scores", {})
@@ -219,8 +226,22 @@ def _engine(
     """What reaches the partners of a stage: elsewhere, or made here."""
     if setup.connect is not None:
         return setup.connect(stage)
-    parties = checkpoint.hosting(make())
+    parties = checkpoint.hosting(_limited(setup, make()))
     return InProcess(parties, driver=setup.active, precision=setup.precision)
+
+
+def _limited(
+    setup: ApfedSetup, parties: Mapping[str, StatefulParty]
+) -> Mapping[str, StatefulParty]:
+    """These parties, where they have party files with what their policies answer."""
+    both = [each.rows[setup.active] for each in (setup.align(), setup.align_test()) if each]
+    num_samples = max(map(len, both))
+    return {
+        name: party
+        if (limits := setup.passives[name].limits) == NO_LIMITS
+        else Limited(party, limits, num_samples)
+        for name, party in parties.items()
+    }
 
 
 def _line(epoch: apfed.Epoch | vertical.Epoch) -> dict[str, Any]:
@@ -255,6 +276,7 @@ def _distilling(setup: ApfedSetup, seed: int, *, aligned: bool) -> Distilling:
         config=setup.distil.config,
         students=setup.distil.students,
         seed=seed,
+        secret=setup.secret,
     )
 
 
@@ -327,6 +349,7 @@ def _train_vertical(
         encoder=setup.encoder,
         head=setup.head,
         device=setup.device,
+        secret=setup.secret,
     )
 
     outcome = Outcome()
@@ -376,12 +399,12 @@ def _score_together(
     test: Federation,
     alignment: Alignment,
 ) -> dict[str, float] | None:
-    """Scores with every partner present, on the test samples that all have; None if there is none.
+    """Scores with every partner present, on the test samples that all have; None if too few.
 
     Where that is not every test row, "rows" says how many.
     """
     samples = alignment.shared(*alignment.rows)
-    if not len(samples):
+    if len(samples) < owner.min_rows:  # partners answer about no fewer
         return None
     # In the order of its own rows: samples are numbered at random in each alignment, sums are not.
     samples = samples[alignment.rows[setup.active][samples].argsort()]

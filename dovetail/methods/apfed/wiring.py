@@ -30,11 +30,12 @@ from dovetail.methods.base import (
     Run,
     Talk,
 )
+from dovetail.methods.limits import NO_LIMITS
 from dovetail.methods.outcome import JOINT
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import EncoderField, encoder_spec
 from dovetail.methods.validation import validate
-from dovetail.models import Head
+from dovetail.models import Head, Secret
 from dovetail.models.learners.distil import DistilConfig as Students
 from dovetail.network.checkpoint import StatefulParty
 
@@ -214,27 +215,37 @@ _OPTIMIZED = set(apfed.PassiveConfig.model_fields)
 
 
 def passive_of(
-    site: Site, shared: dd.SharedRows, device: torch.device | None = None
+    site: Site,
+    shared: dd.SharedRows,
+    device: torch.device | None = None,
+    secret: Secret | None = None,
 ) -> apfed.Passive:
     """A party's side of APFed: network, loss and rate are those of its file."""
     section = site.settings("apfed", PassiveFields)
     config = apfed.PassiveConfig(**section.model_dump(include=_OPTIMIZED))
-    return apfed.Passive(shared, config, encoder_spec(section.encoder), device=device)
+    network = encoder_spec(section.encoder)
+    return apfed.Passive(shared, config, network, device=device, secret=secret)
 
 
 def member_of(
-    site: Site, shared: dd.SharedRows, device: torch.device | None = None
+    site: Site,
+    shared: dd.SharedRows,
+    device: torch.device | None = None,
+    secret: Secret | None = None,
 ) -> vertical.Member:
     """Its side of classic vertical learning; test rows are asked for by the same numbers."""
     section = site.settings("apfed", PassiveFields)
     config = apfed.PassiveConfig(**section.model_dump(include=_OPTIMIZED))
-    return vertical.Member(shared, shared, config, encoder_spec(section.encoder), device=device)
+    network = encoder_spec(section.encoder)
+    return vertical.Member(shared, shared, config, network, device=device, secret=secret)
 
 
 def partner_of(site: Site, shared: dd.SharedRows, asked: Asked) -> StatefulParty:
     """Its side of APFed-D; its networks are kept as soon as the teacher is trained."""
     section = site.settings("apfed", PassiveFields)
-    partner = distil.Partner(shared, shared, section.distil, input=site.fit_input())
+    partner = distil.Partner(
+        shared, shared, section.distil, input=site.fit_input(), secret=asked.secret
+    )
     return Finishing(partner, distil.Finish, lambda: asked.keep(partner.bottom_model(), {}))
 
 
@@ -254,9 +265,20 @@ class Apfed(Method):
     partitions = ("strips", "columns")
     driven_by = "active"
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
-        "apfed": algorithm("apfed", apfed.Passive.accepts),
-        "vertical": algorithm("tvfl", vertical.Member.accepts, goes_on=False),
-        "distil": algorithm("apfed-d", distil.Partner.accepts, goes_on=False),
+        "apfed": algorithm("apfed", apfed.Passive.accepts, begins=(apfed.Begin,), samples=True),
+        "vertical": algorithm(
+            "tvfl",
+            vertical.Member.accepts,
+            goes_on=False,
+            begins=(vertical.Open,),
+            samples=True,
+        ),
+        "distil": algorithm(
+            "apfed-d",
+            distil.Partner.accepts,
+            goes_on=False,
+            begins=(distil.Begin,),
+        ),
         "recalling": algorithm("apfed-d", recalling.Recalling.accepts, goes_on=False),
     }
 
@@ -331,8 +353,12 @@ class Apfed(Method):
             return of_run
 
         makers = {
-            "apfed": maker(lambda shared, asked: passive_of(site, shared, asked.device)),
-            "vertical": maker(lambda shared, asked: member_of(site, shared, asked.device)),
+            "apfed": maker(
+                lambda shared, asked: passive_of(site, shared, asked.device, asked.secret)
+            ),
+            "vertical": maker(
+                lambda shared, asked: member_of(site, shared, asked.device, asked.secret)
+            ),
             "distil": maker(partial(partner_of, site)),
             "recalling": recalling.maker(site),
         }
@@ -382,6 +408,7 @@ class Apfed(Method):
                     ),
                     encoder_spec(fields.encoder),
                     fields.distil,
+                    loaded.sites[name].policy.section.limits if run.data is None else NO_LIMITS,
                 )
                 for name, fields in passives(run, loaded).items()
             },
@@ -392,6 +419,7 @@ class Apfed(Method):
             evaluate_every=run.evaluate_every,
             device=device,
             connect=loaded.connect,
+            secret=loaded.secret,
             precision=run.engine.precision,
             distil=_distil_setup(section.distil),
         )

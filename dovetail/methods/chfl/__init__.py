@@ -90,9 +90,11 @@ from dovetail.models import (
     Model,
     OptimizerConfig,
     RandomStream,
+    Secret,
     StackedColumns,
     StackedOptimizer,
     generator,
+    key_of,
     network_input,
 )
 from dovetail.network import (
@@ -456,6 +458,7 @@ class Member:
         device: where it computes.
         sums: what it shares in secret sums, and with whom.
         secret_only: refuse to train where its common column is not summed in secret.
+        secret: of its home, mixed into all it draws; None in simulation.
     """
 
     accepts = (Describe, Begin, Average, Train, GiveKey, GiveShare, Finish)
@@ -467,7 +470,9 @@ class Member:
         device: torch.device | None = None,
         sums: SecretSums | None = None,
         secret_only: bool = False,
+        secret: Secret | None = None,
     ) -> None:
+        self._secret = secret
         self.name = rows.name
         self.sums = sums or SecretSums(rows.name)
         self.secret_only = secret_only
@@ -571,9 +576,10 @@ class Member:
         self.prepared = prepared
         self.spec = spec
         # Streams of their own: neither the batches nor the common column depend on what is unique.
-        with RandomStream(begin.seed, self.name, "common column"):
+        key = key_of(self._secret)
+        with RandomStream(begin.seed, self.name, "common column", secret=key):
             common_column = self.spec.build_common()  # replaced by theta_c unless it trains alone
-        with RandomStream(begin.seed, self.name, "unique column"):
+        with RandomStream(begin.seed, self.name, "unique column", secret=key):
             unique_column = self.spec.build_unique()
         self.columns = self.spec.join_columns(common_column, unique_column).to(self.device)
         self.common_optimizer = config.build(self.columns.common.parameters())
@@ -581,7 +587,7 @@ class Member:
         if self.columns.unique is not None:
             self.unique_optimizer = config.build(self.columns.unique.trained())
         self.batches = Minibatches(
-            held, config.batch_size, generator(begin.seed, self.name, "batches")
+            held, config.batch_size, generator(begin.seed, self.name, "batches", secret=key)
         )
         self.x_common = prepared.x[:, list(common)].to(self.device)
         self.x_unique = prepared.x[:, list(unique)].to(self.device)

@@ -152,7 +152,7 @@ class Chfl(Method):
     partitions = ("common-unique",)
     driven_by = "coordinator"
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
-        "chfl": algorithm("chfl", chfl.Member.accepts, weights=True)
+        "chfl": algorithm("chfl", chfl.Member.accepts, weights=True, begins=(chfl.Begin,))
     }
 
     def check(self, run: Run, *, where: str) -> None:
@@ -206,7 +206,11 @@ class Chfl(Method):
             def make() -> StatefulParty:
                 sums = asked.sums(section.members)
                 own = chfl.Member(
-                    held.rows, device=asked.device, sums=sums, secret_only=section.secure
+                    held.rows,
+                    device=asked.device,
+                    sums=sums,
+                    secret_only=section.secure,
+                    secret=asked.secret,
                 )
                 keep = lambda: asked.keep(trained_model(own, held), scores_of(own, held))  # noqa: E731
                 return Finishing(own, chfl.Finish, keep)

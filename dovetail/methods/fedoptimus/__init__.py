@@ -72,7 +72,15 @@ from dovetail.errors import (
     TrainingError,
 )
 from dovetail.methods.loop import rounds
-from dovetail.models import Model, OptimizerConfig, RandomStream, generator
+from dovetail.models import (
+    Model,
+    OptimizerConfig,
+    RandomStream,
+    Secret,
+    derive_key,
+    generator,
+    key_of,
+)
 from dovetail.models.owners import (
     Bottom,
     BottomSpec,
@@ -121,10 +129,16 @@ class Config(OptimizerConfig):
 
 @dataclass(frozen=True, eq=False)
 class BeginLabels(Message):
-    """Coordinator -> label owner: training starts. ``settings`` is the ``Config`` as JSON."""
+    """Coordinator -> label owner: training starts. ``settings`` is the ``Config`` as JSON.
+
+    ``start`` is what all tops' first weights are drawn from, beside the seed: hexadecimal digits
+    that label owners are told and data owners are not, who could else read labels out of the first
+    gradients. "" in simulation.
+    """
 
     settings: str
     seed: int
+    start: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,6 +311,18 @@ MAX_PARAMETER_BYTES = 2**28
 MAX_WIDTH, MAX_LAYERS = 2**20, 100
 
 
+def _start(begin: BeginLabels) -> bytes | None:
+    """What is mixed into w_0 of the tops.
+
+    Raises:
+        MessageError: no hexadecimal digits.
+    """
+    try:
+        return bytes.fromhex(begin.start) or None
+    except ValueError:
+        raise MessageError(f"{begin.wire_name()}: its start is no hexadecimal number") from None
+
+
 def _config(begin: BeginLabels | BeginData) -> Config:
     """The settings, if they can be and are of a size."""
     try:
@@ -316,10 +342,18 @@ def _check_bytes(begin: Message, num_bytes: int) -> None:
         )
 
 
+#: No embedding, gradient of one or weight has larger numbers, unless its sender is out of hand.
+MAX_VALUE = 1e6
+
+
 def _check_finite(message: Message, name: str) -> None:
-    # The sum is finite only if all are, and reads memory once.
-    if not getattr(message, name).sum().isfinite():
-        raise MessageError(f"{message.wire_name()}: {name} is not finite")
+    values: Tensor = getattr(message, name)
+    if not values.numel():
+        return
+    largest = values.abs().max()
+    if not largest <= MAX_VALUE:
+        what = f"above {MAX_VALUE:g}" if largest.isfinite() else "not finite"
+        raise MessageError(f"{message.wire_name()}: {name} is {what}")
 
 
 # --- Steps on averages -------------------------------------------------------------------------
@@ -451,6 +485,7 @@ class DataOwner:
         test: the same of the test table.
         input: how raw rows become network inputs, to be kept with the network.
         device: where it computes.
+        secret: of its home, mixed into all it draws; None in simulation.
     """
 
     accepts = (BeginData, Step, Average, Embed, FinishData)
@@ -464,7 +499,9 @@ class DataOwner:
         test: Mapping[str, SharedRows] | None = None,
         input: Input | None = None,
         device: torch.device | None = None,
+        secret: Secret | None = None,
     ) -> None:
+        self._secret = secret
         self.name = name
         self.shared = dict(shared)
         self.spec = bottom
@@ -510,7 +547,7 @@ class DataOwner:
         with torch.device("meta"):  # takes no memory
             sizes = [p.nbytes for p in self.spec.build(self.shape, config.embedding).parameters()]
         _check_bytes(begin, sum(sizes) * num * (config.iterate_average + 1))
-        with RandomStream(begin.seed, self.name, "bottom"):
+        with RandomStream(begin.seed, self.name, "bottom", secret=key_of(self._secret)):
             network = self.spec.build(self.shape, config.embedding)
         self.config = config
         self._begun = begin
@@ -714,6 +751,7 @@ class LabelOwner:
         samples: (N,) int64, those to train on; None: all that are labelled.
         test_labels: (T,) labels of the test samples, in their shared order.
         device: where it computes.
+        secret: of its home, mixed into all it draws; None in simulation.
     """
 
     accepts = (BeginLabels, Draw, Learn, TakeTop, Measure, FinishLabels)
@@ -727,7 +765,9 @@ class LabelOwner:
         samples: Tensor | None = None,
         test_labels: Tensor | None = None,
         device: torch.device | None = None,
+        secret: Secret | None = None,
     ) -> None:
+        self._secret = secret
         self.name = name
         self.labels_S = labels_S
         self.task = task
@@ -767,12 +807,14 @@ class LabelOwner:
             num_bytes = sum(each.nbytes for each in spec.build().parameters())
         _check_bytes(begin, num_bytes * (config.iterate_average + 1))
         self.config, self.spec, self._begun = config, spec, begin
-        with RandomStream(begin.seed, "top"):  # w_0 is one model
+        with RandomStream(begin.seed, "top", secret=_start(begin)):  # w_0 is one model
             self.top = spec.build().to(self.device)
         self.optimizer = config.build(self.top.parameters())
         self.iterates = Iterates(config.iterate_average)
         self.batches = Minibatches(
-            self.samples, config.batch_size, generator(begin.seed, self.name, "batches")
+            self.samples,
+            config.batch_size,
+            generator(begin.seed, self.name, "batches", secret=key_of(self._secret)),
         )
         self._number = 1  # of the batch that comes next
         self._batch: Tensor | None = None
@@ -943,6 +985,7 @@ class Coordinator:
         config: the run's settings.
         data_owners, label_owners: names of the parties.
         seed: of everything random here and at the parties.
+        secret: of its home; what label owners begin with is derived from it. None in simulation.
 
     Attributes:
         participants: whose embeddings the tops know: the data owners that were chosen last, or all.
@@ -955,7 +998,10 @@ class Coordinator:
         data_owners: Sequence[str],
         label_owners: Sequence[str],
         seed: int,
+        secret: Secret | None = None,
     ) -> None:
+        key = key_of(secret)
+        self._top_start = "" if key is None else derive_key(key, str(seed), "top").hex()
         for names, kind in ((data_owners, "data"), (label_owners, "label")):
             if not names or len(set(names)) < len(names):
                 raise ConfigError(
@@ -1006,13 +1052,13 @@ class Coordinator:
 
     def begin_labels(self) -> BeginLabels:
         """What every label owner is told."""
-        return BeginLabels(self.config.model_dump_json(), self.seed)
+        return BeginLabels(self.config.model_dump_json(), self.seed, self._top_start)
 
     def start(self, num_outputs: int) -> None:
         """The global top before the first round, as every label owner draws it too."""
         self._num_outputs = num_outputs
         if self.config.average_tops:
-            with RandomStream(self.seed, "top"):
+            with RandomStream(self.seed, "top", secret=_start(self.begin_labels())):
                 top = TopSpec(self.config.embedding, self.config.top, num_outputs).build()
             self.top = ServerOptimizer(self.config, vector_of(top))
 

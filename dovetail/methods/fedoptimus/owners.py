@@ -430,6 +430,7 @@ def _trains(site: Site, live: _Live) -> Maker:
                 test=held.scored.get(TEST),
                 input=held.input,
                 device=asked.device,
+                secret=asked.secret,
             )
             live.trains(asked.run, own)
             return Finishing(own, fedoptimus.FinishData, lambda: asked.keep(own.bottom_model(), {}))
@@ -443,6 +444,7 @@ def _trains(site: Site, live: _Live) -> Maker:
                 samples=held.samples,
                 test_labels=held.scored.get(TEST),
                 device=asked.device,
+                secret=asked.secret,
             )
 
             def keep() -> None:

@@ -19,7 +19,7 @@ from dovetail.errors import ConfigError
 from dovetail.methods import fedoptimus
 from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.outcome import Observer, Outcome, Scores, is_due, score_party, told
-from dovetail.models import Model
+from dovetail.models import Model, Secret
 from dovetail.models.owners import Bottom, BottomSpec
 from dovetail.network import Checkpoint, Composite, Engine, InProcess, Precision
 from dovetail.network.checkpoint import StatefulParty
@@ -224,6 +224,7 @@ class FedOptimusSetup:
         precision: how float32 tensors travel between parties of this process.
         connect: stage -> what reaches parties that live elsewhere; None: all are here.
         elsewhere: names of the data owners and of the label owners that ``connect`` reaches.
+        secret: of the home that drives; None in simulation.
     """
 
     method: Stage
@@ -243,6 +244,7 @@ class FedOptimusSetup:
     precision: Precision = "float32"
     connect: Callable[[str], Engine] | None = None
     elsewhere: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    secret: Secret | None = None
 
     def __post_init__(self) -> None:
         for stage in ("classic", "pooled"):
@@ -366,7 +368,11 @@ class _Trial:
             parties = checkpoint.hosting(self._parties())
             self.network = InProcess(parties, driver=DRIVER, precision=setup.precision)
         self.coordinator = fedoptimus.Coordinator(
-            self.config, data_owners=names[0], label_owners=names[1], seed=seed
+            self.config,
+            data_owners=names[0],
+            label_owners=names[1],
+            seed=seed,
+            secret=setup.secret,
         )
         self.chooser: selection.Chooser | None = None
         if setup.selection is not None and stage == "fedoptimus":

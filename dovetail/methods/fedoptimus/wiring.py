@@ -88,7 +88,11 @@ class FedOptimus(Method):
     partitions = ("owners",)
     driven_by = "coordinator"
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
-        "fedoptimus": algorithm("fedoptimus", _both(fedoptimus)),
+        "fedoptimus": algorithm(
+            "fedoptimus",
+            _both(fedoptimus),
+            begins=(fedoptimus.BeginData, fedoptimus.BeginLabels),
+        ),
         "predicting": algorithm("fedoptimus", predicting.Recalling.accepts),
         "selection": algorithm("fedoptimus", _both(selection)),
     }
@@ -240,4 +244,5 @@ class FedOptimus(Method):
             precision=run.engine.precision,
             connect=loaded.connect,
             elsewhere=elsewhere,
+            secret=loaded.secret,
         )

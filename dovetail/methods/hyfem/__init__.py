@@ -85,7 +85,16 @@ from dovetail.data import (
 )
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
 from dovetail.methods.loop import rounds
-from dovetail.models import Model, OptimizerConfig, RandomStream, derive_seed, generator, matching
+from dovetail.models import (
+    Model,
+    OptimizerConfig,
+    RandomStream,
+    Secret,
+    derive_seed,
+    generator,
+    key_of,
+    matching,
+)
 from dovetail.models.blocks import (
     BlocksNetwork,
     BlocksSpec,
@@ -281,6 +290,7 @@ class Member:
         task: what the labels say; the same at all parties, also of classes it has no sample of.
         widths: hidden widths of its classifier; parties may differ in widths, not in depth.
         device: where it computes.
+        secret: of its home, mixed into all it draws; None in simulation.
 
     Raises:
         ConfigError: no labelled row, or no block.
@@ -296,7 +306,9 @@ class Member:
         raw: Mapping[str, Columns] | None = None,
         widths: Sequence[int] = (64,),
         device: torch.device | None = None,
+        secret: Secret | None = None,
     ) -> None:
+        self._secret = secret
         self.name = data.name
         self.task = task
         self.widths = tuple(widths)
@@ -395,13 +407,16 @@ class Member:
                 f"{MAX_PARAMETER_BYTES} bytes of parameters here"
             )
         self._begun = begin
-        with RandomStream(begin.seed, self.name, "hyfem"):
+        key = key_of(self._secret)
+        with RandomStream(begin.seed, self.name, "hyfem", secret=key):
             self.network = self.spec.build()
         self.network.to(self.device).train()
         self.network.classifier.requires_grad_(self.config.classifier != "frozen")
         self._started = False  # its weights are not the server's yet
         self.batches = Minibatches(
-            self._rows, self.config.batch_size, generator(begin.seed, self.name, "hyfem batches")
+            self._rows,
+            self.config.batch_size,
+            generator(begin.seed, self.name, "hyfem batches", secret=key),
         )
         return Ready()
 

@@ -13,7 +13,7 @@ from dovetail.data import Blocks, Input, PartyData, Table, TableEncoder, Task
 from dovetail.errors import ConfigError
 from dovetail.methods import hyfem
 from dovetail.methods.outcome import Observer, Outcome, Scores, is_due, score_party, told
-from dovetail.models import Model
+from dovetail.models import Model, Secret
 from dovetail.models.blocks import Extractor
 from dovetail.network import Checkpoint, Engine, InProcess, Message, Pending, Precision, State
 
@@ -65,9 +65,13 @@ class Holding:
         raw = {name: own for name, own in self.raw.items() if name in wanted}
         return replace(self, train=replace(self.train, blocks=encoded), raw=raw)
 
-    def member(self, task: Task, device: torch.device) -> hyfem.Member:
+    def member(
+        self, task: Task, device: torch.device, secret: Secret | None = None
+    ) -> hyfem.Member:
         """Its side of a stage."""
-        return hyfem.Member(self.train, task, raw=self.raw, widths=self.widths, device=device)
+        return hyfem.Member(
+            self.train, task, raw=self.raw, widths=self.widths, device=device, secret=secret
+        )
 
 
 def holdings(data: Blocks, widths: Mapping[str, tuple[int, ...]]) -> dict[str, Holding]:

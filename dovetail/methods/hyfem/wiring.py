@@ -259,7 +259,7 @@ class Hyfem(Method):
     partitions = ("blocks",)
     driven_by = "coordinator"
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
-        "hyfem": algorithm("hyfem", hyfem.Member.accepts, weights=True)
+        "hyfem": algorithm("hyfem", hyfem.Member.accepts, weights=True, begins=(hyfem.Begin,))
     }
 
     def check(self, run: Run, *, where: str) -> None:
@@ -345,7 +345,7 @@ class Hyfem(Method):
 
         def of_run(asked: Asked) -> Callable[[], StatefulParty]:
             def make() -> StatefulParty:
-                own = held.member(task, asked.device)
+                own = held.member(task, asked.device, asked.secret)
                 keep = lambda: asked.keep(model_of(own, held), scores_of_member(own, held))  # noqa: E731
                 return Finishing(own, hyfem.Finish, keep)
 

@@ -1,0 +1,287 @@
+"""What a driver may ask of a party over time, counted in the party's home and not forgotten.
+
+    shop.site/runs.jsonl            a line for each time that a run began here
+    shop.site/checkpoints/DRIVER/RUN/ALGORITHM.uses
+                                    how often each sample was asked about in that run
+
+A run begins ``policy.max_begins`` times. A driver that fell before anything was saved may begin it
+anew: its new process says ``Restore`` first, is told that there is nothing, and that counts as one
+more run of the day. ``Restore`` in the middle of a run is refused: it would let a driver ask
+another question of a network that it has asked already.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from dovetail.errors import CheckpointError, ConfigError
+from dovetail.methods.limits import LimitError, Limits, Uses
+from dovetail.methods.party import Algorithm, PolicySection
+from dovetail.network import Message
+from dovetail.network.checkpoint import Restore, Restored, Save, load_state, save_state
+from dovetail.network.patience import patiently, write_text
+
+#: Seconds of the day that runs are counted over.
+DAY_S = 24 * 3600.0
+
+#: Lines that are kept of runs that began; more are cut to half.
+_MOST_LINES = 20_000
+
+#: Runs whose uses are kept in memory; the longest idle one's are written to its folder.
+_MOST_RUNS = 64
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class _Run:
+    """One run of one algorithm, as far as it was asked."""
+
+    uses: Uses | None = None
+    path: Path | None = None
+    begins: int = 0  # since it was last forgotten
+    number: int = 0  # which run of its driver's, from 1; 0: it has not begun
+    heard: bool = False  # of the driver's process as it is now
+    forgotten: bool = False  # ``Restore`` has found nothing
+
+
+@dataclass
+class _Begins:
+    """What is known of a driver from ``runs.jsonl``."""
+
+    number: int = 0  # of its last run
+    times: list[float] = field(default_factory=list)
+    of: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+class RunLimits:
+    """Counts what drivers ask of one party.
+
+    Args:
+        home: the party's folder.
+        policy: what it agrees to.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self, home: Path, policy: PolicySection, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._path = home / "runs.jsonl"
+        self._policy = policy
+        self._clock = clock
+        self._drivers: dict[str, _Begins] = {}
+        self._runs: OrderedDict[tuple[str, str, str], _Run] = OrderedDict()
+        self._read()
+
+    def _read(self) -> None:
+        if not self._path.exists():
+            return
+        try:
+            lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"{self._path} cannot be read ({error}), so nobody knows how often runs began "
+                "here; put it back, or delete it"
+            ) from None
+        if len(lines) > _MOST_LINES:
+            lines = lines[-_MOST_LINES // 2 :]
+            write_text(self._path, "".join(lines))
+        for line in lines:
+            try:
+                told = json.loads(line)
+                driver, number, began = told["driver"], int(told["number"]), float(told["time"])
+                run = str(told["run"]), str(told["algorithm"])
+            except (ValueError, KeyError, TypeError):  # cut off as the machine went down
+                continue
+            known = self._drivers.setdefault(driver, _Begins())
+            known.number = max(known.number, number)
+            known.times.append(began)
+            known.of[run] = 0 if told.get("anew") else known.of[run]
+            known.of[run] += 1
+
+    def restarted(self, driver: str) -> None:
+        """The driver is another process than before, and may take up its runs."""
+        for (name, _, _), run in self._runs.items():
+            if name == driver:
+                run.heard = False
+
+    def of(
+        self,
+        driver: str,
+        run: str,
+        name: str,
+        algorithm: Algorithm,
+        *,
+        folder: Path,
+        num_samples: Callable[[], int],
+    ) -> Guard:
+        """What checks the messages of one run.
+
+        Args:
+            driver: who asks.
+            run: its id.
+            name: the part of its messages' wire names before the dot.
+            algorithm: what they belong to.
+            folder: where the run's states are kept.
+            num_samples: how many the party shares with the driver.
+        """
+        key = (driver, run, name)
+        kept = self._runs.get(key)
+        if kept is None:
+            begun = self._drivers.setdefault(driver, _Begins())
+            kept = _Run(begins=begun.of[run, name], number=begun.number)
+            if algorithm.samples:
+                kept.path = folder / f"{name}.uses"
+                limits = Limits(self._policy.min_rows, self._policy.max_uses)
+                kept.uses = Uses(limits, _used(kept.path, num_samples()))
+        self._runs[key] = kept
+        self._runs.move_to_end(key)
+        while len(self._runs) > _MOST_RUNS:
+            _, oldest = self._runs.popitem(last=False)
+            _write(oldest)
+        return Guard(self, driver, run, name, algorithm, kept)
+
+    def admit_begin(self, driver: str, run: str, kept: _Run) -> None:
+        """Refuse to begin.
+
+        Raises:
+            LimitError: naming the policy's key.
+        """
+        policy = self._policy
+        if kept.begins >= policy.max_begins and not kept.forgotten:
+            raise LimitError(
+                f"refuses to begin the run {run!r} again: it has begun {kept.begins} times, and "
+                f"its policy.max_begins is {policy.max_begins}; a driver that fell goes on with "
+                "--resume"
+            )
+        times = self._drivers[driver].times
+        now = self._clock()
+        today = sum(abs(now - each) < DAY_S for each in times[-policy.max_runs_per_day :])
+        if today >= policy.max_runs_per_day:
+            raise LimitError(
+                f"refuses a new run: {driver!r} has begun {today} in 24 hours, and its "
+                f"policy.max_runs_per_day is {policy.max_runs_per_day}; wait, or ask its owner to "
+                "raise it"
+            )
+
+    def begun(self, driver: str, run: str, name: str, kept: _Run) -> None:
+        """Write down that a run has begun.
+
+        Raises:
+            LimitError: it cannot be, so the answer is not given.
+        """
+        known = self._drivers[driver]
+        now = self._clock()
+        line = {
+            "time": now,
+            "driver": driver,
+            "run": run,
+            "algorithm": name,
+            "number": known.number + 1,
+            **({"anew": True} if kept.forgotten else {}),
+        }
+
+        def write() -> None:
+            handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(handle, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+        try:
+            patiently(write)
+        except OSError as error:
+            _log.error("%s: %s", self._path, error)
+            raise LimitError(
+                "cannot write down that a run begins; its log has the details"
+            ) from None
+        known.number += 1
+        known.times.append(now)
+        kept.begins = 1 if kept.forgotten else kept.begins + 1
+        known.of[run, name] = kept.begins
+        kept.number = known.number
+        if kept.forgotten and kept.uses is not None:
+            kept.uses.used_S.zero_()
+        kept.forgotten = False
+
+    def number(self, driver: str) -> int:
+        """Which run of this driver's the next that begins will be, from 1."""
+        return self._drivers.setdefault(driver, _Begins()).number + 1
+
+
+class Guard:
+    """Checks and counts the messages of one run; see ``RunLimits.of``."""
+
+    def __init__(
+        self,
+        limits: RunLimits,
+        driver: str,
+        run: str,
+        name: str,
+        algorithm: Algorithm,
+        kept: _Run,
+    ) -> None:
+        self._limits = limits
+        self._driver = driver
+        self._run = run
+        self._name = name
+        self._algorithm = algorithm
+        self._kept = kept
+
+    def answer(self, message: Message, handle: Callable[[Message], Message]) -> Message:
+        """The answer, if the limits allow it.
+
+        Raises:
+            LimitError: they do not.
+        """
+        kept = self._kept
+        samples_B = message.tensors().get("samples_B") if kept.uses is not None else None
+        begins = message.wire_name() in self._algorithm.begins
+        if isinstance(message, Restore) and kept.heard:
+            raise LimitError(
+                "refuses to go back to an earlier state in the middle of a run; a driver that fell "
+                "does so when it resumes, first of all"
+            )
+        if begins:
+            self._limits.admit_begin(self._driver, self._run, kept)
+        if samples_B is not None and kept.uses is not None:
+            kept.uses.check(samples_B)
+        answer = handle(message)
+        kept.heard = True
+        if begins:
+            self._limits.begun(self._driver, self._run, self._name, kept)
+        if samples_B is not None and kept.uses is not None:
+            kept.uses.count(samples_B)
+        if isinstance(answer, Restored) and answer.done == 0:
+            kept.forgotten = True
+        if isinstance(message, Save):
+            _write(kept)
+        return answer if kept.uses is None else kept.uses.limits.told(answer)
+
+
+def _used(path: Path, num_samples: int) -> torch.Tensor:
+    """How often each sample was asked about, as far as it was written down."""
+    if path.exists():
+        try:
+            used = load_state(path)[0]["used"]
+            if isinstance(used, torch.Tensor) and used.shape == (num_samples,):
+                return used
+        except (CheckpointError, KeyError) as error:
+            _log.warning("%s", error)
+    return torch.zeros(num_samples, dtype=torch.int32)
+
+
+def _write(run: _Run) -> None:
+    if run.uses is None or run.path is None or not run.path.parent.is_dir():
+        return
+    try:
+        save_state(run.path, {"used": run.uses.used_S}, {})
+    except CheckpointError as error:
+        _log.warning("%s", error)

@@ -1,0 +1,52 @@
+"""A home's secret: 128 bits that no one else has, mixed into every random number of its runs.
+
+    shop.site/secret    32 hexadecimal digits, drawn from the system when the home is first used
+
+The seed of a run travels; with the secret nobody who knows it, the code and all settings can
+compute what this home draws. Each time that a run begins here it has a key of its own, derived from
+the secret: a driver that begins twice does not meet the same network again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from pathlib import Path
+
+from dovetail.errors import ConfigError
+from dovetail.models import derive_key
+
+#: Bytes of a secret.
+SECRET_BYTES = 16
+
+
+def home_secret(home: Path) -> bytes:
+    """The secret of this home; drawn when it is first asked for.
+
+    Raises:
+        ConfigError: the file is not what was written, or cannot be.
+    """
+    path = home / "secret"
+    try:
+        if not path.exists():
+            fresh = home / ".secret.new"
+            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                file.write(secrets.token_hex(SECRET_BYTES) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(path)
+        text = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: the secret of this home cannot be kept ({error})") from None
+    if not re.fullmatch(f"[0-9a-f]{{{2 * SECRET_BYTES}}}", text):
+        raise ConfigError(
+            f"{path} is not the secret of this home, which has {2 * SECRET_BYTES} hexadecimal "
+            "digits; put it back, or delete it: runs that are saved go on without it"
+        )
+    return bytes.fromhex(text)
+
+
+def run_key(secret: bytes, driver: str, number: int) -> bytes:
+    """What is mixed in when this driver's so many-th run begins here."""
+    return derive_key(secret, "run", driver, str(number))

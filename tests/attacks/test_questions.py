@@ -1,0 +1,278 @@
+"""A driver asks more than training needs: about one person, again and again, of new networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dovetail.alignment import psi
+from dovetail.data import Alignment, Classification, PartyData, SharedRows
+from dovetail.errors import ConfigError
+from dovetail.methods import apfed, vertical
+from dovetail.methods.apfed import distil
+from dovetail.methods.limits import LimitError
+from dovetail.methods.party import PolicySection
+from dovetail.models import Head, Perceptron, randomness
+from dovetail.network import InProcess
+from dovetail.network.checkpoint import Restore, Save
+
+IDS = [f"P-{number:03d}" for number in range(300)]
+RUN = "a1/apfed/seed-0"
+BEGIN = apfed.Begin((4,), 0, 0)
+
+
+def codes(samples: Tensor) -> apfed.Codes:
+    return apfed.Codes(samples, torch.ones(len(samples), 4))
+
+
+SHOP = '[apfed]\nencoder = [8, 4]\nloss = "reconstruction"'
+
+
+@pytest.fixture
+def at_home(shop_at_home: Callable[..., Any]) -> Callable[..., Any]:
+    """A shop in this process, with this policy, that the bank has aligned its 300 rows with."""
+
+    def make(policy: str = "", *, align: bool = True) -> Any:
+        home = shop_at_home(IDS, f"{policy}\n{SHOP}")
+        if align:
+            psi.align(home.engine("a1"), IDS)
+        return home
+
+    return make
+
+
+def test_a_question_about_one_row_is_refused_and_written_down(at_home: Any) -> None:
+    home = at_home()
+    party = home.runs.open(RUN, "apfed", "bank")
+    party.handle(BEGIN)
+    party.handle(codes(torch.arange(16)))
+    for samples, words in (
+        (torch.tensor([5]), r"about 1 samples: its policy\.min_rows is 16"),
+        (torch.arange(15), r"about 15 samples: its policy\.min_rows is 16"),
+        (torch.zeros(5000, dtype=torch.int64), "5000 samples of which 1 are different"),
+        (torch.tensor([*range(20), 3]), "21 samples of which 20 are different"),
+    ):
+        with pytest.raises(LimitError, match=words):
+            party.handle(codes(samples))
+    written = (home.path / "refusals.jsonl").read_text()
+    assert "policy.min_rows is 16" in written
+    assert "apfed.Codes" in written
+    party.handle(codes(torch.arange(16, 80)))  # and the run goes on
+
+
+def test_twenty_begins_get_one_network_and_a_restart_of_the_shop_changes_nothing(
+    at_home: Any,
+) -> None:
+    home = at_home()
+    home.runs.open(RUN, "apfed", "bank").handle(BEGIN)
+    for number in range(19):
+        if number == 10:
+            home = at_home(align=False)  # the same home, another process
+        with pytest.raises(LimitError, match=r"policy\.max_begins is 1; a driver that fell goes o"):
+            home.runs.open(RUN, "apfed", "bank").handle(BEGIN)
+
+
+def test_six_opens_of_classic_vertical_learning_get_one_network(at_home: Any) -> None:
+    home = at_home('algorithms = ["align", "tvfl"]')
+    party = home.runs.open("a1/tvfl/seed-0", "vertical", "bank")
+    party.handle(vertical.Open(0))
+    for _ in range(5):
+        with pytest.raises(LimitError, match=r"policy\.max_begins is 1"):
+            party.handle(vertical.Open(0))
+
+
+def first_gradient(home: Any, run: str) -> Tensor:
+    party = home.runs.open(run, "apfed", "bank")
+    party.handle(BEGIN)
+    gradient: Tensor = party.handle(codes(torch.arange(64))).gradient_BD
+    return gradient
+
+
+def test_no_two_runs_begin_with_the_same_network_and_their_number_a_day_has_an_end(
+    at_home: Any,
+) -> None:
+    """One network that is met in each of many runs could be asked 64 rows' questions in each."""
+    home = at_home("max_runs_per_day = 5")
+    runs = [f"a1/apfed/seed-{number}" for number in range(5)]
+    gradients = [first_gradient(home, run) for run in runs[:3]]
+    home = at_home("max_runs_per_day = 5", align=False)
+    gradients += [first_gradient(home, run) for run in runs[3:]]
+    for one in range(5):
+        assert not any(torch.allclose(gradients[one], other) for other in gradients[one + 1 :])
+    for _ in range(2):
+        with pytest.raises(LimitError, match=r"begun 5 in 24 hours.*max_runs_per_day is 5"):
+            first_gradient(home, "a1/apfed/more")
+        home = at_home("max_runs_per_day = 5", align=False)
+
+
+def test_going_back_to_an_earlier_state_is_for_a_driver_that_fell(at_home: Any) -> None:
+    home = at_home("max_runs_per_day = 3")
+    party = home.runs.open(RUN, "apfed", "bank")
+    party.handle(BEGIN)
+    party.handle(Save("apfed", 1, 0))
+    party.handle(codes(torch.arange(64)))
+    for message in (Restore("apfed", 1, True), Restore("apfed", 0, True)):
+        with pytest.raises(LimitError, match="refuses to go back to an earlier state in the mid"):
+            party.handle(message)
+
+    home.runs.restarted("bank")  # another process of the driver: it resumes
+    assert party.handle(Restore("apfed", 1, True)).done == 1
+    with pytest.raises(LimitError, match="refuses to go back"):
+        party.handle(Restore("apfed", 1, True))
+
+    # One that lost everything begins anew: a run more of its day, and another network.
+    for _ in range(2):
+        home.runs.restarted("bank")
+        party.handle(Restore("apfed", 0, True))
+        party.handle(BEGIN)
+    home.runs.restarted("bank")
+    party.handle(Restore("apfed", 0, True))
+    with pytest.raises(LimitError, match="max_runs_per_day is 3"):
+        party.handle(BEGIN)
+
+
+def test_a_sample_is_answered_for_max_uses_times_a_run_whoever_is_restarted(at_home: Any) -> None:
+    home = at_home("max_uses = 6")
+    party = home.runs.open(RUN, "apfed", "bank")
+    party.handle(BEGIN)
+    for number in range(4):
+        party.handle(codes(torch.arange(64)))
+        if number == 1:
+            party.handle(Save("apfed", 1, 0))
+    home.runs.restarted("bank")
+    party.handle(Restore("apfed", 1, True))  # the state goes back, the count does not
+    for _ in range(2):
+        party.handle(codes(torch.arange(64)))
+    with pytest.raises(LimitError, match=r"answered 6 times in this run: its policy\.max_uses"):
+        party.handle(codes(torch.arange(60, 130)))
+    party.handle(codes(torch.arange(64, 128)))
+    party.handle(Save("apfed", 2, 1))
+    party = at_home("max_uses = 6", align=False).runs.open(RUN, "apfed", "bank")
+    with pytest.raises(LimitError, match=r"policy\.max_uses"):
+        party.handle(codes(torch.arange(64)))
+
+
+def test_what_a_home_agrees_to_unless_it_says_more() -> None:
+    policy = PolicySection()
+    assert policy.algorithms == ("align", "apfed")
+    assert (policy.min_rows, policy.max_begins, policy.max_runs_per_day) == (16, 1, 200)
+    assert policy.max_uses == 1000  # the paper's 300 epochs three times over
+
+
+# --- A driver that keeps the limits ---------------------------------------------------------------
+
+
+def bank(num_rows: int, **settings: Any) -> apfed.Active:
+    x = torch.randn(num_rows, 3, generator=torch.Generator().manual_seed(1))
+    everybody = torch.arange(300)
+    own = torch.where(everybody < num_rows, everybody, -1)
+    return apfed.Active(
+        PartyData("bank", everybody[:num_rows].numpy(), {"own": x}, (x[:, 0] > 0).long()),
+        Alignment({"bank": own, "shop": everybody}),
+        Classification(("no", "yes")),
+        apfed.Config(**{"epochs": 3, "batch_size": 64, **settings}),
+        seed=0,
+        encoder=Perceptron((8, 4)),
+        head=Head((4,)),
+    )
+
+
+class Listens:
+    """What a party is asked, on the way to it."""
+
+    def __init__(self, party: Any) -> None:
+        self.party = party
+        self.accepts = party.accepts
+        self.sizes: list[int] = []
+
+    def handle(self, message: Any) -> Any:
+        if isinstance(message, apfed.Codes):
+            self.sizes.append(len(message.samples_B))
+        return self.party.handle(message)
+
+
+def asked(home: Any, active: apfed.Active, run: str = RUN) -> list[int]:
+    """How many rows each question of a whole run is about; none may be refused."""
+    shop = Listens(home.runs.open(run, "apfed", "bank"))
+    for epoch in apfed.train(active, InProcess({"shop": shop}, driver="bank")):
+        assert not epoch.missed, epoch.reasons
+    return shop.sizes
+
+
+def test_a_last_batch_that_is_too_small_joins_the_one_before(at_home: Any) -> None:
+    home = at_home()
+    assert asked(home, bank(130)) == 3 * [64, 66]
+    assert asked(home, bank(144), "a1/apfed/2") == 3 * [64, 64, 16]  # enough: as ever
+
+
+def test_who_shares_few_rows_of_a_batch_is_asked_about_more_of_its_own(at_home: Any) -> None:
+    """A fifth of the bank's rows are the shop's, so that a batch of 64 has 13 of them."""
+    home = at_home()
+    active = bank(300)
+    assert active.alignment is not None
+    shop = torch.where(torch.arange(300) % 5 == 0, torch.arange(300), -1)
+    active.alignment = Alignment({"bank": torch.arange(300), "shop": shop, "lab": shop * 0})
+
+    class Shop(Listens):
+        def handle(self, message: Any) -> Any:
+            if isinstance(message, apfed.Codes):
+                assert set(message.samples_B.tolist()) <= set(range(0, 300, 5))
+            return super().handle(message)
+
+    party = Shop(home.runs.open(RUN, "apfed", "bank"))
+    lab = apfed.Passive(
+        _rows("lab"), apfed.PassiveConfig(loss="reconstruction"), Perceptron((8, 4))
+    )
+    for epoch in apfed.train(active, InProcess({"shop": party, "lab": lab}, driver="bank")):
+        assert not epoch.missed, epoch.reasons
+    sizes = party.sizes
+    assert min(sizes) == 16
+    assert max(sizes) < 40
+
+
+def _rows(name: str) -> SharedRows:
+    return SharedRows(name, torch.zeros(300, 2), torch.arange(300))
+
+
+def test_a_run_that_cannot_keep_a_limit_says_so_before_it_begins(at_home: Any) -> None:
+    home = at_home("max_uses = 2")
+    with pytest.raises(ConfigError, match=r"'shop' 3 times about each sample, and it answers 2"):
+        asked(home, bank(300))
+    with pytest.raises(ConfigError, match=r"asked about 8 samples at a time .*policy\.min_rows"):
+        asked(home, bank(300, epochs=1, batch_size=8), "a1/apfed/2")
+    with pytest.raises(ConfigError, match=r"'shop' shares 10 samples .* answers about 16 or more"):
+        asked(home, bank(10, epochs=1), "a1/apfed/3")
+
+
+def test_the_limits_are_told_when_a_run_begins() -> None:
+    for reply in (apfed.Ready, vertical.Opened):
+        assert {"min_rows", "max_uses"} <= {each.name for each in fields(reply)}
+
+
+@pytest.mark.parametrize("algorithm", ["apfed", "vertical", "distil"])
+def test_a_home_s_network_is_not_the_one_that_the_seed_alone_gives(
+    at_home: Any, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a method forgets to hand on, this finds: a party at home draws with its secret."""
+    begins = {
+        "apfed": BEGIN,
+        "vertical": vertical.Open(0),
+        "distil": distil.Begin(("network",), 1, 2, 0),
+    }
+    home = at_home('algorithms = ["align", "apfed", "tvfl", "apfed-d"]')
+    drawn: list[bytes | None] = []
+    given = randomness.generator
+
+    def seen(seed: int, *purpose: str, secret: bytes | None = None) -> torch.Generator:
+        drawn.append(secret)
+        return given(seed, *purpose, secret=secret)
+
+    monkeypatch.setattr(randomness, "generator", seen)
+    home.runs.open(f"a1/{algorithm}/seed-0", algorithm, "bank").handle(begins[algorithm])
+    assert drawn
+    assert all(each is not None and len(each) == 16 for each in drawn)
