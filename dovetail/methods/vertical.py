@@ -462,6 +462,8 @@ def step(owner: Owner, network: Engine) -> float:
     replies = pending.replies().or_raise()
     codes = {party: _code(owner, party, replies[party], len(rows_B)) for party in replies}
     loss = owner.loss([own_BD, *codes.values()], rows_B)
+    if not loss.isfinite():
+        return loss.item()  # nobody is sent what came of it
     owner.optimizer.zero_grad(set_to_none=True)
     loss.backward()
     gradients: dict[str, Message] = {}
