@@ -82,6 +82,8 @@ class RunFolder:
         lines: list[str] = []
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            if self._resume and (self.path / "result.json").exists():
+                self._check_settings("finished")  # it is not replaced by a slip of a setting
             # What an earlier run left here must not pass for this one's.
             for name in ("result.json", "ledger.jsonl"):
                 (self.path / name).unlink(missing_ok=True)
@@ -209,7 +211,7 @@ class RunFolder:
         self._stages[stage] = done
         self._ledger += ledger
 
-    def _check_settings(self) -> None:
+    def _check_settings(self, how: str = "stopped") -> None:
         """Refuse to go on with other settings: the stages would not be of one run.
 
         Raises:
@@ -224,7 +226,7 @@ class RunFolder:
         differing = sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
         if differing:
             raise ConfigError(
-                f"{self.path} holds a run that was stopped, of other settings ({path.name} differs "
+                f"{self.path} holds a run that was {how}, of other settings ({path.name} differs "
                 f"in {', '.join(differing)}); resume with the same, or start anew without --resume"
             )
 

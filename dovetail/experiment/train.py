@@ -84,8 +84,6 @@ def train_seeds(
     alone = len(seeds) == 1
     folders = {seed: out if alone else out / f"seed-{seed}" for seed in seeds}
     check_folder(out)
-    if not alone:  # a summary says that all seeds finished
-        (out / "result.json").unlink(missing_ok=True)
     results = []
     loaded = driver = None
     check_trackers(run.track.to)
@@ -115,6 +113,8 @@ def train_seeds(
                 ) as kept,
                 talk.epochs(title) as progress,
             ):
+                if not alone:  # a summary says that all seeds finished
+                    (out / "result.json").unlink(missing_ok=True)
                 if driver is not None:
                     kept.name(driver.begin(seed, kept.id))
                 name = out.name if alone else f"{out.name} {folder.name}"

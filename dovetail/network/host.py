@@ -121,6 +121,7 @@ class Host:
         self._on_refusal = on_refusal
         self._lock = threading.Lock()
         self._last: dict[str, _Last] = {}
+        self._unwritten = 0  # answers that were not given, as the ledger could not be written
         self._failures: dict[str, _Failures] = {}
         self._runs: OrderedDict[tuple[str, str, str], Party] = OrderedDict()
 
@@ -295,7 +296,10 @@ class Host:
                 failures.written += count
             failures.sent += 1
         except (NetworkError, OSError) as error:
-            _log.exception("%s: cannot write the ledger", self.name)
+            self._unwritten += 1
+            if set(str(self._unwritten)[1:]) <= {"0"} and str(self._unwritten)[0] == "1":
+                times = f" ({self._unwritten} times)" if self._unwritten > 1 else ""
+                _log.error("%s: cannot write the ledger: %s%s", self.name, error, times)
             raise _NotWrittenError(str(error)) from None
 
     def _log_failure(self, header: Header, driver: str, cause: str) -> None:

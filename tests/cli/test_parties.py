@@ -784,7 +784,7 @@ def test_one_party_has_nobody_to_align_with(dovetail: Any, deal: Any) -> None:
     assert_refused(dovetail("align", deal().files[0]), words)
 
 
-def test_resume_repeats_a_run_whose_party_files_changed(
+def test_resume_replaces_no_finished_run_whose_party_files_changed(
     dovetail: Any, deal: Any, tmp_path: Path
 ) -> None:
     deal()
@@ -795,8 +795,9 @@ def test_resume_repeats_a_run_whose_party_files_changed(
     assert result.stat().st_mtime_ns == first
     file = tmp_path / "lab.toml"
     file.write_text(file.read_text().replace("[apfed]", "[apfed]\nlearning_rate = 0.5", 1))
-    assert dovetail("train", "run.toml", "--quiet", "--resume").code == 0
-    assert result.stat().st_mtime_ns > first
+    again = dovetail("train", "run.toml", "--quiet", "--resume")
+    assert_refused(again, "holds a run that was finished, of other settings .* differs in sha256")
+    assert result.stat().st_mtime_ns == first
 
 
 def test_a_partys_name_is_no_path(dovetail: Any, deal: Any, tmp_path: Path) -> None:

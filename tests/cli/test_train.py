@@ -96,7 +96,7 @@ def test_seeds_of_the_command_line_come_first(
     assert "each seed is run once, got [7, 7]" in done.err
 
 
-def test_resume_skips_what_finished_and_repeats_what_changed(
+def test_resume_skips_what_finished_and_replaces_nothing_that_changed(
     dovetail: Any, write_run: Any, tmp_path: Path
 ) -> None:
     run = write_run(("evaluate_every = 0", "evaluate_every = 0\nseeds = [0, 1]"))
@@ -118,11 +118,15 @@ def test_resume_skips_what_finished_and_repeats_what_changed(
     assert without_seconds(json.loads(done.out)) == without_seconds(before)
 
     second = stamps()
-    dovetail("train", run, "-q", "--resume", "--set", "apfed.learning_rate=0.02")
-    assert all(new != old for new, old in zip(stamps(), second, strict=True))
-    third = stamps()
+    again = dovetail("train", run, "-q", "--resume", "--set", "apfed.learning_rate=0.02")
+    assert again.code == 2
+    assert (
+        "holds a run that was finished, of other settings (run.toml differs in apfed" in again.err
+    )
+    assert stamps() == second
+    assert without_seconds(result(folder)) == without_seconds(before)
     dovetail("train", run, "-q", "--set", "apfed.learning_rate=0.02")
-    assert all(new != old for new, old in zip(stamps(), third, strict=True))
+    assert all(new != old for new, old in zip(stamps(), second, strict=True))
 
 
 def test_a_key_is_changed_with_set(dovetail: Any, write_run: Any, tmp_path: Path) -> None:
