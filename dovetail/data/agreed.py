@@ -76,7 +76,7 @@ def summarise(
         missing = int(column.missing.sum())
         present = column.values[~column.missing]
         if column.is_text:
-            summaries[name] = CategorySummary(Counter(present.tolist()), missing)
+            summaries[name] = CategorySummary(dict(Counter(present.tolist())), missing)
             continue
         if name in categorical:
             values, counts = np.unique(present, return_counts=True)
