@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from federations import PATIENCE_S, Federation, free_port
+from same_secrets import as_in_one_process
 
 from dovetail.alignment.stored import load_rows
 from dovetail.cli.interrupts import LIMIT_S
@@ -230,8 +231,12 @@ def test_codes_of_half_the_bytes_travel_in_process_too(federation: Clinics, dove
     ids=["C", "mixed"],  # R: with a driver that is stopped, below
 )
 def test_parties_on_machines_of_their_own_train_the_same_model(
-    federation: Clinics, dovetail: Any, losses: tuple[str, str]
+    federation: Clinics,
+    dovetail: Any,
+    losses: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    as_in_one_process(monkeypatch.setattr)  # the driver is this process
     for name, loss in zip(("lab", "registry"), losses, strict=True):
         federation.dealt.change(f"{name}.toml", ("[apfed]", f'[apfed]\nloss = "{loss}"'))
     partners = [federation.join(name) for name in ("lab", "registry")]

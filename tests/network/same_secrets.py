@@ -8,14 +8,16 @@ given the same: none.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from typing import Any
 
 #: Whoever asks for a home's secret.
 _ASKING = ("apfed", "apfed.distil", "vertical", "chfl", "hyfem", "fedoptimus")
 
 
-def as_in_one_process() -> None:
-    """From here on this process mixes no secret in; for processes of tests alone."""
+def as_in_one_process(put: Callable[[Any, str, Any], None] = setattr) -> None:
+    """From here on this process mixes no secret in; ``monkeypatch.setattr`` ends it with a test."""
     for name in _ASKING:
         module = importlib.import_module(f"dovetail.methods.{name}")
         assert callable(module.key_of)
-        module.key_of = lambda secret: None
+        put(module, "key_of", lambda secret: None)
