@@ -120,6 +120,10 @@ REQUESTS = (Save, Restore)
 # --- What a party executes ---------------------------------------------------------------------
 
 
+class ChangedError(CheckpointError):
+    """A party is not what it was when it saved; its states are left as they are."""
+
+
 class Keeper:
     """A party that saves and restores its state when the driver says so; else the party itself.
 
@@ -127,6 +131,7 @@ class Keeper:
         party: whose state it is.
         folder: where its states lie; one folder for one run and algorithm.
         allow: told before a state is written how many bytes its tensors have; raises to refuse.
+        about: what the party's states are of, as name -> digest; none is used where one differs.
     """
 
     def __init__(
@@ -135,16 +140,24 @@ class Keeper:
         folder: str | Path,
         *,
         allow: Callable[[int], None] | None = None,
+        about: Mapping[str, str] | None = None,
     ) -> None:
         self.party = party
         self.folder = Path(folder)
         self._allow = allow
+        self._about = dict(about or {})
+        self._changed = ""
 
     @property
     def accepts(self) -> tuple[type[Message], ...]:
         return (*self.party.accepts, *REQUESTS)
 
     def handle(self, message: Message) -> Message:
+        if self._changed:
+            # It must not begin anew in the middle of a run, either: only where the driver does.
+            if not (isinstance(message, Restore) and message.done == 0):
+                raise ChangedError(self._changed)
+            self._changed = ""
         match message:
             case Save():
                 with self._untold(message.done):
@@ -161,9 +174,15 @@ class Keeper:
         Returns its step, or None if there is none.
 
         Raises:
+            ChangedError: the party is not what it was; it answers nothing until it is told to
+                forget its states.
             CheckpointError: the state does not fit the party as it is now.
         """
-        return self._restore_newest(self.steps())
+        try:
+            return self._restore_newest(self.steps())
+        except ChangedError as error:
+            self._changed = str(error)
+            raise
 
     def steps(self) -> list[int]:
         """Which steps are on its disk, the newest first."""
@@ -178,7 +197,8 @@ class Keeper:
         state = self.party.state()
         if self._allow is not None:
             self._allow(_num_bytes(state))
-        save_state(self._path(message.done), state, {"done": message.done})
+        about = {"done": message.done, **({"of": self._about} if self._about else {})}
+        save_state(self._path(message.done), state, about)
         older = [step for step in self.steps() if step <= message.kept]
         self._forget(but=(message.done, *older[:1]))  # it may have missed the save of ``kept``
         return Saved(message.done)
@@ -206,6 +226,8 @@ class Keeper:
         """The driver hears that it failed; paths and sizes of networks stay in the log here."""
         try:
             yield
+        except ChangedError:
+            raise  # names neither
         except CheckpointError as error:
             _log.warning("%s", error)
             raise CheckpointError(
@@ -216,18 +238,35 @@ class Keeper:
     def _restore_newest(self, steps: list[int]) -> int | None:
         for step in steps:
             try:
-                state, _ = load_state(self._path(step))
+                state, about = load_state(self._path(step))
             except CheckpointError:  # damaged: the one before it is why two are kept
                 continue
+            self._check_same(step, about)
             with _fitting(self._path(step)):
                 self.party.restore(state)
             return step
         return None
 
     def _load(self, step: int) -> None:
-        state, _ = load_state(self._path(step))
+        state, about = load_state(self._path(step))
+        self._check_same(step, about)
         with _fitting(self._path(step)):
             self.party.restore(state)
+
+    def _check_same(self, step: int, about: State) -> None:
+        """Refuse a state of other rows or settings; one that does not say of which will do.
+
+        Raises:
+            ChangedError: naming what differs.
+        """
+        then = about.get("of", {})
+        changed = [name for name, now in self._about.items() if then.get(name, now) != now]
+        if changed:
+            raise ChangedError(
+                f"refuses to go on from step {step}: since it saved that, its "
+                f"{' and its '.join(changed)} changed; put back what was there and start it "
+                "again, or align and train anew"
+            )
 
     def _forget(self, *, but: tuple[int, ...]) -> None:
         for step in set(self.steps()) - set(but):

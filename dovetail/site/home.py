@@ -68,12 +68,13 @@ from dovetail.models import Model
 from dovetail.models.owners import Bottom
 from dovetail.network import Message, Party
 from dovetail.network.certificates import certificate_name, make_folder
-from dovetail.network.checkpoint import Keeper
+from dovetail.network.checkpoint import ChangedError, Keeper
 from dovetail.network.host import MAX_RUNS
 from dovetail.network.identity import Identity
 from dovetail.network.patience import patiently
 from dovetail.privacy import SecretSums
 from dovetail.site.budget import BudgetError, Budgets
+from dovetail.site.fingerprint import site_digests
 from dovetail.site.limits import Guard, RunLimits
 from dovetail.site.partyfile import algorithms
 from dovetail.site.secret import home_secret, run_key
@@ -295,7 +296,7 @@ class Watched:
             if isinstance(message, _ALIGNS):
                 self._refuse(message, str(refusal))
             raise
-        except (BudgetError, LimitError) as refusal:
+        except (BudgetError, ChangedError, LimitError) as refusal:
             self._refuse(message, str(refusal))
             raise
         activity = self._activity
@@ -405,6 +406,7 @@ class Runs:
         )
         self._secret = home_secret(home)
         self._run_limits = RunLimits(home, policy)
+        self._digests = site_digests(site)
         policies = policy.algorithms
         # Both now and not when asked: mistakes in the table are told at once, and how long it
         # takes depends on the table.
@@ -489,14 +491,17 @@ class Runs:
         def allow(num_bytes: int) -> None:
             self._budgets.make_disk(driver, states, num_bytes)
 
-        keeper = Keeper(made(), folder, allow=allow)
+        about = self._digests[algorithm]
+        keeper = Keeper(made(), folder, allow=allow, about=about)
         if not algorithms()[algorithm].goes_on:
             return keeper
         try:
             step = keeper.resume_latest()
+        except ChangedError:  # what comes is refused with it, and that is written down
+            return keeper
         except CheckpointError as error:  # the driver begins anew, or hears that it must
             _log.warning("run %s: %s", run, error)
-            return Keeper(made(), folder, allow=allow)
+            return Keeper(made(), folder, allow=allow, about=about)
         if step is not None:
             self._teller.say(f"run {run} goes on from step {step}, which is saved here")
         return keeper

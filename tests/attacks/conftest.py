@@ -124,8 +124,12 @@ def shop_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     lines: list[str] = []
     monkeypatch.setattr(Teller, "say", lambda self, text: lines.append(text))
 
-    def start(ids: list[str], policy: str = "") -> Home:
-        site = open_site(write_shop(tmp_path, ids, policy))
+    def start(
+        ids: list[str], policy: str = "", change: Callable[[Path], None] = lambda table: None
+    ) -> Home:
+        party_file = write_shop(tmp_path, ids, policy)
+        change(tmp_path / "shop.csv")
+        site = open_site(party_file)
         home = tmp_path / "shop.site"
         home.mkdir(exist_ok=True)
         teller = Teller("bank", quiet=True)
