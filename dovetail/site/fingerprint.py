@@ -41,7 +41,7 @@ def site_digests(site: Site) -> dict[str, dict[str, str]]:
             **shared,
             **{
                 f"[{name}] section": _of_settings(site.sections[name])
-                for name in (owners.get(prefix),)
+                for name in (owners.get(prefix, ""),)
                 if name in site.sections
             },
         }
@@ -54,15 +54,15 @@ def table_digest(table: dd.PartyTable) -> str:
     found = hashlib.sha256()
 
     def add(name: str, values: np.ndarray) -> None:
-        if values.dtype.kind not in "OU":
-            head, data = [name, values.dtype.str, values.shape], np.ascontiguousarray(values).data
-        else:
-            texts = [str(value).encode("utf-8", "surrogatepass") for value in values]
-            lengths = np.array([len(text) for text in texts], dtype="<i8")
-            found.update(lengths.tobytes())  # so that no text runs into the next unseen
-            head, data = [name, "text", values.shape], b"".join(texts)
-        found.update(json.dumps(head).encode())
-        found.update(data)
+        kind = "text" if values.dtype.kind in "OU" else values.dtype.str
+        found.update(json.dumps([name, kind, values.shape]).encode())
+        if kind != "text":
+            found.update(values.tobytes())
+            return
+        texts = [str(value).encode("utf-8", "surrogatepass") for value in values]
+        lengths = np.array([len(text) for text in texts], dtype="<i8")
+        found.update(lengths.tobytes())  # so that no text runs into the next unseen
+        found.update(b"".join(texts))
 
     add("ids", table.ids)
     for name, column in _columns(table):
