@@ -6,7 +6,8 @@
     │   └── AlignmentError   the parties' samples do not line up
     ├── ModelError           a saved model cannot be read, or does not fit the data it is given
     ├── TrainingError        training cannot go on
-    │   └── CheckpointError  a saved state cannot be written or read, or does not fit
+    │   ├── CheckpointError  a saved state cannot be written or read, or does not fit
+    │   └── ParticipationError  a party was left out of too much of a run; its models are kept
     └── NetworkError
         ├── MessageError     bytes or fields that are not a declared message
         └── PartyError       a party did not answer as asked
@@ -43,6 +44,10 @@ class TrainingError(DovetailError):
 
 class CheckpointError(TrainingError):
     """A saved state of training cannot be written or read, or does not fit."""
+
+
+class ParticipationError(TrainingError):
+    """A party was left out of more of a run than its settings allow; its models are kept."""
 
 
 class NetworkError(DovetailError):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 #: What a run's scores do not depend on: how often it is scored and saved, and where it is made.
-_IDLE = {"evaluate_every", "checkpoint_every", "device"}
+_IDLE = {"evaluate_every", "checkpoint_every", "min_participation", "device"}
 
 #: Sections of a run file that every method reads.
 _SHARED = {"data", "passive", "engine"}

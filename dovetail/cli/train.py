@@ -9,7 +9,7 @@ from dovetail.cli.output import console, result_table
 from dovetail.errors import ConfigError
 from dovetail.experiment.grid import run_name
 from dovetail.experiment.runfile import load_run
-from dovetail.experiment.train import train_seeds
+from dovetail.experiment.train import check_participation, train_seeds
 from dovetail.face.scores import notes
 from dovetail.face.talk import talk_of
 
@@ -53,3 +53,4 @@ def run_train(
         for note in notes(result):
             console().print(note, highlight=False, markup=False, soft_wrap=True)
         console().print(f"Run folder: {out}", highlight=False, markup=False, soft_wrap=True)
+    check_participation(run, out, result)

@@ -71,6 +71,10 @@ def _stage(name: str) -> str:
 Stage = Annotated[str, AfterValidator(_stage)]
 
 
+#: A model that a partner helped in less than half of the steps is told from one it did not.
+MIN_PARTICIPATION = 0.5
+
+
 class RunFile(Section):
     """A whole run file."""
 
@@ -80,6 +84,8 @@ class RunFile(Section):
     rulers: tuple[Stage, ...] = ()
     evaluate_every: int = Field(default=1, ge=0)  # epochs or rounds; 0: the last only
     checkpoint_every: int = Field(default=1, ge=0)  # epochs or rounds; 0: never
+    # Share of its steps or rounds that each party is to take part in; 0: whatever comes.
+    min_participation: float = Field(default=MIN_PARTICIPATION, ge=0, le=1)
     device: str = "cpu"
     data: DataSection | None = None  # simulation: one pooled data set and a partition
     parties: tuple[str, ...] | None = None  # or party files, each with a table of its own
@@ -234,6 +240,8 @@ def resolved(run: RunFile, seed: int) -> dict[str, Any]:
     values = run.model_copy(update={"seed": seed}).model_dump(
         mode="json", exclude_none=True, exclude={"seeds", "recipes", "track"}
     )
+    if run.min_participation == MIN_PARTICIPATION:  # runs from before it are of the same settings
+        del values["min_participation"]
     values |= methods.method_of(run.method).resolved(run)
     if run.data is None:
         return values

@@ -32,9 +32,10 @@ _ENGINE = ("kind", "partners", "precision")
 
 def _settings(run: Mapping[str, Any]) -> dict[str, Any]:
     """What must be the same when a run is resumed."""
+    run = {key: value for key, value in run.items() if key != "min_participation"}
     engine = run.get("engine")
     if not isinstance(engine, Mapping):
-        return dict(run)
+        return run
     return {**run, "engine": {key: engine[key] for key in _ENGINE if key in engine}}
 
 

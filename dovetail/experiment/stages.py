@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from dovetail.methods.leftout import LeftOut
 from dovetail.methods.outcome import Observer, Outcome, Setup, number
 from dovetail.network import Checkpoint
 
@@ -31,7 +32,17 @@ def run(
             continue
         saved = Checkpoint.none() if checkpoint is None else checkpoint(stage)
 
-        def note(stage: str, total: int, line: dict[str, Any], saved: Checkpoint = saved) -> None:
+        def note(
+            stage: str,
+            total: int,
+            line: dict[str, Any],
+            saved: Checkpoint = saved,
+            left_out: LeftOut = LeftOut(),  # noqa: B008 - one a stage, as ``saved``
+        ) -> None:
+            if "steps" not in line:  # a method of steps tells each as it is missed
+                for party, why in line.get("reasons", {}).items():
+                    where = "" if why.startswith("round ") else f"round {number(line)}: "
+                    left_out.tell(party, where + why)
             # Kept with the state, so that a stage that was resumed adds up like one that was not.
             saved.extra.setdefault("lines", []).append(line)
             observe(stage, total, line)
@@ -52,4 +63,4 @@ def _add_up(outcome: Outcome, lines: Iterable[Mapping[str, Any]]) -> None:
         for party, count in line.get("missed", {}).items():
             first = line["reasons"][party]
             entry = outcome.missed.setdefault(party, {unit: 0, "of": of, "first": first})
-            entry[unit] += count
+            entry[unit] += min(count, line.get("steps", 1))  # several messages may be missed in one

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dovetail import methods
-from dovetail.errors import ConfigError
+from dovetail.errors import ConfigError, ParticipationError
 from dovetail.experiment.runfile import RunFile, resolved
 from dovetail.experiment.runfolder import RunFolder, finished, summarise
 from dovetail.experiment.setup import NOTHING, Given, load_data, setup
@@ -174,6 +174,33 @@ def _train(
     result = kept.finish()
     tracks.finish(result)
     return result
+
+
+def check_participation(run: RunFile, out: Path, result: Mapping[str, Any]) -> None:
+    """Refuse to call a run done that a party had too small a part in; of one seed, or a summary.
+
+    Raises:
+        ParticipationError: naming the party that missed most, and what to do.
+    """
+    missed = result["missed"] if "seeds" in result else {"": result["missed"]}
+    worst: tuple[float, str] | None = None
+    for seed, parties in missed.items():
+        for party, told in parties.items():
+            unit = "steps" if "steps" in told else "rounds"
+            share = told[unit] / told["of"]
+            if share > 1 - run.min_participation and (worst is None or share > worst[0]):
+                of_seed = f" of seed {seed}" if seed else ""
+                folder = out / f"seed-{seed}" if seed else out
+                worst = (
+                    share,
+                    f"party {party!r} was left out of {told[unit]} of {told['of']} {unit}{of_seed}"
+                    f" (first: {told['first']}), and min_participation = "
+                    f"{run.min_participation:g} asks for more; the model is saved as ever, in "
+                    f"{folder}: train again with the party there, or set min_participation lower "
+                    "(0 takes any)",
+                )
+    if worst is not None:
+        raise ParticipationError(worst[1])
 
 
 def check_folder(out: Path) -> None:

@@ -16,7 +16,7 @@ from dovetail.experiment.value import MEASURES
 from dovetail.site.partyfile import fingerprints
 
 #: What does not change what a coalition scores.
-_IDLE = ("seed", "rulers", "evaluate_every", "checkpoint_every", "engine")
+_IDLE = ("seed", "rulers", "evaluate_every", "checkpoint_every", "min_participation", "engine")
 
 
 def places_of(path: Path, recipe: str | None) -> tuple[Path, Path, tuple[int, ...]]:

@@ -19,6 +19,7 @@ from typing import Any
 from dovetail.errors import DovetailError, MessageError, NetworkError, PartyError
 from dovetail.network import checkpoint
 from dovetail.network.control import Failed
+from dovetail.network.counting import Counted, times
 from dovetail.network.engine import Party
 from dovetail.network.frames import printable
 from dovetail.network.heads import Heads
@@ -121,8 +122,8 @@ class Host:
         self._on_refusal = on_refusal
         self._lock = threading.Lock()
         self._last: dict[str, _Last] = {}
-        self._unwritten = 0  # answers that were not given, as the ledger could not be written
         self._failures: dict[str, _Failures] = {}
+        self._counted = Counted()  # lines of the log: one for many of a kind
         self._runs: OrderedDict[tuple[str, str, str], Party] = OrderedDict()
 
     def connected(self, driver: str) -> None:
@@ -180,14 +181,17 @@ class Host:
     def refuse(self, driver: str, cause: str, *, kind: str = "", run: str = "") -> None:
         """Log what is not answered as asked, and tell whoever keeps count."""
         kind, run, cause = printable(kind)[:100], printable(run), printable(cause)
-        _log.warning(
-            "%s: refused %s of run %r from %s: %s",
-            self.name,
-            kind or "a message",
-            run,
-            driver,
-            cause,
-        )
+        count = self._counted.once_more("refused", driver, kind, cause)
+        if count:
+            _log.warning(
+                "%s: refused %s of run %r from %s: %s%s",
+                self.name,
+                kind or "a message",
+                run,
+                driver,
+                cause,
+                times(count),
+            )
         if self._on_refusal is not None:
             self._on_refusal(driver, kind, run, cause)
 
@@ -231,7 +235,11 @@ class Host:
             self._log_failure(header, driver, _cause(error))
             return Failed(_cause(error))
         except Exception as error:
-            _log.exception("%s: a bug in %s of run %r", self.name, header.type, header.run)
+            kind = type(error).__name__
+            count = self._counted.once_more("a bug", driver, header.type, kind, str(error))
+            if count:
+                asked = (self.name, printable(header.type)[:100], printable(header.run))
+                _log.exception("%s: a bug in %s of run %r%s", *asked, times(count))
             return Failed(f"internal error: {type(error).__name__}; its log has the details")
 
     def _admitted(self, opened: Opened, driver: str) -> tuple[Party, Message]:
@@ -296,15 +304,17 @@ class Host:
                 failures.written += count
             failures.sent += 1
         except (NetworkError, OSError) as error:
-            self._unwritten += 1
-            if set(str(self._unwritten)[1:]) <= {"0"} and str(self._unwritten)[0] == "1":
-                times = f" ({self._unwritten} times)" if self._unwritten > 1 else ""
-                _log.error("%s: cannot write the ledger: %s%s", self.name, error, times)
+            count = self._counted.once_more("unwritten")
+            if count:
+                _log.error("%s: cannot write the ledger: %s%s", self.name, error, times(count))
             raise _NotWrittenError(str(error)) from None
 
     def _log_failure(self, header: Header, driver: str, cause: str) -> None:
-        asked = (self.name, printable(header.type)[:100], printable(header.run), driver)
-        _log.warning("%s: no answer to %s of run %r from %s: %s", *asked, printable(cause))
+        count = self._counted.once_more("no answer", driver, header.type, cause)
+        if count:
+            asked = (self.name, printable(header.type)[:100], printable(header.run), driver)
+            why = f"{printable(cause)}{times(count)}"
+            _log.warning("%s: no answer to %s of run %r from %s: %s", *asked, why)
 
 
 class _NotWrittenError(Exception):

@@ -32,6 +32,7 @@ from dovetail.alignment.stored import (
     training_run,
 )
 from dovetail.errors import AlignmentError, ConfigError
+from dovetail.methods import leftout
 from dovetail.methods.base import SILENT, Talk
 from dovetail.methods.party import Site
 from dovetail.network import Engine, checkpoint, flare, link, stream
@@ -457,7 +458,7 @@ class _Watch:
 
 
 #: Whose warnings a driver's user is told.
-_WARNING = (stream, link, flare, checkpoint)
+_WARNING = (stream, link, flare, checkpoint, leftout)
 
 
 class _Warnings(logging.Handler):

@@ -236,7 +236,9 @@ def test_a_partner_that_dies_is_left_out_and_a_driver_that_is_killed_goes_on(
     assert whole.ended() == 0, whole.said()
     assert federation.result("stopped")["parties"] == federation.result("whole")["parties"]
 
-    dying = federation.start("train", "network.toml", "--out", "dying", *settings)
+    dying = federation.start(
+        "train", "network.toml", "--out", "dying", *settings, "--set", "min_participation=0"
+    )
     federation.wait_for_lines("dying", 3, dying)
     federation.started[1].signal(signal.SIGKILL)  # the registry
     assert dying.ended() == 0, dying.said()

@@ -132,6 +132,7 @@ def test_parties_on_machines_of_their_own_end_with_the_same_weights(
 def test_a_round_closes_at_its_deadline_with_who_answered(federation: Federation) -> None:
     north, south = (federation.join(name) for name in HELD)
     settings = ("--set", "hyfem.rounds=80", "--set", "rulers=[]", "--set", "hyfem.timeout_s=2")
+    settings += ("--set", "min_participation=0")  # a slow machine may miss many rounds
     driver = federation.start("train", "network.toml", "--out", "apart", *settings)
     federation.wait_for_lines("apart", 3, driver)
     south.signal(signal.SIGSTOP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -208,14 +209,46 @@ def test_a_number_is_predicted(dovetail: Any, write_run: Any, tmp_path: Path) ->
     assert "rmse" in done.out
 
 
+#: The lab's networks are not finite after its first step, and it answers no other.
+LEFT_OUT = (
+    ('method = "apfed-c"', 'method = "apfed-r"'),
+    ("[passive]\nencoder = [8]", "[passive]\nencoder = [8]\nlearning_rate = 1e30"),
+)
+
+
+def test_a_party_that_is_left_out_of_most_of_a_run_is_no_success(
+    dovetail: Any, write_run: Any, tmp_path: Path
+) -> None:
+    run = write_run(*LEFT_OUT)
+    done = dovetail("train", run, "--out", "here")
+    assert done.code == 2
+    assert "Run folder: here" in done.out  # all is trained and written as ever
+    missed = result(tmp_path / "here")["missed"]["lab"]
+    assert missed["steps"] > missed["of"] / 2
+    assert (
+        f"party 'lab' was left out of {missed['steps']} of {missed['of']} steps "
+        f"(first: {missed['first']}), and min_participation = 0.5 asks for more; the model is "
+        "saved as ever, in here:"
+    ) in " ".join(done.err.split())
+    assert (tmp_path / "here" / "models" / "clinic" / "model.safetensors").exists()
+
+    again = dovetail("train", run, "--out", "here", "-q", "--resume")  # it is not forgotten
+    assert again.code == 2
+    changed = ("--resume", "--set", "min_participation=0.1")
+    lenient = dovetail("train", run, "--out", "here", "-q", *changed)
+    assert lenient.code == 0
+
+    two = dovetail("train", run, "--out", "two", "-q", "--seed", 0, "--seed", 1)
+    assert two.code == 2
+    assert result(tmp_path / "two")["seeds"] == [0, 1]
+    assert re.search(r"steps of seed [01] \(first: epoch 1, step", two.err)
+
+
 def test_a_party_that_is_left_out_is_told_of_on_standard_error(
     dovetail: Any, write_run: Any
 ) -> None:
-    run = write_run(
-        ('method = "apfed-c"', 'method = "apfed-r"'),
-        ("[passive]\nencoder = [8]", "[passive]\nencoder = [8]\nlearning_rate = 1e30"),
-    )
-    done = dovetail("train", run, "--out", "here", "-q")
+    run = write_run(*LEFT_OUT)
+    done = dovetail("train", run, "--out", "here", "-q", "--set", "min_participation=0")
     assert done.code == 0
     assert "party 'lab' was left out of " in done.err
     assert "of 6 steps; first in epoch 1, step 2: its loss is not finite" in done.err

@@ -338,6 +338,20 @@ def test_a_passive_that_fails_or_lies_is_left_out_of_that_step(how: str, why: st
         assert value.isfinite().all()
 
 
+def test_who_is_left_out_is_told_at_once_and_now_and_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    party = active(alignment=full_alignment("lab"), epochs=8)
+    helper = _Failing(passives({"lab": "contrastive"})["lab"], "fails")
+    epochs = train_to_end(party, InProcess({"lab": helper}, driver="clinic"))
+    assert sum(epoch.missed.get("lab", 0) for epoch in epochs) == 12
+    said = [each.getMessage() for each in caplog.records if each.name.endswith("leftout")]
+    assert said == [
+        "party 'lab' is left out of epoch 1, step 2: its disk is full",
+        "party 'lab' is left out of epoch 7, step 2: its disk is full (left out 10 times so far)",
+    ]
+
+
 def test_the_contrast_needs_codes_of_one_width() -> None:
     helper = passives({"lab": "contrastive"})["lab"]
     narrow = apfed.Passive(helper.shared, helper.config, Perceptron((8, 5)))

@@ -309,6 +309,25 @@ def test_refused_requests_take_few_lines_that_allow_for_all_of_them() -> None:
     assert ledger.counts[-2:] == [1, 1]
 
 
+def test_a_kind_of_refusal_is_one_line_of_the_log_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    host = hosting(Doubles(OSError("No space left on device")))
+    for sequence in range(1, 1001):
+        ask(host, sequence)
+    bugs = [each for each in caplog.records if "a bug in" in each.getMessage()]
+    assert len(bugs) == 4
+    assert bugs[-1].getMessage().endswith("(1000 times)")
+    caplog.clear()
+    for sequence in range(1, 101):  # replays, each of another number
+        ask(host, sequence)
+    host.handle(b"no message", "bank")  # another kind
+    said = [each.getMessage() for each in caplog.records]
+    assert len(said) == 4
+    assert said[2].endswith("number 100 after number 1000: a replayed message (100 times)")
+    assert "no message" in said[3] or "10 bytes" in said[3]
+
+
 def test_a_count_of_failures_is_verified_and_summed_up(tmp_path: Path) -> None:
     with LedgerFile(tmp_path / "ledger.jsonl", "shop") as ledger:
         host = hosting(Doubles(), ledger=ledger)

@@ -56,6 +56,7 @@ from torch import Tensor, nn
 
 from dovetail.data import Alignment, Classification, Minibatches, PartyData, SharedRows, Task
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.methods.leftout import LeftOut
 from dovetail.methods.limits import NO_LIMITS, Limits, limits_of
 from dovetail.methods.loop import rounds
 from dovetail.models import (
@@ -420,6 +421,7 @@ class Active:
             )
         self.labels = data.labels.to(self.device)
         self.alignment = alignment
+        self.left_out = LeftOut()
         self.spec: EncoderHead | None = None
         if not isinstance(encoder, nn.Module) and not isinstance(head, nn.Module):
             self.spec = EncoderHead(encoder, head, self.input_shape, task.num_outputs)
@@ -738,7 +740,9 @@ def run_epoch(number: int, active: Active, network: Engine) -> Epoch:
         total += loss
         for party, failure in failures.items():
             missed[party] = missed.get(party, 0) + 1
-            reasons.setdefault(party, f"epoch {number}, step {place}: {failure.cause}")
+            reason = f"epoch {number}, step {place}: {failure.cause}"
+            reasons.setdefault(party, reason)
+            active.left_out.tell(party, reason)
     num_steps = active.steps_per_epoch
     seconds = time.perf_counter() - started
     cut = {party: count for party, count in active.cut.items() if count}

@@ -50,6 +50,7 @@ from dovetail.data import Alignment, SharedRows
 from dovetail.data.inputs import Input
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.methods.apfed.stacks import Config, PartnerConfig, Stack, adamw, features
+from dovetail.methods.leftout import LeftOut
 from dovetail.models import Bottom, RandomStream, Secret, key_of
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.joint import Bottoms, BottomsSpec
@@ -464,6 +465,7 @@ class Active:
 
     def leave_out(self, party: str, why: str) -> None:
         """Go on without this partner."""
+        LeftOut().tell(party, f"the joint model from here on: {why}")
         self.lost[party] = why
         self.partners = tuple(name for name in self.partners if name != party)
 

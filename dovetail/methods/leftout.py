@@ -1,0 +1,23 @@
+"""Who trains the run says at once, and now and then, which party it goes on without."""
+
+from __future__ import annotations
+
+import logging
+
+from dovetail.network.counting import Counted
+
+_log = logging.getLogger(__name__)
+
+
+class LeftOut:
+    """Warns at the 1st, 10th, 100th, ... step or round that a party is left out of."""
+
+    def __init__(self) -> None:
+        self._counted: dict[str, Counted] = {}  # a name with a number in it is no kind of another
+
+    def tell(self, party: str, reason: str) -> None:
+        """Once more; the reason begins with where: "epoch 3, step 12: its disk is full"."""
+        count = self._counted.setdefault(party, Counted()).once_more()
+        if count:
+            so_far = f" (left out {count:,} times so far)" if count > 1 else ""
+            _log.warning("%s", f"party {party!r} is left out of {reason}{so_far}")

@@ -1,0 +1,40 @@
+"""What happens again and again is told at 1, 10, 100, ... times, so that it cannot fill a log."""
+
+from __future__ import annotations
+
+import re
+
+#: Kinds that are told apart; whoever invents more cannot fill the memory.
+MOST = 10_000
+
+#: Numbers and ids, which differ between two of one kind.
+_NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
+
+
+class Counted:
+    """How often each kind of thing has happened."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, ...], int] = {}
+
+    def once_more(self, *kind: str) -> int:
+        """How often this kind has happened by now if that is to be told, else 0.
+
+        >>> counted = Counted()
+        >>> [counted.once_more("shop", f"late by {number} s") for number in range(12)]
+        [1, 0, 0, 0, 0, 0, 0, 0, 0, 10, 0, 0]
+        """
+        kind = tuple(_NUMBER.sub("#", part) for part in kind)
+        if kind not in self._counts and len(self._counts) >= MOST:
+            kind = ("",)  # of all others
+        self._counts[kind] = count = self._counts.get(kind, 0) + 1
+        return count if re.fullmatch("10*", str(count)) else 0
+
+
+def times(count: int) -> str:
+    """What is added to a line that stands for several.
+
+    >>> times(1), times(100)
+    ('', ' (100 times)')
+    """
+    return f" ({count} times)" if count > 1 else ""
