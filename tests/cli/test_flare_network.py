@@ -6,6 +6,7 @@ One federation serves all tests: a site reads its ``dovetail.toml`` when a job b
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import same_secrets
 import torch
 from federations import PATIENCE_S, Federation, free_port
 
@@ -86,13 +88,47 @@ class Deployed:
         return done.stdout
 
 
+#: Read by every process of the federation as it starts: homes draw what one process draws.
+SAME_SECRETS = """
+import importlib.util
+import sys
+
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name != "dovetail.experiment.flarejob":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        read = spec.loader.exec_module
+
+        def read_and_change(module):
+            read(module)
+            sys.path.append({tests!r})
+            from same_secrets import as_in_one_process
+
+            as_in_one_process()
+
+        spec.loader.exec_module = read_and_change
+        return spec
+
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
 @pytest.fixture(scope="session")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     folder = tmp_path_factory.mktemp("flare")
     kits = flarehere.provision(folder / "federation", SITES)
     for each in (flarehere.SERVER, *SITES):
         prepare_site(kits / each, {})  # NVFlare reads which classes a job may name as it starts
-    with flarehere.Federation(kits) as federation:
+    changes = folder / "changes"
+    changes.mkdir()
+    tests = str(Path(same_secrets.__file__).parent)
+    (changes / "sitecustomize.py").write_text(SAME_SECRETS.format(tests=tests))
+    path = os.pathsep.join(filter(None, (str(changes), os.environ.get("PYTHONPATH"))))
+    with flarehere.Federation(kits, {"PYTHONPATH": path}) as federation:
         federation.start(flarehere.SERVER, *SITES)
         federation.ready(SITES)
         yield Deployed(federation, folder)
