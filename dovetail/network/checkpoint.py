@@ -418,8 +418,10 @@ class Checkpoint:
         self.failures = replies.failures
         self.behind = {name: reply.done for name, reply in replies.items() if reply.done != done}
         if self._lenient:
+            # A party that cannot begin says so itself, when it is asked to.
+            level = logging.WARNING if done else logging.INFO
             for failure in self.failures.values():
-                _log.warning("it does not go back to step %d: %s", done, failure)
+                _log.log(level, "it does not go back to step %d: %s", done, failure)
             for name, step in self.behind.items():
                 _log.warning("party %r goes on from step %d, not %d", name, step, done)
             return

@@ -117,6 +117,11 @@ sys.meta_path.insert(0, Finder())
 """
 
 
+@pytest.fixture(autouse=True)
+def _same_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    same_secrets.as_in_one_process(monkeypatch.setattr)  # a driver may be this process
+
+
 @pytest.fixture(scope="session")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     folder = tmp_path_factory.mktemp("flare")

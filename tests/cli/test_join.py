@@ -707,7 +707,8 @@ def test_a_site_aligns_trains_and_stops_at_ctrl_c(
     aligned = psi.align(stream.engine("a1"), BANK_IDS)
     assert aligned.overlap == {"shop": 29}
     weights = train(stream.engine("a1/apfed/seed-0"), aligned.alignment)  # type: ignore[arg-type]
-    assert weights == train(stream.engine("a1/apfed/again"), aligned.alignment)  # type: ignore[arg-type]
+    # Each run that begins here has a key of its own, and so networks of its own.
+    assert weights != train(stream.engine("a1/apfed/again"), aligned.alignment)  # type: ignore[arg-type]
     with pytest.raises(PartyError, match="the run is of alignment 'a0', and this party's rows are"):
         stream.engine("a0/apfed").ask({"shop": apfed.Begin((4,), 0, 0)}, apfed.Ready).or_raise()
     code, seconds = shop.stop()

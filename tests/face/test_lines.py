@@ -93,7 +93,10 @@ def test_partners_elsewhere_train_a_model_that_predicts_alone(place: Path) -> No
         second = dt.fit(dt.APFed(**SMALL), own, partners=partners, quiet=True)  # nobody waits
     before = first.models["clinic"].predict_proba(clinic)
     assert before.shape == (120, 2)
-    np.testing.assert_array_equal(second.models["clinic"].predict_proba(clinic), before)
+    # The lab's network is another one in each run: nobody can compute it from the seed.
+    after = second.models["clinic"].predict_proba(clinic)
+    assert not np.array_equal(after, before)
+    np.testing.assert_allclose(after, before, atol=0.05)
     np.testing.assert_array_equal(dt.Run("run").models["clinic"].predict_proba(clinic), before)
     assert first.result["bytes"].keys() == {"clinic", "lab"}
     assert (place / "lab.site" / "ledger.jsonl").stat().st_size
