@@ -265,8 +265,7 @@ def test_apfed_d_as_a_job_distils_the_model_of_one_process(
 ) -> None:
     folder = clinics.folder
     for name in ("lab", "registry"):
-        path = folder / f"{name}.toml"
-        path.write_text(path.read_text() + '\n[policy]\nalgorithms = ["align", "apfed-d"]\n')
+        clinics.change(f"{name}.toml", ('"align", "apfed", "tvfl"', '"align", "apfed-d"'))
     for kind in ("flare", "here"):
         text = (folder / f"{kind}.toml").read_text()
         method, rulers = 'method = "apfed-d"', "rulers = []"
