@@ -23,7 +23,8 @@ students = ["linear"]
 max_steps = 60
 """
 
-POLICY = '\n[policy]\nalgorithms = ["align", "apfed-d"]\n'
+#: Those who are left begin anew when a partner leaves, which max_begins must allow.
+AGREED = ('"align", "apfed", "tvfl"]', '"align", "apfed-d"]\nmax_begins = 4')
 
 RUN = """
 method = "apfed-d"
@@ -49,8 +50,7 @@ def dealt(deal: Any) -> Any:
     """Party files that agree to APFed-D, and run.toml."""
     found = deal()
     for name in ("lab", "registry"):
-        path = found.folder / f"{name}.toml"
-        path.write_text(path.read_text() + POLICY)
+        found.change(f"{name}.toml", AGREED)
     (found.folder / "run.toml").write_text(RUN + SECTION)
     return found
 
