@@ -6,6 +6,7 @@ What both save is what their ``saved`` names, so a method says nothing of files.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from torch import nn
 
 from dovetail.errors import PartyError, TrainingError
 from dovetail.models import Model
-from dovetail.network import Checkpoint, Engine, Message, State
+from dovetail.network import Checkpoint, Engine, Message, Replies, State
 from dovetail.network.checkpoint import Stateful
 
 M = TypeVar("M", bound=Message)
@@ -222,6 +223,24 @@ def train(driver: Driver, network: Engine, checkpoint: Checkpoint | None = None)
         play=play,
         finish=lambda: driver.finish(network),
     )
+
+
+def begin_anew(
+    ask: Callable[[tuple[str, ...]], Replies[M]], log: logging.Logger
+) -> Callable[[Checkpoint], None]:
+    """What brings parties back that lost their state: they are asked to begin once more.
+
+    Args:
+        ask: asks these parties to begin.
+        log: told who does not; each round says so too, and goes on without it.
+    """
+
+    def again(saved: Checkpoint) -> None:
+        if saved.lost:
+            for failure in ask(saved.lost).failures.values():
+                log.warning("it does not begin anew: %s", failure)
+
+    return again
 
 
 class _Again(Protocol):

@@ -17,7 +17,6 @@ from pydantic import BaseModel
 from dovetail import data as dd
 from dovetail import methods
 from dovetail.methods.party import Site
-from dovetail.site.partyfile import algorithms
 
 #: Keys of ``[party]`` that say where rows are read; what was read is in the table's digest.
 _SOURCES = frozenset({"table", "query"})
@@ -45,7 +44,7 @@ def site_digests(site: Site) -> dict[str, dict[str, str]]:
                 if name in site.sections
             },
         }
-        for prefix in algorithms()
+        for prefix in site.policy.algorithms
     }
 
 

@@ -76,7 +76,6 @@ from dovetail.privacy import SecretSums
 from dovetail.site.budget import BudgetError, Budgets
 from dovetail.site.fingerprint import site_digests
 from dovetail.site.limits import Guard, RunLimits
-from dovetail.site.partyfile import algorithms
 from dovetail.site.secret import home_secret, run_key
 from dovetail.site.teller import Activity, Teller
 
@@ -412,7 +411,9 @@ class Runs:
         # takes depends on the table.
         self._responder = site.responder() if "align" in policies else None
         self._limits = site.limits(home / "alignments.json", teller.say)
-        allowed = [prefix for prefix, each in algorithms().items() if each.policy in policies]
+        allowed = [
+            prefix for prefix, each in site.policy.algorithms.items() if each.policy in policies
+        ]
         self._asked_rows: dict[tuple[str, str], Tensor] = {}  # (driver, run): of predictions
         self._makers: dict[str, Maker] = {}
         for method in methods.every().values():
@@ -432,7 +433,7 @@ class Runs:
         def refuse(message: Message, why: str) -> None:
             self._refusals.record(driver, message.wire_name(), run, why)
 
-        known = algorithms()[algorithm]
+        known = self._site.policy.algorithms[algorithm]
         guard = None
         if algorithm != "psi":
             guard = self._run_limits.of(
@@ -451,9 +452,9 @@ class Runs:
         self._run_limits.restarted(driver)
 
     def _open(self, run: str, algorithm: str, driver: str) -> Party:
-        if algorithm not in algorithms():
+        if algorithm not in self._site.policy.algorithms:
             raise ConfigError(f"refuses {algorithm[:100]!r}: no such algorithm is known here")
-        self._site.policy.check(algorithms()[algorithm].policy, driver)
+        self._site.policy.check(self._site.policy.algorithms[algorithm].policy, driver)
         if algorithm == "psi":
             assert self._responder is not None
             keep = self._hold if is_predicting(run) else self._keep
@@ -493,7 +494,7 @@ class Runs:
 
         about = self._digests[algorithm]
         keeper = Keeper(made(), folder, allow=allow, about=about)
-        if not algorithms()[algorithm].goes_on:
+        if not self._site.policy.algorithms[algorithm].goes_on:
             return keeper
         try:
             step = keeper.resume_latest()

@@ -28,7 +28,6 @@ from dovetail.site.home import (
     logged,
     threads_end,
 )
-from dovetail.site.partyfile import algorithms
 from dovetail.site.teller import Teller
 
 #: Seconds until a signal is noticed, and from one look of the status line to the next.
@@ -148,7 +147,7 @@ def describe(site: Site, driver: str, address: str, home: Path) -> Iterator[str]
     columns = f", {num_columns} columns" if num_columns else ""
     yield f"{site.name!r} joins {driver!r} at {address}"
     yield f"  table      {site.table.num_rows:,} rows{columns}"
-    known = {each.policy for each in algorithms().values()}
+    known = {each.policy for each in site.policy.algorithms.values()}
     agreed = [name for name in policy.algorithms if name in known]
     yield f"  agrees to  {', '.join(agreed) or 'nothing'}"
     if "align" in agreed:

@@ -130,7 +130,7 @@ def test_a_strict_gate_keeps_the_own_model() -> None:
     owner = made(400, 60)
     truth = owner.targets_RC * 0.9 + 0.05
     teacher = Teacher("t", outputs_of(owner, truth))
-    config = DistilConfig(students=("linear",), gate=-1000.0)
+    config = DistilConfig(students=("linear",), gate=1000.0)
     done = distil(owner, teacher, alone_of(owner), config, seed=0, learners=LEARNERS)
     assert done.gain > 0
     assert done.choice == ALONE

@@ -58,7 +58,7 @@ from dovetail.data import Alignment, Classification, Minibatches, PartyData, Sha
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.methods.leftout import LeftOut
 from dovetail.methods.limits import NO_LIMITS, Limits, limits_of
-from dovetail.methods.loop import rounds
+from dovetail.methods.loop import begin_anew, rounds
 from dovetail.models import (
     Convolutional,
     EncoderHead,
@@ -703,19 +703,14 @@ def train(
     network = network or InProcess({}, driver=active.name)
     reached = network
 
-    def again(saved: Checkpoint) -> None:  # one that lost its disk helps again, from its beginning
-        if saved.lost:
-            asked = _ask_to_begin(active, reached, saved.lost)
-            for failure in asked.failures.values():  # each step says so too, and goes on
-                _log.warning("it does not begin anew: %s", failure)
-
     yield from rounds(
         active,
         reached,
         checkpoint or Checkpoint.none(),
         total=lambda: active.config.epochs,
         begin=lambda: begin(active, reached),
-        again=again,
+        # One that lost its disk helps again, from its beginning.
+        again=begin_anew(lambda lost: _ask_to_begin(active, reached, lost), _log),
         play=lambda number: run_epoch(number, active, reached),
     )
 

@@ -144,7 +144,7 @@ def _distil_setup(section: DistilSection) -> DistilSetup:
             students=section.students,
             label_share=section.label_share,
             blend=section.blend,
-            gate=-section.gate,
+            gate=section.gate,
         ),
     )
 

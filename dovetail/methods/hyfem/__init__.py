@@ -84,7 +84,7 @@ from dovetail.data import (
     summarise,
 )
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
-from dovetail.methods.loop import rounds
+from dovetail.methods.loop import begin_anew, rounds
 from dovetail.models import (
     Model,
     OptimizerConfig,
@@ -1021,19 +1021,14 @@ def train(
         TrainingError: no party answered in a round.
     """
 
-    def again(saved: Checkpoint) -> None:  # a party that lost its disk goes on from its slice
-        if saved.lost:
-            asked = _ask_to_begin(coordinator, network, saved.lost)
-            for failure in asked.failures.values():  # each round says so too, and goes on
-                _log.warning("it does not begin anew: %s", failure)
-
     yield from rounds(
         coordinator,
         network,
         checkpoint or Checkpoint.none(),
         total=lambda: coordinator.config.rounds,
         begin=lambda: begin(coordinator, network),
-        again=again,
+        # A party that lost its disk goes on from its slice.
+        again=begin_anew(lambda lost: _ask_to_begin(coordinator, network, lost), _log),
         play=lambda number: play_round(coordinator, network, number),
         finish=lambda: finish(coordinator, network),
     )

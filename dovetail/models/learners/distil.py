@@ -56,8 +56,8 @@ class DistilConfig:
         students: learners to choose from, by name.
         label_share: of a labelled row's target.
         blend: whether the mean of student and own model is tried where the student does not pay.
-        gate: how many standard errors a student may fall behind the own model by on held-out rows.
-            Below 0 it has to be ahead. Of a hundred labels, rows cannot tell; and the gate's
+        gate: how many standard errors a student must be ahead of the own model on held-out rows.
+            Below 0 it may fall behind. Of a hundred labels, rows cannot tell; and the gate's
             students have a handicap: fewer rows, one fold's teacher, and a rival that was
             chosen on these very rows.
         judge_rows: the students of the gate learn from at most so many rows without label.
@@ -67,7 +67,7 @@ class DistilConfig:
     students: tuple[str, ...] = tuple(LEARNERS)
     label_share: float = 0.5
     blend: bool = True
-    gate: float = 1.0
+    gate: float = -1.0
     judge_rows: int = 3000
     stop_share: float = 0.15
 
@@ -335,12 +335,12 @@ def distil(
     gains = {name: _gain(row_losses_of[ALONE], each) for name, each in row_losses_of.items()}
     teacher_gain = _teacher_gain(owner, teacher, row_losses_of[ALONE], judged)
     best = chosen
-    pays = gains[chosen][0] > -config.gate * gains[chosen][1]
+    pays = gains[chosen][0] > config.gate * gains[chosen][1]
     blend = f"{chosen}+{ALONE}"
     if not pays and config.blend:
         # No handicap is left to allow for: half of it is the rival.
         best = blend
-        pays = gains[blend][0] > -min(config.gate, 0) * gains[blend][1]
+        pays = gains[blend][0] > max(config.gate, 0) * gains[blend][1]
     gain, error = gains[best]
     settings: dict[str, Any] = {
         "teacher": teacher.name,
