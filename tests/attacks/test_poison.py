@@ -67,7 +67,7 @@ def test_a_finite_gradient_of_any_size_neither_ends_a_run_nor_derails_it(
     assert poisoned == alone  # bit for bit: none of it was taken
     (told,) = caplog.messages
     assert "party 'shop': 64 rows of its gradient are up to" in told
-    assert "more than apfed.clip = 1000 times the task's own; they are cut off" in told
+    assert "more than apfed.clip = 10000 times the task's own; they are cut off" in told
 
 
 def test_without_the_bound_a_gradient_of_a_million_ends_the_run() -> None:

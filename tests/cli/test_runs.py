@@ -59,6 +59,7 @@ def test_the_demo_tells_the_whole_story(dovetail: Any, tmp_path: Path) -> None:
         "classic vertical, partners gone: random",
     ):
         assert title in done.out
+    assert "apfed.clip" not in done.out + done.err  # its helper is honest
     names = {path.name for path in (tmp_path / "demo").iterdir()}
     files = {"run.toml", "metrics.jsonl", "result.json", "ledger.jsonl", "models", "new-digits.csv"}
     assert names == files
