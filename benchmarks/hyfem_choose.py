@@ -21,9 +21,9 @@ import torch
 from benchmarks import _results
 from dovetail import data as dd
 from dovetail import methods
-from dovetail.experiment.grid import run_name
 from dovetail.experiment.runfile import load_run
 from dovetail.experiment.setup import Loaded
+from dovetail.files import run_name
 
 RUNS = Path(__file__).parents[1] / "runs" / "hyfem"
 SHARE = 0.1

@@ -23,8 +23,8 @@ from benchmarks import _results
 from benchmarks.exchange import There
 from dovetail.experiment.runfile import check_run
 from dovetail.experiment.setup import load_data, setup
+from dovetail.files import toml_tables
 from dovetail.methods.apfed.stages import ApfedSetup
-from dovetail.methods.validation import toml_tables
 from dovetail.models import EncoderHeadNetwork, Model, network_input
 from dovetail.network import Precision, decode, encode
 from dovetail.network.messages import PRECISIONS

@@ -26,7 +26,7 @@ FLOORS = (
     "cli",
 )
 
-#: Room -> the other rooms it may import from. Every room may import ``dovetail.errors``.
+#: Room -> the other rooms it may import from. Every room may import ``errors`` and ``files``.
 ROOMS = {room: set(FLOORS[:floor]) for floor, room in enumerate(FLOORS)}
 ROOMS["network"] = set()
 # models -> data: a saved model holds the input and the task that its raw columns are read with.
@@ -41,7 +41,7 @@ METHODS = ("apfed", "chfl", "fedoptimus", "hyfem", "vertical")
 BESIDE_METHOD = {"apfed": {"vertical"}}
 
 #: What stands beside the rooms.
-BESIDE = {"__init__.py", "__main__.py", "errors.py"}
+BESIDE = {"__init__.py", "__main__.py", "errors.py", "files.py"}
 
 #: Public name of ``dovetail`` -> the module it stands for.
 SHORT_NAMES = {
@@ -93,7 +93,7 @@ def wrong_imports(tree: ast.AST, module: str, *, is_package: bool = False) -> li
         if rest[0] in SHORT_NAMES:
             name = ".".join([SHORT_NAMES[rest[0]], *rest[1:]])
             rest = name.split(".")[1:]
-        if rest[0] == "errors":
+        if rest[0] in ("errors", "files"):
             allowed = True
         elif rest[0] == "__version__":
             allowed = room in ROOMS

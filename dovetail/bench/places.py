@@ -16,9 +16,8 @@ from dovetail.bench.child import tail_lines
 from dovetail.bench.schedule import Times
 from dovetail.bench.tables import TABLES
 from dovetail.errors import ConfigError, DovetailError
-from dovetail.experiment.grid import split_cell
 from dovetail.experiment.runfile import RunFile, check_run, load_run, resolved
-from dovetail.methods.validation import read_toml
+from dovetail.files import read_toml, split_cell
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from dovetail.bench.plot import draw
 from dovetail.bench.schedule import Job, Process, Times, work
 from dovetail.bench.text import body, json_line, machine, page, put_into, told_time
 from dovetail.experiment import summarise, write_text
-from dovetail.methods.validation import read_toml
+from dovetail.files import read_toml
 
 
 class Watch(Protocol):

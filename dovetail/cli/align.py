@@ -3,99 +3,72 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.table import Table
-from rich.text import Text
+import typer
 
-from dovetail.cli.output import console
+from dovetail.cli import early
+from dovetail.cli.options import AsJson, Certificates, Listen, Quiet
 from dovetail.errors import ConfigError
-from dovetail.experiment.grid import read_run
-from dovetail.experiment.runfile import RunFile, load_run
-from dovetail.face.talk import talk_of
-from dovetail.methods.validation import validate
-from dovetail.site.driver import stream_driver
-from dovetail.site.engines import StreamSection
-from dovetail.site.overlaps import aligned_here, counted_here, starter_of, with_driver
-from dovetail.site.partyfile import open_site, open_sites
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
-@dataclass(frozen=True)
-class Elsewhere:
-    """What the command line says of partners on other machines."""
-
-    partners: str | None = None
-    listen: str | None = None
-    certificates: Path | None = None
-    wait_s: float | None = None
-    timeout_s: float | None = None
-
-    def section(
-        self,
-        run: RunFile | None,
-        paths: tuple[Path, ...],
-        initiator: str | None,
-        *,
-        where: str = "dovetail align",
-    ) -> StreamSection | None:
-        """Where to listen and for whom; None if all parties are here.
-
-        Raises:
-            ConfigError: half of what it takes, or what does not go with it.
-        """
-        given = {
-            "--partners": self.partners,
-            "--listen": self.listen,
-            "--certificates": self.certificates,
-            "--wait": self.wait_s,
-            "--timeout": self.timeout_s,
-        }
-        said = [name for name, value in given.items() if value is not None]
-        if run is not None and said:
-            raise ConfigError(f"a run file says in [engine] who is elsewhere; leave {said[0]} out")
-        section = None if run is None or run.engine.kind != "stream" else run.engine
-        if said:
-            if self.partners is None or self.listen is None:
-                raise ConfigError(
-                    f"{said[0]} is for partners on other machines: give --partners and --listen, "
-                    "for example --partners shop --listen 0.0.0.0:7443"
-                )
-            values = {
-                "kind": "stream",
-                "listen": self.listen,
-                "partners": tuple(name.strip() for name in self.partners.split(",")),
-                "certificates": None if self.certificates is None else str(self.certificates),
-                "wait_s": self.wait_s,
-                **({} if self.timeout_s is None else {"timeout_s": self.timeout_s}),
-            }
-            section = validate(StreamSection, values, where=where)
-        if section is not None and len(paths) > 1:
-            raise ConfigError("name one party file, the driver's own; --partners names the others")
-        if section is not None and initiator is not None:
-            raise ConfigError("the driver starts; leave --initiator out")
-        return section
-
-
-def run_align(
-    paths: tuple[Path, ...],
-    *,
-    elsewhere: Elsewhere,
-    initiator: str | None,
-    count: bool,
-    workers: int,
-    quiet: bool,
-    as_json: bool,
+def align(
+    parties: Annotated[
+        list[Path], typer.Argument(help="Two party files (TOML) or more; or a run file.")
+    ],
+    partners: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Parties on other machines; then name your file only."),
+    ] = None,
+    listen: Listen = None,
+    certificates: Certificates = None,
+    wait: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds to wait for partners elsewhere. [until they come]"),
+    ] = None,
+    initiator: Annotated[
+        str | None, typer.Option(help="The party that starts. [the one with labels, or the first]")
+    ] = None,
+    count: Annotated[
+        bool, typer.Option("--count", help="Count what is shared; nobody learns which.")
+    ] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Processes for the arithmetic.")] = 1,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Align these parties, keep each one's part at its home, print the overlaps."""
+    """Find which rows are the same sample, by private set intersection.
+
+    No party sees another's ids: they are compared multiplied by both parties' secrets. Each
+    party's part of the result is kept beside its party file, where `dovetail train` finds it.
+
+    With partners on other machines, who run `dovetail join`:
+
+    dovetail align bank.toml --partners shop,lab --listen 0.0.0.0:7443
+
+    Or name the run file that says so.
+    """
+    early.check_files(parties)
+    from dovetail.cli.elsewhere import Elsewhere
+    from dovetail.cli.output import console
+    from dovetail.experiment.runfile import load_run
+    from dovetail.face.talk import talk_of
+    from dovetail.files import read_run
+    from dovetail.site.driver import stream_driver
+    from dovetail.site.overlaps import aligned_here, counted_here, starter_of, with_driver
+    from dovetail.site.partyfile import open_site, open_sites
+
+    paths = tuple(parties)
     show = not (quiet or as_json)
     run = load_run(paths[0]) if len(paths) == 1 and "party" not in read_run(paths[0]) else None
     if run is not None:
         if run.parties is None:
             raise ConfigError(f"{paths[0]} has no party files to align; it deals out one data set")
         paths = tuple(map(Path, run.parties))
-    section = elsewhere.section(run, paths, initiator)
+    section = Elsewhere(partners, listen, certificates, wait).section(run, paths, initiator)
     if section is not None:
         with stream_driver(open_site(paths[0]), section, talk=talk_of(shown=show)) as driver:
             result = with_driver(driver, count=count, workers=workers)
@@ -119,6 +92,9 @@ def run_align(
 
 
 def _table(result: dict[str, Any]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
     starter = result["initiator"]
     table = Table(title=Text(f"Shared with {starter!r}"), title_justify="left")
     for name, justify in (("party", "left"), ("rows", "right"), ("shared", "right"), ("", "right")):

@@ -2,204 +2,97 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from rich.table import Table as Grid
+import typer
 
-from dovetail import bench
-from dovetail.bench.places import (
-    Options,
-    Place,
-    chosen_cells,
-    locked,
-    places_of,
-    refuse_other_settings,
-    runs_folder,
-    table_of,
-    times_of,
-)
-from dovetail.bench.session import Session
-from dovetail.bench.text import told_time
-from dovetail.cli.benchrun import BenchProgress
-from dovetail.cli.output import console
-from dovetail.errors import ConfigError
+from dovetail.cli.options import AsJson, Device, Quiet
 
 
-def run_bench(
-    name: str | None,
-    options: Options,
-    *,
-    only: Sequence[str],
-    show: bool,
-    into: Path | None,
-    quiet: bool,
-    as_json: bool,
+def bench(
+    name: Annotated[
+        str | None, typer.Argument(help="A table, such as chfl-table2. [none: list them]")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Run these cells only: 'mnist-2-1-*'; repeatable."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="So many seeds of each cell. [as the run file says]")
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="A recipe of the run files, for example cpu.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of every run file."),
+    ] = None,
+    budget_minutes: Annotated[
+        float | None,
+        typer.Option(min=0, help="Run what fits in so long; stop, keeping it, at the end."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of each run. [OMP_NUM_THREADS, or cores / jobs]"),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Runs and tables, kept.")] = Path("out/bench"),
+    runs: Annotated[
+        Path | None, typer.Option(help="The run files. [./runs, or those Dovetail brings]")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--list", help="List the table's cells and what is done; run nothing.")
+    ] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also put the table into this page, between <!-- bench TABLE --> marks, and its "
+            "picture into images/ beside it."
+        ),
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    device: Device = None,
 ) -> None:
-    """Run what is missing and fits, write the table; or list tables, or a table's cells."""
-    if name is None:
-        _overview(options, as_json=as_json)
-        return
-    table = table_of(name)
-    chosen = chosen_cells(table, only)
-    runs = runs_folder(options.runs, [cell for cell in chosen if cell.run])
-    if show:
-        _list(table, places_of(table, chosen, runs, options), chosen, as_json=as_json)
-        return
-    with locked(options.out):
-        places = places_of(table, chosen, runs, options)
-        refuse_other_settings(places)
-        session = Session(
-            table,
-            chosen,
-            places,
-            options,
-            command=shlex.join(["dovetail", *sys.argv[1:]]),
-            watch=lambda total: BenchProgress(total, shown=not (quiet or as_json)),
-        )
-        stopped = False
-        try:
-            session.work()
-        except KeyboardInterrupt:
-            stopped = True
-        session.write()
-        if into is not None:
-            session.put_into(into)
-    if as_json:
-        print(json.dumps(session.told(), indent=2, ensure_ascii=False))
-    elif not quiet:
-        _show(session, options)
-    if stopped:
-        raise KeyboardInterrupt
-    if session.failed:
-        sys.exit(1)
+    """Make a paper's table: run its cells, and set the figures beside the paper's.
 
+    Without a name: the tables there are, and what is done of each.
 
-def _show(session: Session, options: Options) -> None:
-    """The table on standard output, and what is not in it."""
-    screen, lines = console(), [line for line in session.lines() if line.values]
-    if lines:
-        names, rows = bench.grid(session.table, lines)
-        before: list[str] = []
-        for line, row in zip(lines, rows, strict=True):  # a group's labels once
-            labels, many = row[: len(line.labels)], len(line.labels)
-            row[:many] = [""] * many if labels == before else labels
-            before = labels
-        screen.print(_grid(session.table.title, names, rows))
-    for reason, cells in session.left_out().items():
-        _say(f"Not here: {_some(cells)}: {reason}")
-    if session.left:
-        _say(f"Left: {len(session.left)} runs, {session.left_text()}; the same command goes on.")
-    names = [f"{session.stem}.md", f"{session.stem}.jsonl", session.picture]
-    _say(f"In {options.out}: {', '.join(name for name in names if name)}")
+    Every cell is a run file and every run a run folder below --out. What is done there is not run
+    again, what was stopped goes on from its checkpoint, and a run that fails is told while the
+    others go on: repeat the command until nothing is left. Tables that share a cell share its runs.
 
+    A first look at one setting, in ten minutes:
 
-def _some(names: Sequence[str], most: int = 4) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    dovetail bench apfed-table2 --recipe cpu --only 'mnist-2-1-*' --seeds 1 --budget-minutes 10
 
+    A GPU takes several runs at once:
 
-def _say(text: str) -> None:
-    console().print(text, highlight=False, markup=False, soft_wrap=True)
+    dovetail bench apfed-table2 --device cuda --jobs 4
 
+    Writes TABLE.md (paper, here, spread, difference: ▲ at or above the paper's figure, ▼ below),
+    TABLE.jsonl (a line per run as it ends) and, of figures, TABLE.svg. Exit code 1: a run failed.
+    """
+    from dovetail.bench.places import Options
+    from dovetail.cli.benchrun import run_bench
 
-def _grid(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
-    grid = Grid(title=title, title_justify="left")
-    for name in names:
-        number = name.startswith(("here", "paper", "less"))
-        grid.add_column(name, justify="right" if number else "left", overflow="fold")
-    for row in rows:
-        grid.add_row(*row)
-    return grid
-
-
-def _list(
-    table: bench.Table,
-    places: Mapping[str, Place],
-    chosen: Sequence[bench.Cell],
-    *,
-    as_json: bool,
-) -> None:
-    """The cells of a table, and what there is of each."""
-    times = times_of(places)
-    rows = []
-    for cell in chosen:
-        place = places.get(cell.name)
-        if place is None:
-            rows.append(
-                [cell.name, cell.run, "", cell.unavailable or "its run file is not there", ""]
-            )
-            continue
-        done = len([seed for seed in place.wanted if seed in place.done])
-        part = f", {len(place.part)} begun" if place.part else ""
-        estimate = times.estimate(cell)
-        rows.append(
-            [
-                cell.name,
-                " ".join([cell.run, *cell.overrides]),
-                str(len(place.wanted)),
-                f"{done} done{part}",
-                "" if estimate is None else told_time(estimate),
-            ]
-        )
-    names = ["cell", "run file", "seeds", "state", "a seed takes"]
-    if as_json:
-        print(json.dumps([dict(zip(names, row, strict=True)) for row in rows], indent=2))
-    else:
-        console().print(_grid(f"{table.name}: {table.title}", names, rows))
-
-
-def _overview(options: Options, *, as_json: bool) -> None:
-    """The tables there are, and what is done of each."""
-    rows: list[dict[str, Any]] = []
-    for table in bench.TABLES.values():
-        cells = [cell for cell in table.cells if not cell.unavailable]
-        try:
-            runs = runs_folder(options.runs, cells)
-            places = places_of(table, cells, runs, options)
-        except ConfigError as error:
-            rows.append(
-                {
-                    "table": table.name,
-                    "title": table.title,
-                    "cells": len(table.cells),
-                    "left": str(error),
-                }
-            )
-            continue
-        total = sum(len(place.wanted) for place in places.values())
-        left = [
-            place.cell
-            for place in places.values()
-            for seed in place.wanted
-            if seed not in place.done
-        ]
-        seconds, unknown = times_of(places).total(left)
-        known = told_time(seconds) if len(left) > unknown else ""
-        guess = f"{unknown} runs of unknown length" if unknown else ""
-        takes = ", ".join(part for part in (known, guess) if part) or "nothing"
-        rows.append(
-            {
-                "table": table.name,
-                "title": table.title,
-                "cells": len(table.cells),
-                "runs": total,
-                "done": total - len(left),
-                "left": takes,
-            }
-        )
-    if as_json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
-        return
-    _say(f"Tables, and what is done of them in {options.out} (dovetail bench TABLE):")
-    for row in rows:
-        _say(f"\n{row['table']}: {row['title']}")
-        _say(
-            f"    {row['cells']} cells, {row['runs']} runs, {row['done']} done; left: {row['left']}"
-            if "runs" in row
-            else f"    {row['cells']} cells; {row['left']}"
-        )
+    run_bench(
+        name,
+        Options(
+            out=out,
+            runs=runs,
+            recipe=recipe,
+            overrides=tuple(overrides or ()),
+            num_seeds=seeds,
+            device=device,
+            jobs=jobs,
+            threads=threads,
+            budget_minutes=budget_minutes,
+        ),
+        only=tuple(only or ()),
+        show=show,
+        into=into,
+        quiet=quiet,
+        as_json=as_json,
+    )

@@ -1,83 +1,205 @@
-"""The bars over the runs of a bench."""
+"""What ``dovetail bench`` runs and prints."""
 
 from __future__ import annotations
 
-import time
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.table import Table as Grid
 
 from dovetail import bench
-from dovetail.bench.child import tail_lines
-from dovetail.methods.outcome import number
+from dovetail.bench.places import (
+    Options,
+    Place,
+    chosen_cells,
+    locked,
+    places_of,
+    refuse_other_settings,
+    runs_folder,
+    table_of,
+    times_of,
+)
+from dovetail.bench.session import Session
+from dovetail.bench.text import told_time
+from dovetail.cli.benchbars import BenchProgress
+from dovetail.cli.output import console
+from dovetail.errors import ConfigError
 
 
-class BenchProgress:
-    """On standard error: a bar over all runs, a line for each that runs, and what ended."""
-
-    def __init__(self, total: int, *, shown: bool) -> None:
-        self._console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-        self._shown = shown
-        self._bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[said]}", markup=False),
-            console=self._console,
-            disable=not shown or not self._console.is_terminal,
+def run_bench(
+    name: str | None,
+    options: Options,
+    *,
+    only: Sequence[str],
+    show: bool,
+    into: Path | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Run what is missing and fits, write the table; or list tables, or a table's cells."""
+    if name is None:
+        _overview(options, as_json=as_json)
+        return
+    table = table_of(name)
+    chosen = chosen_cells(table, only)
+    runs = runs_folder(options.runs, [cell for cell in chosen if cell.run])
+    if show:
+        _list(table, places_of(table, chosen, runs, options), chosen, as_json=as_json)
+        return
+    with locked(options.out):
+        places = places_of(table, chosen, runs, options)
+        refuse_other_settings(places)
+        session = Session(
+            table,
+            chosen,
+            places,
+            options,
+            command=shlex.join(["dovetail", *sys.argv[1:]]),
+            watch=lambda total: BenchProgress(total, shown=not (quiet or as_json)),
         )
-        self._all = self._bars.add_task("runs", total=total, said="")
-        self._tasks: dict[bench.Job, tuple[TaskID, Path]] = {}
-        self._looked = 0.0
+        stopped = False
+        try:
+            session.work()
+        except KeyboardInterrupt:
+            stopped = True
+        session.write()
+        if into is not None:
+            session.put_into(into)
+    if as_json:
+        print(json.dumps(session.told(), indent=2, ensure_ascii=False))
+    elif not quiet:
+        _show(session, options)
+    if stopped:
+        raise KeyboardInterrupt
+    if session.failed:
+        sys.exit(1)
 
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bars.stop()
-        if kind is KeyboardInterrupt and self._shown:
-            self._console.print("Stopped; the same command goes on from here.")
+def _show(session: Session, options: Options) -> None:
+    """The table on standard output, and what is not in it."""
+    screen, lines = console(), [line for line in session.lines() if line.values]
+    if lines:
+        names, rows = bench.grid(session.table, lines)
+        before: list[str] = []
+        for line, row in zip(lines, rows, strict=True):  # a group's labels once
+            labels, many = row[: len(line.labels)], len(line.labels)
+            row[:many] = [""] * many if labels == before else labels
+            before = labels
+        screen.print(_grid(session.table.title, names, rows))
+    for reason, cells in session.left_out().items():
+        _say(f"Not here: {_some(cells)}: {reason}")
+    if session.left:
+        _say(f"Left: {len(session.left)} runs, {session.left_text()}; the same command goes on.")
+    names = [f"{session.stem}.md", f"{session.stem}.jsonl", session.picture]
+    _say(f"In {options.out}: {', '.join(name for name in names if name)}")
 
-    def begin(self, job: bench.Job, folder: Path) -> None:
-        """A job runs."""
-        self._tasks[job] = (self._bars.add_task(f"  {job}", total=None, said="starting"), folder)
 
-    def look(self, times: bench.Times, num_failed: int) -> None:
-        """Show how far the running ones are, about once a second."""
-        if time.monotonic() - self._looked < 1 or self._bars.disable:
-            return
-        self._looked = time.monotonic()
-        for job, (task, folder) in self._tasks.items():
-            lines = tail_lines(folder)
-            if lines:
-                place = f"{'round' if 'round' in lines[-1] else 'epoch'} {number(lines[-1])}"
-                estimate = times.estimate(job.cell)
-                about = "" if estimate is None else f", about {estimate / 60:.0f} min in all"
-                self._bars.update(task, said=f"{lines[-1]['stage']}, {place}{about}")
-        failed = f"{num_failed} failed" if num_failed else ""
-        self._bars.update(self._all, said=failed)
+def _some(names: Sequence[str], most: int = 4) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
-    def end(self, job: bench.Job, said: str) -> None:
-        """A job ended."""
-        task, _ = self._tasks.pop(job)
-        self._bars.remove_task(task)
-        self._bars.advance(self._all)
-        if self._shown:
-            self._console.print(said)
+
+def _say(text: str) -> None:
+    console().print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _grid(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
+    grid = Grid(title=title, title_justify="left")
+    for name in names:
+        number = name.startswith(("here", "paper", "less"))
+        grid.add_column(name, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*row)
+    return grid
+
+
+def _list(
+    table: bench.Table,
+    places: Mapping[str, Place],
+    chosen: Sequence[bench.Cell],
+    *,
+    as_json: bool,
+) -> None:
+    """The cells of a table, and what there is of each."""
+    times = times_of(places)
+    rows = []
+    for cell in chosen:
+        place = places.get(cell.name)
+        if place is None:
+            rows.append(
+                [cell.name, cell.run, "", cell.unavailable or "its run file is not there", ""]
+            )
+            continue
+        done = len([seed for seed in place.wanted if seed in place.done])
+        part = f", {len(place.part)} begun" if place.part else ""
+        estimate = times.estimate(cell)
+        rows.append(
+            [
+                cell.name,
+                " ".join([cell.run, *cell.overrides]),
+                str(len(place.wanted)),
+                f"{done} done{part}",
+                "" if estimate is None else told_time(estimate),
+            ]
+        )
+    names = ["cell", "run file", "seeds", "state", "a seed takes"]
+    if as_json:
+        print(json.dumps([dict(zip(names, row, strict=True)) for row in rows], indent=2))
+    else:
+        console().print(_grid(f"{table.name}: {table.title}", names, rows))
+
+
+def _overview(options: Options, *, as_json: bool) -> None:
+    """The tables there are, and what is done of each."""
+    rows: list[dict[str, Any]] = []
+    for table in bench.TABLES.values():
+        cells = [cell for cell in table.cells if not cell.unavailable]
+        try:
+            runs = runs_folder(options.runs, cells)
+            places = places_of(table, cells, runs, options)
+        except ConfigError as error:
+            rows.append(
+                {
+                    "table": table.name,
+                    "title": table.title,
+                    "cells": len(table.cells),
+                    "left": str(error),
+                }
+            )
+            continue
+        total = sum(len(place.wanted) for place in places.values())
+        left = [
+            place.cell
+            for place in places.values()
+            for seed in place.wanted
+            if seed not in place.done
+        ]
+        seconds, unknown = times_of(places).total(left)
+        known = told_time(seconds) if len(left) > unknown else ""
+        guess = f"{unknown} runs of unknown length" if unknown else ""
+        takes = ", ".join(part for part in (known, guess) if part) or "nothing"
+        rows.append(
+            {
+                "table": table.name,
+                "title": table.title,
+                "cells": len(table.cells),
+                "runs": total,
+                "done": total - len(left),
+                "left": takes,
+            }
+        )
+    if as_json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    _say(f"Tables, and what is done of them in {options.out} (dovetail bench TABLE):")
+    for row in rows:
+        _say(f"\n{row['table']}: {row['title']}")
+        _say(
+            f"    {row['cells']} cells, {row['runs']} runs, {row['done']} done; left: {row['left']}"
+            if "runs" in row
+            else f"    {row['cells']} cells; {row['left']}"
+        )

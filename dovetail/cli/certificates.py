@@ -6,55 +6,98 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.table import Table
-from rich.text import Text
+import typer
 
-from dovetail.cli.output import console
+from dovetail.cli.options import AsJson, Quiet
 from dovetail.errors import ConfigError
-from dovetail.network import certificates as made
-from dovetail.site import issuing
-from dovetail.site.issuing import Folder
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dovetail.site.issuing import Folder
 
 
-def run_certificates(
-    names: tuple[str, ...],
-    *,
-    drivers: tuple[str, ...],
-    hosts: tuple[str, ...],
-    out: Path,
-    days: int,
-    request: bool,
-    sign: Path | None,
-    renew: bool,
-    renew_ca: bool,
-    force: bool,
-    quiet: bool,
-    as_json: bool,
-    now: datetime | None = None,
+def certificates(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Parties' names. [none: list what --out has]")
+    ] = None,
+    driver: Annotated[
+        list[str] | None,
+        typer.Option(help="Which of them drives, so that the others dial it; repeat for several."),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="An address the driver listens on, for other tools; repeat for several."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder of certificates.")] = Path("certificates"),
+    days: Annotated[int, typer.Option(min=1, max=3650, help="How long they are valid.")] = 365,
+    request: Annotated[
+        bool, typer.Option("--request", help="Make my key here, and a request to be signed.")
+    ] = False,
+    sign: Annotated[Path | None, typer.Option(help="Sign this request of the party named.")] = None,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="New certificates; the old stay valid until they end.")
+    ] = False,
+    renew_ca: Annotated[
+        bool, typer.Option("--renew-ca", help="A new authority, believed beside the old one.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Make a new key in the place of the one there is.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Do the one thing that was asked; say what was written and who gets it."""
-    now = now or datetime.now(UTC)
-    folder = Folder(out)
+    """Make the certificates that parties on several machines know each other by.
+
+    To try things out, everything at once, with the authority (CA) if there is none yet:
+
+    dovetail certificates bank shop --driver bank --host bank.example.org
+
+    Hand certificates/shop/ to the shop: ca.pem, shop.pem and shop.key, all it needs.
+
+    Companies that keep their keys to themselves take three steps. The bank, whose authority signs:
+
+    dovetail certificates bank --driver bank --host bank.example.org
+
+    The shop, whose key never leaves it; it sends shop.csr to the bank:
+
+    dovetail certificates shop --request
+
+    The bank, which sends ca.pem and shop.pem back:
+
+    dovetail certificates shop --sign shop.csr
+
+    Before they end: dovetail certificates shop --renew. Without names: what there is, until when.
+    """
+    from dovetail.network.certificates import host_name
+    from dovetail.site import issuing
+    from dovetail.site.issuing import Folder
+
+    now = datetime.now(UTC)
+    folder, parties = Folder(out), tuple(names or ())
+    drivers, hosts = tuple(driver or ()), tuple(host or ())
     ways = {"--request": request, "--sign": sign, "--renew": renew, "--renew-ca": renew_ca}
     asked = [way for way, chosen in ways.items() if chosen]
     if len(asked) > 1:
         raise ConfigError(f"give one of {' and '.join(asked)}: each is a step of its own")
-    _check_names(names, drivers, hosts, asked)
-    for name in names:
+    _check_names(parties, drivers, hosts, asked)
+    for name in parties:
         folder.of(name)
-    for host in hosts:
-        made.host_name(host)
+    for address in hosts:
+        host_name(address)
     if renew_ca:
         result = issuing.renew_authority(folder, now)
     elif request:
-        result = {"requests": {name: issuing.request(folder, name, force=force) for name in names}}
+        result = {
+            "requests": {name: issuing.request(folder, name, force=force) for name in parties}
+        }
     elif sign is not None:
-        result = issuing.sign(folder, names, sign, drivers, hosts, days, force=force, now=now)
-    elif names:
+        result = issuing.sign(folder, parties, sign, drivers, hosts, days, force=force, now=now)
+    elif parties:
         result = issuing.issue(
-            folder, names, drivers, hosts, days, renew=renew, force=force, now=now
+            folder, parties, drivers, hosts, days, renew=renew, force=force, now=now
         )
     else:
         result = issuing.listed(folder)
@@ -89,6 +132,8 @@ def _check_names(
 
 
 def _tell(result: dict[str, Any], folder: Folder, now: datetime) -> None:
+    from dovetail.cli.output import console
+
     if "listed" in result:
         console().print(_table(result, folder, now))
         return
@@ -97,6 +142,9 @@ def _tell(result: dict[str, Any], folder: Folder, now: datetime) -> None:
 
 
 def _table(result: dict[str, Any], folder: Folder, now: datetime) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(title=Text(f"Certificates in {folder.path}"), title_justify="left")
     for column in ("name", "may", "hosts", "expires"):
         table.add_column(column)

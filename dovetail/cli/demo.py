@@ -5,26 +5,44 @@ from __future__ import annotations
 import json
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-import torch
+import typer
 
-from dovetail import data as dd
-from dovetail.cli.output import console, result_table
-from dovetail.experiment.runfile import RunFile, check_run
-from dovetail.experiment.train import train_seeds
-from dovetail.face.talk import talk_of
-from dovetail.methods.validation import toml_tables
+from dovetail.cli.options import AsJson, Device, Quiet
+
+if TYPE_CHECKING:
+    from dovetail.experiment.runfile import RunFile
 
 
-def run_demo(out: Path, *, num_seeds: int, quiet: bool, as_json: bool, device: str | None) -> None:
-    """Train, write the folder and a table to predict from, print what was measured."""
+def demo(
+    out: Annotated[Path, typer.Option(help="The run's folder.")] = Path("out/demo"),
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to run.")] = 5,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    device: Device = None,
+) -> None:
+    """The main job on built-in real data in under a minute.
+
+    A party with few labels and the upper halves of handwritten digits trains with a helper who
+    has the lower halves of the same samples. The helper leaves; the model stays. Beside it:
+    learning alone, and classic vertical learning with the helper present and gone.
+    """
+    import torch
+
+    from dovetail.cli.output import console, result_table
+    from dovetail.experiment.runfile import check_run
+    from dovetail.experiment.train import train_seeds
+    from dovetail.face.talk import talk_of
+    from dovetail.files import toml_tables
+
     text = resources.files("dovetail.cli").joinpath("demo.toml").read_text()
     values = toml_tables(text, where="demo.toml")
     if device is not None:
         values["device"] = device
     run = check_run(values, where="demo.toml")
     torch.set_num_threads(1)  # layers this small are slower on more
-    seeds = tuple(range(num_seeds))
+    numbers = tuple(range(seeds))
     talk = not (quiet or as_json)
     if talk:
         console().print(
@@ -32,12 +50,12 @@ def run_demo(out: Path, *, num_seeds: int, quiet: bool, as_json: bool, device: s
             "helper has the lower halves of the same samples. They train together, no pixel\n"
             "leaves its owner, and then the helper leaves.\n"
         )
-    result = train_seeds(run, out, seeds, resume=False, talk=talk_of(shown=talk))
+    result = train_seeds(run, out, numbers, resume=False, talk=talk_of(shown=talk))
     new_samples = _write_new_samples(run, out)
     if as_json:
         print(json.dumps(result, indent=2))
     elif not quiet:
-        model = out / ("seed-0" if num_seeds > 1 else "") / "models" / "upper"
+        model = out / ("seed-0" if seeds > 1 else "") / "models" / "upper"
         console().print(result_table(result))
         console().print(
             f"Run folder: {out}\nNow predict alone, with nothing but the model and a table:\n"
@@ -50,6 +68,8 @@ def run_demo(out: Path, *, num_seeds: int, quiet: bool, as_json: bool, device: s
 
 def _write_new_samples(run: RunFile, out: Path) -> Path:
     """The test rows as a party would have them: raw columns of the upper half, and the label."""
+    from dovetail import data as dd
+
     assert run.data is not None
     pooled, _ = dd.load(run.data.source, label=run.data.label)
     assert run.data.test is not None

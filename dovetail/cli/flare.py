@@ -7,103 +7,131 @@ import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from dovetail.cli import early
+from dovetail.cli.options import Align, AsJson, Overrides, Quiet, Recipe, RunOut, Seeds
 from dovetail.errors import ConfigError
-from dovetail.experiment.flarerun import simulate, simulated, write_job
-from dovetail.experiment.grid import run_name
-from dovetail.experiment.runfile import load_run
-from dovetail.site import flaresite
-from dovetail.site.engines import FlareSection
-from dovetail.site.partyfile import open_site
+
+flare = typer.Typer(
+    name="flare",
+    help=(
+        "Run on NVIDIA FLARE: as a job of a federation that has it, or of one here.\n\n"
+        "Needs pip install 'dovetail[flare]'. See docs/flare.md."
+    ),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
-def need_nvflare() -> None:
-    """Refuse to go on without NVFlare.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
-    if find_spec("nvflare") is None:
-        raise ConfigError(
-            "dovetail flare needs NVIDIA FLARE, which is not installed here: "
-            "pip install 'dovetail[flare]'"
-        )
-
-
-# --- Export ---------------------------------------------------------------------------------------
-
-
-def run_export(
-    path: Path,
-    *,
-    out: Path,
-    recipe: str | None,
-    overrides: tuple[str, ...],
-    seeds: tuple[int, ...],
-    resume: str,
-    align: bool,
-    quiet: bool,
+@flare.command("export")
+def flare_export(
+    run: Annotated[Path, typer.Argument(help='A run file (TOML) with [engine] kind = "flare".')],
+    out: Annotated[Path, typer.Option(help="The job's folder; its name is the job's.")],
+    recipe: Recipe = None,
+    overrides: Overrides = None,
+    seed: Seeds = None,
+    resume: Annotated[
+        str, typer.Option(metavar="JOB", help="Go on with the run of this job, by its id.")
+    ] = "",
+    align: Align = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Write a run's job folder."""
-    need_nvflare()
-    run = load_run(path, recipe=recipe, overrides=overrides)
-    if not isinstance(run.engine, FlareSection):
+    """Write a run as an NVFlare job folder, to be submitted with NVFlare's own tools.
+
+    The job has the run file and names of classes; no code, no data and no path of this machine.
+    Each site reads its own party file (dovetail flare site), and answers what its policy allows.
+    """
+    early.check_run(run, overrides)
+    from dovetail.experiment.flarerun import write_job
+    from dovetail.experiment.runfile import load_run
+    from dovetail.site.engines import FlareSection
+
+    _need_nvflare()
+    run_file = load_run(run, recipe=recipe, overrides=tuple(overrides or ()))
+    if not isinstance(run_file.engine, FlareSection):
         raise ConfigError(
-            f'{path} is no run of an NVFlare federation; write [engine] kind = "flare" and '
+            f'{run} is no run of an NVFlare federation; write [engine] kind = "flare" and '
             'partners = ["shop"], or try it on this machine: dovetail flare simulate RUN'
         )
-    write_job(run, out, seeds=seeds, resume=resume, align=align)
+    write_job(run_file, out, seeds=tuple(seed or ()), resume=resume, align=align)
     if not quiet:
-        sites = ", ".join(run.engine.site_of().values())
+        sites = ", ".join(run_file.engine.site_of().values())
         print(f"Job folder: {out} (server, {sites})")
         print(f"Next: nvflare job submit -j {out} --startup-kit ADMIN_KIT")
 
 
-# --- A site ---------------------------------------------------------------------------------------
-
-
-def run_site(
-    folder: Path, *, party: Path | None, driver: str | None, runs: Path | None, quiet: bool
+@flare.command("site")
+def flare_site(
+    folder: Annotated[
+        Path, typer.Argument(help="A site's or the server's folder, with startup/ and local/.")
+    ],
+    party: Annotated[
+        Path | None, typer.Option(help="Its party file; at the server that of who has the labels.")
+    ] = None,
+    driver: Annotated[
+        str | None,
+        typer.Option(help="At a site: who runs the server. [the one in policy.drivers]"),
+    ] = None,
+    runs: Annotated[
+        Path | None, typer.Option(help="At the server: where runs are kept. [FOLDER/dovetail-runs]")
+    ] = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Tell a site, or the server, which party it is, and let it run Dovetail's jobs."""
+    """Tell an NVFlare site which party it is, and let it run Dovetail's jobs.
+
+    Writes local/dovetail.toml, and adds the classes that Dovetail's jobs name to class_allow_list
+    in local/resources.json.
+    """
+    from dovetail.site.flaresite import prepare_site
+    from dovetail.site.partyfile import open_site
+
     said: dict[str, str | None] = {"driver": driver}
     if party is not None:
         open_site(party)  # its mistakes are told now
         said["party"] = str(party.resolve())
     if runs is not None:
         said["runs"] = str(runs.resolve())
-    for path in flaresite.prepare_site(folder, said):
+    for path in prepare_site(folder, said):
         if not quiet:
             print(f"wrote {path}")
     if not quiet:
         print("Next: restart the site, so that NVFlare reads its resources again")
 
 
-# --- One machine ----------------------------------------------------------------------------------
-
-
-def run_simulate(
-    path: Path,
-    *,
-    out: Path | None,
-    recipe: str | None,
-    overrides: tuple[str, ...],
-    seeds: tuple[int, ...],
-    resume: bool,
-    align: bool,
-    quiet: bool,
-    as_json: bool,
+@flare.command("simulate")
+def flare_simulate(
+    run: Annotated[Path, typer.Argument(help="A run file (TOML) with every party's file.")],
+    out: RunOut = None,
+    recipe: Recipe = None,
+    overrides: Overrides = None,
+    seed: Seeds = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what was stopped.")] = False,
+    align: Align = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Run it as a job of a federation of processes here, each with its own party file."""
-    need_nvflare()
-    run, files, driver = simulated(path, load_run(path, recipe=recipe, overrides=overrides))
-    from dovetail.cli.output import console, result_table
-    from dovetail.experiment.train import check_folder
+    """Run it as a job of an NVFlare federation on this machine: server and sites as processes.
 
-    out = out or Path("out") / (run_name(path) + (f"-{recipe}" if recipe else ""))
-    if (out / "run.toml").resolve() == path.resolve():
-        raise ConfigError(f"{out} holds the run file {path} itself; name another with --out")
+    Made with `nvflare provision`, with mutual TLS, and gone at the end. Weights are those of
+    `dovetail train` with the same seed.
+    """
+    early.check_run(run, overrides)
+    from dovetail.cli.output import console, result_table
+    from dovetail.experiment.flarerun import simulate, simulated
+    from dovetail.experiment.runfile import load_run
+    from dovetail.experiment.train import check_folder
+    from dovetail.files import run_name
+
+    _need_nvflare()
+    run_file, files, driver = simulated(
+        run, load_run(run, recipe=recipe, overrides=tuple(overrides or ()))
+    )
+    out = out or Path("out") / (run_name(run) + (f"-{recipe}" if recipe else ""))
+    if (out / "run.toml").resolve() == run.resolve():
+        raise ConfigError(f"{out} holds the run file {run} itself; name another with --out")
     check_folder(out)
 
     def say(text: str) -> None:
@@ -111,12 +139,12 @@ def run_simulate(
             print(f"dovetail: {text}", file=sys.stderr, flush=True)
 
     simulate(
-        run,
+        run_file,
         files,
         driver,
         out,
-        name=run_name(path),
-        seeds=seeds,
+        name=run_name(run),
+        seeds=tuple(seed or ()),
         resume=resume,
         align=align,
         say=say,
@@ -128,6 +156,19 @@ def run_simulate(
     elif not quiet:
         console().print(result_table(result))
         console().print(f"Run folder: {out}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _need_nvflare() -> None:
+    """Refuse to go on without NVFlare.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    if find_spec("nvflare") is None:
+        raise ConfigError(
+            "dovetail flare needs NVIDIA FLARE, which is not installed here: "
+            "pip install 'dovetail[flare]'"
+        )
 
 
 def _tell_missed(result: Mapping[str, Any]) -> None:

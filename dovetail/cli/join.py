@@ -7,36 +7,52 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Annotated
 
-from dovetail.models.devices import device as device_of
-from dovetail.site.join import check_address, serve_site
-from dovetail.site.partyfile import open_site
+import typer
+
+from dovetail.cli import early
+from dovetail.cli.options import Certificates, Device, Quiet
 
 
-def run_join(
-    path: Path,
-    *,
-    address: str,
-    driver: str | None,
-    certificates: Path | None,
-    home: Path | None,
-    device_name: str | None,
-    quiet: bool,
+def join(
+    party: Annotated[Path, typer.Argument(help="A party file (TOML).")],
+    driver: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the driver listens.")],
+    name: Annotated[
+        str | None,
+        typer.Option(help="The driver's name. [the one in the party file's policy.drivers]"),
+    ] = None,
+    certificates: Certificates = None,
+    home: Annotated[
+        Path | None, typer.Option(help="What it keeps. [STEM.site beside the party file]")
+    ] = None,
+    device: Device = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Serve until Ctrl-C or SIGTERM."""
-    check_address(address)
-    device = device_of(device_name or "cpu")
-    site = open_site(path)
+    """Go online as a party, and answer one driver until told to stop (Ctrl-C).
+
+    Dials the driver and stays, through failures of either side. Only what the party file's
+    [policy] allows is answered; refusals are shown and kept. No table leaves this machine: what
+    does is counted in STEM.site/ledger.jsonl.
+    """
+    early.check_party(party)
+    from dovetail.models.devices import device as device_of
+    from dovetail.site.join import check_address, serve_site
+    from dovetail.site.partyfile import open_site
+
+    check_address(driver)
+    place = device_of(device or "cpu")
+    site = open_site(party)
     # A handler only notes it: an Event may not be set by a signal that interrupts it.
     with _signals() as signalled:
         serve_site(
             site,
-            address,
-            driver=driver,
+            driver,
+            driver=name,
             stopped=lambda: bool(signalled),
             certificates=certificates,
             home=home,
-            device=device,
+            device=place,
             quiet=quiet,
         )
 

@@ -5,21 +5,53 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from cryptography import x509
-from rich.table import Table
-from rich.text import Text
+import typer
 
-from dovetail.cli.output import console
+from dovetail.cli.options import AsJson
 from dovetail.errors import ConfigError, NetworkError
-from dovetail.network.certificates import read_certificates, read_file
-from dovetail.network.frames import printable
-from dovetail.network.heads import Compared, compare
-from dovetail.network.ledger import Verified, verify
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from rich.table import Table
+
+    from dovetail.network.heads import Compared
+    from dovetail.network.ledger import Verified
 
 
-def run_ledger(path: Path, *, noted: str | None, as_json: bool) -> None:
+def ledger(
+    file: Annotated[Path, typer.Argument(help="A party's ledger.jsonl, or its folder.")],
+    other: Annotated[
+        Path | None, typer.Argument(help="Another party's, to compare with; each with its heads.")
+    ] = None,
+    noted: Annotated[
+        str | None, typer.Option(metavar="HASH", help="A last hash of earlier; it must be there.")
+    ] = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="ca.pem of who must have signed; of two ledgers."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what left a party, and verify that its record is unbroken.
+
+    For whom, which messages, their tensors, how often, bytes, first and last time. A line that was
+    changed, removed, inserted or moved is named, and the exit code is 2. Lines missing at the end,
+    and a ledger written anew, show against a hash noted earlier, --noted HASH; or of two ledgers
+    against the heads of each that the other party holds (heads/ beside it).
+    """
+    if other is not None:
+        _compare(file, other, ca=ca, noted=noted, as_json=as_json)
+    else:
+        _show(file, noted=noted, as_json=as_json)
+
+
+def _show(path: Path, *, noted: str | None, as_json: bool) -> None:
     """Verify the ledger and print what it holds."""
+    from dovetail.cli.output import console
+    from dovetail.network.ledger import verify
+
     if path.is_dir():
         path /= "ledger.jsonl"
     found = verify(path, noted=noted)
@@ -39,14 +71,17 @@ def run_ledger(path: Path, *, noted: str | None, as_json: bool) -> None:
     console().print(_verdict(found), highlight=False, markup=False, soft_wrap=True)
 
 
-def run_compare(
-    one: Path, other: Path, *, ca: Path | None, noted: str | None, as_json: bool
-) -> None:
+def _compare(one: Path, other: Path, *, ca: Path | None, noted: str | None, as_json: bool) -> None:
     """Compare two parties' ledgers with the heads that each holds of the other's.
 
     Raises:
         NetworkError: a ledger that is not what its party has said it was.
     """
+    from dovetail.cli.output import console
+    from dovetail.network.certificates import read_certificates, read_file
+    from dovetail.network.frames import printable
+    from dovetail.network.heads import compare
+
     if noted is not None:
         raise ConfigError("--noted goes with one ledger; two are compared by the heads they hold")
     authorities: tuple[x509.Certificate, ...] = ()
@@ -82,6 +117,11 @@ def _held(found: Compared) -> str:
 
 
 def _table(found: Verified, path: Path) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from dovetail.network.frames import printable
+
     whose = f"Left {printable(found.party)!r}" if found.party else f"In {path}"
     table = Table(title=Text(whose), title_justify="left")
     for name in ("to", "message", "tensors"):
@@ -108,6 +148,8 @@ def _table(found: Verified, path: Path) -> Table:
 
 def _second(time: str) -> str:
     """2026-11-21T09:46:28.123+00:00 -> 2026-11-21 09:46:28"""
+    from dovetail.network.frames import printable
+
     return printable(time[:19].replace("T", " "))
 
 

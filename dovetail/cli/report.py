@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from dovetail.cli.output import console
-from dovetail.report.make import make_report
+import typer
+
+from dovetail.cli.options import Quiet
 
 
-def run_report(paths: Sequence[Path], *, out: Path | None, data: bool, quiet: bool) -> None:
-    """Read the folders, write the page; see ``make_report``."""
-    page = make_report(paths, out=out, data=data)
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Run folders; several are shown side by side.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The page. [report.html in the first folder]")
+    ] = None,
+    data: Annotated[
+        bool,
+        typer.Option("--data", help="Read the tables that runs name, to draw who held what."),
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write one page about runs: results, curves, who held what, what left whom.
+
+    The page needs no network, follows light and dark, and prints. A folder of several seeds is one
+    run with spread; one that still trains shows what there is so far.
+    """
+    from dovetail.cli.output import console
+    from dovetail.report.make import make_report
+
+    page = make_report(folders, out=out, data=data)
     if not quiet:
         console().print(f"Report: {page}", highlight=False, markup=False, soft_wrap=True)

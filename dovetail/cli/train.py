@@ -4,35 +4,56 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated
 
-from dovetail.cli.output import console, result_table
+import typer
+
+from dovetail.cli import early
+from dovetail.cli.options import AsJson, Device, Overrides, Quiet, Recipe, RunOut, Seeds
 from dovetail.errors import ConfigError
-from dovetail.experiment.grid import run_name
-from dovetail.experiment.runfile import load_run
-from dovetail.experiment.train import check_participation, train_seeds
-from dovetail.face.scores import notes
-from dovetail.face.talk import talk_of
 
 
-def run_train(
-    path: Path,
-    *,
-    out: Path | None,
-    recipe: str | None,
-    overrides: tuple[str, ...],
-    seeds: tuple[int, ...],
-    resume: bool,
-    quiet: bool,
-    as_json: bool,
-    device: str | None,
-    track: tuple[str, ...] = (),
+def train(
+    run: Annotated[Path, typer.Argument(help="A run file (TOML), or FILE:CELL of a grid file.")],
+    out: RunOut = None,
+    recipe: Recipe = None,
+    overrides: Overrides = None,
+    seed: Seeds = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with what was stopped; skip seeds that finished."),
+    ] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(help="Watch it in tensorboard or mlflow; repeat for both. [run file]"),
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+    device: Device = None,
 ) -> None:
-    """Train, write the folder, print the table (or JSON)."""
+    """Train what a run file describes; write the run's folder.
+
+    The folder has run.toml (the settings), metrics.jsonl (a line per epoch), result.json,
+    ledger.jsonl (what left each party) and models/PARTY, which `dovetail predict` uses. Several
+    seeds get a folder each below it, and result.json has their mean and spread.
+
+    With [engine] kind = "stream", partners are on other machines and run `dovetail join`: it waits
+    for them, aligns with them unless `dovetail align` did, and trains.
+    """
+    early.check_run(run, overrides)
+    from dovetail.cli.output import console, result_table
+    from dovetail.experiment.runfile import load_run
+    from dovetail.experiment.train import check_participation, train_seeds
+    from dovetail.face.scores import notes
+    from dovetail.face.talk import talk_of
+    from dovetail.files import run_name
+
+    changes = [*(overrides or ())]
     if track:
-        overrides = (*overrides, f"track.to={json.dumps(track)}")
+        changes.append(f"track.to={json.dumps(track)}")
     if device is not None:
-        overrides = (*overrides, f'device="{device}"')
-    run = load_run(path, recipe=recipe, overrides=overrides)
+        changes.append(f'device="{device}"')
+    path, run_file = run, load_run(run, recipe=recipe, overrides=tuple(changes))
     out = out or Path("out") / (run_name(path) + (f"-{recipe}" if recipe else ""))
     if (out / "run.toml").resolve() == path.resolve():
         raise ConfigError(
@@ -40,9 +61,9 @@ def run_train(
             "folder with --out"
         )
     result = train_seeds(
-        run,
+        run_file,
         out,
-        seeds or run.all_seeds(),
+        tuple(seed or ()) or run_file.all_seeds(),
         resume=resume,
         talk=talk_of(shown=not (quiet or as_json)),
     )
@@ -53,4 +74,4 @@ def run_train(
         for note in notes(result):
             console().print(note, highlight=False, markup=False, soft_wrap=True)
         console().print(f"Run folder: {out}", highlight=False, markup=False, soft_wrap=True)
-    check_participation(run, out, result)
+    check_participation(run_file, out, result)

@@ -34,11 +34,12 @@ from nvflare.collab import collab
 from dovetail.errors import ConfigError, DovetailError, NetworkError
 from dovetail.experiment.runfile import RunFile, TrackSection, load_run
 from dovetail.experiment.train import Drive, train_seeds
+from dovetail.files import read_toml
 from dovetail.methods import coordinated
 from dovetail.methods.base import SILENT, Talk
 from dovetail.methods.party import Site
 from dovetail.methods.section import PartyName, Section
-from dovetail.methods.validation import read_toml, validate
+from dovetail.methods.validation import validate
 from dovetail.models.devices import device
 from dovetail.network import flare
 from dovetail.network.certificates import certificate_name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -13,9 +12,9 @@ from pydantic import AfterValidator, BaseModel, Field, create_model, model_valid
 
 from dovetail import methods
 from dovetail.errors import ConfigError
-from dovetail.experiment.grid import merge, read_run
 from dovetail.experiment.partitions import AnyPartition, shares
 from dovetail.experiment.track import Kind
+from dovetail.files import merge, override, read_run
 from dovetail.methods.section import Section
 from dovetail.methods.validation import validate
 from dovetail.site.engines import EngineSection, InProcessSection
@@ -168,8 +167,8 @@ def load_run(path: Path, *, recipe: str | None = None, overrides: tuple[str, ...
             names = ", ".join(sorted(recipes)) or "none"
             raise ConfigError(f"{path} has no recipe {recipe!r}; its recipes: {names}")
         values = merge(values, recipes[recipe])
-    for override in overrides:
-        values = merge(values, _override(override))
+    for change in overrides:
+        values = merge(values, override(change))
     data = values.get("data")
     if isinstance(data, dict):
         for key in ("source", "test_source"):
@@ -219,20 +218,6 @@ def _with_sections() -> type[RunFile]:
 def _of_sections(sections: tuple[tuple[str, type[BaseModel]], ...]) -> type[RunFile]:
     fields: Any = {name: (section, section()) for name, section in sections}
     return create_model("RunFile", __base__=RunFile, **fields)
-
-
-def _override(text: str) -> dict[str, Any]:
-    """``a.b=value`` as nested tables; the value is TOML, or else a string."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"--set takes key=value, for example apfed.epochs=5; got {text!r}")
-    try:
-        nested: Any = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        nested = value.strip()
-    for part in reversed(key.strip().split(".")):
-        nested = {part: nested}
-    return dict(nested)
 
 
 def resolved(run: RunFile, seed: int) -> dict[str, Any]:

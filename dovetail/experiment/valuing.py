@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.errors import ConfigError
-from dovetail.experiment.grid import run_name
 from dovetail.experiment.runfile import RunFile, resolved
 from dovetail.experiment.value import MEASURES
+from dovetail.files import run_name
 from dovetail.site.partyfile import fingerprints
 
 #: What does not change what a coalition scores.

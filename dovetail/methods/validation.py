@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
-import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from dovetail.errors import ConfigError
+from dovetail.files import unknown_key
 
 B = TypeVar("B", bound=BaseModel)
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file.
-
-    Raises:
-        ConfigError: no such file, or no TOML.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error})") from None
-    return toml_tables(text, where=str(path))
-
-
-def toml_tables(text: str, *, where: str) -> dict[str, Any]:
-    """The tables of a TOML text.
-
-    Raises:
-        ConfigError: no TOML.
-    """
-    try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{where} is no TOML: {error}") from None
 
 
 def validate(model: type[B], values: Any, *, where: str) -> B:
@@ -68,9 +39,7 @@ def _sentence(model: type[BaseModel], values: Any, error: ValidationError) -> st
     match first["type"]:
         case "extra_forbidden":
             known = _fields(model, loc[:-1])
-            near = difflib.get_close_matches(loc[-1], known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
-            return f"unknown key {path!r}; {hint}"
+            return unknown_key(path, known)
         case "missing":
             return f"the key {'.'.join([*filter(None, [path]), loc[-1]])!r} is missing"
         case "union_tag_not_found":

@@ -14,9 +14,10 @@ from dovetail import data as dd
 from dovetail import methods
 from dovetail.alignment import Responder, relay
 from dovetail.errors import ConfigError
+from dovetail.files import read_toml
 from dovetail.methods.party import Algorithm, PartySection, Policy, PolicySection, Site, algorithm
 from dovetail.methods.section import Section
-from dovetail.methods.validation import read_toml, validate
+from dovetail.methods.validation import validate
 
 
 def algorithms() -> Mapping[str, Algorithm]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dovetail.cli.flare import write_job
 from dovetail.errors import ConfigError
+from dovetail.experiment.flarerun import write_job
 from dovetail.experiment.runfile import check_run
 from dovetail.site.engines import FlareSection
 

@@ -13,7 +13,7 @@ import pytest
 
 from dovetail import data as dd
 from dovetail.cli.main import main
-from dovetail.cli.train import run_train
+from dovetail.cli.train import train
 
 
 @dataclass(frozen=True)
@@ -95,17 +95,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "epochs = 2", "epochs = 8"
     )
     (folder / "run.toml").write_text(text)
-    run_train(
-        folder / "run.toml",
-        out=folder / "out",
-        recipe=None,
-        overrides=(),
-        seeds=(),
-        resume=False,
-        quiet=True,
-        as_json=False,
-        device=None,
-    )
+    train(folder / "run.toml", out=folder / "out", quiet=True)
     return folder / "out"
 
 

@@ -13,9 +13,9 @@ import torch
 import dovetail as package
 from dovetail import data as dd
 from dovetail.experiment import RunFolder
-from dovetail.experiment.grid import grid_cells
 from dovetail.experiment.runfile import load_run
 from dovetail.experiment.setup import load_data, setup
+from dovetail.files import grid_cells
 from dovetail.methods import chfl
 from dovetail.methods.chfl.stages import ChflSetup, pool
 from dovetail.models import Columns

@@ -14,8 +14,8 @@ from owner_files import HERE, write_owners, write_table
 
 import dovetail as package
 from dovetail import data as dd
-from dovetail.experiment.grid import grid_cells
 from dovetail.experiment.runfile import load_run
+from dovetail.files import grid_cells
 from dovetail.models.owners import load_bottom
 
 RUNS = Path(__file__).parents[2] / "runs" / "fedoptimus"

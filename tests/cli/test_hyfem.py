@@ -14,9 +14,9 @@ import dovetail as package
 from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.experiment import RunFolder
-from dovetail.experiment.grid import grid_cells
 from dovetail.experiment.runfile import load_run
 from dovetail.experiment.setup import load_data, setup
+from dovetail.files import grid_cells
 from dovetail.methods import hyfem
 from dovetail.methods.hyfem.stages import HyfemSetup
 from dovetail.methods.hyfem.wiring import extractors_of, widths_of

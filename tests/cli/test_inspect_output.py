@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from dovetail.cli.inspect import show
+from dovetail.cli.inspected import show
 from dovetail.data import PartyData
 from dovetail.errors import ConfigError
 from dovetail.experiment.coverage import Part

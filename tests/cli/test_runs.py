@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dovetail import data as dd
-from dovetail.experiment.grid import grid_cells, run_name
 from dovetail.experiment.runfile import load_run
+from dovetail.files import grid_cells, run_name
 
 # Read before a test changes the environment.
 DATA = os.environ.get("DOVETAIL_DATA", "nowhere")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dovetail.errors import ConfigError
-from dovetail.experiment.grid import cells, grid_cells, read_run, run_name, split_cell
+from dovetail.files import cells, grid_cells, read_run, run_name, split_cell
 
 RUNS = Path(__file__).parents[2] / "runs"
 

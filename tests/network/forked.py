@@ -12,8 +12,11 @@ context.set_forkserver_preload(
     [
         "dovetail.methods.apfed",
         "dovetail.alignment.psi",
-        "dovetail.cli.join",
-        "dovetail.cli.train",
+        "dovetail.cli.output",
+        "dovetail.experiment.train",
+        "dovetail.face.reading",
+        "dovetail.site.join",
+        "dovetail.site.partyfile",
         "dovetail.network.dialling",
         "dovetail.network.stream",
         "sklearn.metrics",

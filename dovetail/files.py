@@ -1,4 +1,7 @@
-"""A grid file: the run files of a paper's table in one, of which each cell is a run file.
+"""The files that a user writes, as tables: TOML, and grids of run files.
+
+Imports nothing that takes time, so that what is wrong with a file is told at once. A grid file has
+the run files of a paper's table in one; each cell is a run file.
 
     [[grid]]                          # cells are called DATA-METHOD: mnist-alone, mnist-apfed-c
     data = ["mnist"]
@@ -13,6 +16,7 @@ All other keys are every cell's. ``FILE:CELL`` names a cell wherever a run file 
 from __future__ import annotations
 
 import difflib
+import tomllib
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import product
@@ -20,7 +24,68 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.errors import ConfigError
-from dovetail.methods.validation import read_toml
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Raises:
+        ConfigError: no such file, or no TOML.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error})") from None
+    return toml_tables(text, where=str(path))
+
+
+def toml_tables(text: str, *, where: str) -> dict[str, Any]:
+    """The tables of a TOML text.
+
+    Raises:
+        ConfigError: no TOML.
+    """
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{where} is no TOML: {error}") from None
+
+
+def unknown_key(path: str, known: Sequence[str]) -> str:
+    """What is said of a key that there is not.
+
+    >>> unknown_key("apfed.heda", ["encoder", "head"])
+    "unknown key 'apfed.heda'; did you mean 'head'?"
+    """
+    near = difflib.get_close_matches(path.rpartition(".")[2], known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+    return f"unknown key {path!r}; {hint}"
+
+
+def override(text: str) -> dict[str, Any]:
+    """``a.b=value`` as nested tables; the value is TOML, or else a string.
+
+    >>> override("apfed.epochs=5")
+    {'apfed': {'epochs': 5}}
+
+    Raises:
+        ConfigError: it has no key.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set takes key=value, for example apfed.epochs=5; got {text!r}")
+    try:
+        nested: Any = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        nested = value.strip()
+    for part in reversed(key.strip().split(".")):
+        nested = {part: nested}
+    return dict(nested)
+
+
+# --- Grids ----------------------------------------------------------------------------------------
 
 
 def split_cell(path: Path) -> tuple[Path, str]:

@@ -1,0 +1,175 @@
+"""What ``dovetail inspect`` prints, and its page."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from dovetail.cli.output import console
+from dovetail.errors import ConfigError
+from dovetail.experiment import coverage, write_text
+from dovetail.experiment import situations as methods
+from dovetail.experiment.coverage import (
+    Overlaps,
+    Part,
+    bytes_text,
+    count_text,
+    printable,
+    share_text,
+)
+from dovetail.experiment.inspecting import as_values
+from dovetail.experiment.situations import Fit, MessageSize, Sizes
+from dovetail.report import views as page
+
+#: More lines of messages than this are cut short; JSON has them all.
+_MESSAGES_SHOWN = 8
+
+
+def show(
+    parts: Sequence[Part],
+    *,
+    title: str,
+    html_path: Path | None,
+    as_json: bool,
+    quiet: bool,
+    run_path: str,
+    overlaps_by_cardinality: Mapping[str, int] | None = None,
+    sizes: Sizes | None = None,
+) -> None:
+    """Print who holds what and which method fits (or JSON); write the page where one is asked for.
+
+    Args:
+        parts: the parties.
+        title: what was inspected.
+        html_path: where the page goes.
+        as_json: print JSON, nothing else.
+        quiet: print nothing.
+        run_path: the run file, for the next command.
+        overlaps_by_cardinality: party -> samples it shares with the party with labels (the first
+            of them, or the first party where none has), where ids are not to be compared. There
+            is no picture of samples then.
+        sizes: of batches and codes, where a run file says; None assumes ``Sizes()``.
+
+    Raises:
+        DataError: parties that cannot be compared.
+        ConfigError: the page cannot be written.
+    """
+    overlaps = methods.overlaps(parts, by_cardinality=overlaps_by_cardinality)
+    command_path = shlex.quote(run_path)
+    fits = [
+        replace(fit, next_command=fit.next_command.replace("RUN", command_path, 1))
+        for fit in methods.fits(parts, counted=overlaps, sizes=sizes)
+    ]
+    if html_path is not None:
+        try:
+            html_path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(html_path, page.html(parts, fits, overlaps, title=title))
+        except OSError as error:
+            raise ConfigError(f"cannot write {html_path}: {error.strerror}") from None
+    if as_json:
+        print(json.dumps(as_values(parts, fits, overlaps, title=title), indent=2))
+    elif not quiet:
+        _print(console(), parts, fits, overlaps, title)
+        if html_path is not None:
+            console().print(f"Page: {html_path}", highlight=False, markup=False)
+
+
+def _print(
+    out: Console, parts: Sequence[Part], fits: Sequence[Fit], overlaps: Overlaps, title: str
+) -> None:
+    out.print(printable(title, style="bold"))
+    out.print(printable(coverage.summary(parts, overlaps)))
+    out.print()
+    if overlaps.groups is not None:
+        out.print(coverage.picture(parts, overlaps.groups))
+        out.print()
+    out.print(_party_table(parts))
+    out.print()
+    if overlaps.shared:
+        out.print(*_overlap_lines(overlaps), sep="\n")
+        out.print()
+    out.print(_method_table(fits))
+    out.print()
+    best = methods.recommended(fits)
+    if best is None:
+        out.print(
+            printable("None of the four fits as things are; each line above says what is missing.")
+        )
+        return
+    if best.messages:
+        out.print(*_message_lines(best.title, best.messages), sep="\n")
+        out.print()
+    out.print(Text.assemble("Recommended: ", (best.title, "bold")))
+    command = printable(best.next_command, style="bold" if best.available else "")
+    out.print(printable("Next: ") + command, soft_wrap=True)  # a command is copied in one piece
+
+
+def _table(*columns: str, right: int = 0) -> Table:
+    """A plain table; its last ``right`` columns are numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, name in enumerate(columns):
+        is_number = place >= len(columns) - right
+        table.add_column(
+            printable(name), justify="right" if is_number else "left", no_wrap=is_number
+        )
+    return table
+
+
+def _party_table(parts: Sequence[Part]) -> Table:
+    table = _table("party", "blocks (columns)", "classes", "rows", "labelled", right=2)
+    for part in parts:
+        has_labels = part.data.labels is not None
+        table.add_row(
+            printable(part.name),
+            printable(coverage.blocks_text(part) or "none"),
+            printable(coverage.classes_text(part) or "-"),
+            f"{part.data.num_rows:,}",
+            f"{len(part.data.labelled_rows()):,}" if has_labels else "-",
+        )
+    return table
+
+
+def _overlap_lines(overlaps: Overlaps) -> tuple[Text | Table, ...]:
+    centre = overlaps.centre
+    rows = overlaps.rows[centre]
+    said = f"Samples shared with {centre}, which has {count_text(rows, 'row')}"
+    if overlaps.common is not None:
+        said += f"; {overlaps.common:,} are at every party"
+    if overlaps.groups is None:
+        said += " (counted without comparing ids in the clear)"
+    table = _table("party", "rows", "shared", f"of {centre}'s", right=3)
+    for name, count in overlaps.shared.items():
+        share = share_text(count, max(1, rows))
+        table.add_row(printable(name), f"{overlaps.rows[name]:,}", f"{count:,}", share)
+    return printable(said), table
+
+
+def _method_table(fits: Sequence[Fit]) -> Table:
+    table = _table("method", "does it fit?")
+    for fit in fits:
+        style = "bold green" if fit.applies else ""
+        table.add_row(printable(fit.title, style=style), printable(fit.reason))
+    return table
+
+
+def _message_lines(title: str, messages: Sequence[MessageSize]) -> tuple[Text | Table, ...]:
+    table = _table("party", "with", "per", "sends", "receives", right=2)
+    for size in messages[:_MESSAGES_SHOWN]:
+        table.add_row(
+            printable(size.party),
+            printable(size.partner),
+            size.per,
+            bytes_text(size.sent_bytes),
+            bytes_text(size.received_bytes),
+        )
+    more = len(messages) - _MESSAGES_SHOWN
+    if more > 0:
+        table.add_row(printable(f"and {more:,} more"))
+    return printable(f"Messages with {title} ({messages[0].assuming}):"), table

@@ -1,0 +1,35 @@
+"""Options that several commands have, said once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, nothing else.")]
+Device = Annotated[
+    str | None, typer.Option(help="Where to compute: cpu, cuda, cuda:1. [run file, or cpu]")
+]
+Recipe = Annotated[str | None, typer.Option(help="A recipe of the run file, for example cpu.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key: --set apfed.epochs=5."),
+]
+RunKeys = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the run file."),
+]
+Seeds = Annotated[list[int] | None, typer.Option(help="Run this seed; repeat for several.")]
+Align = Annotated[
+    bool, typer.Option("--align", help="Align anew first, also where an alignment is kept.")
+]
+RunOut = Annotated[Path | None, typer.Option(help="The run's folder. [out/NAME of the run file]")]
+Certificates = Annotated[
+    Path | None,
+    typer.Option(help="ca.pem, NAME.pem, NAME.key. [certificates/NAME beside the party file]"),
+]
+Listen = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where partners elsewhere dial in.")
+]

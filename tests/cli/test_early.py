@@ -1,0 +1,162 @@
+"""What is told before libraries are read, and that they are not.
+
+    python tests/cli/test_early.py
+
+writes ``dovetail/cli/keys.json`` anew after settings have changed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel
+
+from dovetail import cli
+from dovetail.cli import early
+from dovetail.cli.main import COMMANDS
+from dovetail.errors import ConfigError
+from dovetail.experiment import runfile
+from dovetail.methods import METHODS
+from dovetail.site import partyfile
+
+KEYS = Path(cli.__file__).parent / "keys.json"
+
+#: Libraries that take long to read, and the room that reads them.
+HEAVY = {"torch", "sklearn", "duckdb", "numpy", "pandas", "grpc", "dovetail.methods"}
+
+RUN = """
+method = "apfed"
+
+[data]
+source = "breast-cancer"
+test = 0.25
+
+[data.partition]
+kind = "columns"
+active = "clinic"
+parties = { clinic = ["mean *"], lab = ["worst *"] }
+
+[apfed]
+encoder = [8]
+"""
+PARTY = '[party]\nname = "lab"\ntable = "lab.csv"\nid = "patient"\n'
+
+
+def keys_of(model: type[BaseModel]) -> dict[str, Any]:
+    """The keys that a table of this model can have, and those below them."""
+    assert model.model_config.get("extra") == "forbid"
+    return {name: _below(field.annotation) for name, field in model.model_fields.items()}
+
+
+def _below(annotation: Any) -> dict[str, Any] | None:
+    """The keys of all alternatives; None where any key goes, or where there is no table."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return keys_of(annotation)
+    if get_origin(annotation) not in (Union, UnionType):
+        inner = get_args(annotation)
+        return _below(inner[0]) if hasattr(annotation, "__metadata__") else None
+    merged: dict[str, Any] = {}
+    for each in get_args(annotation):
+        if get_origin(each) in (dict, Mapping):
+            return None
+        for key, below in (_below(each) or {}).items():
+            both = isinstance(below, dict) and isinstance(merged.get(key), dict)
+            merged[key] = {**merged[key], **below} if both else below
+    return merged or None
+
+
+def all_keys() -> dict[str, Any]:
+    """What ``keys.json`` is to hold: of Dovetail's own methods."""
+    own = {name: METHODS[name] for name in ("apfed", "chfl", "hyfem", "fedoptimus")}
+    run = tuple((name, method.Settings) for name, method in own.items())
+    home = tuple((name, m.HomeSettings) for name, m in own.items() if m.HomeSettings is not None)
+    return {
+        "run": keys_of(runfile._of_sections(run)),
+        "party": keys_of(partyfile._of_sections(home)),
+    }
+
+
+def test_the_keys_told_early_are_those_of_the_settings() -> None:
+    assert json.loads(KEYS.read_text()) == all_keys(), "python tests/cli/test_early.py writes them"
+
+
+def test_the_list_of_commands_says_what_their_functions_say() -> None:
+    for name, line in COMMANDS.items():
+        command = getattr(import_module(f"dovetail.cli.{name}"), name)
+        said = command.__doc__ if name != "flare" else command.info.help
+        assert " ".join(said.split("\n\n")[0].split()) == line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "nowhere.toml"],
+        ["train", "run.toml"],
+        ["train", "good.toml", "--set", "apfed.epoch=3"],
+        ["demo", "--sed", "3"],
+        ["inspect", "nowhere.toml"],
+        ["value", "nowhere.toml"],
+        ["align", "nowhere.toml", "lab.toml"],
+        ["join", "nowhere.toml", "--driver", "localhost:1"],
+        ["join", "lab.toml", "--driver", "localhost:1"],
+    ],
+    ids=" ".join,
+)
+def test_a_mistake_reads_no_library(words: list[str], tmp_path: Path) -> None:
+    (tmp_path / "good.toml").write_text(RUN)
+    (tmp_path / "run.toml").write_text(RUN + "hed = [8]\n")
+    (tmp_path / "lab.toml").write_text(PARTY + 'tabel = "b"\n')
+    script = (
+        "import sys\n"
+        "from dovetail.cli.main import main\n"
+        "try:\n    main()\n"
+        f"finally:\n    print('loaded:', *sorted({HEAVY!r} & sys.modules.keys()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.stdout.endswith("loaded:\n"), done.stdout + done.stderr
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_mistake_is_told_early_in_the_words_it_has_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = [
+        ("encoder = [8]", "encodr = [8]"),
+        ("encoder = [8]", "encoder = { channels = [3], kernel = [1], strides = [1] }"),
+        ('active = "clinic"', 'active = "clinic"\nactiv = "lab"'),
+        ("[apfed]", "[apfd]"),
+        ("test = 0.25", "tset = 0.25"),
+    ]
+    for old, new in changes:
+        path = tmp_path / "run.toml"
+        path.write_text(RUN.replace(old, new))
+        with pytest.raises(ConfigError) as late:
+            runfile.load_run(path)
+        monkeypatch.setattr(early, "_is_late", lambda: False)
+        with pytest.raises(ConfigError) as soon:
+            early.check_run(path)
+        assert str(soon.value) == str(late.value)
+
+
+def test_every_run_file_here_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(early, "_is_late", lambda: False)
+    root = Path(cli.__file__).parent.parent.parent
+    files = [path for path in root.glob("runs/**/*.toml") if "\n[[grid]]" not in path.read_text()]
+    assert len(files) > 3
+    for path in files:
+        early.check_run(path)
+
+
+if __name__ == "__main__":
+    KEYS.write_text(json.dumps(all_keys(), indent=1) + "\n")
