@@ -17,20 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import same_secrets
 import torch
 from federations import PATIENCE_S, Federation, free_port
+from member_files import MEMBERS, SETTINGS, assert_equal, looped, state_of, write_members
 
-import dovetail as package
-from dovetail import data as dd
-from dovetail.experiment.runfile import load_run
-from dovetail.experiment.setup import load_data, setup
-from dovetail.methods import chfl
-from dovetail.methods.chfl.stages import ChflSetup
-from dovetail.models.owners import load_bottom
-from dovetail.network import InProcess
 from dovetail.network.ledger import verify
 from dovetail.site.flaresite import prepare_site
 
@@ -384,9 +376,7 @@ def test_a_site_without_a_certificate_of_the_federation_is_refused(
 
 # --- Methods that a coordinator drives ------------------------------------------------------------
 
-NAMES = ("north", "south", "west")
-
-MEMBERS_FLARE = """
+FLARE_MEMBERS = """
 [engine]
 kind = "flare"
 partners = ["north", "south", "west"]
@@ -395,141 +385,33 @@ wait_s = 120
 timeout_s = 120
 """
 
-MEMBERS_STREAM = """
-[engine]
-kind = "stream"
-listen = "127.0.0.1:{port}"
-partners = ["north", "south", "west"]
-wait_s = 180
-timeout_s = 120
-"""
-
-FEDOPTIMUS = """
-[fedoptimus]
-epochs = 3
-batch_size = 16
-optimizer = "adam"
-learning_rate = 0.01
-embedding = 8
-top = [8]
-"""
-
-CHFL = """
-[chfl]
-widths = [8, 4]
-rounds = 3
-local_epochs = 1
-batch_size = 16
-learning_rate = 0.01
-"""
-
-HYFEM = """
-[hyfem]
-classes = ["benign", "malignant"]
-rounds = 3
-local_steps = 4
-batch_size = 16
-learning_rate = 0.1
-[hyfem.extractors]
-size = [4]
-looks = [4]
-shape = [3]
-"""
-
-GROUPS = {"size": ["* area", "* radius"], "looks": ["* texture"], "shape": ["* symmetry"]}
-HELD = {"north": ("size", "looks"), "south": ("looks", "shape"), "west": ("size", "shape")}
-
-MEMBER = """
-[party]
-name = "{name}"
-table = "{name}.csv"
-id = "row"
-{label}
-{blocks}
-[policy]
-algorithms = ["align", "{method}"]
-{own}
-"""
-
-SETTINGS = {"chfl": CHFL, "hyfem": HYFEM, "fedoptimus": FEDOPTIMUS}
-
-
-def own_part(pooled: Any, place: int, name: str, method: str) -> tuple[Any, list[str], str, str]:
-    """A party's rows and columns, its blocks in its file, and its section there."""
-    if method == "fedoptimus":  # north has labels, the others columns of partly the same people
-        part = pooled.take(np.arange(20 * place, 300 + 20 * place))
-        globs = ([], ["mean *"], ["worst *"])[place]
-        own = "[fedoptimus]\nbottom = [8]" if globs else ""
-        return part, part.x.select(globs) if globs else [], "", own
-    part = pooled.take(np.arange(place, pooled.num_rows, 3))
-    if method == "chfl":
-        alone = ("worst area", "worst texture", "area error")[place]
-        return part, [*part.x.select(["mean *"]), alone], "", '[chfl]\ncommon = ["mean *"]'
-    names = [column for each in HELD[name] for column in part.x.select(GROUPS[each])]
-    blocks = "".join(f"blocks.{each} = {json.dumps(GROUPS[each])}\n" for each in HELD[name])
-    return part, names, blocks, '[hyfem]\nwidths = [5]\nclasses = ["benign", "malignant"]'
-
 
 def members(folder: Path, method: str) -> None:
-    """Three parties that a coordinator without data drives, and the run on each engine."""
-    pooled, _ = dd.load("breast-cancer")
-    for place, name in enumerate(NAMES):
-        part, names, blocks, own = own_part(pooled, place, name, method)
-        columns = {column: part.x.column(column).values for column in names}
-        has_labels = method != "fedoptimus" or not names
-        if has_labels:
-            columns["diagnosis"] = part.labels.values
-        dd.write_table(folder / f"{name}.csv", {"row": part.ids, **columns})
-        label = 'label = "diagnosis"' if has_labels else ""
-        text = MEMBER.format(name=name, method=method, label=label, blocks=blocks, own=own)
-        (folder / f"{name}.toml").write_text(text)
-    files = json.dumps([f"{name}.toml" for name in NAMES])
-    for kind, where in (("flare", MEMBERS_FLARE), ("here", f"parties = {files}")):
+    """Three parties that a coordinator without data drives, and the run here and as a job."""
+    folder.mkdir(exist_ok=True)
+    write_members(folder, method)
+    files = json.dumps([f"{name}.toml" for name in MEMBERS])
+    for kind, where in (("flare", FLARE_MEMBERS), ("here", f"parties = {files}")):
         text = f'method = "{method}"\n{where}\n{SETTINGS[method]}'
         (folder / f"{kind}.toml").write_text(text)
 
 
-def state_of(kept: Path) -> dict[str, torch.Tensor]:
-    """The weights of a model, or of a data owner's part of one."""
-    found = load_bottom(kept) if (kept / "bottom.json").exists() else package.load(kept)
-    state: dict[str, torch.Tensor] = found.network.state_dict()
-    return state
-
-
-def states_at_home(folder: Path) -> dict[str, dict[str, torch.Tensor]]:
-    """Party -> the weights that it has kept of its only run."""
-    found = {}
-    for name in NAMES:
-        (kept,) = (folder / f"{name}.site" / "models").iterdir()
-        found[name] = state_of(kept)
-    return found
-
-
 def states_here(folder: Path, method: str, dovetail: Any) -> dict[str, dict[str, torch.Tensor]]:
-    """The same, of one process; CHFL's command trains a stack, whose sums have another order."""
-    if method != "chfl":
-        assert dovetail("train", "here.toml", "--out", "here", "-q").code == 0
-        models = folder / "here" / "models"
-        return {name: state_of(models / name) for name in NAMES}
-    run = load_run(folder / "here.toml")
-    task = setup(run, 0, load_data(run))
-    assert isinstance(task, ChflSetup)
-    held = {name: chfl.Member(own.rows) for name, own in task.parties.items()}
-    coordinator = chfl.Coordinator(task.config_of("chfl"), seed=0)
-    for _ in chfl.train(coordinator, InProcess(held, driver="coordinator")):
-        pass
-    return {name: member.model().network.state_dict() for name, member in held.items()}
+    """Party -> the weights that it has in one process."""
+    if method == "chfl":
+        return looped(folder / "here.toml")
+    assert dovetail("train", "here.toml", "--out", "here", "-q").code == 0
+    return {name: state_of(folder / "here" / "models" / name) for name in MEMBERS}
 
 
 @pytest.mark.parametrize("method", SETTINGS)
-def test_parties_that_a_coordinator_drives_end_with_the_weights_of_every_engine(
+def test_parties_that_a_coordinator_drives_end_with_the_weights_of_one_process(
     deployed: Deployed, dovetail: Any, tmp_path: Path, method: str
 ) -> None:
-    flared, streamed = tmp_path / "flared", tmp_path / "streamed"
-    for folder in (tmp_path, flared, streamed):
-        folder.mkdir(exist_ok=True)
+    flared = tmp_path / "flared"
+    for folder in (tmp_path, flared):
         members(folder, method)
-    sites = dict(zip(SITES, NAMES, strict=True))
+    sites = dict(zip(SITES, MEMBERS, strict=True))
     deployed.settle(
         {site: flared / f"{name}.toml" for site, name in sites.items()}, driver="coordinator"
     )
@@ -537,23 +419,7 @@ def test_parties_that_a_coordinator_drives_end_with_the_weights_of_every_engine(
     status, fetched = deployed.finish(deployed.submit(flared / "job"))
     assert status == "FINISHED:COMPLETED", (fetched / "dovetail-failed.txt").read_text()
     assert json.loads((fetched / "dovetail" / "result.json").read_text())["method"] == method
-
-    port = free_port()
-    named = (*NAMES, "coordinator", "--driver", "coordinator", "--host", "127.0.0.1")
-    kept = ("--out", streamed / "certificates", "-q")
-    assert dovetail("certificates", *named, *kept).code == 0
-    text = (streamed / "flare.toml").read_text()
-    stream = text.replace(MEMBERS_FLARE, MEMBERS_STREAM.format(port=port))
-    (streamed / "stream.toml").write_text(stream)
-    with Federation(streamed, port, ("--name", "coordinator")).ending() as apart:
-        for name in NAMES:
-            apart.join(name)
-        driver = apart.start("train", "stream.toml", "--out", "apart")
-        assert driver.ended() == 0, driver.said()
-
     here = states_here(tmp_path, method, dovetail)
-    for others in (states_at_home(flared), states_at_home(streamed)):
-        for name in NAMES:
-            assert here[name].keys() == others[name].keys()
-            for key, value in here[name].items():
-                assert torch.equal(value, others[name][key]), (name, key)
+    for name in MEMBERS:
+        (kept,) = (flared / f"{name}.site" / "models").iterdir()
+        assert_equal(state_of(kept), here[name])
