@@ -1,47 +1,38 @@
-"""A table as curves; needs matplotlib."""
+"""A table as curves."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from dovetail.bench.cells import Line, Run, Table, mean_and_spread
+from dovetail.experiment import write_text
 from dovetail.methods.outcome import number
-
-MARKS = "o^sdvxP*"
-
-#: Panels beside each other.
-PER_ROW = 3
+from dovetail.report.panels import panels_svg
 
 
 def draw(table: Table, lines: Sequence[Line], runs: Sequence[Run], path: Path) -> bool:
-    """Write the table's picture, an SVG; False where it has none, or there is no matplotlib."""
+    """Write the table's picture, an SVG; False where it has none."""
     told = [line for line in lines if (line.gains if table.gains else line.values)]
     if not told or not (table.x or table.rounds):
         return False
-    try:
-        import matplotlib
-    except ImportError:
-        return False
-    matplotlib.use("Agg")
-    with matplotlib.rc_context({"svg.hashsalt": "dovetail"}):
-        if table.rounds:
-            _panels(_rounds(runs), path, "round", "on the test rows, %")
-        else:
-            y = f"less {table.against}, points" if table.gains else "on the test rows, %"
-            _panels(_against(table, told), path, table.x, y)
+    if table.rounds:
+        panels, x, y = _rounds(runs), "round", "on the test rows, %"
+    else:
+        y = f"less {table.against}, points" if table.gains else "on the test rows, %"
+        panels, x = _against(table, told), table.x
+    write_text(path, panels_svg(panels, title=table.title, x=x, y=y))
     return True
 
 
-#: Panel -> curve -> place -> mean and spread. Places are numbers or names.
-Panels = dict[str, dict[str, dict[Any, tuple[float, float | None]]]]
+#: As ``panels_svg`` takes them, while they are made.
+_Panels = dict[str, dict[str, dict[int | float | str, tuple[float, float | None]]]]
 
 
-def _against(table: Table, lines: Sequence[Line]) -> Panels:
+def _against(table: Table, lines: Sequence[Line]) -> _Panels:
     """Scores against a label; a panel for each value of the other labels."""
-    panels: Panels = {}
+    panels: _Panels = {}
     for line in lines:
         panel = ", ".join(text for name, text in line.labels.items() if name != table.x)
         values = line.gains if table.gains else line.values
@@ -51,7 +42,7 @@ def _against(table: Table, lines: Sequence[Line]) -> Panels:
     return panels
 
 
-def _rounds(runs: Sequence[Run]) -> Panels:
+def _rounds(runs: Sequence[Run]) -> _Panels:
     """Scores over rounds, as ``metrics.jsonl`` has them; a panel for each cell."""
     values: dict[str, dict[str, dict[int, list[float]]]] = {}
     for run in runs:
@@ -70,46 +61,3 @@ def _rounds(runs: Sequence[Run]) -> Panels:
         }
         for panel, curves in values.items()
     }
-
-
-def _panels(panels: Panels, path: Path, x: str, y: str) -> None:
-    from matplotlib import pyplot
-
-    columns = min(len(panels), PER_ROW)
-    rows = -(-len(panels) // columns)
-    figure, axes = pyplot.subplots(
-        rows,
-        columns,
-        figsize=(4.2 * columns, 3.6 * rows + 0.4),
-        layout="constrained",
-        squeeze=False,
-    )
-    for empty in axes.flat[len(panels) :]:
-        empty.set_axis_off()
-    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
-    shown = {}
-    for axis, (title, curves) in zip(axes.flat, panels.items(), strict=False):
-        places = list(dict.fromkeys(at for curve in curves.values() for at in curve))
-        named = any(isinstance(at, str) for at in places)
-        for name, curve in curves.items():
-            at = names.index(name)  # one look in all panels
-            shown[name] = axis.errorbar(
-                [places.index(place) if named else place for place in curve],
-                [mean for mean, _ in curve.values()],
-                [spread or 0.0 for _, spread in curve.values()],
-                color=f"C{at}",
-                marker=MARKS[at % len(MARKS)],
-                capsize=3,
-            )
-        if named:
-            axis.set_xticks(range(len(places)), places)
-        axis.set_title(title, fontsize=10)
-        axis.set_xlabel(x)
-    for first in axes[:, 0]:
-        first.set_ylabel(y)
-    beside = min(len(names), 2 * columns)
-    figure.legend(
-        shown.values(), shown, loc="outside lower center", ncols=beside, frameon=False, fontsize=8
-    )
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)

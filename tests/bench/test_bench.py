@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from dovetail import bench
 from dovetail.bench import Cell, Figure, Job, Line, Run, Table, Times
 from dovetail.errors import ConfigError
+from dovetail.report.panels import panels_svg
 
+SVG = "{http://www.w3.org/2000/svg}"
 TITLES = {"alone": "alone", "apfed-c": "APFed-C"}
 
 
@@ -133,7 +137,6 @@ def test_a_table_goes_between_its_marks_and_nothing_else_changes(tmp_path: Path)
 
 
 def test_the_picture_has_a_panel_for_each_data_set(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     cells = tuple(
         cell(f"{data}-{x}", labels={"data": data, "λ": x}) for data in "AB" for x in ("0", "1")
     )
@@ -142,7 +145,30 @@ def test_the_picture_has_a_panel_for_each_data_set(tmp_path: Path) -> None:
         table, [run(each, 0, alone=0.5) for each in cells], {each.name: 1 for each in cells}
     )
     assert bench.draw(table, lines, [], tmp_path / "toy.svg")
-    assert (tmp_path / "toy.svg").read_text().count('<g id="axes_') == 2
+    root = ElementTree.parse(tmp_path / "toy.svg").getroot()
+    panels = root.findall(f"{SVG}g")
+    assert [panel.find(f"{SVG}text").text for panel in panels] == ["A", "B"]
+    for panel in panels:
+        said = [each.text for each in panel.iter(f"{SVG}title")]
+        assert said == ["alone, λ 0: 50.00", "alone, λ 1: 50.00"]
+    assert root.get("aria-label") == root.find(f"{SVG}title").text == "Toy"
+    assert root.find(f"{SVG}desc").text == (
+        "A: alone, λ 0: 50.00; alone, λ 1: 50.00. B: alone, λ 0: 50.00; alone, λ 1: 50.00."
+    )
+
+
+def test_a_picture_stands_alone_and_places_what_it_is_told() -> None:
+    curve = {1: (50.0, 2.0), 5: (90.0, None)}
+    text = panels_svg({"<m>": {"a & b": curve}}, title="Toy", x="round", y="%")
+    root = ElementTree.fromstring(text)
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|<script|url\(", text)
+    first, last = root.iter(f"{SVG}circle")
+    assert first.find(f"{SVG}title").text == "a & b, round 1: 50.00 ± 2.00"
+    assert float(first.get("cx")) < float(last.get("cx"))
+    assert float(first.get("cy")) > float(last.get("cy"))  # up is more
+    (bar,) = (each for each in root.iter(f"{SVG}path") if each.get("class") == "bar")
+    top, bottom = map(float, re.findall(r"[\d.]+ ([\d.]+)V([\d.]+)", bar.get("d"))[0])
+    assert top < float(first.get("cy")) < bottom
 
 
 # --- Settings -------------------------------------------------------------------------------------
