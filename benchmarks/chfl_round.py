@@ -23,9 +23,10 @@ import time
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from benchmarks import _results
-from dovetail.data import Classification, PartyData
+from dovetail.data import Classification, PartyData, table_from_arrays
 from dovetail.methods import chfl
 from dovetail.models import ColumnsSpec, generator
 from dovetail.network import InProcess
@@ -40,36 +41,41 @@ def own_columns(num_members: int) -> int:
     return max(1, (54 - NUM_COMMON) // num_members)
 
 
-def rows_of(place: int, num_rows: int, num_unique: int) -> chfl.EncodedRows:
+def rows_of(place: int, num_rows: int, num_unique: int) -> tuple[Tensor, Tensor]:
     """Random rows: time does not depend on what they show."""
     rng = generator(0, "rows", str(place))
     x = torch.randn(num_rows, NUM_COMMON + num_unique, generator=rng)
-    labels = torch.randint(NUM_CLASSES, (num_rows,), generator=rng)
-    data = PartyData(f"member-{place}", np.arange(num_rows), {"columns": x}, labels)
-    features = tuple(f"feature {i}" for i in range(NUM_COMMON))
-    own = tuple(f"own {i}" for i in range(num_unique))
-    return chfl.EncodedRows(
-        data, (*features, *own), features, Classification(tuple(range(NUM_CLASSES)))
-    )
+    return x, torch.randint(NUM_CLASSES, (num_rows,), generator=rng)
+
+
+def home_of(place: int, num_rows: int, num_unique: int) -> chfl.Home:
+    """The same, as a member has them."""
+    x, labels = rows_of(place, num_rows, num_unique)
+    common = tuple(f"common {i}" for i in range(NUM_COMMON))
+    names = (*common, *(f"own {i}" for i in range(num_unique)))
+    name = f"member-{place}"
+    table = table_from_arrays(name, dict(zip(names, x.numpy().T, strict=True)))
+    data = PartyData(name, np.arange(num_rows), labels=labels, tables={"columns": table})
+    return chfl.Home(data, Classification(tuple(range(NUM_CLASSES))), common)
 
 
 class Dovetail:
     """Rounds as a run trains them."""
 
     def __init__(self, num_members: int, num_rows: int, *, stacked: bool) -> None:
-        rows = [rows_of(k, num_rows, own_columns(num_members)) for k in range(num_members)]
-        members = {own.name: chfl.Member(own) for own in rows}
+        homes = [home_of(k, num_rows, own_columns(num_members)) for k in range(num_members)]
+        members = {home.name: chfl.Member(home) for home in homes}
         self.coordinator = chfl.Coordinator(
             chfl.Config(widths=WIDTHS, batch_size=BATCH_SIZE, local_epochs=EPOCHS), seed=0
         )
         engine = chfl.Together if stacked else InProcess
         self.network = engine(members, driver="coordinator")
-        chfl.begin(self.coordinator, self.network)
+        self.coordinator.begin(self.network)
         self.number = 0
 
     def round(self) -> None:
         self.number += 1
-        chfl.run_round(self.number, self.coordinator, self.network)
+        self.coordinator.round(self.number, self.network)
 
 
 class Plain:
@@ -80,7 +86,7 @@ class Plain:
         common, unique = range(NUM_COMMON), range(NUM_COMMON, NUM_COMMON + num_unique)
         spec = ColumnsSpec(tuple(common), tuple(unique), WIDTHS, NUM_CLASSES)
         self.networks = [spec.build() for _ in range(num_members)]
-        self.rows = [rows_of(k, num_rows, num_unique).data for k in range(num_members)]
+        self.rows = [rows_of(k, num_rows, num_unique) for k in range(num_members)]
         self.optimizers = [
             torch.optim.Adam(network.unique.parameters(), lr=1e-3, fused=True)
             for network in self.networks
@@ -90,13 +96,11 @@ class Plain:
 
     def round(self) -> None:
         trained = []
-        for network, data, unique_optimizer in zip(
+        for network, (x, labels), unique_optimizer in zip(
             self.networks, self.rows, self.optimizers, strict=True
         ):
             network.common.load_state_dict(self.theta)
             optimizer = torch.optim.Adam(network.common.parameters(), lr=1e-3, fused=True)
-            x, labels = data.joined(), data.labels
-            assert labels is not None
             passes = [torch.randperm(len(x)).split(BATCH_SIZE) for _ in range(EPOCHS)]
             for rows in itertools.chain(*passes):
                 x_common, x_unique = x[rows, :NUM_COMMON], x[rows, NUM_COMMON:]

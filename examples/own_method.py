@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dovetail.cli.main import main
-from dovetail.methods import METHODS, Driver, OwnMethod, Party, Round, answers, pooled
+from dovetail.methods import METHODS, Driver, Method, Party, Round, answers, pooled
 from dovetail.methods.section import Section
 from dovetail.models import ColumnsSpec, RandomStream
 from dovetail.network import Message
@@ -93,7 +93,7 @@ class Server(Driver):  # the coordinator
         self.ask(network, Finish(self.weights_P), Finish)
 
 
-class FedSgd(OwnMethod):  # what `dovetail` has to know
+class FedSgd(Method):  # what `dovetail` has to know
     name = "fedsgd"
     stages = {"fedsgd": "FedSGD, predicts alone", "pooled-sgd": "SGD, all rows in one place"}
     partitions = ("common-unique",)

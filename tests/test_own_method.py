@@ -139,7 +139,7 @@ def test_a_run_file_has_a_section_for_an_installed_method(looking: Any) -> None:
     ("points", "words"),
     [
         ('fedsgd = "gone:FedSgd"', r"'own-method' cannot be loaded .*No module named 'gone'"),
-        ('fedsgd = "json:loads"', "it is to name a subclass of OwnMethod"),
+        ('fedsgd = "json:loads"', "it is to name a subclass of Method"),
         ('apfed = "own_method:FedSgd"', "a method 'apfed', and so has Dovetail; rename it"),
         ('seeds = "own_method:FedSgd"', "no method can be called 'seeds': run files have that key"),
     ],

@@ -6,6 +6,7 @@ from dovetail.data.agreed import (
     Summary,
     agree,
     common_first,
+    fit_rest,
     kind_of,
     summarise,
 )
@@ -25,7 +26,15 @@ from dovetail.data.partytables import PartyTable, read_party_table
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.regions import ImageRegion, quadrants
 from dovetail.data.shared import SharedRows
-from dovetail.data.tables import Column, Table, is_query, read_table, table_from_arrays, write_table
+from dovetail.data.tables import (
+    Column,
+    Table,
+    is_query,
+    read_table,
+    stacked,
+    table_from_arrays,
+    write_table,
+)
 from dovetail.data.task import (
     Classification,
     Regression,
@@ -71,6 +80,7 @@ __all__ = [
     "common_first",
     "common_unique",
     "encode_labels",
+    "fit_rest",
     "fit_task",
     "input_from_json",
     "is_database_url",
@@ -87,6 +97,7 @@ __all__ = [
     "read_table",
     "split",
     "split_homes",
+    "stacked",
     "strips",
     "subset",
     "summarise",

@@ -167,3 +167,24 @@ def common_first(agreed: TableEncoder, own: TableEncoder | None, *, party: str) 
     if own is not None:
         columns = [*columns, *own.to_json()["columns"]]
     return TableEncoder.from_json({"party": party, "columns": columns})
+
+
+def fit_rest(
+    table: Table,
+    agreed: Sequence[str],
+    categorical: Sequence[str],
+    max_categories: int,
+    *,
+    party: str,
+) -> TableEncoder | None:
+    """How a party encodes its other columns, by its own training rows; None: it has none."""
+    names = [name for name in table.names if name not in set(agreed)]
+    if not names:
+        return None
+    return TableEncoder.fit(
+        table,
+        names,
+        categorical=[name for name in categorical if name in names],
+        max_categories=max_categories,
+        party=party,
+    )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from dovetail.data.agreed import agree, common_first, summarise
+from dovetail.data.agreed import agree, common_first, fit_rest, summarise
 from dovetail.data.datasets import Dataset
 from dovetail.data.federation import Federation
 from dovetail.data.partitions import Partitioned
@@ -18,22 +20,62 @@ from dovetail.data.tables import Table
 from dovetail.data.task import encode_labels, fit_task
 from dovetail.errors import ConfigError, DataError
 
+#: What a party's table is called in its model.
+BLOCK = "columns"
+
 
 @dataclass(frozen=True, eq=False)
 class CommonUnique(Partitioned):
-    """A simulated federation whose parties share some columns and no rows.
+    """A simulated federation whose parties share some columns and no rows, which are raw.
 
     Attributes:
         validation: the parties' rows that hyper-parameters are chosen on; None: there are none.
         common: names of the columns that all parties have.
-        common_features: the features that these become; the first of every party's.
         unique: party -> names of the columns that it alone has.
+        categorical, max_categories: see ``TableEncoder.fit``.
+        common_features: of ``encoded``: what the common columns become, the first of every party's.
     """
 
     validation: Federation | None
     common: tuple[str, ...]
-    common_features: tuple[str, ...]
     unique: Mapping[str, tuple[str, ...]]
+    categorical: tuple[str, ...] = ()
+    max_categories: int = 100
+    common_features: tuple[str, ...] = ()
+
+    def encoded(self) -> CommonUnique:
+        """The same, encoded by training rows: common columns by all parties', its own by each's."""
+        tables = {name: own.tables[BLOCK] for name, own in self.train.parties.items()}
+        agreed = agree(
+            {
+                party: summarise(table, self.common, categorical=self.categorical, party=party)
+                for party, table in tables.items()
+            },
+            max_categories=self.max_categories,
+        )
+        inputs: dict[str, TableEncoder] = {}
+        for party, table in tables.items():
+            own = fit_rest(table, self.common, self.categorical, self.max_categories, party=party)
+            inputs[party] = common_first(agreed, own, party=party)
+
+        def encode(part: Federation) -> Federation:
+            return Federation(
+                replace(
+                    own,
+                    blocks={BLOCK: inputs[name].transform(own.tables[BLOCK], allow_unseen=True)},
+                    tables={},
+                )
+                for name, own in part.parties.items()
+            )
+
+        return replace(
+            self,
+            train=encode(self.train),
+            test=None if self.test is None else encode(self.test),
+            validation=None if self.validation is None else encode(self.validation),
+            inputs=MappingProxyType(inputs),
+            common_features=agreed.feature_names,
+        )
 
 
 def common_unique(
@@ -51,9 +93,8 @@ def common_unique(
 
     Columns are drawn at random: a share is common to all, the rest is divided into as many parts
     as there are parties. Rows are drawn at random and dealt out evenly, each with its label; the
-    parts differ by at most one. Every party has all test rows. Common columns are encoded alike
-    at all parties, by what all their training rows hold (see ``agreed``), and each party's own by
-    what its own training rows hold. The block is called "columns", common features first.
+    parts differ by at most one. Every party has all test rows. The block is called "columns", with
+    common ones first.
 
     Args:
         train, test: tables.
@@ -74,7 +115,9 @@ def common_unique(
         raise ConfigError(f"common must be a share of the columns in (0, 1], got {common}")
     if not 0 <= validation < 1:
         raise ConfigError(f"validation must be a share of the rows in [0, 1), got {validation}")
-    table, test_table = _table(train), None if test is None else _table(test)
+    table = _table(train)
+    if test is not None:
+        _table(test)
     if train.labels.missing.any():
         raise DataError(
             f"label {train.label!r} is missing in {int(train.labels.missing.sum())} of the "
@@ -105,66 +148,38 @@ def common_unique(
                 f"training and validation rows (validation = {validation}); ask for fewer parties"
             )
 
-    agreed = agree(
-        {
-            party: summarise(
-                table.take(train_rows[party]), shared, categorical=named_categories, party=party
-            )
-            for party in names
-        },
-        max_categories=max_categories,
-    )
-    inputs: dict[str, TableEncoder] = {}
-    for party in names:
-        own = None
-        if unique[party]:
-            own = TableEncoder.fit(
-                table.take(train_rows[party]),
-                unique[party],
-                categorical=[name for name in named_categories if name in unique[party]],
-                max_categories=max_categories,
-                party=party,
-            )
-        inputs[party] = common_first(agreed, own, party=party)
-
-    def deal(held: Mapping[str, np.ndarray]) -> Federation:
+    def deal(dataset: Dataset, task_labels: Tensor, held: Mapping[str, np.ndarray]) -> Federation:
         return Federation(
             PartyData(
                 party,
-                train.ids[held[party]],
-                {"columns": inputs[party].transform(table.take(held[party]), allow_unseen=True)},
-                labels[held[party]],
+                dataset.ids[rows],
+                labels=task_labels[torch.from_numpy(rows)],
+                label=dataset.label,
+                tables={BLOCK: _table(dataset).only((*shared, *unique[party])).take(rows)},
             )
-            for party in names
+            for party, rows in held.items()
         )
 
-    test_federation = None
-    if test is not None and test_table is not None:
+    tested = None
+    if test is not None:
         if test.labels.missing.any():
             raise DataError(
                 f"label {test.label!r} is missing in {int(test.labels.missing.sum())} of the "
                 f"{test.num_rows} test rows; remove them: they cannot be scored"
             )
         test_labels = encode_labels(task, test.labels.values, test.labels.missing, label=test.label)
-        test_federation = Federation(
-            PartyData(
-                party,
-                test.ids,
-                {"columns": inputs[party].transform(test_table, allow_unseen=True)},
-                test_labels,
-            )
-            for party in names
-        )
+        tested = deal(test, test_labels, dict.fromkeys(names, np.arange(test.num_rows)))
     return CommonUnique(
-        deal(train_rows),
-        test_federation,
+        deal(train, labels, train_rows),
+        tested,
         task,
-        MappingProxyType(inputs),
+        MappingProxyType({}),
         train.label,
-        deal(validation_rows) if validation else None,
+        deal(train, labels, validation_rows) if validation else None,
         tuple(shared),
-        agreed.feature_names,
         MappingProxyType(unique),
+        tuple(named_categories),
+        max_categories,
     )
 
 

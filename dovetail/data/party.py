@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dovetail.data.inputs import Input
+from dovetail.data.tables import Table
 from dovetail.errors import DataError
 
 #: The class index that marks a row without a label; for regression the mark is NaN.
@@ -30,6 +31,7 @@ class PartyData:
         inputs: block -> how raw columns or images became it, where that is known; a model that
             learned from it predicts raw rows by it.
         label: what the label is called, where that is known.
+        tables: block -> its (N,) rows of raw columns, where they are encoded when training begins.
 
     Raises:
         DataError: ids that are not unique, or lengths that differ.
@@ -41,6 +43,7 @@ class PartyData:
     labels: Tensor | None = None
     inputs: Mapping[str, Input] = field(default_factory=dict)
     label: str | None = None
+    tables: Mapping[str, Table] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         ids = np.asarray(self.ids)
@@ -53,6 +56,7 @@ class PartyData:
                 "each row must be one sample"
             )
         lengths = {f"block {name!r}": len(block) for name, block in self.blocks.items()}
+        lengths |= {f"block {name!r}": table.num_rows for name, table in self.tables.items()}
         if self.labels is not None:
             lengths["labels"] = len(self.labels)
         for what, length in lengths.items():
@@ -93,6 +97,7 @@ class PartyData:
             self,
             ids=self.ids[rows.numpy()],
             blocks={name: block[rows] for name, block in self.blocks.items()},
+            tables={name: table.take(rows.numpy()) for name, table in self.tables.items()},
             labels=None if self.labels is None else self.labels[rows],
         )
 

@@ -146,6 +146,17 @@ class Table:
         left = [name for name in self.names if name not in names]
         return Table(self.description, left, self._num_read, self._read, self._rows)
 
+    def only(self, names: Iterable[str]) -> Table:
+        """The same table with these columns, in this order.
+
+        Raises:
+            DataError: no such column.
+        """
+        names = tuple(names)
+        for name in names:
+            self._check_has(name)
+        return Table(self.description, names, self._num_read, self._read, self._rows)
+
     def _check_has(self, name: str) -> None:
         if name not in self.names:
             raise DataError(f"no column {name!r} in {self.description}{nearest(name, self.names)}")
@@ -307,6 +318,23 @@ def table_from_arrays(name: str, arrays: Mapping[str, np.ndarray]) -> Table:
         raise DataError(f"{name} needs columns of one length, got {lengths}")
     kept = {column: np.asarray(values) for column, values in arrays.items()}
     return Table(name, list(kept), next(iter(lengths.values())), lambda key: _column(kept[key]))
+
+
+def stacked(name: str, tables: Sequence[Table]) -> Table:
+    """Rows of several tables with the same columns, one below the other.
+
+    Raises:
+        DataError: a column is text in one and numbers in another.
+    """
+
+    def read(column: str) -> Column:
+        parts = [table.column(column) for table in tables]
+        if len({part.is_text for part in parts}) > 1:
+            raise DataError(f"the column {column!r} of {name} is text in some rows only")
+        values = np.concatenate([part.values for part in parts])
+        return Column(values, np.concatenate([part.missing for part in parts]))
+
+    return Table(name, tables[0].names, sum(table.num_rows for table in tables), read)
 
 
 def write_table(path: str | Path, columns: Mapping[str, np.ndarray]) -> None:

@@ -21,7 +21,15 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from dovetail.data import Blocks, Federation, ImageInput, Input, Partitioned, PartyData
+from dovetail.data import (
+    Blocks,
+    CommonUnique,
+    Federation,
+    ImageInput,
+    Input,
+    Partitioned,
+    PartyData,
+)
 from dovetail.data.task import Classification
 from dovetail.errors import DataError
 
@@ -81,6 +89,8 @@ class Part:
 
 def from_partition(partitioned: Partitioned) -> list[Part]:
     """The training rows of a simulation, party by party."""
+    if isinstance(partitioned, CommonUnique):
+        partitioned = partitioned.encoded()
     task = partitioned.task
     classes = task.classes if isinstance(task, Classification) else ()
     parts = []

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from dovetail.errors import ConfigError
 from dovetail.methods.apfed.wiring import Apfed
-from dovetail.methods.base import Method, Run
+from dovetail.methods.base import Run
 from dovetail.methods.chfl.wiring import Chfl
 from dovetail.methods.fedoptimus.wiring import FedOptimus
+from dovetail.methods.homes import Home, pooled
 from dovetail.methods.hyfem.wiring import Hyfem
 from dovetail.methods.loop import Driver, Party, Round, answers
-from dovetail.methods.own import Home, OwnMethod, installed, pooled
+from dovetail.methods.method import Method
+from dovetail.methods.own import installed
 
 __all__ = [
     "METHODS",
     "Driver",
     "Home",
     "Method",
-    "OwnMethod",
     "Party",
     "Round",
     "answers",

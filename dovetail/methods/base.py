@@ -1,9 +1,4 @@
-"""What a method is to everything else: its settings, its parties' sides, what drives it.
-
-A method's folder has its paper (``methods/chfl/__init__.py``), what its run trains
-(``stages.py``), and how both files, the run's and a party's, set it up (``wiring.py``). No other
-room names a method.
-"""
+"""What a method sees: of a run and its file, of a party's home, of who drives and who watches."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from pydantic import BaseModel
@@ -19,9 +14,7 @@ from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.alignment.limits import Guard
-from dovetail.errors import ConfigError
-from dovetail.methods.outcome import Setup
-from dovetail.methods.party import Algorithm, Site
+from dovetail.methods.party import Site
 from dovetail.models import Model, Secret
 from dovetail.models.owners import Bottom
 from dovetail.network import Engine, Message, Precision, State
@@ -88,33 +81,43 @@ SILENT = Talk()
 # --- A party's side of a run -------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Asked:
-    """A run that a driver begins.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Place:
+    """Where a party's side of a run lives; in simulation, all in this process.
 
     Attributes:
         device: where the party computes.
+        secret: what its home mixes into random numbers of this run, another whenever it begins;
+            None in simulation.
+        sums: names of those it sums with (None: anybody who is certified) -> its side of the run's
+            secret sums; None where nothing of them is kept.
+    """
+
+    device: torch.device
+    secret: Secret | None = None
+    sums: Callable[[Collection[str] | None], SecretSums | None] = lambda members: None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Asked(Place):
+    """A run that a driver begins with a party at its home.
+
+    Attributes:
         rows_S: its rows of the samples that it shares with the driver; raises AlignmentError where
             it has none of the alignment that the run is of.
         keep: saves what the party can use, and says how it scores on its own test rows.
         kept: id of a run -> the folder where ``keep`` saved what came of it.
         run: its id.
         aligned: a folder for rows of alignments that this driver carries between parties.
-        secret: what its home mixes into random numbers of this run; another whenever it begins.
         guard: counts alignments that this driver carries.
-        sums: names of those it sums with (None: anybody who is certified) -> its side of the run's
-            secret sums.
     """
 
-    device: torch.device
     rows_S: Callable[[], Tensor]
     keep: Callable[[Model | Bottom, Mapping[str, float]], None]
     kept: Callable[[str], Path]
     run: str
     aligned: Path
-    secret: Secret
     guard: Guard
-    sums: Callable[[Collection[str] | None], SecretSums]
 
 
 class Maker(Protocol):
@@ -184,6 +187,8 @@ class DataKeys(Protocol):
 
     @property
     def partition(self) -> PartitionKeys: ...
+    @property
+    def max_categories(self) -> int: ...
 
 
 class Run(Protocol):
@@ -276,81 +281,3 @@ class Loaded:
 
 #: Training and test data, and how each is aligned, where that matters.
 Parts = tuple[dd.Partitioned, dd.Alignment | None, dd.Alignment | None]
-
-# --- A method ----------------------------------------------------------------------------------
-
-
-class Method:
-    """A method: what a run file and a party file say of it, and what makes its two sides.
-
-    Attributes:
-        name: its section of both files.
-        Settings: the section of a run file; every key has a default.
-        HomeSettings: the section of a party file, likewise; None: it has none.
-        stages: what can be trained, the method and its rulers -> what a table calls it.
-        scores: other names under which its stages are scored -> what a table calls them.
-        partitions: the kinds of partition that it is simulated on.
-        driven_by: who drives it over a network: the "active" party, or a "coordinator" without
-            data; None: it is trained in one process only.
-        algorithms: the part of its messages' wire names before the dot -> what a policy calls it.
-    """
-
-    name: ClassVar[str]
-    Settings: ClassVar[type[BaseModel]]
-    HomeSettings: ClassVar[type[BaseModel] | None] = None
-    stages: ClassVar[Mapping[str, str]]
-    scores: ClassVar[Mapping[str, str]] = {}
-    partitions: ClassVar[Collection[str]]
-    driven_by: ClassVar[str | None] = None
-    algorithms: ClassVar[Mapping[str, Algorithm]] = {}
-
-    def check(self, run: Run, *, where: str) -> None:
-        """Refuse what the sections' types allow and the method does not.
-
-        Raises:
-            ConfigError: naming the file and the section.
-        """
-
-    def check_home(self, section: Any) -> None:
-        """Refuse what a party file's section allows and the method does not.
-
-        Raises:
-            ConfigError: what cannot be.
-        """
-
-    def resolved(self, run: Run) -> dict[str, Any]:
-        """Its keys of the run file whose defaults the run file itself does not write out."""
-        return {}
-
-    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Setup:
-        """Everything that one seed's run is a function of."""
-        raise NotImplementedError(f"{type(self).__name__} has no setup")
-
-    def load_sites(
-        self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Talk = SILENT
-    ) -> Parts:
-        """Party files: training and test data, and how each is aligned, where that matters.
-
-        Raises:
-            ConfigError: no party, a policy that refuses, or rows that cannot be learned from.
-        """
-        raise ConfigError(f"{where}: {run.method!r} is simulated only; give [data], not parties")
-
-    def load_driver(self, run: Run, driver: Any, *, where: str) -> Parts:
-        """What a driver has whose partners are elsewhere: as of ``load_sites``.
-
-        Args:
-            driver: an ``ActiveDriver`` or a ``CarryingDriver``, by ``driven_by``.
-        """
-        raise ConfigError(f"{where}: {run.method!r} is simulated only; leave [engine] out")
-
-    def members(self, site: Site, allowed: Collection[str]) -> Mapping[str, Maker]:
-        """Algorithm (a message's prefix) -> what makes a party's side of its runs.
-
-        Of its own algorithms, those among ``allowed``. Mistakes in the table are told now.
-        """
-        return {}
-
-    def describe(self, site: Site, agreed: Collection[str]) -> Iterable[str]:
-        """Lines on what a party does that agrees to these algorithms, by their policy's names."""
-        return ()

@@ -1,4 +1,7 @@
-"""What methods share whose parties all have labels of their own, and a coordinator has no data."""
+"""What methods share whose parties all have labels of their own, and a coordinator has no data.
+
+``Home`` is what a party has, encoded already, for a method that says no more of it.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,24 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from pydantic import ValidationError
+import torch
+from pydantic import Field, ValidationError
+from torch import Tensor, nn
 
 from dovetail import data as dd
 from dovetail.data.datasets import draw_rows
-from dovetail.errors import ConfigError
+from dovetail.errors import ConfigError, DataError
 from dovetail.methods.base import Run
+from dovetail.methods.outcome import Scores
 from dovetail.methods.party import Site
+from dovetail.methods.section import Section
+from dovetail.models import Model, NetworkSpec
+from dovetail.models.metrics import score
 
 H = TypeVar("H")
+
+#: Who drives, in ledgers and policies.
+DRIVER = "coordinator"
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +44,175 @@ class Homes(dd.Partitioned, Generic[H]):
     def nobody(cls, classes: tuple[str | int, ...] = ()) -> Homes[H]:
         """What a coordinator has, whose parties are elsewhere: no row."""
         return cls(dd.Federation([]), None, dd.Classification(classes), {}, "", {})
+
+
+# --- What a party has ----------------------------------------------------------------------------
+
+
+class HomeSection(Section):
+    """A method's section of a party file, unless it has one of its own."""
+
+    test_share: float = Field(default=0.2, ge=0, lt=1)  # of the labelled rows; they test only
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """What a party has: labelled rows, as a network reads them.
+
+    Attributes:
+        name: the party's.
+        x_NF: its features.
+        labels_N: class indices, or values.
+        features: (F,) their names.
+        common: how many of them, the first, all parties have; of a party file all.
+        task: what the labels say.
+        label: the label's name.
+        input: how raw columns become features.
+        block: what the input is called in a model.
+        test: features and labels of rows that only test; None: it has none.
+        settings: the party's section of its file; None in simulation.
+    """
+
+    name: str
+    x_NF: Tensor
+    labels_N: Tensor
+    features: tuple[str, ...]
+    common: int
+    task: dd.Task
+    label: str
+    input: dd.Input
+    block: str
+    test: tuple[Tensor, Tensor] | None = None
+    settings: Any = None
+
+    def model(self, network: nn.Module, spec: NetworkSpec) -> Model:
+        """A network of (B, F) features as the party uses it alone, from raw columns.
+
+        Args:
+            network: gives (B, outputs).
+            spec: what such a network is built from.
+        """
+        shape = tuple(self.x_NF.shape[1:])
+        about = {"label": self.label}
+        inputs = {self.block: self.input}
+        return Model(self.name, self.task, network, spec, {self.block: shape}, inputs, about)
+
+    def scores(self, model: Model) -> Scores:
+        """Of a model on the rows that only test; none without any."""
+        if self.test is None or not len(self.test[1]):
+            return {}
+        x_NF, labels_N = self.test
+        return score(self.task, model.outputs(x_NF), labels_N)
+
+
+def homes_of_partition(data: dd.Partitioned) -> dict[str, Home]:
+    """Party -> what a partition deals to it.
+
+    Raises:
+        ConfigError: a party without labels, or with several blocks.
+    """
+    encoded = data.encoded() if isinstance(data, dd.CommonUnique) else data
+    return {name: _home_of_partition(encoded, name) for name in encoded.train.parties}
+
+
+def _home_of_partition(data: dd.Partitioned, name: str) -> Home:
+    own = data.train[name]
+    if own.labels is None or len(own.blocks) != 1:
+        raise ConfigError(
+            f"party {name!r} has {'no labels' if own.labels is None else 'several blocks'}; a "
+            "method of one's own is given one block and labels at every party"
+        )
+    ((block, x),) = own.blocks.items()
+    rows = own.labelled_rows()
+    encoder = data.inputs[name]
+    assert isinstance(encoder, dd.TableEncoder)
+    test = None if data.test is None else data.test[name]
+    common = len(data.common_features) if isinstance(data, dd.CommonUnique) else x.shape[1]
+    return Home(
+        name,
+        x[rows],
+        own.labels[rows],
+        tuple(encoder.feature_names),
+        common,
+        data.task,
+        data.label,
+        encoder,
+        block,
+        None if test is None or test.labels is None else (test.joined(), test.labels),
+    )
+
+
+def home_of_site(site: Site, settings: Any) -> Home:
+    """What a party file's table gives: its own encoding, and a share of its rows that test.
+
+    Raises:
+        ConfigError: no labels, or no table.
+        DataError: no labelled row.
+    """
+    check_labels(site, "the method")
+    table = site.table
+    assert table.labels is not None
+    assert table.label is not None
+    if not isinstance(table.x, dd.Table):
+        raise ConfigError(f"party {site.name!r} holds images; this method learns from tables")
+    regression = site.party.task == "regression"
+    task = dd.fit_task(
+        table.labels.values, table.labels.missing, regression=regression, label=table.label
+    )
+    labels = dd.encode_labels(task, table.labels.values, table.labels.missing, label=table.label)
+    rows = np.flatnonzero(~table.labels.missing)
+    if not len(rows):
+        raise DataError(f"party {site.name!r} has no labelled row; leave it out")
+    share = getattr(settings, "test_share", 0.0)
+    chosen, tested = draw_share(site, rows, share, "test_share")
+    encoder = site.fit_input(table.take(chosen))
+    assert isinstance(encoder, dd.TableEncoder)
+
+    def part(at: np.ndarray) -> tuple[Tensor, Tensor]:
+        assert isinstance(table.x, dd.Table)
+        x = encoder.transform(table.x.take(at), allow_unseen=True)
+        return x, labels[torch.from_numpy(at)]
+
+    x_NF, labels_N = part(chosen)
+    names = tuple(encoder.feature_names)
+    test = part(tested) if len(tested) else None
+    return Home(
+        site.name,
+        x_NF,
+        labels_N,
+        names,
+        len(names),
+        task,
+        table.label,
+        encoder,
+        "columns",
+        test,
+        settings,
+    )
+
+
+def pooled(homes: Mapping[str, Home]) -> dict[str, Home]:
+    """One home with everybody's rows and the features that all have; for a ruler."""
+    first = next(iter(homes.values()))
+    x_NF = torch.cat([home.x_NF[:, : home.common] for home in homes.values()])
+    labels_N = torch.cat([home.labels_N for home in homes.values()])
+    test = None if first.test is None else (first.test[0][:, : first.common], first.test[1])
+    home = Home(
+        "pooled",
+        x_NF,
+        labels_N,
+        first.features[: first.common],
+        first.common,
+        first.task,
+        first.label,
+        first.input,
+        first.block,
+        test,
+    )
+    return {"pooled": home}
+
+
+# --- What is refused -----------------------------------------------------------------------------
 
 
 def check_stages(

@@ -34,14 +34,22 @@ def answers(handler: F) -> F:
     return handler
 
 
+def answers_always(handler: F) -> F:
+    """The same, of a message that may come before ``begin``."""
+    handler.__dict__["always"] = True
+    return answers(handler)
+
+
 class Party:
     """A party's side of a run: one handler a message.
 
-    A handler is marked with ``answers``; what it takes is by its annotation. The one that is named
+    A handler is marked with ``answers``; what it takes is by its annotation, and a message whose
+    tensors are not as declared (``Message.check``) does not reach it. The one that is named
     ``begin`` comes first: what it was sent is saved, and sent to it again before ``saved`` is put
     back. After the one that is named ``finish`` its model is kept at its home.
 
     Attributes:
+        name: the party's.
         saved: names of attributes that its next answer depends on: networks, optimizers,
             generators, tensors, numbers, or what has ``state`` and ``restore``.
         accepts: the messages that it answers, in the order of its handlers.
@@ -51,7 +59,9 @@ class Party:
     saved: ClassVar[tuple[str, ...]] = ()
     accepts: ClassVar[tuple[type[Message], ...]] = ()
     finish_with: ClassVar[type[Message] | None] = None
+    name: str = "?"
     _handlers: ClassVar[Mapping[type[Message], str]] = {}
+    _early: ClassVar[frozenset[str]] = frozenset(("begin",))  # handlers that need no ``begin``
     _begun: Message | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -63,6 +73,8 @@ class Party:
                 hints.pop("return", None)
                 (kind,) = hints.values()
                 handlers[kind] = name
+                if "always" in value.__dict__:
+                    cls._early |= {name}
                 if name == "finish":
                     cls.finish_with = kind
         cls._handlers = handlers
@@ -73,25 +85,35 @@ class Party:
 
         Raises:
             PartyError: anything before ``begin``, where there is such a handler.
+            MessageError: tensors that are not as declared.
         """
         name = self._handlers[type(message)]
         begins = "begin" in self._handlers.values()
-        if begins and self._begun is None and name != "begin":
-            raise PartyError(
-                getattr(self, "name", "?"), f"was sent {message.wire_name()} before the run began"
-            )
+        if begins and self._begun is None and name not in self._early:
+            raise PartyError(self.name, f"was sent {message.wire_name()} before training began")
+        message.check(**self.sizes())
         answer: Message = getattr(self, name)(message)
         if name == "begin":
             self._begun = message
         return answer
+
+    def sizes(self) -> Mapping[str, int]:
+        """Letters of shapes -> sizes that messages must have, as far as it knows them."""
+        return {}
 
     def model(self) -> Model | None:
         """What it can use alone, as it is now; None: nothing."""
         return None
 
     def state(self) -> State:
-        """What its next answer depends on."""
+        """What its next answer depends on.
+
+        Raises:
+            TrainingError: training has not begun.
+        """
         begun = self._begun
+        if begun is None and "begin" in self._handlers.values():
+            raise TrainingError("it has nothing to save before training began")
         told = None if begun is None else {f.name: getattr(begun, f.name) for f in fields(begun)}
         return {"begun": told, **state_of(self, self.saved)}
 
@@ -182,8 +204,19 @@ class Driver:
     def finish(self, network: Engine) -> None:
         """Tell the parties that training is over."""
 
-    def begin_again(self, parties: Sequence[str], network: Engine) -> None:
-        """Open the run with parties that lost their state; left out, they stay away."""
+    def begin_again(self, behind: Mapping[str, int], network: Engine) -> None:
+        """The run goes on: party -> the older step that it goes on from; 0: it begins anew.
+
+        Left out, such parties go on as they are.
+        """
+
+    def ended(self, number: int) -> bool:
+        """Whether to stop before this round."""
+        return False
+
+    def scores(self) -> Mapping[str, Mapping[str, float]]:
+        """Party -> scores that it has told of itself."""
+        return {}
 
     def state(self) -> State:
         return state_of(self, self.saved)
@@ -219,8 +252,9 @@ def train(driver: Driver, network: Engine, checkpoint: Checkpoint | None = None)
         checkpoint or Checkpoint.none(),
         total=lambda: driver.num_rounds,
         begin=lambda: driver.begin(network),
-        again=lambda saved: driver.begin_again(saved.lost, network),
+        again=lambda saved: driver.begin_again(saved.behind, network),
         play=play,
+        ended=driver.ended,
         finish=lambda: driver.finish(network),
     )
 

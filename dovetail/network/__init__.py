@@ -6,9 +6,14 @@ from dovetail.network.engine import Engine, Party, Pending, Replies
 from dovetail.network.inprocess import InProcess
 from dovetail.network.ledger import Ledger, LedgerFile
 from dovetail.network.messages import (
+    Bytes,
+    Doubles,
+    Floats,
     Header,
+    Integers,
     Message,
     Precision,
+    Values,
     check_shape,
     decode,
     encode,
@@ -16,11 +21,15 @@ from dovetail.network.messages import (
 )
 
 __all__ = [
+    "Bytes",
     "Checkpoint",
     "Composite",
+    "Doubles",
     "Engine",
+    "Floats",
     "Header",
     "InProcess",
+    "Integers",
     "Keeper",
     "Ledger",
     "LedgerFile",
@@ -32,6 +41,7 @@ __all__ = [
     "State",
     "Stateful",
     "StatefulParty",
+    "Values",
     "check_shape",
     "decode",
     "encode",

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Generic, Protocol, TypeVar
 
-from dovetail.errors import PartyError
+from dovetail.errors import MessageError, PartyError
 from dovetail.network.ledger import Ledger
 from dovetail.network.messages import Message
 
@@ -43,6 +43,20 @@ class Replies(dict[str, R]):
         """
         for failure in self.failures.values():
             raise failure
+        return self
+
+    def fitting(self, **sizes: int) -> Replies[R]:
+        """These replies; one that is not as its type declares is a failure of who sent it.
+
+        Args:
+            sizes: letter of a shape -> its size; see ``Message.check``.
+        """
+        for party, reply in list(self.items()):
+            try:
+                reply.check(**sizes)
+            except MessageError as cause:
+                del self[party]
+                self.failures[party] = PartyError(party, str(cause))
         return self
 
 

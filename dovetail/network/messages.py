@@ -45,7 +45,7 @@ import typing
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -111,12 +111,66 @@ _LARGEST_SCALE = torch.finfo(torch.float32).max / 127 * (1 - 2**-22)
 _to_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
+@dataclass(frozen=True)
+class Values:
+    """What a tensor field may hold; its shape is what stands behind the last "_" of its name.
+
+    A letter is a size, the same in all fields of a message, and a number is that many: ``keys_K32``
+    is (K, 32).
+
+    Attributes:
+        dtype: of every value.
+        shape: letters and numbers, where the name has none.
+        most: the largest size there may be.
+    """
+
+    dtype: torch.dtype
+    shape: str = ""
+    most: int | None = None
+
+    def sizes(self, name: str) -> list[str]:
+        """Letters and numbers, an axis each."""
+        return re.findall(r"[A-Z]|\d+", self.shape or name.rpartition("_")[2])
+
+
+#: Tensors as messages declare them; a value of a floating one is finite.
+Floats = Annotated[Tensor, Values(torch.float32)]
+Doubles = Annotated[Tensor, Values(torch.float64)]
+Integers = Annotated[Tensor, Values(torch.int64)]
+Bytes = Annotated[Tensor, Values(torch.uint8)]
+
+
 @dataclass(frozen=True, eq=False)
 class Message:
     """Base of all messages; a subclass is a frozen dataclass.
 
-    Its fields are tensors, ints, floats, bools, strings, or tuples of one of the last four.
+    Its fields are tensors, ints, floats, bools, strings, or tuples of one of the last four. A
+    tensor that is declared as ``Floats`` or the like is held to that wherever it arrives.
     """
+
+    def check(self, **sizes: int) -> None:
+        """Refuse tensors that are not as declared; a subclass refuses what else cannot be.
+
+        Args:
+            sizes: letter -> size, as the receiver knows it; any other is what comes first.
+
+        Raises:
+            MessageError: naming the field, what was expected and what came.
+        """
+        for name, values in _values(type(self)).items():
+            tensor: Tensor = getattr(self, name)
+            letters = values.sizes(name)
+            if tensor.ndim == len(letters):
+                for letter, size in zip(letters, tensor.shape, strict=True):
+                    sizes.setdefault(letter, size)
+            shape = tuple(int(each) if each.isdigit() else sizes.get(each, 0) for each in letters)
+            check_shape(self, name, shape, values.dtype)
+            if values.most is not None and max(shape, default=0) > values.most:
+                raise MessageError(
+                    f"{self.wire_name()}.{name}: {max(shape)} are more than {values.most}"
+                )
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                raise MessageError(f"{self.wire_name()}.{name}: a value in it is not finite")
 
     @classmethod
     def wire_name(cls) -> str:
@@ -618,6 +672,25 @@ def _declared(kind: type[Message]) -> dict[str, Any]:
     return declared
 
 
+def _values(kind: type[Message]) -> dict[str, Values]:
+    """Field name -> what it may hold, of the fields that say so; worked out once."""
+    found = _all_values.get(kind)
+    if found is None:
+        hints = typing.get_type_hints(kind, include_extras=True)
+        annotations = {
+            each.name: getattr(hints[each.name], "__metadata__", ()) for each in fields(kind)
+        }
+        found = {
+            name: extra
+            for name, extras in annotations.items()
+            for extra in extras
+            if isinstance(extra, Values)
+        }
+        _all_values[kind] = found
+    return found
+
+
+_all_values: WeakKeyDictionary[type[Message], dict[str, Values]] = WeakKeyDictionary()
 _all_declared: WeakKeyDictionary[type[Message], dict[str, Any]] = WeakKeyDictionary()
 
 

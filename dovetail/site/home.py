@@ -467,15 +467,15 @@ class Runs:
             )
         made = self._makers[algorithm](
             Asked(
-                self._device,
-                lambda: self._rows(run, driver),
-                lambda model, scores: self._keep_model(model, scores, run, driver),
-                self._model_folder,
-                run,
-                self._home / "aligned" / certificate_name(driver),
-                lambda: run_key(self._secret, driver, self._run_limits.number(driver)),
-                self._limits.of(driver, run),
-                lambda members: SecretSums(
+                device=self._device,
+                rows_S=lambda: self._rows(run, driver),
+                keep=lambda model, scores: self._keep_model(model, scores, run, driver),
+                kept=self._model_folder,
+                run=run,
+                aligned=self._home / "aligned" / certificate_name(driver),
+                secret=lambda: run_key(self._secret, driver, self._run_limits.number(driver)),
+                guard=self._limits.of(driver, run),
+                sums=lambda members: SecretSums(
                     self._site.name,
                     run=run,
                     identity=self._identity,

@@ -27,7 +27,7 @@ def algorithms() -> Mapping[str, Algorithm]:
         **{
             prefix: each
             for method in methods.every().values()
-            for prefix, each in method.algorithms.items()
+            for prefix, each in method.protocols().items()
         },
         "relay": algorithm("align", (*relay.Responder.accepts, *relay.Initiator.accepts[1:])),
     }

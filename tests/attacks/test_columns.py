@@ -17,7 +17,7 @@ from federations import PATIENCE_S
 from torch import Tensor, nn
 
 from dovetail.alignment import psi
-from dovetail.data import Alignment, Classification, PartyData, SharedRows
+from dovetail.data import Alignment, Classification, PartyData, SharedRows, table_from_arrays
 from dovetail.methods import apfed, chfl, fedoptimus, hyfem, vertical
 from dovetail.models import (
     ColumnsMlp,
@@ -287,11 +287,14 @@ class Members:
     def chfl(of_home: Secret | None) -> chfl.Member:
         task = Classification(("no", "yes"))
         x, labels = columns(40, 4), torch.arange(40) % 2
-        data = PartyData("shop", torch.arange(40).numpy(), {"own": x}, labels)
-        rows = chfl.EncodedRows(data, ("a", "b", "c", "d"), ("a", "b"), task, None)
-        member = chfl.Member(rows, secret=of_home)
-        settings = chfl.Config(widths=(8, 8), batch_size=8).model_dump_json()
-        member.handle(chfl.Begin(settings, SEED, ("a", "b"), ""))
+        table = table_from_arrays("shop", dict(zip("abcd", x.numpy().T, strict=True)))
+        data = PartyData("shop", torch.arange(40).numpy(), labels=labels, tables={"columns": table})
+        member = chfl.Member(chfl.Home(data, task, ("a", "b")), secret=of_home)
+        config = chfl.Config(widths=(8, 8), batch_size=8)
+        described = member.handle(chfl.Describe())
+        assert isinstance(described, chfl.Description)
+        opening = chfl.agree_on({"shop": described}, config)
+        member.handle(chfl.Begin(config.model_dump_json(), SEED, *opening))
         return member
 
     @staticmethod

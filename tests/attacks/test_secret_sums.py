@@ -7,6 +7,7 @@ their keys are honest, and so are their shares.
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dovetail.data import Classification, PartyData
+from dovetail.data import Classification, PartyData, table_from_arrays
 from dovetail.errors import ConfigError, DovetailError, MessageError
 from dovetail.methods import chfl
 from dovetail.network.certificates import Authority, Credentials, certificate_pem, key_pem, new_key
@@ -35,10 +36,19 @@ EVEN = (0.25,) * 4
 
 def member(name: str, sums: SecretSums | None = None, *, secret_only: bool = False) -> chfl.Member:
     rng = np.random.default_rng(list(name.encode()))
-    x = torch.from_numpy(rng.normal(size=(24, 4))).float()
-    data = PartyData(name, np.arange(24), {"columns": x}, (x[:, 0] > 0).long())
-    rows = chfl.EncodedRows(data, (*COMMON, "a", "b"), COMMON, Classification((0, 1)))
-    return chfl.Member(rows, sums=sums, secret_only=secret_only)
+    x = rng.normal(size=(24, 4))
+    table = table_from_arrays(name, dict(zip((*COMMON, "a", "b"), x.T, strict=True)))
+    labels = torch.from_numpy(x[:, 0] > 0).long()
+    data = PartyData(name, np.arange(24), labels=labels, tables={"columns": table})
+    home = chfl.Home(data, Classification((0, 1)), COMMON, secure=secret_only)
+    return chfl.Member(home, sums=sums)
+
+
+def begin(config: chfl.Config = CONFIG) -> chfl.Begin:
+    """What opens a run, on columns that all encode as their numbers are."""
+    columns = [dict(name=name, median=0, mean=0, scale=1, flag=False) for name in COMMON]
+    agreed = json.dumps({"party": "all", "columns": [{"kind": "number", **c} for c in columns]})
+    return chfl.Begin(config.model_dump_json(), 5, COMMON, agreed)
 
 
 class Attacker:
@@ -47,9 +57,8 @@ class Attacker:
     def __init__(self, members: Mapping[str, chfl.Member | Keeper]) -> None:
         self.members = dict(members)
         coordinator = chfl.Coordinator(CONFIG, seed=5)
-        begin = chfl.Begin(CONFIG.model_dump_json(), 5, COMMON, "")
         for each in self.members.values():
-            each.handle(begin)
+            each.handle(begin())
         coordinator.num_common = len(COMMON)
         self.theta_P = torch.zeros(len(self.honest(next(iter(members)))))
 
@@ -198,7 +207,7 @@ def test_no_message_makes_a_member_forget_that_it_has_shared(tmp_path: Path, tri
     for name, each in list(attacker.members.items()):
         match trick:
             case "begin again":
-                each.handle(chfl.Begin(CONFIG.model_dump_json(), 5, COMMON, ""))
+                each.handle(begin())
             case "restore":
                 each.handle(Save("chfl", 1, 1))
                 each.handle(Restore("chfl", 1, exactly=True))
@@ -216,7 +225,7 @@ def test_no_message_makes_a_member_forget_that_it_has_shared(tmp_path: Path, tri
 def test_a_run_in_the_clear_is_refused_by_who_shares_in_secret_only() -> None:
     plain = CONFIG.model_copy(update={"secure": False})
     with pytest.raises(ConfigError, match="refuses to show its common column"):
-        member("ada", secret_only=True).handle(chfl.Begin(plain.model_dump_json(), 5, COMMON, ""))
+        member("ada", secret_only=True).handle(begin(plain))
 
 
 # --- Keys that the coordinator makes itself ------------------------------------------------------

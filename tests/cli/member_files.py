@@ -16,7 +16,9 @@ from dovetail import data as dd
 from dovetail.experiment.runfile import load_run
 from dovetail.experiment.setup import load_data, setup
 from dovetail.methods import chfl
-from dovetail.methods.chfl.stages import ChflSetup
+from dovetail.methods.chfl.stages import stage_config
+from dovetail.methods.chfl.wiring import config
+from dovetail.methods.method import Training
 from dovetail.models.owners import load_bottom
 from dovetail.network import InProcess
 
@@ -134,9 +136,10 @@ def looped(run_file: Path) -> dict[str, dict[str, Tensor]]:
     """
     run = load_run(run_file)
     task = setup(run, 0, load_data(run))
-    assert isinstance(task, ChflSetup)
-    members = {name: chfl.Member(own.rows) for name, own in task.parties.items()}
-    coordinator = chfl.Coordinator(task.config_of("chfl"), seed=0)
+    assert isinstance(task, Training)
+    members = task.parties(task.homes)
+    settings = stage_config(config(task.settings), "chfl", {})
+    coordinator = chfl.Coordinator(settings, seed=0)
     for _ in chfl.train(coordinator, InProcess(members, driver="coordinator")):
         pass
     return {name: member.model().network.state_dict() for name, member in members.items()}

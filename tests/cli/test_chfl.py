@@ -16,8 +16,8 @@ from dovetail.experiment import RunFolder
 from dovetail.experiment.runfile import load_run
 from dovetail.experiment.setup import load_data, setup
 from dovetail.files import grid_cells
-from dovetail.methods import chfl
-from dovetail.methods.chfl.stages import ChflSetup, pool
+from dovetail.methods.chfl.stages import pool
+from dovetail.methods.method import Training
 from dovetail.models import Columns
 
 RUN = """
@@ -435,14 +435,11 @@ def test_rows_of_party_files_are_not_pooled(dovetail: Any, party_files: Path) ->
 def test_pooled_rows_are_everybodys_with_the_common_columns_only(run_file: Path) -> None:
     run = load_run(run_file)
     task = setup(run, 0, load_data(run))
-    assert isinstance(task, ChflSetup)
-    parts = [own.rows for own in task.parties.values()]
-    rows = pool(task.parties).rows
-    assert isinstance(rows, chfl.EncodedRows)
-    assert rows.data.num_rows == sum(
-        own.data.num_rows for own in parts if isinstance(own, chfl.EncodedRows)
-    )
-    assert tuple(rows.features) == tuple(rows.common) == tuple(parts[0].common)
+    assert isinstance(task, Training)
+    homes = list(task.homes.values())
+    rows = pool(task.homes)
+    assert rows.train.num_rows == sum(home.train.num_rows for home in homes)
+    assert tuple(rows.table.names) == tuple(rows.common) == tuple(homes[0].common)
 
 
 # --- Run files that ship -----------------------------------------------------------------------

@@ -15,7 +15,8 @@ from dovetail import data as dd
 from dovetail import methods
 from dovetail.errors import ConfigError
 from dovetail.experiment import Outcome, score
-from dovetail.methods.base import Loaded, Method
+from dovetail.methods.base import Loaded
+from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer, told
 from dovetail.methods.section import Section
 from dovetail.models import EncoderHead, Head, Model, Perceptron, RandomStream

@@ -24,6 +24,10 @@ def split(num_rows=40, **options):
     return common_unique(dataset(num_rows), dataset(12), **{"parties": 3, **options})
 
 
+def encoded(**options):
+    return split(**options).encoded()
+
+
 def test_a_share_of_the_columns_is_common_and_the_rest_is_dealt_out():
     part = split(common=0.3)
     assert len(part.common) == 3  # of ten
@@ -52,7 +56,7 @@ def test_every_party_has_all_test_rows_and_all_labels():
 
 
 def test_common_features_come_first_and_are_encoded_alike():
-    part = split(common=0.5, seed=1)
+    part = encoded(common=0.5, seed=1)
     num = len(part.common_features)
     stored = [part.inputs[name].to_json()["columns"] for name in part.inputs]
     for columns in stored:
@@ -63,7 +67,7 @@ def test_common_features_come_first_and_are_encoded_alike():
 
 
 def test_common_numbers_are_standardised_over_all_training_rows():
-    part = split(common=1.0, categorical=())
+    part = encoded(common=1.0, categorical=())
     pooled = torch.cat([party.joined() for party in part.train.parties.values()])
     numbers = [i for i, name in enumerate(part.common_features) if "=" not in name]
     torch.testing.assert_close(pooled[:, numbers].mean(dim=0), torch.zeros(9), atol=1e-6, rtol=0)
@@ -73,7 +77,7 @@ def test_common_numbers_are_standardised_over_all_training_rows():
 
 
 def test_a_column_of_categories_is_not_split():
-    part = split(common=1.0)
+    part = encoded(common=1.0)
     assert {f"job = {job}" for job in ("cook", "nurse", "smith")} <= set(part.common_features)
 
 

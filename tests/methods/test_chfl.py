@@ -26,15 +26,22 @@ def rows_of(place, num_rows, num_unique, *, name=None, num_validation=10, task=T
     total = num_rows + num_validation
     x = torch.from_numpy(rng.normal(size=(total, 2 + num_unique))).float()
     labels = ((x[:, 0] > 0).long() + (x.sum(dim=1) > 0.3).long()).clamp(max=2)
-    data = PartyData(name or f"p{place}", np.arange(total) + 1000 * place, {"columns": x}, labels)
-    features = (*COMMON, *(f"own {place}.{i}" for i in range(num_unique)))
-    return chfl.EncodedRows(
+    names = (*COMMON, *(f"own {place}.{i}" for i in range(num_unique)))
+    table = table_from_arrays(f"t{place}", dict(zip(names, x.numpy().T, strict=True)))
+    ids = np.arange(total) + 1000 * place
+    data = PartyData(name or f"p{place}", ids, labels=labels, tables={"columns": table})
+    return chfl.Home(
         data.take(torch.arange(num_rows)),
-        features,
-        COMMON,
         task,
+        COMMON,
         data.take(torch.arange(num_rows, total)) if num_validation else None,
     )
+
+
+def agreed_of(homes):
+    """How these encode their common columns, as a coordinator tells them."""
+    described = {own.name: chfl.Member(own).handle(chfl.Describe()) for own in homes}
+    return chfl.agree_on(described, chfl.Config())[1]
 
 
 #: Sizes that differ, so that last batches differ too; the last party has nothing of its own.
@@ -75,17 +82,18 @@ def fedavg(rows, config, seed):
     with RandomStream(seed, "common column"):
         column = Column.build(2, config.widths, 3)
     orders = [generator(seed, own.name, "batches") for own in rows]
+    features = [own.prepare(COMMON, agreed_of(rows)).x[:, :2] for own in rows]
     thetas = []
     for _ in range(config.rounds):
         start = copy.deepcopy(column.state_dict())
         summed = {name: torch.zeros_like(value).double() for name, value in start.items()}
-        for own, rng in zip(rows, orders, strict=True):
+        for own, own_x, rng in zip(rows, features, orders, strict=True):
             column.load_state_dict(start)
             optimizer = torch.optim.Adam(column.parameters(), lr=config.learning_rate, fused=True)
             for _ in range(config.local_epochs):
-                order = torch.randperm(own.data.num_rows, generator=rng)
+                order = torch.randperm(own.train.num_rows, generator=rng)
                 for batch in order.split(config.batch_size):
-                    x, labels = own.data.joined()[batch][:, :2], own.data.labels[batch]
+                    x, labels = own_x[batch], own.train.labels[batch]
                     optimizer.zero_grad()
                     F.cross_entropy(column(x), labels).backward()
                     optimizer.step()
@@ -110,9 +118,7 @@ def test_the_common_column_does_not_depend_on_mu():
 
 def test_no_gradient_of_the_joint_loss_reaches_the_common_column():
     member = federation()["p1"]
-    chfl.begin(
-        chfl.Coordinator(chfl.Config(**SMALL), seed=5), InProcess({"p1": member}, driver="hub")
-    )
+    chfl.Coordinator(chfl.Config(**SMALL), seed=5).begin(InProcess({"p1": member}, driver="hub"))
     parameters = list(member.columns.common.parameters())
     seen = []
 
@@ -122,8 +128,7 @@ def test_no_gradient_of_the_joint_loss_reaches_the_common_column():
 
     member.config = member.config.model_copy(update={"local_epochs": 1})
     member.unique_optimizer = Watching(member.columns.unique.parameters(), lr=1.0)
-    member.restart = lambda: None
-    member.common_optimizer = torch.optim.SGD(parameters, lr=0.0)
+    member.optimizer = lambda: torch.optim.SGD(parameters, lr=0.0)
     batches = copy.deepcopy(member.batches)
     chfl.local_learning(member)
 
@@ -193,8 +198,10 @@ def test_learning_alone_sends_no_weight():
     assert all(shape == [0] for shape in shapes)
 
 
-def test_learning_alone_does_not_depend_on_the_others():
+def test_learning_alone_depends_on_the_others_by_how_common_columns_are_encoded_only(monkeypatch):
     _, together, _ = run(method="local", choose="last")
+    agreed = agreed_of(ROWS)
+    monkeypatch.setattr(chfl, "agree_on", lambda described, config: (COMMON, agreed))
     _, alone, _ = run(method="local", choose="last", rows=ROWS[:1])
     assert_same_weights(together["p1"], alone["p1"])
 
@@ -214,7 +221,7 @@ class Scripted:
 
     accepts = chfl.Member.accepts
 
-    def __init__(self, theta, num_rows, *, accuracy=0.5, classes=("0", "1"), kinds=("feature",)):
+    def __init__(self, theta, num_rows, *, accuracy=0.5, classes=("0", "1"), kinds=("numbers",)):
         self.theta, self.num_rows, self.accuracy = theta, num_rows, accuracy
         self.classes, self.kinds = classes, kinds
         self.received = []
@@ -223,16 +230,16 @@ class Scripted:
         self.received.append(message)
         match message:
             case chfl.Describe():
-                zeros = torch.zeros(1, dtype=torch.int64)
+                ones = torch.ones(1, dtype=torch.int64)
                 return chfl.Description(
                     ("age",),
                     self.kinds,
                     self.classes,
                     self.num_rows,
-                    zeros,
-                    zeros,
-                    zeros.double(),
-                    zeros.double(),
+                    ones,
+                    ones - 1,
+                    ones.double(),
+                    ones.double(),
                     (),
                     (),
                     (),
@@ -297,10 +304,10 @@ def scripted_with_honest_begin(members):
         member.accuracy = 0.5
     coordinator = chfl.Coordinator(chfl.Config(widths=(1,), rounds=1), seed=0)
     network = InProcess(members, driver="hub")
-    chfl.begin(coordinator, network)
+    coordinator.begin(network)
     for name, member in members.items():
         member.accuracy = accuracies[name]
-    return coordinator, chfl.run_round(1, coordinator, network)
+    return coordinator, coordinator.round(1, network)
 
 
 def test_a_round_that_nobody_finishes_says_why():
@@ -340,7 +347,7 @@ def test_a_member_that_missed_an_average_gets_it_before_it_trains_again():
 
 def test_members_keep_the_parameters_of_the_best_mean_round():
     coordinator, members, rounds = run(rounds=6)
-    best = max(rounds, key=lambda done: done.accuracy)  # the first of equals
+    best = max(rounds, key=lambda done: done.told["validation"])  # the first of equals
     assert coordinator.best == best.number
     assert {name: member.accuracy()[0] for name, member in members.items()} == best.accuracies
 
@@ -354,7 +361,7 @@ def test_each_member_may_keep_its_own_best_round():
 def test_without_validation_rows_the_last_round_is_kept():
     rows = [rows_of(1, 21, 3, num_validation=0), rows_of(2, 23, 2, num_validation=0)]
     coordinator, members, rounds = run(rows=rows, patience=1)
-    assert [done.accuracy for done in rounds] == [None] * 3
+    assert ["validation" in done.told for done in rounds] == [False] * 3
     assert torch.equal(members["p1"].common_vector(), coordinator.common_P)
 
 
@@ -405,7 +412,8 @@ def test_stacked_members_learn_what_looped_ones_learn(changes):
                 stacked[name].columns.state_dict()[key], weights, rtol=1e-4, atol=1e-5
             )
     assert [done.participants for done in slow] == [done.participants for done in fast]
-    assert [done.loss for done in fast] == pytest.approx([done.loss for done in slow], rel=1e-4)
+    losses = [done.told["loss"] for done in slow]
+    assert [done.told["loss"] for done in fast] == pytest.approx(losses, rel=1e-4)
 
 
 def test_members_with_other_numbers_of_batches_train_in_stacks_of_their_own():
@@ -430,10 +438,10 @@ def together(config, members):
 def test_a_member_asked_alone_between_stacked_rounds_shows_its_weights_as_they_are():
     members = federation(ALIKE)
     coordinator, network = together(chfl.Config(**SMALL), members)
-    chfl.begin(coordinator, network)
+    coordinator.begin(network)
     member, seen = members["p1"], []
     for number in (1, 2, 3):
-        chfl.run_round(number, coordinator, network)
+        coordinator.round(number, network)
         seen.append(torch.cat([p.detach().flatten() for p in member.columns.unique.trained()]))
         assert torch.equal(member.common_vector(), coordinator.common_P)
         steps = {float(own["step"]) for own in member.unique_optimizer.state.values()}
@@ -456,9 +464,9 @@ def test_a_member_restored_between_stacked_rounds_goes_on_as_if_it_had_not_been(
     for restored in (False, True):
         members = federation(ALIKE)
         coordinator, network = together(config, members)
-        chfl.begin(coordinator, network)
+        coordinator.begin(network)
         for number in (1, 2, 3):
-            chfl.run_round(number, coordinator, network)
+            coordinator.round(number, network)
             if restored:
                 members["p2"].restore(copy.deepcopy(members["p2"].state()))
         runs.append(members)
@@ -480,16 +488,16 @@ def test_a_member_that_failed_in_a_round_is_stacked_again_in_the_next():
                 raise TrainingError("it was away")
             return handle(message)
 
-        chfl.begin(coordinator, network)
+        coordinator.begin(network)
         away.handle = absent
-        first = chfl.run_round(1, coordinator, network)
+        first = coordinator.round(1, network)
         assert first.missed == {"p2": "it was away"}
         away.can_train = lambda message: False  # as if it were still behind
         away.handle = handle
-        second = chfl.run_round(2, coordinator, network)
+        second = coordinator.round(2, network)
         assert "p2" not in second.participants
         del away.can_train
-        third = chfl.run_round(3, coordinator, network)
+        third = coordinator.round(3, network)
         assert third.participants == ("p1", "p2", "p3", "p4")
         runs.append(members)
     for name, member in runs[0].items():
@@ -649,12 +657,12 @@ def test_mu_lies_in_0_to_1(mu):
         chfl.Config(mu=mu)
 
 
-def test_a_feature_that_is_not_there_cannot_be_offered():
-    with pytest.raises(ConfigError, match="'p1' has no feature 'height' to share"):
+def test_a_column_that_is_not_there_cannot_be_offered():
+    with pytest.raises(ConfigError, match="'p1' has no column 'height' to share"):
         replace(ROWS[0], common=("height",))
 
 
-def test_only_features_offered_can_be_common():
+def test_only_columns_offered_can_be_common():
     member = federation()["p1"]
     settings = chfl.Config(**SMALL).model_dump_json()
     network = InProcess({"p1": member}, driver="hub")
@@ -668,7 +676,7 @@ def test_a_network_that_would_be_too_large_is_refused_before_it_is_made(widths, 
     monkeypatch.setattr(chfl.ColumnsSpec, "build_common", _only_on_meta(chfl.ColumnsSpec))
     settings = chfl.Config(**{**SMALL, "widths": widths}).model_dump_json()
     with pytest.raises(MessageError, match=r"268435456 bytes of parameters|at most 1000 layers"):
-        federation()["p1"].handle(chfl.Begin(settings, 0, COMMON, ""))
+        federation()["p1"].handle(chfl.Begin(settings, 0, COMMON, agreed_of(ROWS)))
 
 
 def _only_on_meta(spec):
@@ -700,7 +708,8 @@ def table_rows(place, num_rows, **columns):
     }
     labels = torch.from_numpy(rng.integers(0, 3, num_rows))
     table = table_from_arrays(f"t{place}", arrays)
-    return chfl.TableRows(f"p{place}", table, labels, TASK, ("age", "job"))
+    data = PartyData(f"p{place}", np.arange(num_rows), labels=labels, tables={"columns": table})
+    return chfl.Home(data, TASK, ("age", "job"))
 
 
 def test_raw_common_columns_are_encoded_alike_and_as_if_pooled():
@@ -741,6 +750,6 @@ def test_a_members_model_predicts_alone_after_being_saved(tmp_path):
     model = member.model()
     model.save(tmp_path / "model")
     loaded = load(tmp_path / "model")
-    x = ROWS[0].data.joined()
+    x = member.prepared.x
     with torch.no_grad():
         assert torch.equal(loaded.network(x), member.columns(x))

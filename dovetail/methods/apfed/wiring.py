@@ -25,12 +25,12 @@ from dovetail.methods.base import (
     Finishing,
     Loaded,
     Maker,
-    Method,
     Parts,
     Run,
     Talk,
 )
 from dovetail.methods.limits import NO_LIMITS
+from dovetail.methods.method import Method
 from dovetail.methods.outcome import JOINT
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import EncoderField, encoder_spec

@@ -28,9 +28,9 @@ party has a model that reads all its features and asks nobody.
     parameters of the common column.
 
 What crosses the boundary, besides theta_c: names and types of the columns a member offers as
-common, its classes, how many rows it has, and its accuracy on its validation rows. Where members
-hold raw tables (``TableRows``), also for each of those columns how many values there are, their
-mean and squared deviation, or each category's count: so all encode them alike.
+common, its classes, how many rows it has, and its accuracy on its validation rows; for each of
+those columns also how many values there are, their mean and squared deviation, or each category's
+count: so all encode them alike.
 
 Departures from the paper:
     - Eq. (6) prints the activation a at the last layer too; logits are added, so it has none there.
@@ -60,8 +60,8 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Self
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -79,10 +79,20 @@ from dovetail.data import (
     TableEncoder,
     agree,
     common_first,
+    fit_rest,
     summarise,
 )
-from dovetail.errors import ConfigError, DataError, MessageError, PartyError, TrainingError
-from dovetail.methods.loop import rounds
+from dovetail.data.common_unique import BLOCK
+from dovetail.errors import (
+    ConfigError,
+    DataError,
+    MessageError,
+    ModelError,
+    PartyError,
+    TrainingError,
+)
+from dovetail.methods.loop import Driver, Party, answers, answers_always, train
+from dovetail.methods.loop import Round as BaseRound
 from dovetail.models import (
     Column,
     Columns,
@@ -95,19 +105,21 @@ from dovetail.models import (
     StackedOptimizer,
     generator,
     key_of,
-    network_input,
 )
 from dovetail.network import (
-    Checkpoint,
+    Bytes,
+    Doubles,
     Engine,
+    Floats,
     InProcess,
+    Integers,
     Keeper,
     Message,
-    Party,
     Pending,
-    State,
-    check_shape,
+    Replies,
+    Values,
 )
+from dovetail.network import Party as Answering
 from dovetail.network.engine import R
 from dovetail.network.identity import MAX_PROOF_BYTES
 from dovetail.privacy import (
@@ -165,29 +177,39 @@ class Describe(Message):
 class Description(Message):
     """Member -> coordinator: the columns it offers as common, its classes, how many rows it has.
 
-    ``kinds`` are "numbers" and "categories", with their summaries, or "feature": an input that was
-    encoded alike at all members before. Category i is one of column ``category_columns[i]``.
+    ``kinds`` are "numbers" and "categories". Category i is one of column ``category_columns[i]``.
     """
 
     columns: tuple[str, ...]
     kinds: tuple[str, ...]
     classes: tuple[str, ...]  # as JSON, so that 1 and "1" differ
     num_rows: int
-    counts_C: Tensor  # int64, rows with a value
-    missing_C: Tensor  # int64, rows without
-    means_C: Tensor  # float64
-    squares_C: Tensor  # float64, sums of squared deviations from the mean
+    counts_C: Integers  # rows with a value
+    missing_C: Integers  # rows without
+    means_C: Doubles
+    squares_C: Doubles  # sums of squared deviations from the mean
     categories: tuple[str, ...]
     category_columns: tuple[int, ...]
     category_counts: tuple[int, ...]
+
+    def check(self, **sizes: int) -> None:
+        """Refuse lists that do not belong together."""
+        num = len(self.columns)
+        if len(self.kinds) != num or len(set(self.columns)) != num:
+            raise MessageError(f"{self.wire_name()}: each column has one name and one kind")
+        if not len(self.category_columns) == len(self.category_counts) == len(self.categories):
+            raise MessageError(f"{self.wire_name()}: each category has one column and one count")
+        super().check(**sizes, C=num)
+        if (self.squares_C < 0).any():
+            raise MessageError(f"{self.wire_name()}.squares_C: a sum of squares is negative")
 
 
 @dataclass(frozen=True, eq=False)
 class Begin(Message):
     """Coordinator -> member: training starts, on these common columns.
 
-    ``settings`` is the ``Config`` as JSON; ``agreed`` says how raw common columns are encoded, ""
-    where they are features already.
+    ``settings`` is the ``Config`` as JSON; ``agreed`` says how common columns are encoded, ""
+    where there are none.
     """
 
     settings: str
@@ -213,7 +235,7 @@ class Average(Message):
 
     number: int
     best: int
-    common_P: Tensor
+    common_P: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,6 +244,12 @@ class Scored(Message):
 
     accuracy: float
     num_rows: int
+
+    def check(self, **sizes: int) -> None:
+        """Refuse what is no share of rows."""
+        if not 0 <= self.accuracy <= 1 or self.num_rows < 0:
+            what = f"{self.accuracy} of {self.num_rows} rows is no accuracy"
+            raise MessageError(f"{self.wire_name()}: {what}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +263,7 @@ class Train(Message):
 class Trained(Message):
     """Member -> coordinator: theta_(c,k) (line 19); nothing in it where it is summed in secret."""
 
-    common_P: Tensor
+    common_P: Floats
     loss: float  # means over the round's minibatches, before their steps
     joint_loss: float
 
@@ -255,8 +283,8 @@ class PublicKey(Message):
     certificates.
     """
 
-    key: Tensor  # (32,) uint8
-    proof: Tensor  # uint8
+    key: Annotated[Tensor, Values(torch.uint8, f"{KEY_BYTES}")]
+    proof: Annotated[Tensor, Values(torch.uint8, "N", most=MAX_PROOF_BYTES)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,16 +297,22 @@ class GiveShare(Message):
     number: int
     weights: tuple[float, ...]
     members: tuple[str, ...]
-    keys_K32: Tensor  # uint8
-    proofs: Tensor  # uint8
+    keys_K32: Bytes
+    proofs: Annotated[Tensor, Values(torch.uint8, "N")]
     proof_bytes: tuple[int, ...]
+
+    def check(self, **sizes: int) -> None:
+        """Refuse keys and proofs that are not one a member."""
+        if len(self.proof_bytes) != len(self.members) or min(self.proof_bytes, default=0) < 0:
+            raise MessageError(f"{self.wire_name()}: one proof a member, of 0 bytes or more")
+        super().check(**{**sizes, "K": len(self.members), "N": sum(self.proof_bytes)})
 
 
 @dataclass(frozen=True, eq=False)
 class Share(Message):
     """Member -> coordinator: weight x theta_(c,k) in fixed point, masked."""
 
-    masked_P: Tensor  # int64
+    masked_P: Integers
 
 
 @dataclass(frozen=True, eq=False)
@@ -312,130 +346,99 @@ MAX_WIDTH, MAX_LAYERS = 2**24, 1000
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A member's rows as its network reads them."""
+    """A member's rows as its network reads them.
+
+    Attributes:
+        x, validation, test: features of its rows; None where it has no such rows.
+        common, unique: places of those that all members have, and of its own.
+        input: how raw columns become features.
+    """
 
     x: Tensor
     validation: Tensor | None
+    test: Tensor | None
     common: tuple[int, ...]
     unique: tuple[int, ...]
-    input: TableEncoder | None
+    input: TableEncoder
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedRows:
-    """Rows that are network inputs already, common features alike at all members.
+class Home:
+    """What a member has: raw rows, which are encoded as all members agree when training begins.
 
     Attributes:
-        data: training rows and labels.
-        features: (F,) names of the block's features.
-        common: those that it offers as common.
+        train: training rows and labels.
         task: what the labels say.
+        common: columns that it offers as common; the others stay its own.
         validation: rows to choose hyper-parameters on.
-        input: how raw columns become the features, to be kept with the model.
+        test: rows to score on.
+        categorical: names of number columns whose values are names, such as postcodes.
+        max_categories: of its own columns; see ``TableEncoder.fit``.
+        secure: take part only where common columns are summed in secret.
+        members: whom it sums with; None: whoever is certified.
     """
 
-    data: PartyData
-    features: Sequence[str]
-    common: Sequence[str]
+    train: PartyData
     task: Classification
+    common: Sequence[str]
     validation: PartyData | None = None
-    input: TableEncoder | None = None
+    test: PartyData | None = None
+    categorical: Sequence[str] = ()
+    max_categories: int = 100
+    secure: bool = False
+    members: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        absent = [name for name in self.common if name not in set(self.features)]
+        absent = [name for name in self.common if name not in set(self.table.names)]
         if absent:
-            raise ConfigError(f"party {self.name!r} has no feature {absent[0]!r} to share")
-        if self.data.joined().flatten(1).shape[1] != len(self.features):
-            raise ConfigError(
-                f"party {self.name!r}: {len(self.features)} names for "
-                f"{self.data.joined().flatten(1).shape[1]} features"
-            )
+            raise ConfigError(f"party {self.name!r} has no column {absent[0]!r} to share")
 
     @property
     def name(self) -> str:
-        return self.data.name
+        return self.train.name
 
-    def labels(self) -> tuple[Tensor | None, Tensor | None]:
-        return self.data.labels, None if self.validation is None else self.validation.labels
+    @property
+    def label(self) -> str:
+        """What the labels are called."""
+        return self.train.label or ""
 
-    def offers(self) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, Summary]]:
-        """Columns, their kinds, and the summaries of raw ones."""
-        return tuple(self.common), ("feature",) * len(self.common), {}
+    @property
+    def table(self) -> Table:
+        """Its training rows."""
+        return self.train.tables[BLOCK]
 
-    def prepare(self, common: Sequence[str], agreed: str) -> Prepared:
-        places = {name: place for place, name in enumerate(self.features)}
-        chosen = tuple(places[name] for name in common)
-        rest = tuple(place for name, place in places.items() if name not in set(common))
-        return Prepared(
-            network_input(self.data.joined().flatten(1)),
-            None if self.validation is None else network_input(self.validation.joined().flatten(1)),
-            chosen,
-            rest,
-            self.input,
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class TableRows:
-    """Raw rows: common columns are encoded as all members agree, when training begins.
-
-    Attributes:
-        name: the party.
-        table: training rows.
-        row_labels: (N,) class indices.
-        task: what the labels say.
-        common: columns that it offers as common; the others stay its own.
-        validation, validation_labels: rows to choose hyper-parameters on.
-        categorical: names of number columns whose values are names, such as postcodes.
-        max_categories: of its own columns; see ``TableEncoder.fit``.
-    """
-
-    name: str
-    table: Table
-    row_labels: Tensor
-    task: Classification
-    common: Sequence[str]
-    validation: Table | None = None
-    validation_labels: Tensor | None = None
-    categorical: Sequence[str] = ()
-    max_categories: int = 100
-
-    def labels(self) -> tuple[Tensor | None, Tensor | None]:
-        return self.row_labels, self.validation_labels
-
-    def offers(self) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, Summary]]:
-        summaries = summarise(
-            self.table, self.common, categorical=self.categorical, party=self.name
-        )
-        kinds = tuple(
-            "numbers" if isinstance(summary, NumberSummary) else "categories"
-            for summary in summaries.values()
-        )
-        return tuple(summaries), kinds, summaries
+    def summaries(self) -> dict[str, Summary]:
+        """Of each column that it offers, what others must know to encode it alike."""
+        return summarise(self.table, self.common, categorical=self.categorical, party=self.name)
 
     def prepare(self, common: Sequence[str], agreed: str) -> Prepared:
-        shared = TableEncoder.from_json(json.loads(agreed)) if common else TableEncoder("all", ())
+        """Its rows, common columns first.
+
+        Raises:
+            MessageError: an encoding that is none of these columns.
+        """
+        try:
+            shared = TableEncoder("all", ())
+            if common:
+                shared = TableEncoder.from_json(json.loads(agreed))
+        except (ValueError, ModelError) as error:
+            raise MessageError(f"the agreed encoding cannot be read ({error})") from None
         if shared.columns != tuple(common):
             raise MessageError("the agreed encoding is not of the common columns")
-        names = [name for name in self.table.names if name not in set(common)]
-        own = None
-        if names:
-            own = TableEncoder.fit(
-                self.table,
-                names,
-                categorical=[name for name in self.categorical if name in names],
-                max_categories=self.max_categories,
-                party=self.name,
-            )
+        own = fit_rest(self.table, common, self.categorical, self.max_categories, party=self.name)
         encoder = common_first(shared, own, party=self.name)
-        first = range(shared.num_features)
+
+        def encoded(rows: PartyData | None) -> Tensor | None:
+            if rows is None:
+                return None
+            return encoder.transform(rows.tables[BLOCK], allow_unseen=True)
+
         return Prepared(
             encoder.transform(self.table),
-            None
-            if self.validation is None
-            else encoder.transform(self.validation, allow_unseen=True),
-            tuple(first),
-            tuple(range(len(first), encoder.num_features)),
+            encoded(self.validation),
+            encoded(self.test),
+            tuple(range(shared.num_features)),
+            tuple(range(shared.num_features, encoder.num_features)),
             encoder,
         )
 
@@ -450,77 +453,69 @@ def pull(parameters: Iterable[Tensor], anchor: Iterable[Tensor], strength: float
         parameter.grad.add_(parameter.detach() - start, alpha=strength)
 
 
-class Member:
+class Member(Party):
     """A party that learns with the others: keeps its rows, its own column and U.
 
     Args:
-        rows: what it has.
+        home: what it has.
         device: where it computes.
         sums: what it shares in secret sums, and with whom.
-        secret_only: refuse to train where its common column is not summed in secret.
         secret: of its home, mixed into all it draws; None in simulation.
     """
 
-    accepts = (Describe, Begin, Average, Train, GiveKey, GiveShare, Finish)
+    saved = (
+        "columns",
+        "common_optimizer",
+        "unique_optimizer",
+        "batches",
+        "installed",
+        "trained",
+        "latest",
+        "best",
+        "best_accuracy",
+    )
 
     def __init__(
         self,
-        rows: EncodedRows | TableRows,
+        home: Home,
         *,
         device: torch.device | None = None,
         sums: SecretSums | None = None,
-        secret_only: bool = False,
         secret: Secret | None = None,
     ) -> None:
         self._secret = secret
-        self.name = rows.name
-        self.sums = sums or SecretSums(rows.name)
-        self.secret_only = secret_only
-        self.rows = rows
-        self.task = rows.task
+        self.name = home.name
+        self.sums = sums or SecretSums(home.name)
+        self.home = home
+        self.task = home.task
         self.device = device or torch.device("cpu")
         self.columns: Columns | None = None
         self.ahead: tuple[float, float] | None = None  # losses of a round already trained
 
-    def handle(self, message: Message) -> Message:
-        if self.columns is None and not isinstance(message, Describe | Begin):
-            raise PartyError(self.name, f"was sent {message.wire_name()} before training began")
-        match message:
-            case Describe():
-                return self._describe()
-            case Begin():
-                return self._begin(message)
-            case Average():
-                return self._average(message)
-            case Train():
-                return self._train(message)
-            case GiveKey():
-                self._check_trained(message.number)
-                return PublicKey(*map(_bytes, self.sums.key(message.number)))
-            case GiveShare():
-                return self._share(message)
-            case Finish():
-                return self._finish(message)
-        raise AssertionError(f"an engine passes on only {self.accepts}")
+    def sizes(self) -> dict[str, int]:
+        """P, the parameters of theta_c."""
+        if self.columns is None or self.config.method == "local":
+            return {"P": 0}
+        return {"P": sum(each.numel() for each in self.columns.common.parameters())}
 
-    def _describe(self) -> Description:
-        columns, kinds, summaries = self.rows.offers()
-        labels, _ = self.rows.labels()
-        numbers = [summaries.get(name) for name in columns]
+    @answers_always
+    def describe(self, ask: Describe) -> Description:
+        """What it offers, and what others must know of it."""
+        summaries = self.home.summaries()
         listed = [
             (place, category, count)
-            for place, summary in enumerate(numbers)
+            for place, summary in enumerate(summaries.values())
             if isinstance(summary, CategorySummary)
             for category, count in summary.counts.items()
         ]
-        is_number = [s if isinstance(s, NumberSummary) else None for s in numbers]
+        is_number = [s if isinstance(s, NumberSummary) else None for s in summaries.values()]
         return Description(
-            columns,
-            kinds,
+            tuple(summaries),
+            tuple("categories" if s is None else "numbers" for s in is_number),
             tuple(json.dumps(name) for name in self.task.classes),
-            0 if labels is None else int((labels >= 0).sum()),
+            len(self.home.train.labelled_rows()),
             torch.tensor([s.count if s else 0 for s in is_number], dtype=torch.int64),
-            torch.tensor([s.missing if s else 0 for s in numbers], dtype=torch.int64),
+            torch.tensor([s.missing for s in summaries.values()], dtype=torch.int64),
             torch.tensor([s.mean if s else 0.0 for s in is_number], dtype=torch.float64),
             torch.tensor([s.squares if s else 0.0 for s in is_number], dtype=torch.float64),
             tuple(category for _, category, _ in listed),
@@ -528,12 +523,14 @@ class Member:
             tuple(int(count) for _, _, count in listed),
         )
 
-    def _begin(self, begin: Begin) -> Ready:
+    @answers
+    def begin(self, begin: Begin) -> Ready:
+        """Build its network, and take its batches from the start."""
         try:
             config = Config.model_validate_json(begin.settings)
         except ValidationError as error:
             raise MessageError(f"{begin.wire_name()}: settings that cannot be ({error})") from None
-        if self.secret_only and config.method != "local" and not config.secure:
+        if self.home.secure and config.method != "local" and not config.secure:
             raise ConfigError(
                 "refuses to show its common column: its file says chfl.secure, so the run must, too"
             )
@@ -541,12 +538,11 @@ class Member:
             raise MessageError(
                 f"{begin.wire_name()}: at most {MAX_LAYERS} layers of width {MAX_WIDTH}"
             )
-        offered, *_ = self.rows.offers()
-        if not (begin.common or config.method == "local") or not set(begin.common) <= set(offered):
+        offered = set(self.home.common)
+        if not (begin.common or config.method == "local") or not set(begin.common) <= offered:
             raise MessageError(f"{begin.wire_name()}: it does not offer {list(begin.common)}")
-        prepared = self.rows.prepare(begin.common, begin.agreed)
-        labels, validation_labels = self.rows.labels()
-        held = torch.empty(0) if labels is None else (labels >= 0).nonzero().flatten()
+        prepared = self.home.prepare(begin.common, begin.agreed)
+        labels, held = self.home.train.labels, self.home.train.labelled_rows()
         if labels is None or len(held) < config.batch_size:
             raise ConfigError(
                 f"it has {len(held)} labelled training rows, fewer than a batch of "
@@ -582,7 +578,10 @@ class Member:
         with RandomStream(begin.seed, self.name, "unique column", secret=key):
             unique_column = self.spec.build_unique()
         self.columns = self.spec.join_columns(common_column, unique_column).to(self.device)
-        self.common_optimizer = config.build(self.columns.common.parameters())
+        # Only one that goes on from round to round is kept; see ``optimizer``.
+        self.common_optimizer: torch.optim.Optimizer | None = None
+        if config.method == "local":
+            self.common_optimizer = config.build(self.columns.common.parameters())
         self.unique_optimizer: torch.optim.Optimizer | None = None
         if self.columns.unique is not None:
             self.unique_optimizer = config.build(self.columns.unique.trained())
@@ -593,43 +592,42 @@ class Member:
         self.x_unique = prepared.x[:, list(unique)].to(self.device)
         self.labels = labels.to(self.device)
         self.validation: tuple[Tensor, Tensor] | None = None
-        if prepared.validation is not None and validation_labels is not None:
-            held = (validation_labels >= 0).nonzero().flatten()
-            if len(held):
+        chosen_on = self.home.validation
+        if prepared.validation is not None and chosen_on is not None:
+            held = chosen_on.labelled_rows()
+            if chosen_on.labels is not None and len(held):
                 self.validation = (
                     prepared.validation[held].to(self.device),
-                    validation_labels[held].to(self.device),
+                    chosen_on.labels[held].to(self.device),
                 )
-        self._begun = begin
-        self._installed = -1  # the round after which theta_c is in place
-        self._trained = -1  # the round it did last
-        self._latest: tuple[int, dict[str, Tensor]] | None = None  # parameters as last scored
-        self._best: tuple[int, dict[str, Tensor]] | None = None
-        self._best_accuracy = -1.0
+        self.seed = begin.seed
+        self.installed = -1  # the round after which theta_c is in place
+        self.trained = -1  # the round it did last
+        self.latest: tuple[int, dict[str, Tensor]] | None = None  # parameters as last scored
+        self.best: tuple[int, dict[str, Tensor]] | None = None
+        self.best_accuracy = -1.0
         return Ready(len(common))
 
-    def _average(self, message: Average) -> Scored:
+    @answers
+    def average(self, message: Average) -> Scored:
+        """Take theta_c over, and score with it."""
         assert self.columns is not None
-        parameters = list(self.columns.common.parameters())
         if self.config.method != "local":
-            check_shape(message, "common_P", (sum(map(torch.numel, parameters)),), torch.float32)
-            if not message.common_P.isfinite().all():
-                raise MessageError(f"{message.wire_name()}: the weights are not finite")
-            write_vector(message.common_P, parameters)
+            write_vector(message.common_P, list(self.columns.common.parameters()))
         self._keep(message.best)
-        self._installed = message.number
+        self.installed = message.number
         accuracy, num_rows = self.accuracy()
-        self._latest = (message.number, self._parameters())
-        if self.config.choose == "each" and message.number and accuracy > self._best_accuracy:
-            self._best_accuracy = accuracy
-            self._best = self._latest
+        self.latest = (message.number, self._parameters())
+        if self.config.choose == "each" and message.number and accuracy > self.best_accuracy:
+            self.best_accuracy = accuracy
+            self.best = self.latest
         return Scored(accuracy, num_rows)
 
     def _keep(self, best: int) -> None:
         """The coordinator says that this round was the best so far."""
-        latest = self._latest
+        latest = self.latest
         if self.config.choose != "each" and best and latest is not None and latest[0] == best:
-            self._best = latest
+            self.best = latest
 
     def _parameters(self) -> dict[str, Tensor]:
         assert self.columns is not None
@@ -648,14 +646,16 @@ class Member:
 
     def can_train(self, message: Train) -> bool:
         """Whether it has the theta_c that this round starts from."""
-        return self.columns is not None and message.number == self._installed + 1
+        return self.columns is not None and message.number == self.installed + 1
 
-    def _train(self, message: Train) -> Trained:
+    @answers
+    def train(self, message: Train) -> Trained:
+        """ClientLocalLearning."""
         if not self.can_train(message):
             raise PartyError(
                 self.name,
                 f"was asked for round {message.number} but has the weights after round "
-                f"{self._installed}",
+                f"{self.installed}",
             )
         losses, self.ahead = self.ahead, None
         loss, joint_loss = losses or local_learning(self)
@@ -664,7 +664,7 @@ class Member:
                 f"its loss is {loss}, its joint loss {joint_loss} in round {message.number}; lower "
                 f"the learning_rate ({self.config.learning_rate})"
             )
-        self._trained = message.number
+        self.trained = message.number
         sent = self.config.method != "local" and not self.config.secure
         return Trained(self.common_vector() if sent else torch.empty(0), loss, joint_loss)
 
@@ -674,29 +674,35 @@ class Member:
         return vector_of(self.columns.common)
 
     def _check_trained(self, number: int) -> None:
-        if not self.config.secure or self._trained != number or self._installed >= number:
+        if not self.config.secure or self.trained != number or self.installed >= number:
             raise PartyError(self.name, f"has no weights to sum for round {number}")
 
-    def _share(self, message: GiveShare) -> Share:
+    @answers
+    def key(self, message: GiveKey) -> PublicKey:
+        """A new key for this round's sum."""
         self._check_trained(message.number)
-        lengths = message.proof_bytes
-        if min(lengths, default=0) < 0:
-            raise MessageError("no proof has less than 0 bytes")
-        check_shape(message, "keys_K32", (len(message.members), KEY_BYTES), torch.uint8)
-        check_shape(message, "proofs", (sum(lengths),), torch.uint8)
+        return PublicKey(*map(_bytes, self.sums.key(message.number)))
+
+    @answers
+    def share(self, message: GiveShare) -> Share:
+        """Its share of the sum."""
+        self._check_trained(message.number)
         keys = [bytes(key.tolist()) for key in message.keys_K32]
-        proofs = [bytes(proof.tolist()) for proof in message.proofs.split(list(lengths))]
+        parts = message.proofs.split(list(message.proof_bytes))
+        proofs = [bytes(proof.tolist()) for proof in parts]
         sums, theta_P = self.sums, self.common_vector()
         share = sums.share(message.number, message.members, message.weights, keys, proofs, theta_P)
         return Share(share)
 
-    def _finish(self, message: Finish) -> Finished:
+    @answers
+    def finish(self, message: Finish) -> Finished:
+        """Keep the parameters of the round that was chosen."""
         assert self.columns is not None
         self._keep(message.best)
-        kept = self._best or self._latest
+        kept = self.best or self.latest
         if kept is None:
             raise PartyError(self.name, "has no finished round to keep")
-        self._best = kept
+        self.best = kept
         self.columns.load_state_dict(kept[1])
         return Finished(kept[0])
 
@@ -708,53 +714,15 @@ class Member:
             task=self.task,
             network=self.columns,
             spec=self.spec,
-            shapes={"columns": (self.prepared.x.shape[1],)},
-            inputs={} if self.prepared.input is None else {"columns": self.prepared.input},
-            about={"method": self.config.method, "seed": self._begun.seed},
+            shapes={BLOCK: (self.prepared.x.shape[1],)},
+            inputs={BLOCK: self.prepared.input},
+            about={"method": self.config.method, "seed": self.seed},
         )
 
-    def state(self) -> State:
-        """What its next step depends on, and what it was told when training began."""
-        if self.columns is None:
-            raise TrainingError("it has nothing to save before training began")
-        return {
-            "begun": {item.name: getattr(self._begun, item.name) for item in fields(Begin)},
-            "columns": self.columns.state_dict(),
-            "common_optimizer": (  # else it starts anew in the next round
-                self.common_optimizer.state_dict() if self.config.method == "local" else None
-            ),
-            "unique_optimizer": (
-                None if self.unique_optimizer is None else self.unique_optimizer.state_dict()
-            ),
-            "batches": self.batches.state(),
-            "installed": self._installed,
-            "trained": self._trained,
-            "latest": self._latest,
-            "best": self._best,
-            "best_accuracy": self._best_accuracy,
-        }
-
-    def restore(self, state: State) -> None:
-        """Go on from there; a member that never began needs no ``Begin``."""
-        self._begin(Begin(**state["begun"]))
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The common column's: a fresh one where its parameters were replaced."""
         assert self.columns is not None
-        self.columns.load_state_dict(state["columns"])
-        if state["common_optimizer"] is not None:
-            self.common_optimizer.load_state_dict(state["common_optimizer"])
-        if self.unique_optimizer is not None:
-            self.unique_optimizer.load_state_dict(state["unique_optimizer"])
-        self.batches.restore(state["batches"])
-        self._installed = state["installed"]
-        self._trained = state["trained"]
-        self._latest = state["latest"]
-        self._best = state["best"]
-        self._best_accuracy = state["best_accuracy"]
-
-    def restart(self) -> None:
-        """A fresh optimizer for a common column whose parameters were replaced."""
-        assert self.columns is not None
-        if self.config.method != "local":
-            self.common_optimizer = self.config.build(self.columns.common.parameters())
+        return self.common_optimizer or self.config.build(self.columns.common.parameters())
 
     def next_pass(self) -> tuple[Tensor, Tensor, Tensor]:
         """Common features, own features and labels of all rows, in the order of the batches."""
@@ -767,7 +735,7 @@ def local_learning(member: Member) -> tuple[float, float]:
     """ClientLocalLearning, lines 10-19: E passes; mean losses of the common column and of all."""
     columns, config = member.columns, member.config
     assert columns is not None
-    member.restart()
+    common_optimizer = member.optimizer()
     parameters = list(columns.common.parameters())
     anchor = [parameter.detach().clone() for parameter in parameters] if config.proximal else []
     losses = torch.zeros((), device=member.device)
@@ -776,11 +744,11 @@ def local_learning(member: Member) -> tuple[float, float]:
         batches = (part.split(config.batch_size) for part in member.next_pass())
         for x_common, x_unique, labels_B in zip(*batches, strict=True):  # line 13
             loss = F.cross_entropy(columns.common(x_common), labels_B)
-            member.common_optimizer.zero_grad(set_to_none=True)
+            common_optimizer.zero_grad(set_to_none=True)
             loss.backward()
             if config.proximal:
                 pull(parameters, anchor, config.proximal)
-            member.common_optimizer.step()  # line 14
+            common_optimizer.step()  # line 14
             losses += loss.detach()
             if member.unique_optimizer is None:
                 joint_losses += loss.detach()
@@ -828,7 +796,7 @@ class Together(Engine):
         options: more for ``InProcess``.
     """
 
-    def __init__(self, parties: Mapping[str, Party], *, driver: str, **options: Any) -> None:
+    def __init__(self, parties: Mapping[str, Answering], *, driver: str, **options: Any) -> None:
         super().__init__(driver)
         self._inner = InProcess(parties, driver=driver, **options)
         self.ledger = self._inner.ledger
@@ -926,7 +894,7 @@ class Stack:
         self._optimizers: list[StackedOptimizer] = []
         if config.method == "local":
             goes_on = StackedOptimizer(
-                common, config.build, [member.common_optimizer for member in members]
+                common, config.build, [member.optimizer() for member in members]
             )
             self._optimizers.append(goes_on)
             self._common_optimizer = goes_on.optimizer
@@ -1042,57 +1010,62 @@ def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
 # --- What the coordinator executes: Algorithm 2 ------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Round:
-    """What one round did.
+@dataclass(frozen=True, kw_only=True)
+class Round(BaseRound):
+    """What one round did, with the losses' means over its participants in ``told``.
 
     Attributes:
-        number: 1, 2, ...
-        loss: mean over its participants of their common column's loss.
-        joint_loss: the same of the whole networks.
-        accuracy: mean over members of their accuracy on validation rows; None without any.
         accuracies: member -> accuracy on its validation rows.
-        best: the best round so far.
         participants: members whose common column is in the average; of a secret sum that failed,
             none: theta_c is as it was before.
-        missed: member -> why it is not, or why it was not scored.
-        seconds: wall time of the round.
     """
 
-    number: int
-    loss: float
-    joint_loss: float
-    accuracy: float | None
     accuracies: Mapping[str, float]
-    best: int
     participants: tuple[str, ...]
-    missed: Mapping[str, str]
-    seconds: float
 
 
-class Coordinator:
+class Coordinator(Driver):
     """Drives a run, and has no data: theta_c, who takes part, and which round was the best.
+
+    A round closes at its deadline with those who answered; who did not is asked again in the next.
 
     Args:
         config: the run's settings.
         seed: of everything random here and at the members.
     """
 
+    saved = (
+        "opening",
+        "num_common",
+        "common_P",
+        "num_rows",
+        "current",
+        "best",
+        "best_accuracy",
+        "best_of",
+        "improved",
+        "resting",
+        "rng",
+        "accuracies",
+    )
+
     def __init__(self, config: Config, *, seed: int) -> None:
         self.config = config
         self.seed = seed
+        self.num_rounds = config.rounds  # line 2
+        self.opening: tuple[tuple[str, ...], str] = ((), "")  # common columns, their encoding
+        self.num_common = 0
         self.common_P = torch.empty(0)
         self.num_rows: dict[str, int] = {}
-        self.current: set[str] = set()  # members that have theta_c as it is now
+        self.current: tuple[str, ...] = ()  # members that have theta_c as it is now
         self.best = 0
         self.best_accuracy = -1.0
         self.best_of: dict[str, float] = {}
+        self.accuracies: dict[str, float] = {}  # of the best round
         self.improved = 0  # the last round in which what counts got better
         self.resting: tuple[str, ...] = ()  # members whose loss cost the last secret sum
         self.refused = 0  # rounds in a row in which nobody shared
-        self._rng = generator(seed, "participation")
-        self.begin: Begin | None = None
-        self.num_common = 0
+        self.rng = generator(seed, "participation")
 
     def initial(self, num_common: int, num_outputs: int) -> None:
         """Draw theta_c^0."""
@@ -1107,7 +1080,7 @@ class Coordinator:
         num = max(least, round(self.config.participation * len(members)))
         if num >= len(members):
             return tuple(members)
-        chosen = torch.randperm(len(members), generator=self._rng)[:num].sort().values
+        chosen = torch.randperm(len(members), generator=self.rng)[:num].sort().values
         return tuple(members[place] for place in chosen.tolist())
 
     def weights_of(self, members: Sequence[str]) -> dict[str, float]:
@@ -1135,116 +1108,118 @@ class Coordinator:
                 self.best = number
             if self.config.choose != "each":
                 self.improved = number
+        if accuracy is not None and self.best == number:
+            self.accuracies = dict(accuracies)
         return accuracy
 
-    def state(self) -> State:
-        """What the next round depends on."""
-        assert self.begin is not None
-        return {
-            "begin": {item.name: getattr(self.begin, item.name) for item in fields(Begin)},
-            "num_common": self.num_common,
-            "common": self.common_P,
-            "num_rows": self.num_rows,
-            "current": sorted(self.current),
+    def begin(self, network: Engine) -> None:
+        """Find the common columns, agree on their encoding, and send theta_c^0.
+
+        Raises:
+            ConfigError: no common column, label sets that differ, columns of different types.
+            PartyError: a member cannot begin.
+        """
+        members = network.parties
+        if not members:
+            raise ConfigError("there is no member to train with; name at least one party")
+        asked = network.ask(dict.fromkeys(members, Describe()), Description)
+        described = asked.fitting().or_raise()
+        self.opening = agree_on(described, self.config)
+        self.num_rows = {member: described[member].num_rows for member in members}
+        ready = network.ask(dict.fromkeys(members, self._begin()), Ready).or_raise()
+        first = members[0]
+        if self.config.method != "local":
+            for member, reply in ready.items():
+                if reply.num_common != ready[first].num_common or reply.num_common < 1:
+                    raise PartyError(
+                        member,
+                        f"its common columns make {reply.num_common} features, those of {first!r} "
+                        f"{ready[first].num_common}",
+                    )
+            self.initial(ready[first].num_common, len(described[first].classes))
+        self.send_average(0, members, network).or_raise()
+
+    def _begin(self) -> Begin:
+        return Begin(self.config.model_dump_json(), self.seed, *self.opening)
+
+    def begin_again(self, behind: Mapping[str, int], network: Engine) -> None:
+        """Who is behind gets theta_c before it trains; who has nothing begins anew."""
+        self.current = tuple(name for name in self.current if name not in behind)
+        lost = [name for name, step in behind.items() if not step]
+        if lost:
+            network.ask(dict.fromkeys(lost, self._begin()), Ready)
+
+    def ended(self, number: int) -> bool:
+        """Whether the rounds no longer improve."""
+        patience = self.config.patience
+        return patience is not None and number - self.improved > patience
+
+    def round(self, number: int, network: Engine) -> Round:
+        """One round of Algorithm 2.
+
+        Raises:
+            TrainingError: nobody answered.
+        """
+        config, timeout_s = self.config, self.config.timeout_s
+        missed: dict[str, str] = {}
+        chosen = self.participants(network.parties)
+        stale = [member for member in chosen if member not in self.current]
+        if stale:  # they missed the last average, or come back after a fall
+            late = self.send_average(number - 1, stale, network)
+            missed.update({member: failure.cause for member, failure in late.failures.items()})
+        asked = [member for member in chosen if member in self.current]
+        replies = network.ask(
+            dict.fromkeys(asked, Train(number)), Trained, timeout_s=timeout_s
+        )  # lines 3-6
+        sent = config.method != "local" and not config.secure
+        replies.fitting(P=len(self.common_P) if sent else 0)
+        missed.update({member: failure.cause for member, failure in replies.failures.items()})
+        participants = tuple(replies)
+        if not participants:
+            reasons = "; ".join(f"{member}: {why}" for member, why in missed.items())
+            raise TrainingError(f"no member finished round {number} ({reasons})")
+        if config.secure:
+            participants = _sum_in_secret(number, participants, missed, self, network)
+        elif config.method != "local":
+            weights = self.weights_of(participants)
+            mean_P = torch.zeros(len(self.common_P), dtype=torch.float64)
+            for member in participants:
+                mean_P.add_(replies[member].common_P.double(), alpha=weights[member])
+            self.common_P = mean_P.float()  # line 7
+        trained = [replies[member] for member in participants or replies]
+        self.current = ()
+        scored = self.send_average(number, network.parties, network)
+        for member, failure in scored.failures.items():
+            missed.setdefault(member, failure.cause)
+        accuracies = {member: reply.accuracy for member, reply in scored.items() if reply.num_rows}
+        accuracy = self.note(number, accuracies)
+        told = {
+            "loss": sum(reply.loss for reply in trained) / len(trained),
+            "joint_loss": sum(reply.joint_loss for reply in trained) / len(trained),
             "best": self.best,
-            "best_accuracy": self.best_accuracy,
-            "best_of": self.best_of,
-            "improved": self.improved,
-            "resting": list(self.resting),
-            "rng": self._rng.get_state(),
         }
+        if accuracy is not None:
+            told["validation"] = accuracy
+        if not participants:
+            told["skipped"] = True
+        return Round(told=told, missed=missed, accuracies=accuracies, participants=participants)
 
-    def restore(self, state: State) -> None:
-        """Go on from there."""
-        self.begin = Begin(**state["begin"])
-        self.num_common = state["num_common"]
-        self.common_P = state["common"]
-        self.num_rows = dict(state["num_rows"])
-        self.current = set(state["current"])
-        self.best = state["best"]
-        self.best_accuracy = state["best_accuracy"]
-        self.best_of = dict(state["best_of"])
-        self.improved = state["improved"]
-        self.resting = tuple(state.get("resting", ()))
-        self._rng.set_state(state["rng"])
+    def send_average(self, number: int, members: Sequence[str], network: Engine) -> Replies[Scored]:
+        """Give these members theta_c as it is now; their scores."""
+        message = Average(number, self.best if self.best < number else 0, self.common_P)
+        asked = dict.fromkeys(members, message)
+        scored = network.ask(asked, Scored, timeout_s=self.config.timeout_s).fitting()
+        self.current = (*self.current, *scored)
+        return scored
 
+    def finish(self, network: Engine) -> None:
+        """Every member keeps the parameters that were chosen."""
+        over = dict.fromkeys(network.parties, Finish(self.best))
+        network.ask(over, Finished, timeout_s=self.config.timeout_s)
 
-def train(
-    coordinator: Coordinator, network: Engine, checkpoint: Checkpoint | None = None
-) -> Iterator[Round]:
-    """Trains round by round; after the last, every member keeps the parameters that were chosen.
-
-    A round closes at its deadline with those who answered; who did not is asked again in the next.
-
-    Args:
-        coordinator: drives.
-        network: reaches the members.
-        checkpoint: saves each round, and goes on from what it saved; None saves nothing.
-
-    Raises:
-        ConfigError: members that do not fit together.
-        PartyError: one cannot begin.
-        TrainingError: nobody answered in a round.
-    """
-    config = coordinator.config
-
-    def again(saved: Checkpoint) -> None:
-        assert coordinator.begin is not None
-        coordinator.current -= set(saved.behind)
-        if saved.lost:
-            network.ask(dict.fromkeys(saved.lost, coordinator.begin), Ready)
-
-    def finish() -> None:
-        over = Finish(coordinator.best)
-        network.ask(dict.fromkeys(network.parties, over), Finished, timeout_s=config.timeout_s)
-
-    yield from rounds(
-        coordinator,
-        network,
-        checkpoint or Checkpoint.none(),
-        total=lambda: config.rounds,  # line 2
-        begin=lambda: begin(coordinator, network),
-        again=again,
-        play=lambda number: run_round(number, coordinator, network),
-        ended=lambda number: bool(
-            config.patience and number - coordinator.improved > config.patience
-        ),
-        finish=finish,
-    )
-
-
-def begin(coordinator: Coordinator, network: Engine) -> None:
-    """Find the common columns, agree on their encoding, and send theta_c^0.
-
-    Raises:
-        ConfigError: no common column, label sets that differ, columns of different types.
-        PartyError: a member cannot begin.
-    """
-    members = network.parties
-    if not members:
-        raise ConfigError("there is no member to train with; name at least one party")
-    config = coordinator.config
-    described = network.ask(dict.fromkeys(members, Describe()), Description).or_raise()
-    for member, description in described.items():
-        try:
-            _check_description(description)
-        except MessageError as cause:
-            raise PartyError(member, str(cause)) from None
-    common, agreed = agree_on(described, config)
-    coordinator.num_rows = {member: described[member].num_rows for member in members}
-    coordinator.begin = Begin(config.model_dump_json(), coordinator.seed, common, agreed)
-    ready = network.ask(dict.fromkeys(members, coordinator.begin), Ready).or_raise()
-    first = members[0]
-    if config.method != "local":
-        for member, reply in ready.items():
-            if reply.num_common != ready[first].num_common or reply.num_common < 1:
-                raise PartyError(
-                    member,
-                    f"its common columns make {reply.num_common} features, those of {first!r} "
-                    f"{ready[first].num_common}",
-                )
-        coordinator.initial(ready[first].num_common, len(described[first].classes))
-    send_average(0, members, coordinator, network).or_raise()
+    def scores(self) -> dict[str, dict[str, float]]:
+        """Member -> its accuracy on its validation rows, in the round that was chosen."""
+        return {member: {"validation": accuracy} for member, accuracy in self.accuracies.items()}
 
 
 def agree_on(described: Mapping[str, Description], config: Config) -> tuple[tuple[str, ...], str]:
@@ -1288,17 +1263,15 @@ def agree_on(described: Mapping[str, Description], config: Config) -> tuple[tupl
                     f"{kinds[member][name]} at {member!r}; make them one type, or leave it out of "
                     "the common columns"
                 )
-    if kinds[first][common[0]] == "feature":
-        return common, ""
     try:
-        summaries = {member: _summaries(member, own, common) for member, own in described.items()}
+        summaries = {member: _summaries(own, common) for member, own in described.items()}
         encoder = agree(summaries, max_categories=config.max_categories)
     except DataError as error:
         raise ConfigError(str(error)) from None
     return common, json.dumps(encoder.to_json())
 
 
-def _summaries(member: str, described: Description, names: Sequence[str]) -> dict[str, Summary]:
+def _summaries(described: Description, names: Sequence[str]) -> dict[str, Summary]:
     """Column -> what this member's rows add to its encoding."""
     summaries: dict[str, Summary] = {}
     for name in names:
@@ -1318,112 +1291,8 @@ def _summaries(member: str, described: Description, names: Sequence[str]) -> dic
             summaries[name] = CategorySummary(counts, missing)
         else:
             mean, squares = float(described.means_C[place]), float(described.squares_C[place])
-            if not (math.isfinite(mean) and math.isfinite(squares) and squares >= 0):
-                raise PartyError(member, f"its column {name!r} has no finite mean and spread")
             summaries[name] = NumberSummary(int(described.counts_C[place]), missing, mean, squares)
     return summaries
-
-
-def _check_description(described: Description) -> None:
-    """Refuse lists that do not belong together."""
-    num, num_categories = len(described.columns), len(described.categories)
-    if len(described.kinds) != num or len(set(described.columns)) != num:
-        raise MessageError(f"{described.wire_name()}: each column has one name and one kind")
-    if not len(described.category_columns) == len(described.category_counts) == num_categories:
-        raise MessageError(f"{described.wire_name()}: each category has one column and one count")
-    for name, dtype in (
-        ("counts_C", torch.int64),
-        ("missing_C", torch.int64),
-        ("means_C", torch.float64),
-        ("squares_C", torch.float64),
-    ):
-        check_shape(described, name, (num,), dtype)
-
-
-def run_round(number: int, coordinator: Coordinator, network: Engine) -> Round:
-    """One round of Algorithm 2.
-
-    Raises:
-        TrainingError: nobody answered.
-    """
-    started = time.perf_counter()
-    config = coordinator.config
-    missed: dict[str, str] = {}
-    chosen = coordinator.participants(network.parties)
-    stale = [member for member in chosen if member not in coordinator.current]
-    if stale:  # they missed the last average, or come back after a fall
-        late = send_average(number - 1, stale, coordinator, network)
-        missed.update({member: failure.cause for member, failure in late.failures.items()})
-    asked = [member for member in chosen if member in coordinator.current]
-    replies = network.ask(
-        dict.fromkeys(asked, Train(number)), Trained, timeout_s=config.timeout_s
-    )  # lines 3-6
-    missed.update({member: failure.cause for member, failure in replies.failures.items()})
-    answered: dict[str, Trained] = {}
-    for member, reply in replies.items():
-        try:
-            _check(reply, coordinator)
-            answered[member] = reply
-        except MessageError as cause:
-            missed[member] = str(cause)
-    participants = tuple(answered)
-    if not participants:
-        reasons = "; ".join(f"{member}: {why}" for member, why in missed.items())
-        raise TrainingError(f"no member finished round {number} ({reasons})")
-    if config.secure:
-        participants = _sum_in_secret(number, participants, missed, coordinator, network)
-    elif config.method != "local":
-        weights = coordinator.weights_of(participants)
-        mean_P = torch.zeros(len(coordinator.common_P), dtype=torch.float64)
-        for member in participants:
-            mean_P.add_(answered[member].common_P.double(), alpha=weights[member])
-        coordinator.common_P = mean_P.float()  # line 7
-    trained = [answered[member] for member in participants or answered]
-    coordinator.current.clear()
-    scored = send_average(number, network.parties, coordinator, network)
-    for member, failure in scored.failures.items():
-        missed.setdefault(member, failure.cause)
-    accuracies = {member: reply.accuracy for member, reply in scored.items() if reply.num_rows}
-    accuracy = coordinator.note(number, accuracies)
-    return Round(
-        number,
-        sum(reply.loss for reply in trained) / len(trained),
-        sum(reply.joint_loss for reply in trained) / len(trained),
-        accuracy,
-        accuracies,
-        coordinator.best,
-        participants,
-        missed,
-        time.perf_counter() - started,
-    )
-
-
-def send_average(
-    number: int, members: Sequence[str], coordinator: Coordinator, network: Engine
-) -> Any:
-    """Give these members theta_c as it is now; their scores."""
-    best = coordinator.best if coordinator.best < number else 0
-    message = Average(number, best, coordinator.common_P)
-    scored = network.ask(
-        dict.fromkeys(members, message), Scored, timeout_s=coordinator.config.timeout_s
-    )
-    for member, reply in list(scored.items()):
-        if not 0 <= reply.accuracy <= 1 or reply.num_rows < 0:
-            del scored[member]
-            cause = f"{reply.wire_name()}: {reply.accuracy} of {reply.num_rows} rows is no accuracy"
-            scored.failures[member] = PartyError(member, cause)
-    coordinator.current |= scored.keys()
-    return scored
-
-
-def _check(reply: Trained, coordinator: Coordinator) -> None:
-    """Refuse weights that cannot be averaged: a member that lies is left out of the round."""
-    expected = 0
-    if coordinator.config.method != "local" and not coordinator.config.secure:
-        expected = len(coordinator.common_P)
-    check_shape(reply, "common_P", (expected,), torch.float32)
-    if not reply.common_P.isfinite().all():
-        raise MessageError(f"{reply.wire_name()}: the weights are not finite")
 
 
 def _sum_in_secret(
@@ -1446,16 +1315,9 @@ def _sum_in_secret(
     if len(rested) >= MIN_MEMBERS:
         members = rested
     coordinator.resting = ()
-    keys: dict[str, PublicKey] = {}
-    given = network.ask(dict.fromkeys(members, GiveKey(number)), PublicKey, timeout_s=timeout_s)
-    missed.update({member: failure.cause for member, failure in given.failures.items()})
-    for member, reply in given.items():
-        try:
-            check_shape(reply, "key", (KEY_BYTES,), torch.uint8)
-            check_shape(reply, "proof", (min(len(reply.proof), MAX_PROOF_BYTES),), torch.uint8)
-            keys[member] = reply
-        except MessageError as cause:
-            missed[member] = str(cause)
+    asked = dict.fromkeys(members, GiveKey(number))
+    keys = network.ask(asked, PublicKey, timeout_s=timeout_s).fitting()
+    missed.update({member: failure.cause for member, failure in keys.failures.items()})
     members = tuple(keys)
     if len(members) < MIN_MEMBERS:
         raise TrainingError(
@@ -1476,16 +1338,11 @@ def _sum_in_secret(
         tuple(len(keys[member].proof) for member in members),
     )
     replies = network.ask(dict.fromkeys(members, request), Share, timeout_s=timeout_s)
+    replies.fitting(P=len(coordinator.common_P))
     lost = {member: failure.cause for member, failure in replies.failures.items()}
-    shares: dict[str, Tensor] = {}
-    for member, share in replies.items():
-        try:
-            check_shape(share, "masked_P", (len(coordinator.common_P),), torch.int64)
-            shares[member] = share.masked_P
-        except MessageError as cause:
-            lost[member] = str(cause)
+    shares = [reply.masked_P for reply in replies.values()]
     if not lost:
-        coordinator.common_P = from_fixed(total(shares.values()))
+        coordinator.common_P = from_fixed(total(shares))
         coordinator.refused = 0
         return members
     missed.update(lost)
@@ -1568,6 +1425,7 @@ def search(
         best: dict[str, float] = {}
         num_rounds = 0
         for done in train(coordinator, network):
+            assert isinstance(done, Round)
             num_rounds = done.number
             for member, accuracy in done.accuracies.items():
                 best[member] = max(best.get(member, 0.0), accuracy)

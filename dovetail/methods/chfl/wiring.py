@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar, get_args
 from weakref import WeakKeyDictionary
@@ -12,31 +12,28 @@ import torch
 from pydantic import Field
 
 from dovetail import data as dd
+from dovetail.data.common_unique import BLOCK
 from dovetail.errors import ConfigError
 from dovetail.methods import chfl
-from dovetail.methods.base import SILENT, Asked, Finishing, Loaded, Maker, Method, Parts, Run, Talk
+from dovetail.methods.base import Loaded, Place, Run
 from dovetail.methods.chfl.stages import (
-    DRIVER,
-    ChflSetup,
-    Holding,
+    POOLED,
     Search,
     Stage,
-    holdings,
+    chosen,
+    pool,
     scores_of,
     stage_config,
     trained_model,
 )
-from dovetail.methods.homes import (
-    Homes,
-    check_labels,
-    check_nobody_is_active,
-    check_settings,
-    check_stages,
-    draw_share,
-)
+from dovetail.methods.homes import DRIVER, check_labels, check_settings, check_stages, draw_share
+from dovetail.methods.loop import Party
+from dovetail.methods.method import Method, Training
+from dovetail.methods.outcome import Observer, Scores, Setup
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import PartyName, Section
-from dovetail.network.checkpoint import StatefulParty
+from dovetail.models import Model
+from dovetail.network import Checkpoint, Engine, Precision
 
 #: What can be trained, and what a table calls it.
 STAGES: Mapping[str, str] = {
@@ -92,7 +89,7 @@ class MemberSection(Section):
     members: tuple[PartyName, ...] | None = None  # whom it sums with; None: whoever is certified
 
 
-def holding(site: Site) -> Holding:
+def home_of(site: Site) -> chfl.Home:
     """A party's labelled rows, dealt out to training, validation and test by its own file.
 
     Raises:
@@ -103,7 +100,8 @@ def holding(site: Site) -> Holding:
     check_labels(site, "CHFL")
     assert table.labels is not None
     assert table.label is not None
-    if not isinstance(table.x, dd.Table):
+    x = table.x
+    if not isinstance(x, dd.Table):
         raise ConfigError(f"party {site.name!r} holds images; CHFL learns from tables")
     if party.task == "regression":
         raise ConfigError(f"party {site.name!r} predicts numbers; CHFL predicts classes")
@@ -112,30 +110,38 @@ def holding(site: Site) -> Holding:
     )
     labels = dd.encode_labels(task, table.labels.values, table.labels.missing, label=table.label)
     assert isinstance(task, dd.Classification)
+    whole = dd.PartyData(site.name, table.ids, labels=labels, label=table.label, tables={BLOCK: x})
     rows = np.flatnonzero(~table.labels.missing)
     rest, tested = draw_share(site, rows, section.test_share, "test_share")
     train, validation = draw_share(site, rest, section.validation_share, "validation_share")
-    x = table.x
-
-    def part(chosen: np.ndarray) -> tuple[dd.Table | None, torch.Tensor | None]:
-        if not len(chosen):
-            return None, None
-        return x.take(chosen), labels[torch.from_numpy(chosen)]
-
-    return Holding(
-        chfl.TableRows(
-            site.name,
-            x.take(train),
-            labels[torch.from_numpy(train)],
-            task,
-            x.select(section.common),
-            *part(validation),
-            categorical=party.categorical,
-            max_categories=party.max_categories,
-        ),
-        table.label,
-        *part(tested),
+    return chfl.Home(
+        whole.take(torch.from_numpy(train)),
+        task,
+        x.select(section.common),
+        whole.take(torch.from_numpy(validation)) if len(validation) else None,
+        whole.take(torch.from_numpy(tested)) if len(tested) else None,
+        categorical=x.select(party.categorical),
+        max_categories=party.max_categories,
+        secure=section.secure,
+        members=section.members,
     )
+
+
+def homes_of(data: dd.CommonUnique) -> dict[str, chfl.Home]:
+    """Party -> the same, of what a partition deals out."""
+    assert isinstance(data.task, dd.Classification)
+    return {
+        name: chfl.Home(
+            own,
+            data.task,
+            data.common,
+            None if data.validation is None else data.validation[name],
+            None if data.test is None else data.test[name],
+            categorical=data.categorical,
+            max_categories=data.max_categories,
+        )
+        for name, own in data.train.parties.items()
+    }
 
 
 #: Data -> stage -> what was chosen on them, for the seeds that come after.
@@ -150,7 +156,7 @@ class Chfl(Method):
     HomeSettings = MemberSection
     stages = STAGES
     partitions = ("common-unique",)
-    driven_by = "coordinator"
+    Side = chfl.Member
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
         "chfl": algorithm("chfl", chfl.Member.accepts, weights=True, begins=(chfl.Begin,))
     }
@@ -172,52 +178,63 @@ class Chfl(Method):
             for value in values:
                 check_settings(make, "fedprox", {name: value}, where=f"{where}, [chfl.search]")
 
-    def load_sites(
-        self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Talk = SILENT
-    ) -> Parts:
-        """Party files, which are not aligned: their samples are different ones.
+    def home(self, site: Site) -> chfl.Home:
+        """What a party has by its own file."""
+        return home_of(site)
 
-        Raises:
-            ConfigError: no party, a policy that refuses, or rows that cannot be learned from.
-        """
-        check_nobody_is_active(run, "chfl", where=where)
-        held = {}
-        for name, site in sites.items():
-            site.check_policy("chfl", DRIVER)
-            held[name] = holding(site)
-        if not held:
-            raise ConfigError(f"{where}: parties names no party file")
-        federation = dd.Federation(
-            dd.PartyData(name, np.arange(len(own.rows.row_labels)), labels=own.rows.row_labels)
-            for name, own in held.items()
-            if isinstance(own.rows, chfl.TableRows)
+    def dealt(self, data: dd.CommonUnique) -> dict[str, chfl.Home]:
+        """Party -> what a partition deals to it."""
+        return homes_of(data)
+
+    def homes(self, stage: str, homes: Mapping[str, chfl.Home]) -> Mapping[str, chfl.Home]:
+        """Everybody's own; of "pooled" one."""
+        return {POOLED: pool(homes)} if stage == "pooled" else homes
+
+    def party(self, home: chfl.Home, place: Place) -> chfl.Member:
+        """A party's side of a run."""
+        sums = place.sums(home.members)
+        return chfl.Member(home, device=place.device, sums=sums, secret=place.secret)
+
+    def driver(self, stage: str, settings: chfl.Config, seed: int) -> chfl.Coordinator:
+        """What drives a stage."""
+        return chfl.Coordinator(settings, seed=seed)
+
+    def engine(self, parties: Mapping[str, Any], precision: Precision) -> Engine:
+        """What trains the parties of this process side by side."""
+        return chfl.Together(parties, driver=DRIVER, precision=precision)
+
+    def choose(
+        self, training: Training, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint
+    ) -> chfl.Config:
+        """A stage's settings, once a search has chosen."""
+        section: ChflSection = training.settings
+        own = section.stages.get(stage, {})
+        plain = config(section)
+        if training.run.data is not None:  # one place says it for all columns of one table
+            plain = plain.model_copy(update={"max_categories": training.run.data.max_categories})
+        search = Search(section.search.grid(), section.search.rounds, section.search.seed)
+        best = chosen(
+            training,
+            search,
+            stage_config(plain, stage, own),
+            stage,
+            seed,
+            observe,
+            checkpoint,
+            own,
+            _FOUND.setdefault(training.loaded.data, {}),
         )
-        first = next(iter(held.values()))
-        return Homes(federation, None, first.rows.task, {}, first.label, held), None, None
+        return stage_config(plain, stage, {**own, **best})
 
-    def members(self, site: Site, allowed: Collection[str]) -> dict[str, Maker]:
-        """Algorithm -> what makes the party's side of its runs, where its policy allows them."""
-        if "chfl" not in allowed:
-            return {}
-        held = holding(site)  # now: mistakes in the table are told at once
-        section = site.settings("chfl", MemberSection)
+    def model(self, party: Party, home: chfl.Home, stage: str = "") -> Model:
+        """What a party can use alone, as it is now."""
+        assert isinstance(party, chfl.Member)
+        return trained_model(party, stage)
 
-        def of_run(asked: Asked) -> Callable[[], StatefulParty]:
-            def make() -> StatefulParty:
-                sums = asked.sums(section.members)
-                own = chfl.Member(
-                    held.rows,
-                    device=asked.device,
-                    sums=sums,
-                    secret_only=section.secure,
-                    secret=asked.secret,
-                )
-                keep = lambda: asked.keep(trained_model(own, held), scores_of(own, held))  # noqa: E731
-                return Finishing(own, chfl.Finish, keep)
-
-            return make
-
-        return {"chfl": of_run}
+    def test(self, party: Party, home: chfl.Home, stage: str = "") -> Scores:
+        """A party's scores on its test rows, as it is now; none without any."""
+        assert isinstance(party, chfl.Member)
+        return scores_of(party, stage)
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
         """What the party will do, of what its policy agrees to."""
@@ -230,26 +247,12 @@ class Chfl(Method):
                 whom = ", ".join(section.members or ()) or "whoever is certified"
                 yield f"sums       its common column in secret only, with {whom}"
 
-    def load_driver(self, run: Run, driver: Any, *, where: str) -> Parts:
-        """What a coordinator has, once its parties are here: no row."""
-        driver.wait()
-        return Homes[Holding].nobody(), None, None
+    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Setup:
+        """Everything that one seed's run is a function of.
 
-    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> ChflSetup:
-        """Everything that one seed's run is a function of."""
-        section = run.settings("chfl", ChflSection)
-        data = loaded.data
-        assert isinstance(data, dd.CommonUnique | Homes)
-        return ChflSetup(
-            method=run.method,  # type: ignore[arg-type]  # one of STAGES
-            parties=data.holdings if isinstance(data, Homes) else holdings(data),
-            config=config(section),
-            stages=section.stages,
-            search=Search(section.search.grid(), section.search.rounds, section.search.seed),
-            rulers=run.rulers,  # type: ignore[arg-type]  # each one of STAGES
-            evaluate_every=run.evaluate_every,
-            device=device,
-            precision=run.engine.precision,
-            connect=loaded.connect,
-            found=_FOUND.setdefault(data, {}),
-        )
+        Raises:
+            ConfigError: rows that are in no one place are to be pooled.
+        """
+        if run.data is None and "pooled" in (run.method, *run.rulers):
+            raise ConfigError("'pooled' needs everybody's rows in one place; leave it out")
+        return super().setup(run, loaded, device)

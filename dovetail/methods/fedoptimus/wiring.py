@@ -14,7 +14,7 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.methods import fedoptimus
-from dovetail.methods.base import SILENT, Loaded, Maker, Method, Parts, Run, Talk
+from dovetail.methods.base import SILENT, Loaded, Maker, Parts, Run, Talk
 from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.fedoptimus.owners import (
     BottomField,
@@ -37,6 +37,7 @@ from dovetail.methods.fedoptimus.stages import (
     stage_config,
 )
 from dovetail.methods.homes import check_nobody_is_active, check_stages
+from dovetail.methods.method import Method
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.network import Message
 

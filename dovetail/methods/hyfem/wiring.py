@@ -14,7 +14,7 @@ from pydantic import Field
 from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.methods import hyfem
-from dovetail.methods.base import SILENT, Asked, Finishing, Loaded, Maker, Method, Parts, Run, Talk
+from dovetail.methods.base import SILENT, Asked, Finishing, Loaded, Maker, Parts, Run, Talk
 from dovetail.methods.homes import (
     Homes,
     check_labels,
@@ -32,6 +32,7 @@ from dovetail.methods.hyfem.stages import (
     scores_of_member,
     stage_config,
 )
+from dovetail.methods.method import Method
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import PartyName, Section
 from dovetail.models import Perceptron

@@ -1,0 +1,304 @@
+"""A method: what a run file and a party file say of it, and what makes its two sides.
+
+A method's folder has its paper (``methods/chfl/__init__.py``), what its run trains
+(``stages.py``), and how both files, the run's and a party's, set it up (``wiring.py``). No other
+room names a method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from pydantic import BaseModel
+
+from dovetail import data as dd
+from dovetail.errors import ConfigError
+from dovetail.methods.base import SILENT, Asked, Finishing, Loaded, Maker, Parts, Place, Run, Talk
+from dovetail.methods.homes import (
+    DRIVER,
+    Homes,
+    HomeSection,
+    check_nobody_is_active,
+    home_of_site,
+    homes_of_partition,
+)
+from dovetail.methods.loop import Driver, Party, train
+from dovetail.methods.outcome import Observer, Outcome, Scores, Setup, is_due, told
+from dovetail.methods.party import Algorithm, Site
+from dovetail.methods.section import Section
+from dovetail.models import Model
+from dovetail.network import Checkpoint, Engine, InProcess, Precision
+from dovetail.network.checkpoint import StatefulParty
+
+
+class Method:
+    """A method, and all that others ask of it.
+
+    One whose parties all have labels, while a coordinator has no data, has a ``Side`` and a
+    ``driver``. From these come simulation, party files, gRPC and jobs of NVFlare, with
+    ``--resume``, ledger and policy: a party's home is the same whoever dealt its rows, and
+    ``party`` serves it.
+    Other methods have a ``setup``, ``load_sites``, ``load_driver`` and ``members`` of their own.
+
+    Attributes:
+        name: its section of both files.
+        Settings: the section of a run file; every key has a default.
+        HomeSettings: the section of a party file, likewise; None: it has none.
+        stages: what can be trained, the method and its rulers -> what a table calls it.
+        scores: other names under which its stages are scored -> what a table calls them.
+        partitions: the kinds of partition that it is simulated on.
+        driven_by: who drives it over a network: the "active" party, or a "coordinator" without
+            data; None: it is trained in one process only.
+        algorithms: the part of its messages' wire names before the dot -> what a policy calls it;
+            those of its ``Side`` where it says none.
+        Side: the class of a party's side, where a coordinator drives.
+    """
+
+    name: ClassVar[str]
+    Settings: ClassVar[type[BaseModel]] = Section
+    HomeSettings: ClassVar[type[BaseModel] | None] = None
+    stages: ClassVar[Mapping[str, str]]
+    scores: ClassVar[Mapping[str, str]] = {}
+    partitions: ClassVar[Collection[str]]
+    driven_by: ClassVar[str | None] = None
+    algorithms: ClassVar[Mapping[str, Algorithm]] = {}
+    Side: ClassVar[type[Party] | None] = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.Side is not None:
+            cls.driven_by = cls.driven_by or DRIVER
+            cls.HomeSettings = cls.HomeSettings or HomeSection
+
+    def protocols(self) -> Mapping[str, Algorithm]:
+        """The part of its messages' wire names before the dot -> the algorithm."""
+        if self.algorithms or self.Side is None:
+            return self.algorithms
+        names = tuple(message.wire_name() for message in self.Side.accepts)
+        return {name.partition(".")[0]: Algorithm(self.name, names) for name in names}
+
+    def check(self, run: Run, *, where: str) -> None:
+        """Refuse what the sections' types allow and the method does not.
+
+        Raises:
+            ConfigError: naming the file and the section.
+        """
+
+    def check_home(self, section: Any) -> None:
+        """Refuse what a party file's section allows and the method does not.
+
+        Raises:
+            ConfigError: what cannot be.
+        """
+
+    def resolved(self, run: Run) -> dict[str, Any]:
+        """Its keys of the run file whose defaults the run file itself does not write out."""
+        return {}
+
+    # --- Its two sides --------------------------------------------------------------------------
+
+    def home(self, site: Site) -> Any:
+        """What a party has by its own file, as ``party`` takes it; mistakes are told now.
+
+        Raises:
+            ConfigError: no labels, or another task.
+            DataError: rows that cannot be dealt out.
+        """
+        return home_of_site(site, site.sections.get(self.name))
+
+    def dealt(self, data: Any) -> Mapping[str, Any]:
+        """Party -> the same, of what a partition deals out."""
+        return homes_of_partition(data)
+
+    def homes(self, stage: str, homes: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The homes that a stage trains with; ``pooled(homes)`` for a ruler with all rows."""
+        return homes
+
+    def party(self, home: Any, place: Place) -> Party:
+        """A party's side of a run: in simulation, of a party file in this process, at a site."""
+        assert self.Side is not None
+        return self.Side(home)  # type: ignore[call-arg]
+
+    def driver(self, stage: str, settings: Any, seed: int) -> Driver:
+        """What drives a stage."""
+        raise NotImplementedError(f"{type(self).__name__} has no driver")
+
+    def engine(self, parties: Mapping[str, Any], precision: Precision) -> Engine:
+        """What reaches the parties of this process."""
+        return InProcess(parties, driver=DRIVER, precision=precision)
+
+    def choose(
+        self, training: Training, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint
+    ) -> Any:
+        """A stage's settings, once what is chosen on validation rows is chosen."""
+        return training.settings
+
+    def model(self, party: Party, home: Any, stage: str = "") -> Model | None:
+        """What a party can use alone, as it is now; at its home it knows no stage."""
+        return party.model()
+
+    def test(self, party: Party, home: Any, stage: str = "") -> Scores:
+        """A party's scores on its test rows, as it is now; none without any."""
+        model = party.model()
+        return {} if model is None else dict(home.scores(model))
+
+    # --- A run ----------------------------------------------------------------------------------
+
+    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Setup:
+        """Everything that one seed's run is a function of."""
+        data = loaded.data
+        return Training(
+            kind=self,
+            run=run,
+            settings=run.settings(self.name, self.Settings),
+            homes=data.holdings if isinstance(data, Homes) else self.dealt(data),
+            loaded=loaded,
+            device=device,
+        )
+
+    def load_sites(
+        self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Talk = SILENT
+    ) -> Parts:
+        """Party files: training and test data, and how each is aligned, where that matters.
+
+        Raises:
+            ConfigError: no party, a policy that refuses, or rows that cannot be learned from.
+        """
+        if self.Side is None:
+            raise ConfigError(
+                f"{where}: {run.method!r} is simulated only; give [data], not parties"
+            )
+        check_nobody_is_active(run, self.name, where=where)
+        homes = {}
+        for name, site in sites.items():
+            site.check_policy(self.name, DRIVER)
+            homes[name] = self.home(site)
+        if not homes:
+            raise ConfigError(f"{where}: parties names no party file")
+        first = next(iter(homes.values()))
+        nobody = dd.Federation([])  # aligned with nobody: each home has its rows
+        return Homes(nobody, None, first.task, {}, first.label, homes), None, None
+
+    def load_driver(self, run: Run, driver: Any, *, where: str) -> Parts:
+        """What a driver has whose partners are elsewhere: as of ``load_sites``.
+
+        Args:
+            driver: an ``ActiveDriver`` or a ``CarryingDriver``, by ``driven_by``.
+        """
+        if self.Side is None:
+            raise ConfigError(f"{where}: {run.method!r} is simulated only; leave [engine] out")
+        driver.wait()
+        return Homes[Any].nobody(), None, None
+
+    def members(self, site: Site, allowed: Collection[str]) -> Mapping[str, Maker]:
+        """Algorithm (a message's prefix) -> what makes a party's side of its runs.
+
+        Of its own algorithms, those among ``allowed``. Mistakes in the table are told now.
+        """
+        prefixes = [prefix for prefix in self.protocols() if prefix in allowed]
+        if not prefixes or self.Side is None:
+            return {}
+        home = self.home(site)
+
+        def of_run(asked: Asked) -> Callable[[], StatefulParty]:
+            def make() -> StatefulParty:
+                party = self.party(home, asked)
+
+                def keep() -> None:
+                    model = self.model(party, home)
+                    if model is not None:
+                        asked.keep(model, self.test(party, home))
+
+                if party.finish_with is None:
+                    return party
+                return Finishing(party, party.finish_with, keep)
+
+            return make
+
+        return dict.fromkeys(prefixes, of_run)
+
+    def describe(self, site: Site, agreed: Collection[str]) -> Iterable[str]:
+        """Lines on what a party does that agrees to these algorithms, by their policy's names."""
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Training:
+    """A run whose parties all have labels: what its file says, its homes, and where it computes.
+
+    Attributes:
+        kind: the method.
+        run: the run file.
+        settings: its section of the method.
+        homes: party -> what it has; none of those that are elsewhere.
+        loaded: its data, and what reaches parties that are elsewhere.
+        device: where every party of this process computes.
+    """
+
+    kind: Method
+    run: Run
+    settings: Any
+    homes: Mapping[str, Any]
+    loaded: Loaded
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def method(self) -> str:
+        """What the run is about; its models are kept."""
+        return self.run.method
+
+    @property
+    def rulers(self) -> tuple[str, ...]:
+        """What to train beside it."""
+        return self.run.rulers
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the parties are."""
+        return self.loaded.connect is not None
+
+    def parties(self, homes: Mapping[str, Any]) -> dict[str, Party]:
+        """Their sides, in this process."""
+        return {
+            name: self.kind.party(home, Place(device=self.device)) for name, home in homes.items()
+        }
+
+    def engine(self, stage: str, parties: Mapping[str, Any]) -> Engine:
+        """What reaches the parties in a stage."""
+        if self.loaded.connect is not None:
+            return self.loaded.connect(stage)
+        return self.kind.engine(parties, self.run.engine.precision)
+
+    def train(
+        self, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
+    ) -> Outcome:
+        """Train one stage, and score it at every party that has a model and test rows."""
+        kind, checkpoint = self.kind, checkpoint or Checkpoint.none()
+        homes = kind.homes(stage, self.homes)
+        settings = kind.choose(self, stage, seed, observe, checkpoint)
+        parties = self.parties(homes)
+        engine = self.engine(stage, checkpoint.hosting(parties))
+        driver = kind.driver(stage, settings, seed)
+
+        def tested() -> dict[str, Scores]:
+            scores = {name: kind.test(parties[name], home, stage) for name, home in homes.items()}
+            return {name: each for name, each in scores.items() if each}
+
+        for done in train(driver, engine, checkpoint):
+            line = {"round": done.number, **done.told, "seconds": done.seconds}
+            if is_due(done.number, driver.num_rounds, self.run.evaluate_every):
+                scores = tested()
+                line |= told(scores) if scores else {}
+            if done.missed:
+                line |= {"missed": dict.fromkeys(done.missed, 1), "reasons": dict(done.missed)}
+            observe(stage, driver.num_rounds, line)
+        # The parties now have what they keep, which may be an earlier round's.
+        scores = dict(driver.scores()) if self.elsewhere else tested()
+        outcome = Outcome({stage: scores} if scores else {}, ledger=engine.ledger)
+        if homes.keys() == self.homes.keys():
+            made = {name: kind.model(parties[name], home, stage) for name, home in homes.items()}
+            outcome.models = {name: model for name, model in made.items() if model is not None}
+        return outcome
