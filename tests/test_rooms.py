@@ -20,6 +20,7 @@ FLOORS = (
     "methods",
     "site",
     "experiment",
+    "audit",
     "report",
     "bench",
     "face",

@@ -21,6 +21,7 @@ COMMANDS = {
     "inspect": "Show who has what, and which of the methods fit and why.",
     "align": "Find which rows are the same sample, by private set intersection.",
     "value": "Rank the partners of a run by what they are worth to the party with labels.",
+    "audit": "Attack a run's own messages: what could each party learn of the others?",
     "bench": "Make a paper's table: run its cells, and set the figures beside the paper's.",
     "predict": "Predict alone: the model's folder and a table are all it needs.",
     "report": "Write one page about runs: results, curves, who held what, what left whom.",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -11,6 +13,24 @@ from dovetail.network.engine import Engine, Party, Replies
 from dovetail.network.messages import Message, Precision, decode, encode
 
 R = TypeVar("R", bound=Message)
+
+#: Told of each exchange: driver, party, request and answer, as they arrived.
+Listener = Callable[[str, str, Message, Message], None]
+
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def overheard(by: Listener) -> Iterator[None]:
+    """Engines of one process that are made in this context tell of what they carry.
+
+    For an audit, which asks what each side could learn. Without it nothing is kept or computed.
+    """
+    token = _listener.set(by)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
 
 
 @dataclass(frozen=True)
@@ -47,6 +67,7 @@ class InProcess(Engine):
         self._parties = dict(parties)
         self._precision = precision
         self._through_bytes = through_bytes or precision != "float32"
+        self._listener = _listener.get()
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -76,6 +97,8 @@ class InProcess(Engine):
         answer = self._carried(name, self.driver, party.handle(request), (reply,))
         if not isinstance(answer, reply):
             raise MessageError(f"expected {reply.wire_name()}, got {answer.wire_name()}")
+        if self._listener is not None:
+            self._listener(self.driver, name, request, answer)
         return answer
 
     def _carried(

@@ -1,15 +1,29 @@
 """Whatever bounds, hides or noises a tensor before it leaves a party."""
 
+from dovetail.privacy.accountant import Account, epsilon, most_releases
 from dovetail.privacy.masks import KEY_BYTES, MaskKeys, from_fixed, to_fixed, total
+from dovetail.privacy.release import (
+    Release,
+    Releasing,
+    distance_correlation,
+    randomised_response,
+)
 from dovetail.privacy.sums import MIN_MEMBERS, SecretSums, check_weights
 
 __all__ = [
     "KEY_BYTES",
     "MIN_MEMBERS",
+    "Account",
     "MaskKeys",
+    "Release",
+    "Releasing",
     "SecretSums",
     "check_weights",
+    "distance_correlation",
+    "epsilon",
     "from_fixed",
+    "most_releases",
+    "randomised_response",
     "to_fixed",
     "total",
 ]

@@ -36,6 +36,9 @@ Departures from the paper:
       the rows that all parties share.
     - With every lambda 0 training is bit for bit that of the active party alone; layers that keep
       statistics of what passes (batch normalisation) see the shared batches too, and are excepted.
+    - ``codes`` and ``gradients`` bound and noise what leaves (``privacy/release.py``); the labels
+      of L_A can be randomised (``label_epsilon``), codes be driven away from columns
+      (``decorrelate``: squared distance correlation beside L_A). None of them is the paper's.
     - A passive party that does not answer as asked is left out of that step, and asked again in
       the next.
 """
@@ -76,6 +79,7 @@ from dovetail.models import (
     output_shape,
 )
 from dovetail.network import Checkpoint, Engine, InProcess, Message, Replies, State, check_shape
+from dovetail.privacy import Release, Releasing, distance_correlation, randomised_response
 
 _log = logging.getLogger(__name__)
 
@@ -97,6 +101,9 @@ class Config(OptimizerConfig):
     # The largest row of a dL_p/dh, in multiples of dL_A/dh's median row at its largest so far.
     clip: float | None = Field(default=1e4, gt=0, allow_inf_nan=False)  # None: any
     timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
+    codes: Release | None = None  # how codes leave; None: as they are
+    label_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # of all labels
+    decorrelate: float | None = Field(default=None, ge=0, allow_inf_nan=False)  # codes from columns
 
     def weight(self, party: str) -> float:
         """lambda_p.
@@ -118,6 +125,7 @@ class PassiveConfig(OptimizerConfig):
 
     loss: Literal["contrastive", "reconstruction"] = "contrastive"  # Eq. (16) or Eq. (12)
     temperature: float = Field(default=1.0, gt=0)  # tau, Eq. (14)
+    gradients: Release | None = None  # how dL_p/dh leaves; None: as it is
 
 
 # --- What crosses the boundary -----------------------------------------------------------------
@@ -171,6 +179,9 @@ class CodeGradient(Message):
 #: is no cosine, and its gradient would be divided by 1e-12. With this one, such rows of the demo
 #: get up to 600 times what the task gives a row: far below ``Config.clip``, which accuses.
 MIN_NORM = 1e-2
+
+#: Whom a passive party's gradients are for, in its account.
+_ACTIVE = "the active party"
 
 #: No code that a network gives has larger numbers, unless it, or whoever sends it, is out of hand.
 MAX_CODE = 1e6
@@ -239,6 +250,7 @@ class Passive:
         self._make = network
         self._secret = secret
         self.network: nn.Module | None = None
+        self.released: Releasing | None = None
 
     def handle(self, message: Message) -> Message:
         match message:
@@ -270,6 +282,9 @@ class Passive:
         self.network.train()
         self._width = begin.projected_width if projected else math.prod(begin.code_shape)
         self.optimizer = self.config.build(self.network.parameters())
+        if self.config.gradients is not None:
+            rng = generator(begin.seed, self.name, "released", secret=key_of(self._secret))
+            self.released = Releasing(self.config.gradients, f"gradients of {self.name!r}", rng)
         return Ready(projected)
 
     def _build(self, begin: Begin) -> nn.Module:
@@ -312,6 +327,12 @@ class Passive:
         code_BD = codes.code_BD.detach().to(self.device).requires_grad_()  # line 3
         if num_rows and MAX_CODE < codes.code_BD.abs().max() < math.inf:
             raise TrainingError(f"it was sent codes above {MAX_CODE:g}")
+        # With the contrast a row moves the gradients of all rows of its message.
+        times = num_rows if self.config.loss == "contrastive" else 1
+        if self.released is not None and not self.released.allowed(
+            _ACTIVE, codes.samples_B, times=times
+        ):
+            raise PartyError(self.name, "has spent its budget of epsilon, and answers no more")
         with self._random:
             loss = self.loss(code_BD, x)  # line 4, Eq. (7)
         if not loss.isfinite():
@@ -329,6 +350,8 @@ class Passive:
         loss.backward()  # lines 6 and 8: dL_p/dh at the parameters before their update
         self.optimizer.step()  # Eq. (10)
         assert code_BD.grad is not None
+        if self.released is not None:
+            return CodeGradient(self.released(_ACTIVE, codes.samples_B, code_BD.grad, times=times))
         return CodeGradient(code_BD.grad)
 
     def loss(self, code_BD: Tensor, x: Tensor) -> Tensor:
@@ -348,6 +371,7 @@ class Passive:
             "network": self.network.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "random": self._random.state(),
+            **({} if self.released is None else {"released": self.released.state()}),
         }
 
     def restore(self, state: State) -> None:
@@ -357,6 +381,8 @@ class Passive:
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self._random.restore(state["random"])
+        if self.released is not None:
+            self.released.restore(state["released"])
 
 
 def _check_size(begin: Begin, num_bytes: int) -> None:
@@ -421,6 +447,12 @@ class Active:
                 f"party {self.name!r} has no labelled row; the active party is the one with labels"
             )
         self.labels = data.labels.to(self.device)
+        if config.label_epsilon is not None:
+            self.labels = self._randomised(data.labels, task).to(self.device)
+        self.released: Releasing | None = None
+        if config.codes is not None:
+            rng = generator(seed, self.name, "released", secret=self._key)
+            self.released = Releasing(config.codes, f"codes of {self.name!r}", rng)
         self.alignment = alignment
         self.left_out = LeftOut()
         self.spec: EncoderHead | None = None
@@ -453,6 +485,18 @@ class Active:
         self.usual = torch.tensor(0.1 / config.batch_size, device=self.device)
         self.cut: dict[str, int] = {}  # party -> rows of its gradients that were, in this epoch
         self._draw_labelled(labelled)
+
+    def _randomised(self, labels: Tensor, task: Task) -> Tensor:
+        """Labels by randomised response: nothing that leaves says more of them."""
+        assert self.config.label_epsilon is not None
+        if not isinstance(task, Classification):
+            raise ConfigError(
+                f"party {self.name!r}: label_epsilon is for classes, its label is a number; leave "
+                "it out"
+            )
+        rng = generator(self.seed, self.name, "randomised labels", secret=self._key)
+        num = len(task.classes)
+        return randomised_response(labels, num, self.config.label_epsilon, rng)
 
     def _stream(self, purpose: str) -> RandomStream:
         return RandomStream(self.seed, self.name, purpose, secret=self._key, device=self.device)
@@ -551,6 +595,12 @@ class Active:
                 sent[party] = samples_B[held], code[held.to(self.device)]
                 if len(sent[party][0]) < self.limits[party].min_rows:
                     sent[party] = self._with_more(party, *sent[party], wants=wants)
+        if self.released is not None:
+            sent = {
+                party: (samples, self.released(party, samples, code))
+                for party, (samples, code) in sent.items()
+                if self.released.allowed(party, samples)
+            }
         return sent
 
     def _with_more(
@@ -643,6 +693,7 @@ class Active:
             "wants_projected": self.wants_projected,
             "limits": {party: [own.min_rows, own.max_uses] for party, own in self.limits.items()},
             "more": {party: batches.state() for party, batches in self._more.items()},
+            **({} if self.released is None else {"released": self.released.state()}),
         }
 
     def restore(self, state: State) -> None:
@@ -659,6 +710,8 @@ class Active:
             self.shared.restore(state["shared"])
         for party, batches in self._more.items():
             batches.restore(state["more"][party])
+        if self.released is not None:
+            self.released.restore(state["released"])
 
 
 # --- What the driver executes: Algorithm 1 -----------------------------------------------------
@@ -777,7 +830,11 @@ def step(active: Active, network: Engine) -> tuple[float, dict[str, PartyError]]
     with active.random:
         loss = active.task_loss(leaf_BD, rows_B)  # line 5
     active.optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # line 7: dL_A/dh, and the head's gradient
+    apart = loss
+    if active.config.decorrelate:
+        own_BF = network_input(active.x[rows_B], active.device)
+        apart = loss + active.config.decorrelate * distance_correlation(own_BF, leaf_BD)
+    apart.backward()  # line 7: dL_A/dh, and the head's gradient
     assert leaf_BD.grad is not None
     active.measure(leaf_BD.grad)
 

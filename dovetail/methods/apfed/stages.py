@@ -170,9 +170,15 @@ def _train_active(
     data, test_data = train[setup.active], None if test is None else test[setup.active]
     alignment: Alignment | None = None
     engine: Engine = InProcess({}, driver=setup.active)
+    made: dict[str, apfed.Passive] = {}
     if stage in _LOSSES:
         alignment = setup.align()
-        engine = _engine(setup, stage, checkpoint, partial(_passives, setup, stage, alignment))
+
+        def make() -> Mapping[str, StatefulParty]:
+            made.update(_passives(setup, stage, setup.align()))
+            return made
+
+        engine = _engine(setup, stage, checkpoint, make)
     elif stage == "pooled":
         data = pool(setup.data, train, setup.active, setup.align())
         test_alignment = setup.align_test()
@@ -205,16 +211,33 @@ def _train_active(
             line |= {"missed": dict(epoch.missed), "reasons": dict(epoch.reasons)}
         if epoch.cut:
             line |= {"cut": dict(epoch.cut)}
+        spent = _spent(active, made)
+        if spent:
+            line |= {"epsilon": max(each["epsilon"] for each in spent)}
         observe(stage, setup.config.epochs, line)
     # Kept with the state, for a stage that is resumed after its last epoch.
     outcome.scores |= checkpoint.extra.get("scores", {})
     outcome.ledger = engine.ledger
+    if spent := _spent(active, made):
+        outcome.about["epsilon"] = spent
     if stage != "pooled":
         model = active.model()
         about = {**model.about, "method": stage, "label": setup.data.label}
         inputs = {block: setup.data.inputs[setup.active] for block in model.shapes}
         outcome.models[setup.active] = replace(model, inputs=inputs, about=about)
     return outcome
+
+
+def _spent(active: apfed.Active, passives: Mapping[str, apfed.Passive]) -> list[dict[str, Any]]:
+    """What noised releases have cost so far: of each sender to each receiver, where any is."""
+    senders = [(active.name, "codes", active.released)]
+    senders += [(name, "gradients", each.released) for name, each in passives.items()]
+    return [
+        {"from": sender, "to": receiver, "what": what, **told}
+        for sender, what, released in senders
+        if released is not None
+        for receiver, told in released.told().items()
+    ]
 
 
 def _engine(

@@ -1,0 +1,232 @@
+"""All attacks on what was kept of one stage of a run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dovetail.audit.attacks import columns, labels, membership, rows
+from dovetail.audit.scene import Scene
+from dovetail.audit.tape import Channel, Tape, Weights
+from dovetail.audit.verdict import Finding, Measured, Threat, finding
+from dovetail.data import Classification, PartyData
+from dovetail.models import Model
+from dovetail.models.columns import Columns
+from dovetail.models.replicas import write_vector
+
+#: Where there are more channels of one kind (label owners x data owners), so many are attacked.
+MAX_ALIKE = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How an audit attacks.
+
+    Attributes:
+        known: rows of the other side that an inverting attacker knows.
+        network: whether inversion is also tried by a network.
+    """
+
+    known: int = columns.KNOWN
+    network: bool = True
+
+
+def attack(
+    stage: str, scene: Scene, tape: Tape, models: Mapping[str, Model], settings: Settings
+) -> list[Finding]:
+    """What was found, channel by channel, then of weights and of models."""
+    found: list[Finding] = []
+    alike: dict[tuple[str, bool], int] = {}
+    for channel in tape.tables:
+        has_labels = scene.parties[channel.owner].labels_N is not None
+        kind = channel.what, has_labels
+        alike[kind] = alike.get(kind, 0) + 1
+        if alike[kind] <= MAX_ALIKE:
+            found += _channel(stage, scene, tape, channel, settings)
+    for (observer, owner), kept in list(tape.weights.items())[:MAX_ALIKE]:
+        found += _weights(stage, scene, observer, owner, kept, models.get(owner))
+    for party, model in models.items():
+        if party in scene.candidates:
+            found += _model(stage, scene, party, model)
+    return found
+
+
+def _channel(
+    stage: str, scene: Scene, tape: Tape, channel: Channel, settings: Settings
+) -> Iterator[Finding]:
+    """Labels and columns from what was seen row by row."""
+    samples, tensors = tape.tables[channel].views()
+    views = {name: each.numpy() for name, each in tensors.items()}
+    own = _numpy(scene.columns_of(channel.observer, channel.order, samples))
+
+    def told(
+        measured: Measured | None, threat: Threat, target: str, note: str = ""
+    ) -> Iterator[Finding]:
+        if measured is not None:
+            yield finding(
+                measured, threat, stage=stage, observer=channel.observer, owner=channel.owner,
+                channel=channel.what, target=target, note=note,
+            )  # fmt: skip
+
+    truth = scene.labels_of(channel.owner, channel.order, samples)
+    if truth is not None and isinstance(scene.task, Classification):
+        labelled = (truth >= 0).numpy()
+        places = np.flatnonzero(labelled)[: labels.MAX_SCORED]
+        y = truth.numpy()[places]
+        at = {name: each[places] for name, each in views.items()}
+        beside = None if own is None else own[places]
+        if len(y) >= 50 and len(np.unique(y)) > 1:
+            if channel.what == "output gradients":
+                measured = labels.output_sign(at["first"] if "first" in at else at["last"], y)
+                yield from told(measured, labels.OUTPUT_SIGN, "labels")
+                return
+            yield from told(labels.clusters(beside, at, y), labels.CLUSTERS, "labels")
+            for known in labels.DRAWS:
+                threat = labels.completion_threat(known)
+                yield from told(labels.completion(beside, at, y, known), threat, "labels")
+            if channel.what == "gradients" and len(np.unique(y)) == 2:
+                yield from told(labels.norm(at, y), labels.NORM, "labels")
+    target = scene.columns_of(channel.owner, channel.order, samples)
+    if target is not None and channel.what != "output gradients":
+        names = scene.parties[channel.owner].columns
+        for network in (False, True) if settings.network else (False,):
+            measured_ = columns.inversion(
+                own, views, target.numpy(), names, known=settings.known, network=network
+            )
+            yield from told(measured_, columns.threat(network, settings.known), "columns")
+
+
+def _weights(
+    stage: str, scene: Scene, observer: str, owner: str, kept: list[Weights], model: Model | None
+) -> Iterator[Finding]:
+    """Rows from the first round's change, membership from the last round's weights."""
+    held = scene.parties[owner]
+    first, last = kept[0], kept[-1]
+    if model is None:
+        return
+    about = {"stage": stage, "observer": observer, "owner": owner, "channel": "weights"}
+    network = copy.deepcopy(model.network)
+    layer = _first_layer(network)
+    if layer is not None and held.x_NF is not None:
+        (linear, places) = layer
+        name = "common" if "common" in first.after else "extractors"
+        delta = first.after[name] - first.before[name]
+        size = linear.weight.numel()
+        if len(delta) >= size + linear.out_features and linear.bias is not None:
+            x = held.x_NF if places is None else held.x_NF[:, places]
+            change = delta[:size].view_as(linear.weight).numpy()
+            bias = delta[size : size + linear.out_features].numpy()
+            if x.shape[1] == linear.in_features:
+                measured = rows.rows(change, bias, x.numpy())
+                if measured is not None:
+                    yield finding(measured, rows.THREAT, target="rows", **about)
+    if owner in scene.candidates and isinstance(scene.task, Classification):
+        shown = _with_weights(network, last)
+        if shown is not None:
+            yield from _membership(scene, owner, shown, "the weights it sent last", about)
+
+
+def _first_layer(network: nn.Module) -> tuple[nn.Linear, list[int] | None] | None:
+    """The layer that reads rows, and which of their columns; None where it is no linear one."""
+    if isinstance(network, Columns):
+        first = network.common.layers[0]
+        assert isinstance(first, nn.Linear)
+        return first, network.common_places
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            return None
+        if isinstance(module, nn.Linear):
+            return module, None
+    return None
+
+
+def _with_weights(network: nn.Module, sent: Weights) -> nn.Module | None:
+    """The network as the receiver of these weights has it."""
+    if isinstance(network, Columns):
+        write_vector(sent.after["common"], network.common)
+        network.unique = None  # the receiver has the common column alone
+        return network
+    parameters = [*network.extractors.parameters()]
+    if sum(each.numel() for each in parameters) != sent.after["extractors"].numel():
+        return None
+    parts = sent.after["extractors"].split([each.numel() for each in parameters])
+    with torch.no_grad():
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.copy_(part.view_as(parameter))
+    own = [*network.classifier.parameters()]
+    if not sent.after["classifier"].numel():
+        return None  # a classifier of its own never left it
+    if sum(each.numel() for each in own) != sent.after["classifier"].numel():
+        return None
+    return network
+
+
+def _model(stage: str, scene: Scene, party: str, model: Model) -> Iterator[Finding]:
+    """Membership from the model that a party uses alone."""
+    if not isinstance(scene.task, Classification) or not scene.candidates[party][0].blocks:
+        return
+    about = {"stage": stage, "observer": "who has the model", "owner": party, "channel": "model"}
+    yield from _membership(scene, party, model.network, "the solo model", about)
+
+
+def _membership(
+    scene: Scene,
+    party: str,
+    network: nn.Module,
+    of: str,
+    about: Mapping[str, str],
+) -> Iterator[Finding]:
+    inside, outside = scene.candidates[party]
+    assert inside.labels is not None
+    assert outside.labels is not None
+    widths = {name: tuple(block.shape[1:]) for name, block in inside.blocks.items()}
+    names = list(inside.blocks)
+
+    def probability(x: Tensor) -> Tensor:
+        network.eval()
+        with torch.no_grad():
+            if len(names) == 1:
+                outputs = network(x.reshape(len(x), *widths[names[0]]).float())
+            else:
+                sizes = [int(np.prod(widths[name])) for name in names]
+                parts = x.split(sizes, dim=1)
+                given = {
+                    name: part.reshape(len(x), *widths[name])
+                    for name, part in zip(names, parts, strict=True)
+                }
+                outputs = network(given)
+        if outputs.shape[1] == 1:
+            return torch.cat([1 - outputs.sigmoid(), outputs.sigmoid()], dim=1)
+        return torch.as_tensor(outputs.softmax(dim=1))
+
+    found = membership.membership(
+        probability, (_joined(inside), inside.labels), (_joined(outside), outside.labels)
+    )
+    if found is None:
+        return
+    measured, epsilon = found
+    note = f"a run that is epsilon-DP has an epsilon of {epsilon:.2f} or more (95 %)"
+    yield finding(
+        measured, membership.threat(of), target="membership",
+        note=note if epsilon else "", **about,
+    )  # fmt: skip
+
+
+def _joined(data: PartyData) -> Tensor:
+    """Rows as one matrix, images in 0..1."""
+    return torch.cat(
+        [
+            block.flatten(1).float() / (255 if block.dtype == torch.uint8 else 1)
+            for block in data.blocks.values()
+        ],
+        dim=1,
+    )
+
+
+def _numpy(x: Tensor | None) -> np.ndarray | None:
+    return None if x is None else x.numpy()

@@ -1,0 +1,223 @@
+"""Labels from codes and from gradients: by clusters, and by completing a few known labels.
+
+Papers: "SimLIA" (label inference by similarity, 2024) for clusters; Fu et al., "Label Inference
+Attacks Against Vertical Federated Learning", USENIX Security 2022 (PMC), for completion; Li et al.,
+"Label Leakage and Protection in Two-party Split Learning", ICLR 2022 (arXiv:2102.08504), for norm
+and direction of gradients.
+
+Threat: honest but curious, of the receiver of codes or gradients. Clusters need no label; the best
+naming of clusters counts, which bounds from above what naming them could give. Completion is given
+one label or ten of each class. The gradient of an output tells a label by its sign alone.
+
+Baseline: the same on the attacker's own columns; who has none guesses. Shares are of rows, every
+class counting the same, so that guessing gives 1 / C whatever the classes' sizes.
+
+Departure from Fu et al.: completion by regularised logistic regression in place of MixMatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from sklearn.cluster import KMeans
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+
+from dovetail.audit.attacks.views import message_views, own_views, scaled
+from dovetail.audit.verdict import Measured, Threat
+
+BALANCED = "share of labels right, each class counting the same"
+
+CLUSTERS = Threat(
+    "clusters",
+    "SimLIA 2024",
+    "no label; the number of classes",
+    "k-means on its own columns",
+    BALANCED,
+)
+
+OUTPUT_SIGN = Threat(
+    "sign of the output's gradient",
+    "Li et al. 2021 (arXiv:2102.08504)",
+    "no label: the class with the most negative gradient",
+    "guessing",
+    BALANCED,
+)
+
+NORM = Threat(
+    "norm of gradients",
+    "Li et al. 2021 (arXiv:2102.08504)",
+    "no label; that one class is rarer",
+    "guessing",
+    "AUC of the gradient's norm",
+)
+
+#: Rows on which k-means is fitted, and draws of known labels.
+MAX_FITTED = 2000
+DRAWS = {1: 10, 10: 4}
+
+#: Most rows an attack is scored on.
+MAX_SCORED = 2000
+
+
+def completion_threat(known: int) -> Threat:
+    """What completing so many labels a class assumes."""
+    return Threat(
+        f"completion from {known} a class",
+        "Fu et al. 2022 (PMC, with logistic regression)",
+        f"{known} known label{'s' if known > 1 else ''} of each class, drawn at random",
+        "the same from its own columns",
+        BALANCED,
+    )
+
+
+def balanced(right_RN: np.ndarray, labels_N: np.ndarray) -> np.ndarray:
+    """(R, N) contributions whose mean over a draw is the mean over classes of the share right."""
+    found = np.full(right_RN.shape, np.nan)
+    for draw, right in enumerate(right_RN):
+        scored = np.isfinite(right)
+        classes, place, count = np.unique(labels_N[scored], return_inverse=True, return_counts=True)
+        weight = scored.sum() / (len(classes) * count[place])
+        found[draw, scored] = right[scored] * weight
+    return found
+
+
+def clusters(
+    own: np.ndarray | None, views: Mapping[str, np.ndarray], labels_N: np.ndarray
+) -> Measured:
+    """k-means with a cluster a class; the best naming of clusters counts."""
+    classes, labels = np.unique(labels_N, return_inverse=True)
+    num = len(classes)
+
+    def right(x: np.ndarray) -> np.ndarray:
+        model = KMeans(num, n_init=4, random_state=0).fit(x[:MAX_FITTED])
+        place = model.predict(x)
+        table = np.zeros((num, num))
+        np.add.at(table, (place, labels), 1 / np.bincount(labels)[labels])
+        rows, named = linear_sum_assignment(-table)
+        return np.asarray((named[np.argsort(rows)][place] == labels)[None], dtype=float)
+
+    guess = np.full((1, len(labels)), 1 / num)
+    return _best(
+        {name: right(x) for name, x in _with_scaled(message_views(views)).items()},
+        {name: right(x) for name, x in own_views(own).items()},
+        guess,
+        labels,
+    )
+
+
+def completion(
+    own: np.ndarray | None, views: Mapping[str, np.ndarray], labels_N: np.ndarray, known: int
+) -> Measured | None:
+    """Logistic regression from so many known labels a class; None where there are too few."""
+    classes, labels = np.unique(labels_N, return_inverse=True)
+    if len(classes) < 2 or np.bincount(labels).min() <= known:
+        return None
+    rng = np.random.default_rng(0)
+    draws = []
+    for _ in range(DRAWS[known]):
+        draws.append(
+            np.concatenate(
+                [
+                    rng.choice(np.flatnonzero(labels == each), known, replace=False)
+                    for each in range(len(classes))
+                ]
+            )
+        )
+
+    def right(x: np.ndarray) -> np.ndarray:
+        found = np.full((len(draws), len(x)), np.nan)
+        for draw, rows in enumerate(draws):
+            model = LogisticRegression(max_iter=200).fit(x[rows], labels[rows])
+            found[draw] = model.predict(x) == labels
+            found[draw, rows] = np.nan
+        return found
+
+    shown = message_views(views)
+    beside = own_views(own)
+    if own is not None:  # what it has and what it was shown, side by side
+        for name in list(shown):
+            if name.endswith("direction"):
+                shown[f"{name}, with own"] = np.hstack([scaled(shown[name]), scaled(own)])
+    guess = np.full((len(draws), len(labels)), 1 / len(classes))
+    return _best(
+        {name: right(x) for name, x in shown.items()},
+        {name: right(x) for name, x in beside.items()},
+        guess,
+        labels,
+    )
+
+
+def output_sign(gradient_NC: np.ndarray, labels_N: np.ndarray) -> Measured:
+    """The class whose output the gradient raises; of one output, its sign."""
+    labels = labels_N.astype(int)
+    if gradient_NC.shape[1] == 1:
+        guessed = (gradient_NC[:, 0] < 0).astype(int)
+    else:
+        guessed = gradient_NC.argmin(axis=1)
+    num = len(np.unique(labels))
+    right = (guessed == labels)[None].astype(float)
+    guess = np.full_like(right, 1 / num)
+    return Measured(balanced(right, labels), balanced(guess, labels))
+
+
+def norm(views: Mapping[str, np.ndarray], labels_N: np.ndarray) -> Measured:
+    """Rows of the rarer class have larger gradients: their AUC, of two classes."""
+    classes, labels = np.unique(labels_N, return_inverse=True)
+    assert len(classes) == 2
+    rare = int(np.bincount(labels).argmin())
+    scores = {name: np.linalg.norm(x, axis=1) for name, x in views.items()}
+    aucs = {name: float(roc_auc_score(labels == rare, x)) for name, x in scores.items()}
+    best = max(aucs, key=lambda name: max(aucs[name], 1 - aucs[name]))
+    sign = 1 if aucs[best] >= 0.5 else -1
+    contributions = auc_rows(sign * scores[best], labels == rare)
+    return Measured(contributions[None], np.full_like(contributions, 0.5)[None], None, aucs)
+
+
+def auc_rows(scores_N: np.ndarray, positive_N: np.ndarray) -> np.ndarray:
+    """(N,) contributions whose mean is the AUC, and whose spread is nearly its own (DeLong)."""
+    positives, negatives = np.sort(scores_N[positive_N]), np.sort(scores_N[~positive_N])
+
+    def share_below(values: np.ndarray, x: np.ndarray) -> np.ndarray:
+        below = np.searchsorted(values, x, "left") + np.searchsorted(values, x, "right")
+        return np.asarray(below / 2 / len(values))
+
+    found = np.empty(len(scores_N))
+    above = share_below(negatives, scores_N[positive_N])
+    under = 1 - share_below(positives, scores_N[~positive_N])
+    auc = above.mean()
+    found[positive_N] = auc + (above - auc) * len(scores_N) / len(above)
+    found[~positive_N] = auc + (under - auc) * len(scores_N) / len(under)
+    return found
+
+
+def _with_scaled(shown: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {
+        **shown,
+        **{f"{name}, scaled": scaled(x) for name, x in shown.items() if "direction" not in name},
+    }
+
+
+def _best(
+    attack: Mapping[str, np.ndarray],
+    baseline: Mapping[str, np.ndarray],
+    guess_RN: np.ndarray,
+    labels: np.ndarray,
+) -> Measured:
+    """The best of all variants on either side: fixed recipes, none chosen by what is scored."""
+
+    def scored(right_RN: np.ndarray) -> np.ndarray:
+        return balanced(right_RN, labels)
+
+    attacks = {name: scored(each) for name, each in attack.items()}
+    known = np.isnan(next(iter(attack.values())))
+    guess = scored(np.where(known, np.nan, guess_RN))
+    others = {name: scored(each) for name, each in baseline.items()} or {"guessing": guess}
+
+    def best(found: Mapping[str, np.ndarray]) -> np.ndarray:
+        return max(found.values(), key=lambda each: float(np.nanmean(each)))
+
+    variants = {name: float(np.nanmean(each)) for name, each in (attacks | others).items()}
+    return Measured(best(attacks), best(others), None, variants)

@@ -1,0 +1,140 @@
+"""Membership: was this row among those that a model, or weights that were sent, learned from?
+
+Papers: Zarifzadeh, Liu, Shokri, "Low-Cost High-Power Membership Inference Attacks", ICML 2024
+(RMIA, arXiv:2312.03262): with gamma = 1 rows are ranked by how much likelier the model finds their
+label than reference models do that did not see them; Carlini et al. 2022 (LiRA) for reference
+models. Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023
+(arXiv:2305.08846), for the lower bound on epsilon.
+
+Threat: the attacker has the model's class probabilities (or weights that it was sent), rows with
+their labels of which some were trained on, and rows of the same kind to train a few reference
+networks on. Baseline: guessing, an AUC of 0.5.
+
+The bound takes training and test rows for a fair draw, as a random split makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from scipy.stats import binom
+from torch import Tensor, nn
+
+from dovetail.audit.attacks.labels import auc_rows
+from dovetail.audit.verdict import Measured, Threat
+
+#: Reference networks, each on a random half of the rows.
+REFERENCES = 4
+
+#: At most so many rows of each kind.
+MAX_ROWS = 1000
+
+#: Of each kind, the share of rows that the bound on epsilon guesses.
+GUESSED = 0.1
+
+
+def threat(of: str) -> Threat:
+    """What membership assumes; ``of`` says what is looked at."""
+    return Threat(
+        f"membership from {of}",
+        "RMIA 2024 (arXiv:2312.03262)",
+        f"{of}, candidate rows with their labels, and {REFERENCES} reference networks",
+        "guessing",
+        "AUC of who was trained on",
+    )
+
+
+def membership(
+    probability: Callable[[Tensor], Tensor],
+    rows_in: tuple[Tensor, Tensor],
+    rows_out: tuple[Tensor, Tensor],
+) -> tuple[Measured, float] | None:
+    """RMIA with gamma = 1, and a 95 % lower bound on epsilon; None where there are too few rows.
+
+    Args:
+        probability: rows -> (N, C) class probabilities.
+        rows_in, rows_out: columns and labels of rows that were trained on, and were not.
+    """
+    num = min(len(rows_in[0]), len(rows_out[0]), MAX_ROWS)
+    if num < 20:
+        return None
+    rng = torch.Generator().manual_seed(0)
+    parts = []
+    for x, y in (rows_in, rows_out):
+        chosen = torch.randperm(len(x), generator=rng)[:num]
+        parts.append([x[chosen], y[chosen]])
+    x, y = (torch.cat(pair) for pair in zip(*parts, strict=True))
+    is_in = np.arange(2 * num) < num
+    own = _of_label(probability(x), y)
+    flat = x.flatten(1).float() / (255 if x.dtype == torch.uint8 else 1)
+    others = _references(flat, y, int(probability(x[:2]).shape[1]), rng)
+    ratio = np.log(own.clip(1e-6)) - np.log(others.clip(1e-6))
+    contributions = auc_rows(ratio, is_in)
+    by_loss = float(np.mean(auc_rows(own, is_in)))
+    false = np.sort(ratio[~is_in])[::-1]
+    at_1 = float((ratio[is_in] > false[max(0, int(0.01 * num) - 1)]).mean())
+    variants = {
+        "likelihood ratio": float(contributions.mean()),
+        "loss alone": by_loss,
+        "true positives at 1 % false ones": at_1,
+    }
+    measured = Measured(contributions[None], np.full_like(contributions, 0.5)[None], None, variants)
+    return measured, epsilon_bound(ratio, is_in)
+
+
+def epsilon_bound(
+    scores_N: np.ndarray, is_in_N: np.ndarray, *, guessed: float = GUESSED, confidence: float = 0.95
+) -> float:
+    """A lower bound on epsilon (delta = 0) from one run: Steinke et al. 2023, Theorem 2.1.
+
+    The highest scores are guessed to be in, the lowest to be out. If the run is epsilon-DP, each
+    guess is right with a probability of at most e^eps / (1 + e^eps).
+
+    >>> scores = np.arange(1000)
+    >>> round(epsilon_bound(scores, scores >= 500), 2), epsilon_bound(scores, scores % 2 == 0)
+    (4.2, 0.0)
+    """
+    order = np.argsort(scores_N, kind="stable")
+    each = max(1, int(guessed * len(scores_N) / 2))
+    right = int((~is_in_N[order[:each]]).sum() + is_in_N[order[-each:]].sum())
+    low, high = 0.0, 30.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        chance = 1 / (1 + np.exp(-middle))
+        if binom.sf(right - 1, 2 * each, chance) <= 1 - confidence:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _of_label(probability_NC: Tensor, y: Tensor) -> np.ndarray:
+    """(N,) what the model gives each row's own label."""
+    return np.asarray(probability_NC[torch.arange(len(y)), y].detach().double().numpy())
+
+
+def _references(x: Tensor, y: Tensor, num_classes: int, rng: torch.Generator) -> np.ndarray:
+    """(N,) mean over reference networks that did not see a row of what they give its label."""
+    total, count = np.zeros(len(x)), np.zeros(len(x))
+    x = (x - x.mean(dim=0)) / x.std(dim=0).clamp(min=1e-6)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for half in range(REFERENCES):
+            if half % 2 == 0:
+                order = torch.randperm(len(x), generator=rng)
+            used, unused = order.chunk(2) if half % 2 == 0 else order.chunk(2)[::-1]
+            net = nn.Sequential(nn.Linear(x.shape[1], 64), nn.ReLU(), nn.Linear(64, num_classes))
+            optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
+            for _ in range(15):
+                for batch in used[torch.randperm(len(used), generator=rng)].split(64):
+                    loss = nn.functional.cross_entropy(net(x[batch]), y[batch])
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+            with torch.no_grad():
+                given = net(x[unused]).softmax(dim=1)
+            total[unused.numpy()] += _of_label(given, y[unused])
+            count[unused.numpy()] += 1
+    return np.asarray(total / count.clip(1))

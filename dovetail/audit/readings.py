@@ -1,0 +1,213 @@
+"""What each method's messages say of whom: one class a method, read beside its messages.
+
+Only what a message's receiver can see is read. The mapping from places in a shared order to rows
+serves to score attacks, not to make them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from dovetail.audit.tape import Channel, Seen, Weights
+from dovetail.methods import apfed, chfl, fedoptimus, hyfem, vertical
+from dovetail.methods.apfed import distil
+from dovetail.methods.fedoptimus import selection
+from dovetail.network.messages import Message
+
+#: An attacker of APFed-D reads so many members of the teacher; the others are of one kind.
+MEMBERS = 4
+
+
+class Apfed:
+    """APFed, classic vertical learning and APFed-D: between a label owner and its partners."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, Tensor] = {}  # partner -> samples whose codes it sent last
+        self._stacks: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]]] = {}
+        self._members = 1
+        self._outputs = 1
+        self._sent: dict[str, tuple[str, ...]] = {}  # partner -> stacks of those codes
+
+    def __call__(
+        self, driver: str, party: str, request: Message, answer: Message
+    ) -> Iterable[Seen | Weights]:
+        if isinstance(request, apfed.Codes) and isinstance(answer, apfed.CodeGradient):
+            samples = request.samples_B
+            yield Seen(Channel(party, driver, "codes"), samples, request.code_BD)
+            yield Seen(Channel(driver, party, "gradients"), samples, answer.gradient_BD)
+        elif isinstance(request, vertical.Encode) and isinstance(answer, vertical.Codes):
+            if request.training:
+                self._asked[party] = request.samples_B
+                yield Seen(Channel(driver, party, "codes"), request.samples_B, answer.code_BD)
+        elif isinstance(request, vertical.CodeGradient):
+            samples = self._asked.pop(party)
+            yield Seen(Channel(party, driver, "gradients"), samples, request.gradient_BD)
+        elif isinstance(request, distil.Begin) and isinstance(answer, distil.Ready):
+            self._members, self._outputs = request.members, request.num_outputs
+            self._stacks[party] = request.stacks, request.stacks, answer.code_widths
+            self._asked.pop(party, None)
+        elif isinstance(request, distil.Encode) and isinstance(answer, distil.Codes):
+            yield from self._distil(driver, party, request, answer)
+
+    def _distil(
+        self, driver: str, party: str, request: distil.Encode, answer: distil.Codes
+    ) -> Iterator[Seen]:
+        """Gradients of the codes sent last; codes of a whole table when the teacher is trained."""
+        if request.gradient_ND.numel() and party in self._asked:
+            samples_KB = self._asked[party].reshape(self._members, -1)
+            gradient = request.gradient_ND.reshape(self._members, samples_KB.shape[1], -1)
+            linear = self._linear(party, gradient)
+            for samples_B, own_BD, out_BC in zip(samples_KB, gradient, linear, strict=True):
+                if own_BD.shape[1] == self._width(party):  # a stack that stopped is no longer there
+                    yield Seen(Channel(party, driver, "gradients"), samples_B, own_BD)
+                yield Seen(Channel(party, driver, "output gradients"), samples_B, out_BC)
+        self._asked.pop(party, None)
+        if request.test:
+            return
+        if request.training:
+            self._asked[party] = request.samples_N
+            self._sent[party] = request.stacks
+        samples_KB = request.samples_N.reshape(self._members, -1)
+        codes = answer.code_ND.reshape(self._members, samples_KB.shape[1], -1)
+        if not request.training and bool((samples_KB == samples_KB[0]).all()):
+            together = codes[:MEMBERS].permute(1, 0, 2).flatten(1)
+            yield Seen(Channel(driver, party, "codes"), samples_KB[0], together)
+
+    def _width(self, party: str) -> int:
+        _, stacks, widths = self._stacks[party]
+        return sum(widths) + len(stacks) * self._outputs
+
+    def _linear(self, party: str, gradient_KBD: Tensor) -> Tensor:
+        """(K, B, C) the gradient of the outputs themselves, summed over stacks."""
+        _, stacks, widths = self._stacks[party]
+        of = dict(zip(stacks, widths, strict=True))
+        total = torch.zeros(*gradient_KBD.shape[:2], self._outputs)
+        start = 0
+        for name in self._sent[party]:
+            start += of[name]
+            total += gradient_KBD[..., start : start + self._outputs]
+            start += self._outputs
+        return total
+
+
+class FedOptimus:
+    """Data owners, label owners and a coordinator; an order of samples for each label owner."""
+
+    def __init__(self) -> None:
+        self._label_owners: tuple[str, ...] = ()
+        self._steps: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
+        self._batches: dict[tuple[str, int], Tensor] = {}
+        self._opened: dict[str, selection.Open] = {}
+        self._distances: dict[tuple[str, str], Tensor] = {}
+
+    def __call__(
+        self, driver: str, party: str, request: Message, answer: Message
+    ) -> Iterable[Seen | Weights]:
+        match request, answer:
+            case fedoptimus.BeginData(), _:
+                self._label_owners = request.label_owners
+            case fedoptimus.Step(), fedoptimus.Embeddings():
+                yield from self._gradients(party, request.gradient_BE, request.learned)
+                self._steps[party] = request.samples_B, request.sizes
+                parts = zip(
+                    self._label_owners,
+                    request.samples_B.split(request.sizes),
+                    answer.embedding_BE.split(request.sizes),
+                    strict=True,
+                )
+                for owner, samples, embedding in parts:
+                    yield Seen(Channel(driver, party, "codes", owner), samples, embedding)
+            case fedoptimus.Average(), _:
+                yield from self._gradients(party, request.gradient_BE, request.learned)
+                self._steps.pop(party, None)
+            case fedoptimus.Draw(), fedoptimus.Batch():
+                self._batches[party, answer.batch] = answer.samples_B
+            case fedoptimus.Learn(), fedoptimus.Learned():
+                samples = self._batches.pop((party, request.batch), None)
+                if samples is not None and len(samples) == len(request.mean_BE):
+                    together = Channel(party, "the data owners together", "codes", party)
+                    yield Seen(together, samples, request.mean_BE)
+                    learned = Channel(driver, party, "gradients", party)
+                    yield Seen(learned, samples, answer.gradient_BE)
+                self._batches[party, answer.batch] = answer.samples_B
+            case selection.Open(), _:
+                self._opened[party] = request
+            case selection.Measure(), selection.Partial() if not request.owners:
+                yield from self._measured(driver, party, request, answer)
+
+    def _gradients(
+        self, party: str, gradient_BE: Tensor, learned: tuple[int, ...]
+    ) -> Iterator[Seen]:
+        """Those of the batches before, label owner by label owner."""
+        if party not in self._steps or not len(gradient_BE):
+            return
+        samples_B, sizes = self._steps[party]
+        parts = zip(
+            self._label_owners,
+            samples_B.split(sizes),
+            sizes,
+            gradient_BE.split(learned),
+            strict=True,
+        )
+        for owner, samples, size, gradient in parts:
+            if len(gradient) == size:
+                yield Seen(Channel(party, owner, "gradients", owner), samples, gradient)
+
+    def _measured(
+        self, driver: str, party: str, request: selection.Measure, answer: selection.Partial
+    ) -> Iterator[Seen]:
+        """All distances to the queries that this owner told so far, those not told at the mean."""
+        opened = self._opened[party]
+        key = party, opened.label_owner
+        shape = (len(opened.samples_N), len(opened.queries_Q))
+        if key not in self._distances or self._distances[key].shape != shape:
+            self._distances[key] = torch.full(shape, torch.nan)
+        told = self._distances[key]
+        told[request.rows_M, request.queries_M] = answer.distances_M.float() / 2**request.bits
+        mean = told.nanmean().nan_to_num()
+        filled = torch.where(told.isnan(), mean, told).sqrt()
+        channel = Channel(driver, party, "distances", opened.label_owner)
+        yield Seen(channel, opened.samples_N, filled)
+
+
+class Chfl:
+    """Members' common columns, seen by the coordinator where they are not summed in secret."""
+
+    def __init__(self) -> None:
+        self._averages: dict[str, Tensor] = {}
+
+    def __call__(
+        self, driver: str, party: str, request: Message, answer: Message
+    ) -> Iterable[Seen | Weights]:
+        match request, answer:
+            case chfl.Average(), _:
+                self._averages[party] = request.common_P.clone()
+            case chfl.Train(), chfl.Trained() if answer.common_P.numel():
+                before = {"common": self._averages[party]}
+                after = {"common": answer.common_P.clone()}
+                yield Weights(driver, party, request.number, before, after)
+
+
+class Hyfem:
+    """Parties' extractors and classifiers, seen by the server."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[str, int] = {}
+
+    def __call__(
+        self, driver: str, party: str, request: Message, answer: Message
+    ) -> Iterable[Seen | Weights]:
+        if isinstance(request, hyfem.Train) and isinstance(answer, hyfem.Trained):
+            self._rounds[party] = number = self._rounds.get(party, 0) + 1
+            before = {"extractors": request.extractors, "classifier": request.classifier}
+            after = {"extractors": answer.extractors, "classifier": answer.classifier}
+            yield Weights(
+                driver,
+                party,
+                number,
+                {name: each.clone() for name, each in before.items()},
+                {name: each.clone() for name, each in after.items()},
+            )

@@ -1,0 +1,162 @@
+"""An audit of a whole run: each seed and stage is trained again, listened to, and attacked."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dovetail.audit.attack import Settings, attack
+from dovetail.audit.scenes import scene_of
+from dovetail.audit.tape import MAX_ROWS, Tape
+from dovetail.audit.verdict import THRESHOLDS, Finding, over_seeds, worst_of
+from dovetail.errors import ConfigError
+from dovetail.experiment.runfile import RunFile, resolved
+from dovetail.experiment.setup import load_data, setup
+from dovetail.methods.base import SILENT, Loaded, Talk
+from dovetail.methods.outcome import mean_over
+from dovetail.network.inprocess import overheard
+from dovetail.network.patience import write_text
+
+#: Stages in which nothing leaves anybody: nothing to audit but the model itself.
+FORMAT = "dovetail audit 1"
+
+#: What no audit tries, told on every page of one.
+NOT_TRIED = (
+    "a driver or a partner that breaks the protocol (gradients that are steered to learn more)",
+    "several partners who put together what each was shown",
+    "what the alignment tells (SECURITY.md says what that is)",
+    "knowledge from outside, such as public tables or a model of another source",
+    "rows rebuilt by optimisation (DLG, TabLeak's ensembles); what is found is a lower bound",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """What came of it.
+
+    Attributes:
+        run: the run's settings, as resolved.
+        seeds, stages: what was trained again.
+        findings: of each attack, over all seeds.
+        scores: stage -> score name -> mean over seeds and parties.
+        answered: stage -> message type -> how many were answered, of the first seed.
+        seconds: how long it took.
+    """
+
+    run: Mapping[str, Any]
+    seeds: Sequence[int]
+    stages: Sequence[str]
+    findings: Sequence[Finding]
+    scores: Mapping[str, Mapping[str, float]]
+    answered: Mapping[str, Mapping[str, int]]
+    seconds: float
+
+    @property
+    def verdict(self) -> str:
+        """The strongest word among its findings."""
+        return worst_of(self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "verdict": self.verdict,
+            "thresholds": THRESHOLDS,
+            "seeds": list(self.seeds),
+            "stages": list(self.stages),
+            "scores": {name: dict(each) for name, each in self.scores.items()},
+            "findings": [each.to_json() for each in self.findings],
+            "messages": {name: dict(each) for name, each in self.answered.items()},
+            "not_tried": list(NOT_TRIED),
+            "kept_rows": MAX_ROWS,
+            "seconds": self.seconds,
+            "run": dict(self.run),
+        }
+
+
+def audit(
+    run: RunFile,
+    seeds: Sequence[int],
+    *,
+    stages: Sequence[str] = (),
+    settings: Settings | None = None,
+    talk: Talk = SILENT,
+) -> Audit:
+    """Train again, and attack what crosses.
+
+    Args:
+        run: what was trained; simulated, or party files that are all here.
+        seeds: of the run.
+        stages: the method and rulers to audit; () the method.
+        settings: how attacks are made.
+
+    Raises:
+        ConfigError: a run whose partners are elsewhere, or a stage it does not have.
+    """
+    if run.engine.kind != "inprocess":
+        raise ConfigError(
+            f"the run's engine is {run.engine.kind!r}: an audit trains the run again with all "
+            'parties in this process; with engine.kind = "inprocess" it takes tables of your own'
+        )
+    settings = settings or Settings()
+    stages = tuple(stages) or (run.method,)
+    unknown = [name for name in stages if name not in (run.method, *run.rulers)]
+    if unknown:
+        names = ", ".join((run.method, *run.rulers))
+        raise ConfigError(f"the run has no stage {unknown[0]!r}; it has {names}")
+    started = time.perf_counter()
+    loaded = load_data(run, talk=talk)
+    found: dict[tuple[str, ...], list[Finding]] = {}
+    scores: dict[str, list[dict[str, float]]] = {}
+    answered: dict[str, dict[str, int]] = {}
+    for seed in seeds:
+        for stage in stages:
+            talk.say(f"seed {seed}: {stage} is trained again, and attacked")
+            findings, score, messages = _one(run, seed, stage, loaded, settings)
+            for each in findings:
+                found.setdefault(each.key, []).append(each)
+            scores.setdefault(stage, []).append(score)
+            answered.setdefault(stage, messages)
+    return Audit(
+        resolved(run, seeds[0]),
+        tuple(seeds),
+        stages,
+        [over_seeds(each) for each in found.values()],
+        {stage: _mean(each) for stage, each in scores.items()},
+        answered,
+        time.perf_counter() - started,
+    )
+
+
+def _one(
+    run: RunFile, seed: int, stage: str, loaded: Loaded, settings: Settings
+) -> tuple[list[Finding], dict[str, float], dict[str, int]]:
+    """One stage of one seed."""
+    task = setup(run, seed, loaded)
+    scene = scene_of(task, loaded.data)
+    tape = Tape(scene.reading, scene.num_samples())
+    with overheard(tape):
+        outcome = task.train(stage, seed, _nobody)
+    findings = attack(stage, scene, tape, outcome.models, settings)
+    score = mean_over(outcome.scores[stage]) if outcome.scores.get(stage) else {}
+    return findings, score, tape.answered
+
+
+def _nobody(stage: str, total: int, line: dict[str, Any]) -> None:
+    """Is told of epochs."""
+
+
+def _mean(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = [name for name in scores[0] if all(name in each for each in scores)]
+    return {name: sum(each[name] for each in scores) / len(scores) for name in names}
+
+
+def write_audit(audit: Audit, folder: Path) -> Path:
+    """``audit.json`` in the run's folder; gives its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "audit.json"
+    write_text(path, json.dumps(audit.to_json(), indent=2) + "\n")
+    return path

@@ -1,0 +1,153 @@
+"""What one side was shown of the other in a run: a bounded sample of it, as it crossed.
+
+A receiver may keep everything. Kept here are, of at most ``MAX_ROWS`` samples, the first, the last
+and the mean of what was said of each sample; tensors wider than ``MAX_WIDTH`` are projected by one
+random matrix (Johnson and Lindenstrauss 1984), which keeps their geometry; of weights the first
+and the last two rounds. So an audit's figures are lower bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from dovetail.network.messages import Message
+
+#: Of so many samples what was said is kept.
+MAX_ROWS = 4000
+
+#: Numbers kept of one sample, each of first, last and mean.
+MAX_WIDTH = 512
+
+#: What is seen: a view of rows, how such a view is to move, distances between rows.
+What = Literal["codes", "gradients", "output gradients", "distances"]
+
+
+@dataclass(frozen=True, order=True)
+class Channel:
+    """One kind of thing that one side is shown of another.
+
+    Attributes:
+        observer: who is shown it.
+        owner: whose columns or labels it is a function of.
+        what: see ``What``.
+        order: the order of samples that it is numbered in.
+    """
+
+    observer: str
+    owner: str
+    what: What
+    order: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What one message says of some samples; ``samples_B`` are places in the channel's order."""
+
+    channel: Channel
+    samples_B: Tensor
+    values_BD: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """A network's weights after training at one party, and what it began from."""
+
+    observer: str
+    owner: str
+    round: int
+    before: Mapping[str, Tensor]
+    after: Mapping[str, Tensor]
+
+
+class Reading(Protocol):
+    """Reads one method's messages."""
+
+    def __call__(
+        self, driver: str, party: str, request: Message, answer: Message
+    ) -> Iterable[Seen | Weights]: ...
+
+
+class Table:
+    """The first, last and mean of what one channel said of each kept sample."""
+
+    def __init__(self, num_samples: int, width: int) -> None:
+        rng = torch.Generator().manual_seed(0)
+        kept = torch.randperm(num_samples, generator=rng)[:MAX_ROWS].sort().values
+        self.samples_K = kept
+        self.place_S = torch.full((num_samples,), -1)
+        self.place_S[kept] = torch.arange(len(kept))
+        self.width = width
+        self.projection: Tensor | None = None
+        if width > MAX_WIDTH:
+            self.projection = torch.randn(width, MAX_WIDTH, generator=rng) / MAX_WIDTH**0.5
+        shape = (len(kept), min(width, MAX_WIDTH))
+        self.first, self.last, self.total = (torch.zeros(shape) for _ in range(3))
+        self.count_K = torch.zeros(len(kept), dtype=torch.int64)
+
+    def add(self, samples_B: Tensor, values_BD: Tensor) -> None:
+        places_B = self.place_S[samples_B]
+        held = places_B >= 0
+        places = places_B[held]
+        values = values_BD.detach().float().flatten(1)[held]
+        if self.projection is not None:
+            values = values @ self.projection
+        new = self.count_K[places] == 0
+        self.first[places[new]] = values[new]
+        self.last[places] = values
+        self.total.index_add_(0, places, values)
+        self.count_K.index_add_(0, places, torch.ones_like(places))
+
+    def views(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """The samples that were seen, and view -> (K, D) what was said of them."""
+        seen = self.count_K > 0
+        mean = self.total[seen] / self.count_K[seen].unsqueeze(1)
+        views = {"last": self.last[seen]}
+        if int(self.count_K.max()) > 1:
+            views |= {"mean": mean, "first": self.first[seen]}
+        return self.samples_K[seen], views
+
+
+class Tape:
+    """Listens to engines of one process; see ``overheard``.
+
+    Args:
+        reading: of the method's messages.
+        num_samples: order of samples -> how many it has.
+
+    Attributes:
+        tables: channel -> what it said.
+        weights: (observer, owner) -> weights of the first and of the last two rounds.
+        answered: message type -> how many were answered.
+    """
+
+    def __init__(self, reading: Reading, num_samples: Mapping[str, int]) -> None:
+        self._reading = reading
+        self._num_samples = num_samples
+        self.tables: dict[Channel, Table] = {}
+        self.weights: dict[tuple[str, str], list[Weights]] = {}
+        self.answered: dict[str, int] = {}
+
+    def __call__(self, driver: str, party: str, request: Message, answer: Message) -> None:
+        name = request.wire_name()
+        self.answered[name] = self.answered.get(name, 0) + 1
+        for seen in self._reading(driver, party, request, answer):
+            if isinstance(seen, Weights):
+                kept = self.weights.setdefault((seen.observer, seen.owner), [])
+                if len(kept) > 2:
+                    del kept[1]
+                kept.append(seen)
+            elif len(seen.samples_B):
+                self._add(seen)
+
+    def _add(self, seen: Seen) -> None:
+        width = seen.values_BD.flatten(1).shape[1]
+        table = self.tables.get(seen.channel)
+        if table is None or table.width != width:  # a party that began anew with other codes
+            table = Table(self._num_samples[seen.channel.order], width)
+            self.tables[seen.channel] = table
+        table.add(seen.samples_B, seen.values_BD)

@@ -1,0 +1,170 @@
+"""What leaves a party row by row, bounded and noised as it has set: codes, or gradients.
+
+    clip      each row is at most so long (Euclidean); a longer one is scaled down
+    keep      of each row only this share of the largest numbers is sent, the others as zeros
+    sign      of each number the sign alone, at one size for the row
+    noise     Gaussian, of this deviation in multiples of ``clip``
+    epsilon   what one sample may cost towards one receiver; then nothing more is sent to it
+
+With ``clip`` and ``noise`` a row's releases are counted (``accountant.py``): replacing a row moves
+a release by at most 2 clip, so the noise is noise / 2 of that sensitivity. ``keep`` and ``sign``
+alone have no guarantee. Noise comes after them, so that they cost no epsilon.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor
+
+from dovetail.privacy.accountant import Account, most_releases
+
+_log = logging.getLogger(__name__)
+
+
+class Release(BaseModel):
+    """How rows leave a party."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    clip: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    noise: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    keep: float | None = Field(default=None, gt=0, le=1)
+    sign: bool = False
+    epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Release:
+        if self.noise and self.clip is None:
+            raise ValueError("noise is in multiples of clip: set clip, too")
+        if self.epsilon is not None and not self.noise:
+            raise ValueError("epsilon is counted from noise: set clip and noise, too")
+        return self
+
+
+class Releasing:
+    """Applies a ``Release`` to what goes to several receivers, and counts it.
+
+    Args:
+        release: the setting.
+        what: what is released, in log lines.
+        rng: noise; secret from the receivers.
+    """
+
+    def __init__(self, release: Release, what: str, rng: torch.Generator) -> None:
+        self.release = release
+        self._what = what
+        self._rng = rng
+        self._accounts: dict[str, Account] = {}
+        self._stopped: set[str] = set()
+
+    def allowed(self, receiver: str, samples_B: Tensor, *, times: int = 1) -> bool:
+        """Whether another release of these samples is within the budget."""
+        release = self.release
+        if release.epsilon is None:
+            return True
+        most = most_releases(release.epsilon, release.noise / 2, release.delta)
+        if self._account(receiver).largest(samples_B) + times <= most:
+            return True
+        if receiver not in self._stopped:
+            self._stopped.add(receiver)
+            _log.warning(
+                "%s to %r: the budget of epsilon = %g (delta = %g) is spent after %d releases of a "
+                "sample; nothing more is sent to it, and training goes on without it",
+                self._what, receiver, release.epsilon, release.delta,
+                self._account(receiver).largest(),
+            )  # fmt: skip
+        return False
+
+    def __call__(
+        self, receiver: str, samples_B: Tensor, rows_BD: Tensor, *, times: int = 1
+    ) -> Tensor:
+        """These rows as they may leave; gradients flow back through it.
+
+        Args:
+            receiver: for whom they are.
+            samples_B: whose rows they are.
+            times: how many of the rows one sample moves (Gaussian noise then counts as often).
+        """
+        release = self.release
+        rows = rows_BD
+        if release.keep is not None:
+            num = max(1, round(release.keep * rows.shape[1]))
+            kept = torch.zeros_like(rows, dtype=torch.bool)
+            kept.scatter_(1, rows.detach().abs().topk(num, dim=1).indices, value=True)
+            rows = rows * kept
+        if release.sign:
+            rows = rows.sign() * rows.abs().mean(dim=1, keepdim=True)
+        if release.clip is not None:
+            length_B1 = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+            rows = rows * (release.clip / length_B1.clamp(min=release.clip))
+        if release.noise:
+            assert release.clip is not None
+            drawn = torch.randn(rows.shape, generator=self._rng).to(rows.device)
+            rows = rows + release.noise * release.clip * drawn
+            self._account(receiver).add(samples_B, times)
+        return rows
+
+    def told(self) -> dict[str, dict[str, Any]]:
+        """Receiver -> epsilon, delta and releases so far; nothing where nothing is noised."""
+        return {name: account.told() for name, account in self._accounts.items()}
+
+    def _account(self, receiver: str) -> Account:
+        made = Account(
+            self.release.noise / 2, self.release.delta, torch.zeros(0, dtype=torch.int64)
+        )
+        return self._accounts.setdefault(receiver, made)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "random": self._rng.get_state(),
+            "accounts": {name: account.state() for name, account in self._accounts.items()},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._rng.set_state(state["random"])
+        for name, account in state["accounts"].items():
+            self._account(name).restore(account)
+
+
+def randomised_response(
+    labels_N: Tensor, num_classes: int, epsilon: float, rng: torch.Generator
+) -> Tensor:
+    """Labels that say little of each row's own: epsilon-label-DP, once for a whole run.
+
+    Warner 1965; Ghazi et al. 2021 (arXiv:2102.06062) with an even prior: a label is kept with
+    probability e^eps / (e^eps + C - 1), and is else any other. Missing ones stay missing.
+    """
+    kept = torch.rand(len(labels_N), generator=rng) < _kept(epsilon, num_classes)
+    shift = torch.randint(1, max(2, num_classes), (len(labels_N),), generator=rng)
+    changed = (labels_N + shift) % num_classes
+    return torch.where(kept | (labels_N < 0), labels_N, changed)
+
+
+def _kept(epsilon: float, num_classes: int) -> float:
+    """
+    >>> round(_kept(1.0, 2), 4), round(_kept(2.0, 10), 4)
+    (0.7311, 0.4509)
+    """
+    return float(1 / (1 + (num_classes - 1) * torch.tensor(-epsilon, dtype=torch.float64).exp()))
+
+
+def distance_correlation(x_BF: Tensor, y_BD: Tensor) -> Tensor:
+    """Squared distance correlation of two views of the same rows, in 0..1.
+
+    Szekely, Rizzo, Bakirov 2007; as a penalty Vepakomma et al. 2020 (NoPeek). Cost: B^2 (F + D).
+    """
+
+    def centred(rows: Tensor) -> Tensor:
+        squared = (rows.unsqueeze(1) - rows.unsqueeze(0)).pow(2).sum(dim=-1)
+        distance = (squared + 1e-12).sqrt()
+        return distance - distance.mean(0) - distance.mean(1, keepdim=True) + distance.mean()
+
+    a, b = centred(x_BF.flatten(1).float()), centred(y_BD.flatten(1).float())
+    spread = (a.pow(2).mean() * b.pow(2).mean()).sqrt()
+    return (a * b).mean() / spread.clamp(min=1e-12)

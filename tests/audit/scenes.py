@@ -1,0 +1,42 @@
+"""Runs whose messages are planted: what an attacker must find, and what it must not."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dovetail.audit.scene import Holding, Scene
+from dovetail.audit.tape import Channel, Seen, Tape
+from dovetail.data import Classification
+from dovetail.methods import apfed
+
+NUM = 600
+CLASSES = ("a", "b", "c")
+
+
+def planted(leak: float, *, classes: int = 3, num: int = NUM) -> tuple[Scene, Tape]:
+    """A bank's codes, as a shop saw them: noise, and so much of its labels and columns in it."""
+    rng = torch.Generator().manual_seed(7)
+    labels = torch.randint(classes, (num,), generator=rng)
+    x = torch.randn(num, 4, generator=rng)
+    own = torch.randn(num, 3, generator=rng)
+    scene = Scene(
+        Classification(CLASSES[:classes]),
+        {
+            "bank": Holding(x, ("age", "income", "rent", "debt"), labels),
+            "shop": Holding(own, ("visits", "basket", "hour")),
+        },
+        {"": {"bank": torch.arange(num), "shop": torch.arange(num)}},
+        lambda *_: (),
+    )
+    told = torch.nn.functional.one_hot(labels, classes).float()
+    codes = torch.cat([4 * leak * told, leak * x[:, :2]], dim=1)
+    codes += 0.5 * torch.randn(codes.shape, generator=rng)
+    return scene, heard(scene, Channel("shop", "bank", "codes"), codes)
+
+
+def heard(scene: Scene, channel: Channel, values: Tensor) -> Tape:
+    """A tape on which these values of all samples crossed once."""
+    tape = Tape(lambda *_: [Seen(channel, torch.arange(len(values)), values)], scene.num_samples())
+    tape("bank", "shop", apfed.Begin((4,), 0, 0), apfed.Ready(False))
+    return tape

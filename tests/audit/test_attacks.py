@@ -1,0 +1,119 @@
+"""A planted leak is found, and where nothing is told nothing is found."""
+
+import numpy as np
+import pytest
+import torch
+from scenes import heard, planted
+from sklearn.metrics import roc_auc_score
+
+from dovetail.audit.attack import Settings, attack
+from dovetail.audit.attacks import columns, labels, membership, rows
+from dovetail.audit.tape import MAX_ROWS, MAX_WIDTH, Channel, Table
+from dovetail.audit.verdict import interval, worst_of
+
+LINEAR = Settings(network=False)
+
+
+def found(leak):
+    scene, tape = planted(leak)
+    findings = attack("apfed", scene, tape, {}, LINEAR)
+    return {(each.target, each.threat.attack): each for each in findings}
+
+
+def test_a_planted_leak_is_high_and_names_the_column_worst_off():
+    findings = found(1.0)
+    assert {each.verdict for each in findings.values()} == {"high"}
+    inverted = findings["columns", "inversion by ridge regression"]
+    assert inverted.worst[0] in ("age", "income")  # the codes have no other
+    assert inverted.worst[2] > 0.7
+    assert inverted.score == pytest.approx(0.4, abs=0.1)  # 0.8 of two columns of four
+
+
+def test_random_messages_are_none():
+    findings = found(0.0).values()
+    assert len(findings) == 4
+    assert worst_of(list(findings)) == "none"
+
+
+def test_a_network_finds_what_no_line_does():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2000, 2))
+    target = np.abs(x)
+    linear, network = (
+        columns.inversion(None, {"last": x}, target, ("p", "q"), known=400, network=each)
+        for each in (False, True)
+    )
+    assert interval(linear)[1] < 0.1
+    assert interval(network)[1] > 0.7
+
+
+def test_the_norm_of_gradients_tells_the_rare_class():
+    rng = np.random.default_rng(0)
+    y = (rng.random(1000) < 0.05).astype(int)
+    p = 0.05 + 0.02 * rng.random(1000)  # a model that says "rare" to nobody
+    gradient = (p - y)[:, None] * np.array([[0.5, -1.0]])
+    measured = labels.norm({"last": gradient}, y)
+    assert interval(measured)[1] > 0.99  # Li et al. 2021: near-perfect
+    sign = labels.output_sign((p - y)[:, None], y)
+    assert interval(sign)[1] == pytest.approx(1.0)
+
+
+def test_contributions_to_an_auc_have_its_mean():
+    rng = np.random.default_rng(0)
+    positive = rng.random(300) < 0.3
+    scores = np.round(rng.normal(size=300) + positive, 1)  # with ties
+    rows_ = labels.auc_rows(scores, positive)
+    assert rows_.mean() == pytest.approx(roc_auc_score(positive, scores))
+
+
+def test_a_model_that_learned_rows_by_heart_tells_them_and_another_does_not():
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 5, generator=rng)
+    y = torch.randint(2, (400,), generator=rng)
+
+    def by_heart(rows_):
+        known = (torch.cdist(rows_, x[:200]) < 1e-3).double()
+        right = torch.nn.functional.one_hot(y[:200], 2).double()
+        return 0.5 + 0.45 * known @ (2 * right - 1)
+
+    inside, outside = (x[:200], y[:200]), (x[200:], y[200:])
+    told, bound = membership.membership(by_heart, inside, outside)
+    assert interval(told)[1] > 0.9
+    assert bound > 1
+    silent, bound = membership.membership(lambda r: torch.full((len(r), 2), 0.5), inside, outside)
+    assert interval(silent)[1] == pytest.approx(0.5, abs=0.06)
+    assert bound < 0.5
+
+
+def test_a_row_that_drives_a_neuron_alone_is_read_from_the_change():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 6))
+    signal = rng.normal(size=20)
+    measured = rows.rows(signal[:, None] * x[:20], signal, x)
+    assert measured.variants["candidates with every column right"] == 1
+    assert measured.variants["drawn rows with every column right"] < 0.2
+    noise = rows.rows(rng.normal(size=(20, 6)), rng.normal(size=20), x)
+    assert interval(noise)[2] <= 0.05
+
+
+def test_a_table_keeps_first_last_and_mean_of_a_bounded_sample():
+    table = Table(3, 2)
+    table.add(torch.tensor([0, 2]), torch.tensor([[1.0, 0.0], [5.0, 5.0]]))
+    table.add(torch.tensor([0]), torch.tensor([[3.0, 4.0]]))
+    samples, views = table.views()
+    assert samples.tolist() == [0, 2]
+    assert views["first"].tolist() == [[1, 0], [5, 5]]
+    assert views["last"].tolist() == [[3, 4], [5, 5]]
+    assert views["mean"].tolist() == [[2, 2], [5, 5]]
+    large = Table(MAX_ROWS + 100, MAX_WIDTH * 2)
+    large.add(torch.arange(MAX_ROWS + 100), torch.ones(MAX_ROWS + 100, MAX_WIDTH * 2))
+    assert large.views()[1]["last"].shape == (MAX_ROWS, MAX_WIDTH)
+
+
+def test_who_has_no_columns_is_compared_with_guessing():
+    scene, _ = planted(1.0)
+    tape = heard(scene, Channel("server", "bank", "codes"), scene.parties["bank"].x_NF)
+    findings = attack("apfed", scene, tape, {}, LINEAR)
+    inverted = [each for each in findings if each.target == "columns"]
+    assert inverted[0].baseline == pytest.approx(0, abs=0.05)
+    assert inverted[0].score > 0.99
