@@ -41,7 +41,7 @@ DP_ACCOUNTING = [
 def test_epsilon_is_that_of_dp_accounting(noise, releases, delta, theirs):
     ours = epsilon(releases, noise, delta)
     assert ours <= theirs * 1.001  # their orders are coarser, which never makes it cheaper
-    if theirs < 500:
+    if 0.5 < theirs < 500:  # elsewhere the best order lies between theirs
         assert ours == pytest.approx(theirs, rel=0.01)
 
 
@@ -82,7 +82,8 @@ def test_each_receiver_and_sample_is_counted_and_the_budget_is_kept(caplog):
     assert release.allowed("mill", often)
     told = release.told()["shop"]
     assert told["releases"] == most
-    assert told["epsilon"] == pytest.approx(epsilon(most, 2.0, 1e-5)) <= 5.0
+    assert told["epsilon"] == epsilon(most, 2.0, 1e-5)
+    assert told["epsilon"] <= 5.0
     assert epsilon(most + 1, 2.0, 1e-5) > 5.0
     assert "budget of epsilon = 5" in caplog.text
     taken_up = releasing(clip=1.0, noise=4.0, epsilon=5.0, delta=1e-5)
