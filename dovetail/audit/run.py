@@ -12,6 +12,7 @@ from typing import Any
 from dovetail.audit.attack import Settings, attack
 from dovetail.audit.scenes import scene_of
 from dovetail.audit.tape import MAX_ROWS, Tape
+from dovetail.audit.trying import Tried
 from dovetail.audit.verdict import THRESHOLDS, Finding, over_seeds, worst_of
 from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import RunFile, resolved
@@ -21,7 +22,7 @@ from dovetail.methods.outcome import mean_over
 from dovetail.network.inprocess import overheard
 from dovetail.network.patience import write_text
 
-#: Stages in which nothing leaves anybody: nothing to audit but the model itself.
+#: What ``audit.json`` is.
 FORMAT = "dovetail audit 1"
 
 #: What no audit tries, told on every page of one.
@@ -34,7 +35,7 @@ NOT_TRIED = (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Audit:
     """What came of it.
 
@@ -45,6 +46,7 @@ class Audit:
         scores: stage -> score name -> mean over seeds and parties.
         answered: stage -> message type -> how many were answered, of the first seed.
         seconds: how long it took.
+        tried: what defences cost and leave, where that was asked for.
     """
 
     run: Mapping[str, Any]
@@ -54,6 +56,7 @@ class Audit:
     scores: Mapping[str, Mapping[str, float]]
     answered: Mapping[str, Mapping[str, int]]
     seconds: float
+    tried: Tried | None = None
 
     @property
     def verdict(self) -> str:
@@ -74,6 +77,7 @@ class Audit:
             "kept_rows": MAX_ROWS,
             "seconds": self.seconds,
             "run": dict(self.run),
+            **({} if self.tried is None else {"tried": self.tried.to_json()}),
         }
 
 

@@ -14,6 +14,7 @@ from dovetail.errors import ConfigError
 
 if TYPE_CHECKING:
     from dovetail.audit.run import Audit
+    from dovetail.audit.trying import Tried
     from dovetail.audit.verdict import Finding
 
 #: Verdicts that ``--fail-over`` takes, from the weaker.
@@ -33,6 +34,12 @@ def audit(
         int, typer.Option(min=10, help="Rows of the other side that an attacker knows.")
     ] = 100,
     fast: Annotated[bool, typer.Option("--fast", help="Linear attackers only.")] = False,
+    try_: Annotated[
+        bool, typer.Option("--try", help="Also train with a dozen defences: what each costs.")
+    ] = False,
+    limit: Annotated[
+        str, typer.Option(metavar="none|low", help="The verdict that --try may recommend up to.")
+    ] = "low",
     fail_over: Annotated[
         str | None,
         typer.Option(metavar="low|high", help="Exit with 1 at this verdict or a stronger one."),
@@ -53,11 +60,14 @@ def audit(
     """
     if fail_over is not None and fail_over not in _FAIL_OVER:
         raise ConfigError(f"--fail-over takes low or high, got {fail_over!r}")
+    if limit not in ("none", "low"):
+        raise ConfigError(f"--limit takes none or low, got {limit!r}")
     if not run.is_dir():
         early.check_run(run, overrides)
     from dovetail.audit.attack import Settings
     from dovetail.audit.run import audit as audit_of
     from dovetail.audit.run import write_audit
+    from dovetail.audit.trying import try_defences
     from dovetail.audit.verdict import VERDICTS
     from dovetail.cli.output import console
     from dovetail.experiment import write_text
@@ -76,6 +86,9 @@ def audit(
         settings=Settings(known=known, network=not fast),
         talk=talk_of(shown=not (quiet or as_json)),
     )
+    if try_:
+        talk = talk_of(shown=not (quiet or as_json))
+        result.tried = try_defences(run_file, every[0], limit=limit, talk=talk)  # type: ignore[arg-type]
     written = write_audit(result, folder)
     page = folder / "audit.html"
     write_text(page, audit_page(result.to_json(), folder.name))
@@ -127,7 +140,35 @@ def _show(result: Audit) -> None:
             f"with ({first.channel} to {first.observer}).",
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip
+    if result.tried is not None:
+        _show_tried(result.tried)
     out.print(f"Not tried: {'; '.join(NOT_TRIED)}.", highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_tried(tried: Tried) -> None:
+    """A row a defence."""
+    from rich.table import Table
+
+    from dovetail.cli.output import console
+
+    names = list(dict.fromkeys(name for cell in tried.cells for name in cell.advantage))
+    table = Table(title="Defences", title_justify="left", caption_justify="left")
+    for name in ("defence", "held out", "test", *names, "verdict", "epsilon"):
+        table.add_column(name, justify="left" if name in ("defence", "verdict") else "right")
+    for cell in tried.cells:
+        test = cell.test.get("auc", cell.test.get("accuracy", cell.test.get("r2")))
+        table.add_row(
+            cell.name,
+            f"{cell.held_out:.3f}",
+            "" if test is None else f"{test:.3f}",
+            *(f"{cell.advantage[name]:+.0%}" if name in cell.advantage else "" for name in names),
+            cell.verdict if cell.advantage else "",
+            "" if cell.epsilon is None else f"{cell.epsilon:.3g}",
+        )
+    console().print(table)
+    told = tried.recommended or "none of these; the table is the curve"
+    text = f"Within {tried.limit!r}, the best on held-out rows: {told}."
+    console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _order(finding: Finding) -> tuple[int, float]:

@@ -1,12 +1,13 @@
-"""An audit as one page, to be read and to be printed: who could learn what, under which assumptions."""
+"""An audit as one page, to read and to print: who could learn what, under which assumptions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from dovetail.report.chart import Spread, dots
-from dovetail.report.views import TableView, render
+from dovetail.report.chart import HEIGHT_REM, Spread, Tick, dots, ticks
+from dovetail.report.views import COLOURS, TableView, render
 
 #: Verdict -> its place among the page's colours, and what it says.
 _WORDS = {
@@ -48,7 +49,10 @@ def audit_page(audit: Mapping[str, Any], name: str) -> str:
         thresholds=audit["thresholds"],
         seeds=", ".join(map(str, audit["seeds"])),
         dots=plots,
+        colours=len(COLOURS),
+        height=HEIGHT_REM,
         tables=[_findings(findings), _assumptions(findings), _cost(audit), _configured(audit)],
+        tried=None if "tried" not in audit else _tried(audit["tried"]),
         notes=sorted({each["note"] for each in findings if each["note"]}),
         not_tried=audit["not_tried"],
         kept_rows=audit["kept_rows"],
@@ -61,13 +65,13 @@ def _rank(verdict: str) -> int:
 
 
 def _row(each: Mapping[str, Any]) -> Spread:
-    what = f"{each['observer']}: {each['owner']}'s {_TARGETS[each['target']]} from {each['channel']}"
+    owner, target = each["owner"], _TARGETS[each["target"]]
     return Spread(
-        f"{what}, {each['threat']['attack']}",
+        f"{each['observer']}: {owner}'s {target} from {each['channel']}, "
+        f"{each['threat']['attack']}",
         f"{each['advantage']:+.0%}, {each['verdict']}",
         each["advantage"],
         (each["high"] - each["low"]) / 2,
-        (each["advantage"],),
         _rank(each["verdict"]),
         each["verdict"] == "high",
     )
@@ -114,6 +118,63 @@ def _cost(audit: Mapping[str, Any]) -> TableView:
     ]
     return TableView(
         "What the model is worth, on test rows", ("stage", *names), rows, range(1, len(names) + 1)
+    )
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """Defences: a dot for each, and their table."""
+
+    marks: Sequence[Mapping[str, str]]
+    left: Sequence[Tick]
+    below: Sequence[Tick]
+    table: TableView
+    recommended: str
+    limit: str
+
+
+def _tried(tried: Mapping[str, Any]) -> _Tried:
+    cells = tried["cells"]
+    names = list(dict.fromkeys(name for cell in cells for name in cell["advantage"]))
+    rows = []
+    for cell in cells:
+        test = cell["test"]
+        worth = test.get("auc", test.get("accuracy", test.get("r2")))
+        rows.append(
+            [
+                cell["name"],
+                f"{cell['held_out']:.3f}",
+                "" if worth is None else f"{worth:.3f}",
+                *(f"{cell['advantage'].get(name, 0):+.0%}" for name in names),
+                cell["verdict"] if cell["advantage"] else "nothing is asked",
+                "" if cell["epsilon"] is None else f"{cell['epsilon']:.3g}",
+                cell["guarantee"] or "no guarantee",
+            ]
+        )
+    head = ("defence", "held-out rows", "test rows", *names, "verdict", "epsilon", "guarantee")
+    held = [cell["held_out"] for cell in cells]
+    worst = [max(0.0, cell["worst"]) for cell in cells]
+    x_marks, y_marks = ticks(0.0, max([*worst, 0.2]), 5), ticks(min(held), max(held), 5)
+
+    def at(value: float, marks: Sequence[float]) -> float:
+        return 100 * (value - marks[0]) / (marks[-1] - marks[0])
+
+    marks = [
+        {
+            "x": f"{at(x, x_marks):.2f}",
+            "y": f"{100 - at(y, y_marks):.2f}",
+            "name": cell["name"],
+            "colour": str(_rank(cell["verdict"])),
+        }
+        for cell, x, y in zip(cells, worst, held, strict=True)
+    ]
+    return _Tried(
+        marks,
+        [Tick(f"{100 - at(each, y_marks):.2f}", f"{each:.3g}") for each in y_marks],
+        [Tick(f"{at(each, x_marks):.2f}", f"{each:.0%}") for each in x_marks],
+        TableView("Defences: what each costs and leaves", head, rows, range(1, 3 + len(names))),
+        tried["recommended"] or "",
+        tried["limit"],
     )
 
 

@@ -135,7 +135,7 @@ def completion(
             found[draw, rows] = np.nan
         return found
 
-    shown = message_views(views)
+    shown = _with_scaled(message_views(views))
     beside = own_views(own)
     if own is not None:  # what it has and what it was shown, side by side
         for name in list(shown):

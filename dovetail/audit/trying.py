@@ -1,0 +1,256 @@
+"""A small grid of defences: what each costs, what each leaves to be learned.
+
+Each cell trains the run with one setting changed, is audited with linear attackers, and is scored
+on labelled rows that were held out of its training: what is recommended is not chosen on test rows,
+whose scores stand beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from dovetail.audit.attack import Settings, attack
+from dovetail.audit.scenes import scene_of
+from dovetail.audit.tape import Tape
+from dovetail.audit.verdict import HIGH_FROM, LOW_FROM, VERDICTS, Finding, Verdict, worst_of
+from dovetail.data import Classification, Federation, PartyData
+from dovetail.errors import ConfigError
+from dovetail.experiment.runfile import RunFile
+from dovetail.experiment.setup import load_data, setup
+from dovetail.methods.apfed.stages import ApfedSetup, PassiveSetup
+from dovetail.methods.base import SILENT, Talk
+from dovetail.models.metrics import score
+from dovetail.models.randomness import generator
+from dovetail.network.inprocess import overheard
+from dovetail.privacy import Release
+
+#: Of the labelled rows, the share that a cell is scored on and not trained on.
+HELD_OUT = 0.2
+
+#: What a limit of this name lets through.
+LIMITS: Mapping[str, float] = {"none": LOW_FROM, "low": HIGH_FROM}
+
+
+@dataclass(frozen=True)
+class Defence:
+    """One cell of the grid: what is set at the label owner, and at each partner.
+
+    Attributes:
+        name: as it is told.
+        active: fields of ``apfed.Config``.
+        gradients: how partners' gradients leave; its ``clip`` is in multiples of a row's median
+            length in the run as it is.
+        guarantee: what is guaranteed, in words; "" for nothing.
+    """
+
+    name: str
+    active: Mapping[str, Any]
+    gradients: Release | None = None
+    guarantee: str = ""
+
+
+_COUNTED = "epsilon is counted; it covers what releases of a sample's own row say"
+
+_NOISE = {z: Release(clip=1.0, noise=z) for z in (0.25, 0.5, 1.0, 2.0)}
+
+DEFENCES = (
+    Defence("as it is", {}),
+    Defence("projection to 8", {"projection": 8}),
+    Defence("projection to 2", {"projection": 2}),
+    Defence("top 10 % of each code and gradient", {"codes": Release(keep=0.1)}, Release(keep=0.1)),
+    Defence("signs of codes and gradients", {"codes": Release(sign=True)}, Release(sign=True)),
+    Defence("decorrelated codes", {"decorrelate": 1.0}),
+    *(
+        Defence(f"noise {z:g} on codes and gradients", {"codes": each}, each, _COUNTED)
+        for z, each in _NOISE.items()
+    ),
+    Defence("label DP, epsilon 2", {"label_epsilon": 2.0}, None, "labels: epsilon 2 a run"),
+    Defence(
+        "projection to 8, noise 0.5",
+        {"projection": 8, "codes": _NOISE[0.5]},
+        _NOISE[0.5],
+        _COUNTED,
+    ),
+    Defence(
+        "projection to 8, noise 1, label DP 2",
+        {"projection": 8, "codes": _NOISE[1.0], "label_epsilon": 2.0},
+        _NOISE[1.0],
+        _COUNTED + "; labels: epsilon 2 a run",
+    ),
+    Defence("no messages: lambda = 0", {"trade_off": 0.0}),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one defence costs and leaves.
+
+    Attributes:
+        name, guarantee: the defence's.
+        held_out: its score on held-out labelled rows; more is better.
+        test: scores on the test rows.
+        advantage: target and channel -> the largest advantage of an attack there.
+        worst: the largest of all but of the model's own.
+        verdict: of all but of the model's own.
+        epsilon: the largest that was counted; None where nothing is.
+    """
+
+    name: str
+    guarantee: str
+    held_out: float
+    test: Mapping[str, float]
+    advantage: Mapping[str, float]
+    worst: float
+    verdict: Verdict
+    epsilon: float | None
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The grid, and what it recommends.
+
+    Attributes:
+        cells: in the order of ``DEFENCES``.
+        limit: the verdict that none of the messages' attacks may exceed.
+        recommended: the best on held-out rows within the limit; None: no cell is.
+        seconds: how long it took.
+    """
+
+    stage: str
+    cells: Sequence[Cell]
+    limit: Verdict
+    recommended: str | None
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def try_defences(
+    run: RunFile,
+    seed: int,
+    *,
+    limit: Verdict = "low",
+    defences: Sequence[Defence] = DEFENCES,
+    talk: Talk = SILENT,
+) -> Tried:
+    """Train and audit each cell.
+
+    Raises:
+        ConfigError: a run of another method, or of party files.
+    """
+    started = time.perf_counter()
+    if not run.method.startswith("apfed") or run.method == "apfed-d" or run.data is None:
+        raise ConfigError(
+            f"--try is for simulated runs of apfed, apfed-r and apfed-c, whose defences are "
+            f"settings; this run is of {run.method!r}"
+        )
+    loaded = load_data(run, talk=talk)
+    task = setup(run, seed, loaded)
+    assert isinstance(task, ApfedSetup)
+    task, held = _hold_out(task, seed)
+    cells: list[Cell] = []
+    lengths = 1.0
+    for defence in defences:
+        talk.say(f"{run.method}, seed {seed}: {defence.name}")
+        cell, median = _cell(task, run.method, seed, defence, lengths, held)
+        if not cells:
+            lengths = median
+        cells.append(cell)
+    return Tried(
+        run.method,
+        cells,
+        limit,
+        recommend(cells, limit),
+        time.perf_counter() - started,
+    )
+
+
+def recommend(cells: Sequence[Cell], limit: Verdict) -> str | None:
+    """The best on held-out rows of those within the limit, one that sends nothing left out."""
+    within = [
+        cell
+        for cell in cells
+        if VERDICTS.index(cell.verdict) <= VERDICTS.index(limit) and cell.advantage
+    ]
+    return max(within, key=lambda cell: cell.held_out).name if within else None
+
+
+def _hold_out(task: ApfedSetup, seed: int) -> tuple[ApfedSetup, PartyData]:
+    """The run without the labels of some rows, and these rows with them."""
+    train = task.data.train
+    own = train[task.active]
+    labelled = own.labelled_rows()
+    rng = generator(seed, task.active, "held out of the grid")
+    drawn = labelled[torch.randperm(len(labelled), generator=rng)]
+    num = max(1, round(HELD_OUT * len(drawn)))
+    parties = {**train.parties, task.active: own.with_labels_on(drawn[num:].sort().values)}
+    data = replace(task.data, train=Federation(parties.values()))
+    return replace(task, data=data, alignment=task.align()), own.take(drawn[:num])
+
+
+def _cell(
+    task: ApfedSetup, stage: str, seed: int, defence: Defence, length: float, held: PartyData
+) -> tuple[Cell, float]:
+    """One cell, and the median length of a partner's gradient of one row."""
+    gradients = defence.gradients
+    if gradients is not None and gradients.clip is not None:
+        gradients = gradients.model_copy(update={"clip": gradients.clip * length})
+
+    def protected(own: PassiveSetup) -> PassiveSetup:
+        return replace(own, config=own.config.model_copy(update={"gradients": gradients}))
+
+    changed = replace(
+        task,
+        config=task.config.model_copy(update=dict(defence.active)),
+        passives={name: protected(own) for name, own in task.passives.items()},
+        rulers=(),
+    )
+    scene = scene_of(changed, changed.data)
+    tape = Tape(scene.reading, scene.num_samples())
+    with overheard(tape):
+        outcome = changed.train(stage, seed, lambda *_: None)
+    sends = any(True for _ in _weights(changed))
+    findings = attack(stage, scene, tape, outcome.models, Settings(network=False))
+    of_messages = [each for each in findings if each.channel != "model"] if sends else []
+    model = outcome.models[task.active]
+    assert held.labels is not None
+    told = score(task.data.task, model.outputs(held.joined()), held.labels)
+    first = "accuracy" if isinstance(task.data.task, Classification) else "r2"
+    spent = [each["epsilon"] for each in outcome.about.get("epsilon", ())]
+    cell = Cell(
+        defence.name,
+        defence.guarantee,
+        float(told["auc" if "auc" in told else first]),
+        dict(outcome.scores.get(stage, {}).get(task.active, {})),
+        _by_target(of_messages),
+        max((each.advantage for each in of_messages), default=0.0),
+        worst_of(of_messages),
+        max(spent) if spent else None,
+    )
+    lengths = [
+        float(torch.linalg.vector_norm(table.last, dim=1).median())
+        for channel, table in tape.tables.items()
+        if channel.what == "gradients"
+    ]
+    return cell, max(lengths, default=1.0) or 1.0
+
+
+def _weights(task: ApfedSetup) -> Iterator[str]:
+    """Partners whose loss counts."""
+    for name in task.passives:
+        if task.config.weight(name):
+            yield name
+
+
+def _by_target(findings: Sequence[Finding]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for each in findings:
+        name = f"{each.target} from {each.channel}"
+        found[name] = max(found.get(name, -1.0), each.advantage)
+    return found
