@@ -111,8 +111,11 @@ class Releasing:
         return rows
 
     def told(self) -> dict[str, dict[str, Any]]:
-        """Receiver -> epsilon, delta and releases so far; nothing where nothing is noised."""
-        return {name: account.told() for name, account in self._accounts.items()}
+        """Receiver -> epsilon, delta, releases, whether it is stopped; nothing without noise."""
+        return {
+            name: {**account.told(), "stopped": name in self._stopped}
+            for name, account in self._accounts.items()
+        }
 
     def _account(self, receiver: str) -> Account:
         made = Account(

@@ -113,7 +113,7 @@ def passive_fields(run: Run, *, where: str = "run file") -> dict[str, PassiveFie
     for_all = {key: value for key, value in run.passive.items() if not isinstance(value, Mapping)}
     by_party = {key: value for key, value in run.passive.items() if isinstance(value, Mapping)}
     names = _passive_names(run)
-    for key in ("encoder", "distil"):  # tables too, but of layers and of settings
+    for key in ("encoder", "distil", "gradients"):  # tables too, but of layers and settings
         if key in by_party:
             for_all[key] = by_party.pop(key)
     for name in by_party:
