@@ -16,8 +16,9 @@ from dovetail.audit.tape import Channel, Tape, Weights
 from dovetail.audit.verdict import Finding, Measured, Threat, finding
 from dovetail.data import Classification, PartyData
 from dovetail.models import Model
+from dovetail.models.blocks import BlocksNetwork
 from dovetail.models.columns import Columns
-from dovetail.models.replicas import write_vector
+from dovetail.models.replicas import vector_of, write_vector
 
 #: Where there are more channels of one kind (label owners x data owners), so many are attacked.
 MAX_ALIKE = 6
@@ -151,18 +152,19 @@ def _with_weights(network: nn.Module, sent: Weights) -> nn.Module | None:
         write_vector(sent.after["common"], network.common)
         network.unique = None  # the receiver has the common column alone
         return network
-    parameters = [*network.extractors.parameters()]
-    if sum(each.numel() for each in parameters) != sent.after["extractors"].numel():
+    if not isinstance(network, BlocksNetwork):
         return None
-    parts = sent.after["extractors"].split([each.numel() for each in parameters])
-    with torch.no_grad():
-        for parameter, part in zip(parameters, parts, strict=True):
-            parameter.copy_(part.view_as(parameter))
-    own = [*network.classifier.parameters()]
-    if not sent.after["classifier"].numel():
+    extractors, classifier = sent.after["extractors"], sent.after["classifier"]
+    linears = [each for each in network.classifier.modules() if isinstance(each, nn.Linear)]
+    sizes = [each.out_features * (each.in_features + 1) for each in linears]
+    if len(vector_of(network.extractors)) != len(extractors) or sum(sizes) != len(classifier):
         return None  # a classifier of its own never left it
-    if sum(each.numel() for each in own) != sent.after["classifier"].numel():
-        return None
+    write_vector(extractors, network.extractors)
+    with torch.no_grad():
+        for linear, part in zip(linears, classifier.split(sizes), strict=True):
+            rows_OI = part.view(linear.out_features, linear.in_features + 1)  # the bias is last
+            linear.weight.copy_(rows_OI[:, :-1])
+            linear.bias.copy_(rows_OI[:, -1])
     return network
 
 

@@ -98,7 +98,7 @@ def audit(
         _show(result)
         text = f"Audit: {page}, {written}"
         console().print(text, highlight=False, markup=False, soft_wrap=True)
-    if fail_over and VERDICTS.index(result.verdict) >= VERDICTS.index(fail_over):  # type: ignore[arg-type]
+    if fail_over and VERDICTS.index(result.verdict) >= VERDICTS.index(fail_over):
         raise typer.Exit(1)
 
 
