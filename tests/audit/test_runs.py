@@ -1,0 +1,143 @@
+"""Each method's messages are read and attacked, in small runs of all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dovetail.audit.attack import Settings
+from dovetail.audit.run import Audit, audit
+from dovetail.audit.trying import Defence, recommend, try_defences
+from dovetail.errors import ConfigError
+from dovetail.experiment.runfile import check_run
+from dovetail.privacy import Release
+
+COLUMNS = {
+    "kind": "columns",
+    "active": "clinic",
+    "parties": {"clinic": ["mean *"], "lab": ["worst *"]},
+}
+
+
+def run_of(method: str, partition: dict[str, Any], **sections: Any) -> Any:
+    values = {
+        "method": method,
+        "evaluate_every": 0,
+        "data": {"source": "breast-cancer", "test": 0.4, "partition": partition},
+        **sections,
+    }
+    return check_run(values, where="test")
+
+
+def audited(run: Any) -> Audit:
+    return audit(run, (0,), settings=Settings(network=False))
+
+
+def channels(found: Audit) -> set[tuple[str, str, str, str]]:
+    return {(each.observer, each.owner, each.channel, each.target) for each in found.findings}
+
+
+def test_classic_vertical_learning_tells_labels_by_its_gradients():
+    apfed = {"encoder": [8], "head": [8], "epochs": 2}
+    found = audited(run_of("tvfl", COLUMNS, apfed=apfed))
+    assert {
+        ("clinic", "lab", "codes", "columns"),
+        ("lab", "clinic", "gradients", "labels"),
+    } <= channels(found)
+    told = [each for each in found.findings if each.channel == "gradients"]
+    assert max(each.score for each in told) > 0.95
+
+
+def test_the_teacher_of_apfed_d_tells_every_label_by_a_sign():
+    distil = {"students": ["linear"], "max_steps": 60, "folds": 2, "copies": 1}
+    run = run_of("apfed-d", COLUMNS, apfed={"distil": distil})
+    found = audited(run)
+    assert ("clinic", "lab", "codes", "columns") in channels(found)
+    (sign,) = [each for each in found.findings if each.channel == "output gradients"]
+    assert (sign.observer, sign.owner) == ("lab", "clinic")
+    assert sign.score > 0.99
+    assert sign.verdict == "high"
+
+
+def test_coordinator_and_owners_of_fedoptimus_are_read():
+    owners = {
+        "kind": "owners",
+        "data_owners": {"clinic": ["mean *"], "lab": ["worst *"]},
+        "label_owners": 2,
+    }
+    fedoptimus = {
+        "epochs": 2,
+        "bottom": [8],
+        "embedding": 4,
+        "top": [4],
+        "batch_size": 32,
+        "selection": {"share": 0.5, "rows": 120, "queries": 60},
+    }
+    found = channels(audited(run_of("fedoptimus", owners, fedoptimus=fedoptimus)))
+    for label_owner in ("label-1", "label-2"):
+        assert ("coordinator", label_owner, "gradients", "labels") in found
+        assert (label_owner, "the data owners together", "codes", "columns") in found
+    assert {each[1] for each in found if each[2:] == ("codes", "columns")} >= {"clinic", "lab"}
+    assert ("coordinator", "lab", "distances", "columns") in found
+    assert ("lab", "label-1", "gradients", "labels") in found or (
+        "clinic",
+        "label-1",
+        "gradients",
+        "labels",
+    ) in found  # of the one that was chosen
+
+
+def test_weights_of_chfl_are_attacked_unless_they_are_summed_in_secret():
+    partition = {"kind": "common-unique", "parties": 3, "common": 0.3}
+    chfl = {"widths": [8, 8], "rounds": 2, "local_epochs": 1, "batch_size": 16}
+    found = channels(audited(run_of("chfl", partition, chfl=chfl)))
+    driver = {each[0] for each in found if each[2] == "weights"}
+    assert len(driver) == 1
+    for target in ("rows", "membership"):
+        assert {each[1] for each in found if each[2:] == ("weights", target)} == {
+            "party-1", "party-2", "party-3"
+        }  # fmt: skip
+    secret = channels(audited(run_of("chfl", partition, chfl={**chfl, "secure": True})))
+    assert not [each for each in secret if each[2] == "weights"]
+    assert [each for each in secret if each[2] == "model"]
+
+
+def test_weights_of_hyfem_are_attacked():
+    blocks = {
+        "kind": "blocks",
+        "blocks": {"mean": ["mean *"], "worst": ["worst *"]},
+        "assignment": [
+            {"party": "clinic", "blocks": ["mean", "worst"]},
+            {"party": "lab", "blocks": ["mean"]},
+        ],
+    }
+    hyfem = {"rounds": 2, "local_steps": 2, "widths": [8], "extractors": {"*": [8]}}
+    found = channels(audited(run_of("hyfem", blocks, hyfem=hyfem)))
+    assert {each[1] for each in found if each[2:] == ("weights", "membership")} == {"clinic", "lab"}
+    assert {each[1] for each in found if each[2:] == ("model", "membership")} == {"clinic", "lab"}
+
+
+def test_a_grid_of_defences_recommends_within_its_limit():
+    apfed = {"encoder": [8], "head": [8], "epochs": 2, "steps_per_epoch": 4}
+    run = run_of("apfed-c", COLUMNS, apfed=apfed, passive={"encoder": [8]})
+    loud = Release(clip=1.0, noise=50.0)
+    grid = (Defence("as it is", {}), Defence("noise 50", {"codes": loud}, loud))
+    tried = try_defences(run, 0, defences=grid)
+    as_it_is, noised = tried.cells
+    assert as_it_is.epsilon is None
+    assert as_it_is.advantage["columns from codes"] > noised.advantage["columns from codes"]
+    assert noised.epsilon is not None
+    assert noised.epsilon > 0
+    assert tried.recommended == recommend(tried.cells, "low")
+    assert recommend([as_it_is], as_it_is.verdict) == "as it is"
+    if as_it_is.verdict != "none":
+        assert recommend([as_it_is], "none") is None
+
+
+def test_what_cannot_be_audited_here_is_refused():
+    run = run_of("tvfl", COLUMNS)
+    with pytest.raises(ConfigError, match="--try is for simulated runs of apfed"):
+        try_defences(run, 0)
+    with pytest.raises(ConfigError, match="the run has no stage 'alone'"):
+        audit(run, (0,), stages=("alone",))
