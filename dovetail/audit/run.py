@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.audit.attack import Settings, attack
-from dovetail.audit.scenes import scene_of
+from dovetail.audit.scenes import encoded, scene_of
 from dovetail.audit.tape import MAX_ROWS, Tape
 from dovetail.audit.trying import Tried
 from dovetail.audit.verdict import THRESHOLDS, Finding, over_seeds, worst_of
@@ -144,6 +144,7 @@ def _one(
     tape = Tape(scene.reading, scene.num_samples())
     with overheard(tape):
         outcome = task.train(stage, seed, _nobody)
+    scene = encoded(scene, outcome.models)
     findings = attack(stage, scene, tape, outcome.models, settings)
     score = mean_over(outcome.scores[stage]) if outcome.scores.get(stage) else {}
     return findings, score, tape.answered

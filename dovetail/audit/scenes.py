@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -9,14 +10,15 @@ from torch import Tensor
 
 from dovetail.audit import readings
 from dovetail.audit.scene import Holding, Scene, flat, holding, names_of
-from dovetail.data import Partitioned, PartyData, Table
+from dovetail.data import Partitioned, PartyData, TableEncoder
 from dovetail.errors import ConfigError
 from dovetail.methods import chfl
 from dovetail.methods.apfed.stages import ApfedSetup
-from dovetail.methods.chfl.stages import ChflSetup
 from dovetail.methods.fedoptimus.stages import FedOptimusSetup
 from dovetail.methods.hyfem.stages import HyfemSetup
+from dovetail.methods.method import Training
 from dovetail.methods.outcome import Setup
+from dovetail.models import Model
 
 TOGETHER = "the data owners together"
 
@@ -32,8 +34,8 @@ def scene_of(setup: Setup, data: Partitioned) -> Scene:
             return _apfed(setup)
         case FedOptimusSetup():
             return _fedoptimus(setup)
-        case ChflSetup():
-            return _chfl(setup)
+        case Training() if all(isinstance(each, chfl.Home) for each in setup.homes.values()):
+            return _chfl(setup.homes)
         case HyfemSetup():
             return _hyfem(setup, data)
     raise ConfigError(
@@ -89,26 +91,44 @@ def _together(scene: Scene, setup: FedOptimusSetup) -> Scene:
     return replace(scene, parties={**scene.parties, TOGETHER: Holding(x, columns)}, orders=orders)
 
 
-def _chfl(setup: ChflSetup) -> Scene:
-    parties: dict[str, Holding] = {}
+def _chfl(homes: Mapping[str, chfl.Home]) -> Scene:
+    """Its columns are encoded when training begins: see ``encoded``."""
     candidates: dict[str, tuple[PartyData, PartyData]] = {}
-    task = next(iter(setup.parties.values())).rows.task
-    for name, own in setup.parties.items():
-        rows = own.rows
-        if not isinstance(rows, chfl.EncodedRows):
-            parties[name] = Holding(None)  # encoded when training begins
-            continue
-        parties[name] = Holding(flat(rows.data.joined()), tuple(rows.features), rows.data.labels)
-        if isinstance(own.test, Tensor) and own.test_labels is not None:
-            out = replace(
-                rows.data,
-                ids=torch.arange(len(own.test)).numpy(),
-                blocks={next(iter(rows.data.blocks)): own.test},
-                labels=own.test_labels,
-            )
-            candidates[name] = rows.data.take(rows.data.labelled_rows()), out
-        assert not isinstance(own.test, Table)
+    for name, home in homes.items():
+        if home.test is not None and home.test.labels is not None:
+            candidates[name] = home.train.take(home.train.labelled_rows()), home.test
+    parties = {name: Holding(None, (), home.train.labels) for name, home in homes.items()}
+    task = next(iter(homes.values())).task
     return Scene(task, parties, {}, readings.Chfl(), candidates)
+
+
+def encoded(scene: Scene, models: Mapping[str, Model]) -> Scene:
+    """The scene when training is over: raw columns as the parties' models read them."""
+    parties, candidates = dict(scene.parties), dict(scene.candidates)
+    for name, (inside, outside) in scene.candidates.items():
+        model = models.get(name)
+        if model is None or not inside.tables:
+            continue
+        inside, outside = _read_by(model, inside), _read_by(model, outside)
+        candidates[name] = inside, outside
+        x = torch.cat([flat(each) for each in inside.blocks.values()], dim=1)
+        columns = tuple(
+            column
+            for block, each in inside.blocks.items()
+            for column in names_of(model.inputs.get(block), each)
+        )
+        parties[name] = replace(parties[name], x_NF=x, columns=columns, labels_N=inside.labels)
+    return replace(scene, parties=parties, candidates=candidates)
+
+
+def _read_by(model: Model, data: PartyData) -> PartyData:
+    """The same rows, raw blocks encoded by the model's inputs."""
+    blocks = dict(data.blocks)
+    for name, table in data.tables.items():
+        given = model.inputs[name]
+        assert isinstance(given, TableEncoder)
+        blocks[name] = given.transform(table, allow_unseen=True)
+    return replace(data, blocks=blocks, tables={})
 
 
 def _hyfem(setup: HyfemSetup, data: Partitioned) -> Scene:
