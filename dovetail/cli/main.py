@@ -18,6 +18,8 @@ from typer.core import TyperGroup
 COMMANDS = {
     "demo": "The main job on built-in real data in under a minute.",
     "train": "Train what a run file describes; write the run's folder.",
+    "propose": "Write a run as one page that every party reads and signs, before it begins.",
+    "review": "Read a proposal, hold it against your own policy and table, and sign it or say no.",
     "inspect": "Show who has what, and which of the methods fit and why.",
     "align": "Find which rows are the same sample, by private set intersection.",
     "value": "Rank the partners of a run by what they are worth to the party with labels.",

@@ -27,6 +27,10 @@ def train(
         list[str] | None,
         typer.Option(help="Watch it in tensorboard or mlflow; repeat for both. [run file]"),
     ] = None,
+    proposal: Annotated[
+        Path | None,
+        typer.Option(help="The proposal that all parties signed (dovetail propose)."),
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     device: Device = None,
@@ -42,6 +46,7 @@ def train(
     """
     early.check_run(run, overrides)
     from dovetail.cli.output import console, result_table
+    from dovetail.experiment.proposing import read_agreed
     from dovetail.experiment.runfile import load_run
     from dovetail.experiment.train import check_participation, train_seeds
     from dovetail.face.scores import notes
@@ -60,11 +65,16 @@ def train(
             f"{out} holds the run file {path} itself, which its run would overwrite; name another "
             "folder with --out"
         )
+    seeds = tuple(seed or ()) or run_file.all_seeds()
+    agreed = None
+    if proposal is not None:
+        agreed = read_agreed(run_file, seeds, proposal, where=str(path))
     result = train_seeds(
         run_file,
         out,
-        tuple(seed or ()) or run_file.all_seeds(),
+        seeds,
         resume=resume,
+        agreed=agreed,
         talk=talk_of(shown=not (quiet or as_json)),
     )
     if as_json:

@@ -9,6 +9,7 @@ import shutil
 import tomllib
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ from dovetail.models.metrics import mean_and_spread
 from dovetail.models.recovered import over_seeds
 from dovetail.network import Checkpoint
 from dovetail.network.patience import write_text
+from dovetail.site.proposal import Proposal, Signature, signature_path
 
 #: Of a stage, what stands elsewhere in a result.
 _NOT_TOLD = ("models", "about")
@@ -78,6 +80,17 @@ class RunFolder:
         self._every = every
         self._stages: dict[str, dict[str, Any]] = {}
         self._ledger: list[dict[str, Any]] = []
+        self._proposal = ""
+
+    def of_proposal(self, proposal: Proposal, signatures: Mapping[str, Signature]) -> None:
+        """Keep what was agreed on beside the run: ``agreement/``, as it was proposed and signed."""
+        folder = self.path / "agreement"
+        folder.mkdir(exist_ok=True)
+        write_text(folder / "proposal.json", proposal.text)
+        for party, signature in signatures.items():
+            path = signature_path(folder / "proposal.json", party)
+            write_text(path, signature.text)
+        self._proposal = proposal.name
 
     def __enter__(self) -> RunFolder:
         lines: list[str] = []
@@ -153,6 +166,8 @@ class RunFolder:
         """Keep what a stage gave."""
         if stage == self._method:
             for party, model in outcome.models.items():
+                if self._proposal:
+                    model = replace(model, about={**model.about, "proposal": self._proposal})
                 model.save(self.path / "models" / party)
             for party, bottom in outcome.bottoms.items():
                 bottom.save(self.path / "models" / party)
@@ -193,6 +208,7 @@ class RunFolder:
             "seconds": method["seconds"],
             "bytes": method["bytes"],
             "missed": method["missed"],
+            **({"proposal": self._proposal} if self._proposal else {}),
             **method.get("about", {}),
             "stages": {
                 stage: {name: told for name, told in done.items() if name not in _NOT_TOLD}

@@ -18,15 +18,21 @@ from dovetail.experiment.track import Tracks
 from dovetail.experiment.track import check as check_trackers
 from dovetail.methods.base import SILENT, Epochs, Talk
 from dovetail.methods.outcome import Setup
+from dovetail.methods.validation import read_toml
 from dovetail.models.devices import device
 from dovetail.network.certificates import certificate_name
 from dovetail.network.patience import write_text
 from dovetail.site.driver import Coordinator, Driver, coordinator_name, listens, stream_driver
 from dovetail.site.engines import FlareSection, StreamSection
 from dovetail.site.partyfile import fingerprints, open_site
+from dovetail.site.proposal import Proposal, Signature
 
 #: Below a run's folder: parties and tables that were given from Python, so that it can be repeated.
 GIVEN = "given"
+
+
+#: A proposal, and party -> what it says of it.
+Agreed = tuple[Proposal, Mapping[str, Signature]]
 
 
 class Drive(Protocol):
@@ -70,11 +76,12 @@ def train_seeds(
     talk: Talk = SILENT,
     drive: Drive = open_driver,
     given: Given = NOTHING,
+    agreed: Agreed | None = None,
 ) -> dict[str, Any]:
     """Train each seed; the result of the one, or the summary of several.
 
     ``drive`` opens the lines to partners who are elsewhere; ``given`` has data that need not be
-    read.
+    read. ``agreed`` is the proposal that the run is of, whose parties are shown who signed it.
 
     Raises:
         ConfigError: the folder holds something that is no run.
@@ -99,6 +106,10 @@ def train_seeds(
             if loaded is None:
                 device(run.device)  # one that is not there is told before data are read
                 driver = stack.enter_context(drive(run, talk=talk))
+                if agreed is not None and driver is not None:
+                    driver.agreed(*agreed)
+                elif driver is None:
+                    _check_nobody_must_sign(run)
                 loaded = load_data(run, driver=driver, given=given, talk=talk)
             task = setup(run, seed, loaded)
             title = "" if alone else f"seed {seed} "
@@ -117,6 +128,8 @@ def train_seeds(
                     (out / "result.json").unlink(missing_ok=True)
                 if driver is not None:
                     kept.name(driver.begin(seed, kept.id))
+                if agreed is not None:
+                    kept.of_proposal(*agreed)
                 name = out.name if alone else f"{out.name} {folder.name}"
                 with open_tracks(run, settings, kept, name=name) as tracks:
                     results.append(_train(task, seed, kept, progress, tracks, talk))
@@ -125,6 +138,22 @@ def train_seeds(
     summary = summarise(results)
     write_text(out / "result.json", json.dumps(summary, indent=2) + "\n")
     return summary
+
+
+def _check_nobody_must_sign(run: RunFile) -> None:
+    """Refuse to train in one process what a party answers only after it has signed.
+
+    Raises:
+        ConfigError: naming the party and its file.
+    """
+    for file in run.parties or ():
+        section = read_toml(Path(file)).get("policy", {})
+        if isinstance(section, dict) and section.get("approval") == "signed":
+            raise ConfigError(
+                f'{file} has policy.approval = "signed", which holds for runs over a network '
+                '([engine] kind = "stream", dovetail propose): trained in one process, all of its '
+                "rows are read by whoever runs it"
+            )
 
 
 def open_tracks(run: RunFile, settings: Mapping[str, Any], kept: RunFolder, *, name: str) -> Tracks:

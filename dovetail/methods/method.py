@@ -55,6 +55,7 @@ class Method:
         algorithms: the part of its messages' wire names before the dot -> what a policy calls it;
             those of its ``Side`` where it says none.
         Side: the class of a party's side, where a coordinator drives.
+        models: who keeps which model after a run, in a sentence or two.
     """
 
     name: ClassVar[str]
@@ -66,6 +67,7 @@ class Method:
     driven_by: ClassVar[str | None] = None
     algorithms: ClassVar[Mapping[str, Algorithm]] = {}
     Side: ClassVar[type[Party] | None] = None
+    models: ClassVar[str] = "Each party keeps what the method gives it."
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -146,6 +148,18 @@ class Method:
         return {} if model is None else dict(home.scores(model))
 
     # --- A run ----------------------------------------------------------------------------------
+
+    def asks(self, run: Run) -> tuple[str, ...]:
+        """What policies of its parties must agree to, by its name there, for these stages."""
+        named = dict.fromkeys(each.policy for each in self.protocols().values())
+        return (*(("align",) if self.driven_by == "active" else ()), *named)
+
+    def stage_settings(self, run: Run, stage: str) -> Mapping[str, Any]:
+        """Setting -> value, of those that a stage's first message tells parties.
+
+        One that is chosen while it trains has a table {"one_of": [values]}.
+        """
+        return {}
 
     def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Setup:
         """Everything that one seed's run is a function of."""

@@ -121,6 +121,8 @@ class PolicySection(Section):
     max_ids: int | None = Field(default=None, ge=1)
     max_alignments: int = Field(default=MAX_ALIGNMENTS, ge=0)  # of a driver in 24 hours
     check_places: int = Field(default=CHECKED, ge=1)  # claimed rows that are proved, or all
+    # "signed": runs only of proposals that all of their parties have signed (dovetail review).
+    approval: Literal["policy", "signed"] = "policy"
 
     @property
     def limits(self) -> RowLimits:
@@ -143,6 +145,10 @@ class Header(Protocol):
     def run(self) -> str:
         """The run's id."""
 
+
+#: The part before the dot of the messages with which a driver shows a proposal. They tell nothing
+#: of a table, so any driver that may ask at all may show one.
+PROPOSALS = "agreements"
 
 #: Messages that any algorithm may come with: they save and restore a party's state at its home.
 _OF_ANY = tuple(message.__qualname__ for message in REQUESTS)
@@ -193,6 +199,9 @@ class Policy:
         """
         check_run_id(header.run)
         prefix, _, kind = header.type.partition(".")
+        if prefix == PROPOSALS:
+            self.check_driver(driver)
+            return
         algorithm = self.algorithms.get(prefix)
         self.check(algorithm.policy if algorithm else prefix[:100], driver)
         if algorithm is not None and kind in _OF_ANY:

@@ -52,13 +52,17 @@ class Certified:
 
     Args:
         credentials: as ``Stream`` and ``serve`` are given.
+
+    Attributes:
+        name: of its certificate.
+        authorities: whose certificates it believes.
     """
 
     def __init__(self, credentials: Credentials) -> None:
         self._key = read_key(credentials.key, where="the key")
         own = read_certificates(credentials.certificate, where="the certificate")[0]
         self._certificate = own.public_bytes(Encoding.DER)
-        self._authorities = read_certificates(credentials.ca, where="the authority")
+        self.authorities = read_certificates(credentials.ca, where="the authority")
         self.name = name_of(own)
 
     def sign(self, statement: bytes) -> bytes:
@@ -72,7 +76,7 @@ class Certified:
         Raises:
             MessageError: naming it, and what is wrong with the proof.
         """
-        check_proof(party, statement, proof, self._authorities, at=datetime.now(UTC))
+        check_proof(party, statement, proof, self.authorities, at=datetime.now(UTC))
 
 
 def check_proof(

@@ -46,8 +46,10 @@ from dovetail.network.certificates import (
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.lines import Lines
 from dovetail.network.stream import Stream
+from dovetail.site.agreements import Seen, Show
 from dovetail.site.engines import ElsewhereSection, StreamSection
 from dovetail.site.home import Home, certificates_of, home_of, logged, threads_end
+from dovetail.site.proposal import Proposal, Signature, agreed_run
 from dovetail.site.secret import home_secret
 
 #: Seconds from one look at who is here to the next.
@@ -97,6 +99,7 @@ class Listener:
         self._stack = ExitStack()
         self._run: tuple[str, ...] = ()
         self._waited = False
+        self._agreed: tuple[Proposal, Mapping[str, Signature]] | None = None
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -134,12 +137,22 @@ class Listener:
             self._lines.wait(section.wait_s, waiting.changed)
         self._stack.enter_context(_Watch(self._lines, self._talk))
         self._waited = True
+        if self._agreed is not None:
+            proposal, signatures = self._agreed
+            said = tuple(each.text for each in signatures.values())
+            show = Show(proposal.text, said)
+            engine = self._engine("proposals")
+            engine.ask(dict.fromkeys(self.partners, show), Seen).or_raise()
+
+    def agreed(self, proposal: Proposal, signatures: Mapping[str, Signature]) -> None:
+        """What it runs from here on is of this proposal, which partners are shown first."""
+        self._agreed = proposal, signatures
 
     def _engine(self, run: str, parties: Sequence[str] | None = None) -> Engine:
         """What reaches these partners in a run, or all."""
         section = self._section
         return self._lines.engine(
-            run,
+            run if self._agreed is None else agreed_run(run, self._agreed[0].name),
             parties=parties,
             precision=section.precision,
             grace_s=section.grace_s,

@@ -6,6 +6,7 @@
         aligned/DRIVER/                the same of those it shares with label owners (FedOptimus)
         checkpoints/DRIVER/RUN/ALGORITHM/  its state in that run; of the last 16 runs
         models/RUN/                    what it can use of that run
+        proposals/NAME/                proposals, who signed them, what was run on them
         sums/DRIVER/RUN.jsonl          rounds of which it has given its share to a secret sum
         ledger.jsonl                   what left it, and for whom
         refusals.jsonl                 what it refused, to whom and why
@@ -62,20 +63,22 @@ from dovetail.alignment.stored import (
 from dovetail.errors import AlignmentError, CheckpointError, ConfigError, MessageError
 from dovetail.methods.base import Asked, Maker
 from dovetail.methods.limits import LimitError
-from dovetail.methods.party import Site
+from dovetail.methods.party import PROPOSALS, Site
 from dovetail.methods.section import check_run_id
 from dovetail.models import Model
 from dovetail.models.owners import Bottom
 from dovetail.network import Message, Party
-from dovetail.network.certificates import certificate_name, make_folder
+from dovetail.network.certificates import Credentials, certificate_name, make_folder
 from dovetail.network.checkpoint import ChangedError, Keeper
 from dovetail.network.host import MAX_RUNS
-from dovetail.network.identity import Identity
+from dovetail.network.identity import Certified, Identity
 from dovetail.network.patience import patiently
 from dovetail.privacy import SecretSums
+from dovetail.site.agreements import Agreements, Approved, Reader
 from dovetail.site.budget import BudgetError, Budgets
 from dovetail.site.fingerprint import site_digests
 from dovetail.site.limits import Guard, RunLimits
+from dovetail.site.proposal import split_run
 from dovetail.site.secret import home_secret, run_key
 from dovetail.site.teller import Activity, Teller
 
@@ -236,6 +239,19 @@ def threads_end(timeout_s: float = 5.0) -> Iterator[None]:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
+def agreements_of(site: Site, home: Path, identity: Identity | None = None) -> Agreements:
+    """The proposals that a party's home keeps.
+
+    Raises:
+        ConfigError: its policy asks for signatures, and it has no certificate.
+    """
+    signed = site.policy.section.approval == "signed"
+    if signed and not isinstance(identity, Certified):
+        identity = Certified(Credentials.load(certificates_of(site), site.name))
+    authorities = identity.authorities if isinstance(identity, Certified) else ()
+    return Agreements(home, site.name, authorities, required=signed, num_rows=site.table.num_rows)
+
+
 # --- What it answers ------------------------------------------------------------------------------
 
 
@@ -256,6 +272,7 @@ class Watched:
         refuse: writes down.
         vectors: a tensor of one dimension has no rows: it is weights, one after the other.
         guard: what its policy allows of a run over time; None of an alignment, which has its own.
+        check: refuses what was not agreed on.
     """
 
     def __init__(
@@ -267,8 +284,10 @@ class Watched:
         *,
         vectors: bool,
         guard: Guard | None = None,
+        check: Callable[[Message], None] = lambda message: None,
     ) -> None:
         self.party = party
+        self._check = check
         self._activity = activity
         self._max_rows = max_rows
         self._vectors = vectors
@@ -286,6 +305,11 @@ class Watched:
             why = f"refuses {rows} rows in one message: its policy allows {self._max_rows}"
             self._refuse(message, why)
             raise ConfigError(why)
+        try:
+            self._check(message)
+        except ConfigError as refusal:
+            self._refuse(message, str(refusal))
+            raise
         try:
             if self._guard is None:
                 answer = self.party.handle(message)
@@ -403,6 +427,7 @@ class Runs:
         self._budgets = Budgets(
             home, max_memory_mb=policy.max_memory_mb, max_disk_mb=policy.max_disk_mb
         )
+        self._agreements = agreements_of(site, home, identity)
         self._secret = home_secret(home)
         self._run_limits = RunLimits(home, policy)
         self._digests = site_digests(site)
@@ -414,6 +439,7 @@ class Runs:
         allowed = [
             prefix for prefix, each in site.policy.algorithms.items() if each.policy in policies
         ]
+        self._proposals: dict[tuple[str, str], str] = {}  # (driver, run): what it is of
         self._asked_rows: dict[tuple[str, str], Tensor] = {}  # (driver, run): of predictions
         self._makers: dict[str, Maker] = {}
         for method in methods.every().values():
@@ -423,9 +449,13 @@ class Runs:
         """The party that answers this run's messages of this algorithm.
 
         Raises:
-            ConfigError: the policy does not allow it.
+            ConfigError: the policy does not allow it, or it is not what was agreed on.
             AlignmentError: there are no rows of the alignment that the run is of.
         """
+        if algorithm == PROPOSALS:
+            return Reader(self._agreements, driver)
+        run, agreed = split_run(run)
+        approved = self._approve(run, agreed, algorithm, driver)
         party = self._budgets.within(driver, run, lambda: self._open(run, algorithm, driver))
         _ = party.party  # what cannot be opened is refused now
         activity = self._teller.run(run, algorithm)
@@ -445,7 +475,33 @@ class Runs:
                 num_samples=lambda: len(self._rows(run, driver)),
             )
         max_rows = self._site.policy.section.max_rows
-        return Watched(party, activity, max_rows, refuse, vectors=known.weights, guard=guard)
+        check = approved.checks(known.begins)
+        return Watched(
+            party, activity, max_rows, refuse, vectors=known.weights, guard=guard, check=check
+        )
+
+    def _approve(self, run: str, agreed: str, algorithm: str, driver: str) -> Approved:
+        """What was agreed on of this run.
+
+        Raises:
+            ConfigError: it is not what was agreed on.
+        """
+        known = self._site.policy.algorithms.get(algorithm)
+        policy = known.policy if known else algorithm
+
+        def samples() -> str:
+            """A digest of the ids of the samples that the run is of."""
+            ids = self._site.table.ids
+            with suppress(AlignmentError):  # it is of all rows, or of none yet
+                rows_S = self._rows(run, driver)
+                return digest(ids[rows_S[rows_S >= 0].numpy()])
+            return digest(ids)
+
+        approved = self._agreements.approve(run, agreed, policy, driver, samples=samples)
+        self._proposals[driver, run] = agreed
+        while len(self._proposals) > KEPT_RUNS:
+            del self._proposals[next(iter(self._proposals))]
+        return approved
 
     def restarted(self, driver: str) -> None:
         """The driver is another process than before: it may take up its runs."""
@@ -519,7 +575,9 @@ class Runs:
         num_bytes = sum(each.nbytes for each in model.network.state_dict().values())
         self._budgets.make_disk(driver, self._states(driver) / folder.name, num_bytes)
         make_folder(folder.parent)
-        replace(model, about={**model.about, "run": run, "driver": driver}).save(folder)
+        proposal = self._proposals.get((driver, run))
+        about = {"run": run, "driver": driver, **({"proposal": proposal} if proposal else {})}
+        replace(model, about={**model.about, **about}).save(folder)
         told = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         self._teller.say(f"model {folder}{': on its test rows ' if told else ''}{told}")
 

@@ -249,6 +249,11 @@ def partner_of(site: Site, shared: dd.SharedRows, asked: Asked) -> StatefulParty
     return Finishing(partner, distil.Finish, lambda: asked.keep(partner.bottom_model(), {}))
 
 
+def _policy(stage: str) -> str:
+    """What a policy calls a stage that asks partners."""
+    return stage if stage in ("tvfl", "apfed-d") else "apfed"
+
+
 class Apfed(Method):
     """APFed, and classic vertical learning beside it."""
 
@@ -281,6 +286,16 @@ class Apfed(Method):
         ),
         "recalling": algorithm("apfed-d", recalling.Recalling.accepts, goes_on=False),
     }
+    models = (
+        "The driver keeps a model that predicts from its own columns alone. Of apfed-d and tvfl it "
+        "also keeps its part of a joint model, and each partner its own part, which answer "
+        "together; of apfed-r and apfed-c a partner keeps nothing."
+    )
+
+    def asks(self, run: Run) -> tuple[str, ...]:
+        """What partners' policies must agree to for these stages."""
+        asking = [name for name in (run.method, *run.rulers) if name not in _ASK_NOBODY]
+        return ("align", *dict.fromkeys(map(_policy, asking)))
 
     def check(self, run: Run, *, where: str) -> None:
         """Refuse networks that cannot be, and settings for parties that are not in the run.
@@ -324,7 +339,7 @@ class Apfed(Method):
         if set(stages) <= _ASK_NOBODY:
             sites = {active: sites[active]}  # nobody else is asked
         for stage in stages:
-            algorithm = stage if stage in ("tvfl", "apfed-d") else "apfed"
+            algorithm = _policy(stage)
             for name, site in sites.items():
                 if name != active and stage not in _ASK_NOBODY:
                     site.check_policy(algorithm, active)

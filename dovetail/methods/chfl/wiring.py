@@ -160,6 +160,22 @@ class Chfl(Method):
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
         "chfl": algorithm("chfl", chfl.Member.accepts, weights=True, begins=(chfl.Begin,))
     }
+    models = (
+        "Each party keeps a model that predicts alone: the columns learned together and its own. "
+        "The coordinator keeps the columns learned together."
+    )
+
+    def stage_settings(self, run: Run, stage: str) -> Mapping[str, Any]:
+        """The settings that ``Begin`` carries; a searched one may be any that is tried."""
+        section = run.settings("chfl", ChflSection)
+        own = section.stages.get(stage, {})
+        values = stage_config(config(section), stage, own).model_dump(mode="json")
+        grid = {key: tried for key, tried in section.search.grid().items() if key not in own}
+        for key, tried in grid.items():
+            values[key] = {"one_of": [values[key], *tried]}
+        if grid:
+            values["rounds"] = {"one_of": [values["rounds"], section.search.rounds]}
+        return values
 
     def check(self, run: Run, *, where: str) -> None:
         """Refuse settings that cannot be, of any stage.

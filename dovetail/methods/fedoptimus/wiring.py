@@ -97,6 +97,20 @@ class FedOptimus(Method):
         "predicting": algorithm("fedoptimus", predicting.Recalling.accepts),
         "selection": algorithm("fedoptimus", _both(selection)),
     }
+    models = (
+        "Each label owner keeps a top network and each data owner a bottom network, which predict "
+        "together; the coordinator keeps nothing."
+    )
+
+    def asks(self, run: Run) -> tuple[str, ...]:
+        """Data owners and label owners align, and train."""
+        return ("align", "fedoptimus")
+
+    def stage_settings(self, run: Run, stage: str) -> Mapping[str, Any]:
+        """The settings that ``BeginData`` and ``BeginLabels`` carry."""
+        section = run.settings("fedoptimus", FedOptimusSection)
+        own = section.stages.get(stage, {})
+        return stage_config(config(section), stage, own).model_dump(mode="json")
 
     def check(self, run: Run, *, where: str) -> None:
         """Refuse settings that cannot be, of any stage.

@@ -262,6 +262,17 @@ class Hyfem(Method):
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
         "hyfem": algorithm("hyfem", hyfem.Member.accepts, weights=True, begins=(hyfem.Begin,))
     }
+    models = (
+        "Each party keeps a model that predicts alone from its blocks; the server keeps one for "
+        "all blocks."
+    )
+
+    def stage_settings(self, run: Run, stage: str) -> Mapping[str, Any]:
+        """The settings that ``Begin`` carries."""
+        section = run.settings("hyfem", HyfemSection)
+        own = section.stages.get(stage, {})
+        made = stage_config(config(section), stage, own, proximal=section.proximal)
+        return made.model_dump(mode="json")
 
     def check(self, run: Run, *, where: str) -> None:
         """Refuse settings that cannot be, of any stage.

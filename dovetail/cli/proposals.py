@@ -1,0 +1,244 @@
+"""What ``dovetail propose`` and ``dovetail review`` do: runs that are read and signed before they begin."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.markdown import Markdown
+from rich.table import Table
+from rich.text import Text
+
+from dovetail.cli.output import console
+from dovetail.errors import ConfigError
+from dovetail.experiment.proposing import page, propose, review
+from dovetail.experiment.runfile import RunFile, load_run
+from dovetail.methods.party import Site
+from dovetail.network.certificates import Credentials, certificate_name
+from dovetail.network.identity import Certified
+from dovetail.network.patience import write_text
+from dovetail.site.agreements import Agreements
+from dovetail.site.engines import StreamSection
+from dovetail.site.home import agreements_of, certificates_of, home_of
+from dovetail.site.partyfile import open_site
+from dovetail.site.proposal import (
+    Proposal,
+    differences,
+    read_proposal,
+    read_signatures,
+    sign,
+    signature_path,
+)
+
+
+def run_propose(
+    path: Path,
+    *,
+    purpose: str,
+    out: Path,
+    days: float,
+    least_rows: int,
+    attempts: int,
+    recipe: str | None,
+    overrides: tuple[str, ...],
+    seeds: tuple[int, ...],
+    certificates: Path | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Write the proposal, its page and the driver's signature."""
+    run = load_run(path, recipe=recipe, overrides=overrides)
+    if out.suffix != ".json":
+        raise ConfigError(f"a proposal is a .json file, got --out {out}")
+    proposal = propose(
+        run,
+        where=str(path),
+        purpose=purpose,
+        days=days,
+        least_rows=least_rows,
+        attempts=attempts,
+        seeds=seeds,
+    )
+    folder = certificates or _own_certificates(run, proposal.driver)
+    identity = Certified(Credentials.load(folder, proposal.driver))
+    signature = sign(proposal, proposal.driver, identity)
+    for stale in read_stale(out, proposal):
+        stale.unlink()
+    paths = [out, out.with_suffix(".md"), signature_path(out, proposal.driver)]
+    for each, text in zip(paths, (proposal.text, page(proposal), signature.text), strict=True):
+        write_text(each, text)
+    if as_json:
+        print(json.dumps({"proposal": proposal.name, "written": list(map(str, paths))}))
+    elif not quiet:
+        others = [name for name in proposal.signers if name != proposal.driver]
+        _say(f"Proposal {proposal.name[:12]}, until {proposal.expires:%Y-%m-%d %H:%M} UTC: {out}")
+        _say(f"  to read: {paths[1]}; signed by {proposal.driver!r}: {paths[2]}")
+        _say(f"Send {out} to {', '.join(others)}. Each reads and answers it with")
+        _say(f"  dovetail review {out.name} --party THEIR.toml")
+        _say("and sends its answer back, to stand beside the proposal. When all have signed:")
+        _say(f"  dovetail train {path} --proposal {out}")
+
+
+def read_stale(out: Path, proposal: Proposal) -> list[Path]:
+    """Answers beside ``out`` that are of another proposal: of one that is replaced now."""
+    stale = []
+    for party in proposal.signers:
+        path = signature_path(out, party)
+        if path.exists() and proposal.name not in path.read_text(encoding="utf-8"):
+            stale.append(path)
+    return stale
+
+
+def _own_certificates(run: RunFile, driver: str) -> Path:
+    section = run.engine
+    if isinstance(section, StreamSection) and section.certificates:
+        return Path(section.certificates)
+    if run.parties:
+        return certificates_of(open_site(Path(run.parties[0])))
+    return Path("certificates") / certificate_name(driver)
+
+
+def run_review(
+    file: Path,
+    *,
+    party: Path,
+    yes: bool,
+    refuse: str | None,
+    certificates: Path | None,
+    home: Path | None,
+    as_json: bool,
+) -> None:
+    """Show a proposal to a party, and write its answer.
+
+    Raises:
+        ConfigError: it cannot be signed with this party file, or nobody is there to be asked.
+    """
+    if yes and refuse is not None:
+        raise ConfigError("give --yes or --refuse, not both")
+    proposal = read_proposal(file)
+    site = open_site(party)
+    identity = Certified(Credentials.load(certificates or certificates_of(site), site.name))
+    agreements = agreements_of(site, home or home_of(site.path), identity)
+    against = review(proposal, site)
+    last = _last(agreements, proposal)
+    changes = [] if last is None else _changes(last, proposal)
+    if not as_json:
+        _show(proposal, site, against, last, changes)
+    if refuse is None and against:
+        raise ConfigError(
+            f"{site.name!r} cannot sign it with {party}: {'; '.join(against)}. Change the party "
+            f"file if you agree to that, or say no: dovetail review {file} --party {party} "
+            "--refuse WHY"
+        )
+    if refuse is None and not yes:
+        refuse = _ask(proposal, site)
+    answer = sign(proposal, site.name, identity, refuse=refuse)
+    agreements.keep(proposal, {**read_signatures(file, proposal), site.name: answer})
+    path = signature_path(file, site.name)
+    write_text(path, answer.text)
+    if as_json:
+        told: dict[str, Any] = {
+            "proposal": proposal.name,
+            "decision": answer.decision,
+            "changes": [f"{key}: {before} -> {after}" for key, before, after in changes],
+            "written": str(path),
+        }
+        print(json.dumps(told))
+        return
+    _say(f"{answer.decision} by {site.name!r}: {path}. Send it to {proposal.driver!r}.")
+
+
+def _last(agreements: Agreements, proposal: Proposal) -> Proposal | None:
+    """The newest other proposal of the same driver that is kept."""
+    others = (each for each in agreements.known() if each.name != proposal.name)
+    return next((each for each in others if each.driver == proposal.driver), None)
+
+
+def _changes(before: Proposal, now: Proposal) -> list[tuple[str, Any, Any]]:
+    then, fresh = (json.loads(each.text) for each in (before, now))
+    return [each for each in differences(then, fresh) if each[0] != "created"]
+
+
+def _show(
+    proposal: Proposal,
+    site: Site,
+    against: list[str],
+    last: Proposal | None,
+    changes: list[tuple[str, Any, Any]],
+) -> None:
+    console().print(Markdown(page(proposal)))
+    if last is None:
+        _say(f"\nThe first proposal of {proposal.driver!r} that is seen here.")
+    else:
+        _say(f"\nAgainst the last one of {proposal.driver!r}, {last.name[:12]}:")
+        for key, before, after in changes or [("nothing", "", "differs")]:
+            _say(f"  {key}: {json.dumps(before)} -> {json.dumps(after)}")
+    _say(f"\n{site.name!r} ({site.where}):")
+    for line in against or ["its policy and its table go with it"]:
+        _say(f"  {line}")
+
+
+def _ask(proposal: Proposal, site: Site) -> str | None:
+    """None: signed; else why not.
+
+    Raises:
+        ConfigError: there is nobody to ask.
+    """
+    if not sys.stdin.isatty():
+        raise ConfigError("nobody is there to be asked; say --yes, or --refuse WHY")
+    name = proposal.name[:12]
+    while True:
+        said = input(f"Does {site.name!r} sign proposal {name}? [yes/no] ").strip().lower()
+        if said == "yes":
+            return None
+        if said == "no":
+            return input("Why not? ").strip()
+
+
+def run_record(party: Path, *, certificates: Path | None, home: Path | None, as_json: bool) -> None:
+    """Show all proposals that a home keeps: who said what, and which runs began on them."""
+    site = open_site(party)
+    identity = Certified(Credentials.load(certificates or certificates_of(site), site.name))
+    agreements = agreements_of(site, home or home_of(site.path), identity)
+    found = []
+    for proposal in agreements.known():
+        signatures = agreements.signatures(proposal.name)
+        for signature in signatures.values():
+            signature.check(identity.authorities)
+        found.append((proposal, signatures, agreements.used(proposal.name)))
+    if as_json:
+        print(
+            json.dumps(
+                [
+                    {
+                        "proposal": json.loads(proposal.text),
+                        "name": proposal.name,
+                        "signatures": {n: json.loads(s.text) for n, s in signatures.items()},
+                        "used": used,
+                    }
+                    for proposal, signatures, used in found
+                ],
+                indent=2,
+            )
+        )
+        return
+    table = Table(title=Text(f"Proposals that {site.name!r} keeps"), title_justify="left")
+    for column in ("proposal", "driver", "trains", "said", "runs"):
+        table.add_column(column)
+    for proposal, signatures, used in found:
+        said = "\n".join(
+            f"{name}: {signatures[name].decision} {signatures[name].time:%Y-%m-%d %H:%M}"
+            if name in signatures
+            else f"{name}: nothing"
+            for name in proposal.signers
+        )
+        runs = "\n".join(f"{each['time']} {each['run']}" for each in used) or "none"
+        what = f"{', '.join(proposal.stages)}\nuntil {proposal.expires:%Y-%m-%d}"
+        table.add_row(proposal.name[:12], Text(proposal.driver), what, Text(said), Text(runs))
+    console().print(table)
+
+
+def _say(text: str) -> None:
+    console().print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,371 @@
+"""Runs that are proposed, read and signed before anything is asked; parties are processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from federations import Federation, free_port
+
+from dovetail.errors import ConfigError, MessageError
+from dovetail.experiment.proposing import propose
+from dovetail.experiment.runfile import load_run
+from dovetail.methods import chfl
+from dovetail.methods.chfl.stages import stage_config
+from dovetail.models.saved import load
+from dovetail.network.certificates import Authority, Credentials, certificate_pem, key_pem, new_key
+from dovetail.network.identity import Certified
+from dovetail.network.ledger import verify
+from dovetail.site.agreements import Agreements, Show
+from dovetail.site.proposal import Proposal, Signature, agreed_run, parse_proposal, sign, split_run
+
+RUN = """
+method = "apfed"
+parties = ["clinic.toml"]
+rulers = ["alone"]
+test = 0.25
+evaluate_every = 0
+
+[engine]
+kind = "stream"
+listen = "127.0.0.1:{port}"
+partners = ["lab", "registry"]
+
+[apfed]
+encoder = [8]
+head = [8]
+epochs = 2
+learning_rate = 0.05
+"""
+
+SIGNED = '[policy]\ndrivers = ["clinic"]\napproval = "signed"'
+
+
+@pytest.fixture
+def federation(
+    deal: Callable[..., Any], tmp_path: Path, dovetail: Callable[..., Any]
+) -> Iterator[Federation]:
+    """A clinic that drives a lab and a registry, which answer only what they have signed."""
+    dealt = deal()
+    for name in ("lab.toml", "registry.toml"):
+        dealt.change(name, ('id = "person"\n', f'id = "person"\n\n{SIGNED}\n'))
+    port = free_port()
+    (tmp_path / "run.toml").write_text(RUN.format(port=port))
+    made = dovetail("certificates", "clinic", "lab", "registry", "--driver", "clinic")
+    assert made.code == 0, made.err
+    with Federation(tmp_path, port).ending() as federation:
+        yield federation
+
+
+@pytest.mark.network
+def test_two_sign_one_refuses_then_all_sign_and_only_that_run_is_answered(
+    federation: Federation, dovetail: Callable[..., Any], tmp_path: Path
+) -> None:
+    asked = dovetail("propose", "run.toml", "--purpose", "Which patients come back?")
+    assert asked.code == 0, asked.err
+    first = (tmp_path / "proposal.json").read_text()
+    page = (tmp_path / "proposal.md").read_text()
+    assert "Which patients come back?" in page
+    assert "apfed.Codes" in page
+    unsigned = dovetail("train", "run.toml", "--proposal", "proposal.json")
+    assert unsigned.code == 2
+    assert "not signed by lab, registry yet" in unsigned.err
+
+    signed = dovetail("review", "proposal.json", "--party", "lab.toml", "--yes")
+    assert signed.code == 0, signed.err
+    refusal = "the ethics board meets in May"
+    refused = dovetail("review", "proposal.json", "--party", "registry.toml", "--refuse", refusal)
+    assert refused.code == 0, refused.err
+    stopped = dovetail("train", "run.toml", "--proposal", "proposal.json")
+    assert stopped.code == 2
+    assert refusal in stopped.err
+    assert "'registry'" in stopped.err
+
+    # What was changed is a new proposal, which nobody has signed.
+    text = (tmp_path / "run.toml").read_text()
+    (tmp_path / "run.toml").write_text(text.replace("epochs = 2", "epochs = 3"))
+    other = dovetail("train", "run.toml", "--proposal", "proposal.json")
+    assert other.code == 2
+    assert "settings.apfed.epochs 2 -> 3" in other.err
+    again = dovetail("propose", "run.toml", "--purpose", "Which patients come back?")
+    assert again.code == 0
+    assert (tmp_path / "proposal.json").read_text() != first
+    assert not (tmp_path / "proposal.lab.json").exists()  # it was of the proposal before
+    told = dovetail("review", "proposal.json", "--party", "lab.toml", "--yes")
+    assert "settings.apfed.epochs: 2 -> 3" in told.out
+    assert dovetail("review", "proposal.json", "--party", "registry.toml", "--yes").code == 0
+
+    # A run of no proposal is answered by neither; the one that all signed is.
+    joined = [federation.join(name) for name in ("lab", "registry")]
+    bare = federation.start("train", "run.toml", "--out", "bare")
+    assert bare.ended() == 2, bare.said()
+    assert "was not proposed" in bare.said()
+    run = federation.start("train", "run.toml", "--proposal", "proposal.json", "--out", "out")
+    assert run.ended() == 0, run.said()
+    assert all(each.running() for each in joined)
+
+    # Its name stands in both books, in the model, and in each party's record of what was used.
+    name = json.loads((tmp_path / "proposal.clinic.json").read_text())["proposal"]
+    assert federation.result("out")["proposal"] == name
+    about = load(tmp_path / "out" / "models" / "clinic").about
+    assert about["proposal"] == name
+    for party in ("clinic", "lab"):
+        sent = [line for line in verify(tmp_path / f"{party}.site" / "ledger.jsonl").lines()]
+        assert sent
+        runs = (tmp_path / f"{party}.site" / "ledger.jsonl").read_text()
+        assert f"agreed-{name}" in runs
+    record: list[Any] = json.loads(dovetail("review", "--party", "lab.toml", "--json").out)
+    kept = next(each for each in record if each["name"] == name)
+    assert {n: s["decision"] for n, s in kept["signatures"].items()} == {
+        "clinic": "signed",
+        "lab": "signed",
+        "registry": "signed",
+    }
+    assert [each["stage"] for each in kept["used"]].count("apfed") == 1
+    assert all(len(each["samples"]) == 64 for each in kept["used"])
+    agreement = {path.name for path in (tmp_path / "out" / "agreement").iterdir()}
+    assert agreement == {f"proposal.{n}json" for n in ("", "clinic.", "lab.", "registry.")}
+
+
+# --- What a party answers, without a network ------------------------------------------------------
+
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+
+PROPOSAL = Proposal(
+    purpose="A test of agreements",
+    driver="clinic",
+    parties=("clinic", "lab"),
+    method="chfl",
+    stages=("chfl",),
+    seeds=(0,),
+    attempts=2,
+    algorithms=("chfl",),
+    messages=(),
+    least_rows=10,
+    settings={"chfl": {"rounds": 3}},
+    stage_settings={"chfl": {"rounds": 3, "mu": {"one_of": [0.1, 1.0]}}},
+    models="Each keeps one.",
+    created=NOW,
+    expires=NOW + timedelta(days=1),
+    dovetail="1",
+)
+
+RUN_ID = "5f0c/chfl/seed-0"
+
+
+class Homes:
+    """An authority, and the homes of parties that it has certified."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = Authority.create(now=datetime.now(UTC))
+
+    def identity(self, name: str, authority: Authority | None = None) -> Certified:
+        key, now = new_key(), datetime.now(UTC) - timedelta(days=1)
+        issued = (authority or self.authority).issue(name, key.public_key(), now=now)
+        return Certified(Credentials(self.authority.pem, certificate_pem(issued), key_pem(key)))
+
+    def lab(self, *, num_rows: int = 20, required: bool = True) -> Agreements:
+        authorities: tuple[x509.Certificate, ...] = self.identity("lab").authorities
+        return Agreements(self.folder, "lab", authorities, required=required, num_rows=num_rows)
+
+    def show(self, lab: Agreements, proposal: Proposal, *signatures: Signature) -> None:
+        lab.shown(Show(proposal.text, tuple(each.text for each in signatures)), "clinic")
+
+    def signed(self, lab: Agreements, proposal: Proposal = PROPOSAL) -> str:
+        said = [sign(proposal, name, self.identity(name)) for name in proposal.signers]
+        self.show(lab, proposal, *said)
+        return proposal.name
+
+
+@pytest.fixture
+def homes(tmp_path: Path) -> Homes:
+    return Homes(tmp_path)
+
+
+def approve(
+    lab: Agreements, agreed: str, run: str = RUN_ID, policy: str = "chfl", driver: str = "clinic"
+) -> Any:
+    return lab.approve(run, agreed, policy, driver, samples=lambda: "digest")
+
+
+def test_a_run_that_all_have_signed_is_answered_and_written_down_once(homes: Homes) -> None:
+    lab = homes.lab()
+    name = homes.signed(lab)
+    for _ in range(2):  # the same run: it goes on
+        assert approve(lab, name).stage == "chfl"
+    assert [each["run"] for each in lab.used(name)] == [RUN_ID]
+    assert lab.used(name)[0]["samples"] == "digest"
+
+
+def test_without_signatures_a_policy_that_asks_for_none_is_as_before(homes: Homes) -> None:
+    lab = homes.lab(required=False)
+    assert approve(lab, "").proposal is None
+    with pytest.raises(ConfigError, match="not shown"):
+        approve(lab, 64 * "a")
+
+
+@pytest.mark.parametrize(
+    ("run", "policy", "driver", "why"),
+    [
+        ("5f0c/common/seed-0", "chfl", "clinic", "is of the stages chfl and the seeds 0"),
+        ("5f0c/chfl/seed-1", "chfl", "clinic", "is of the stages chfl and the seeds 0"),
+        (RUN_ID, "hyfem", "clinic", "is of chfl"),
+        (RUN_ID, "chfl", "bank", "is 'clinic''s"),
+    ],
+)
+def test_what_was_not_agreed_on_is_refused(
+    homes: Homes, run: str, policy: str, driver: str, why: str
+) -> None:
+    lab = homes.lab()
+    with pytest.raises(ConfigError, match=why):
+        approve(lab, homes.signed(lab), run, policy, driver)
+
+
+def test_a_run_begins_as_often_as_was_agreed_on(homes: Homes) -> None:
+    lab = homes.lab()
+    name = homes.signed(lab)
+    for fresh in "ab":
+        approve(lab, name, f"{RUN_ID}/{fresh}")
+    with pytest.raises(ConfigError, match="allows it 2 times"):
+        approve(homes.lab(), name, f"{RUN_ID}/c")  # of another process, too
+
+
+def test_too_few_rows_and_an_end_that_is_past_are_refused(homes: Homes) -> None:
+    small = homes.lab(num_rows=9)
+    with pytest.raises(ConfigError, match="10 rows or more"):
+        approve(small, homes.signed(small))
+    ended = PROPOSAL.model_copy(update={"expires": NOW - timedelta(minutes=1)})
+    lab = homes.lab()
+    with pytest.raises(ConfigError, match="it ended on"):
+        approve(lab, homes.signed(lab, ended))
+
+
+def test_the_driver_cannot_sign_for_a_party(homes: Homes) -> None:
+    lab = homes.lab()
+    clinic = homes.identity("clinic")
+    own = sign(PROPOSAL, "clinic", clinic)
+    homes.show(lab, PROPOSAL, own)
+    with pytest.raises(ConfigError, match="not signed by lab"):
+        approve(lab, PROPOSAL.name)
+    with pytest.raises(MessageError, match="certificate of another"):
+        homes.show(lab, PROPOSAL, own, sign(PROPOSAL, "lab", clinic))
+    forged = homes.identity("lab", Authority.create(now=NOW - timedelta(days=2)))
+    with pytest.raises(MessageError, match="authority that is not believed"):
+        homes.show(lab, PROPOSAL, own, sign(PROPOSAL, "lab", forged))
+
+
+def test_a_signature_holds_for_what_was_signed_only(homes: Homes) -> None:
+    lab = homes.lab()
+    signed = sign(PROPOSAL, "lab", homes.identity("lab"))
+    other = PROPOSAL.model_copy(update={"purpose": "Another one"})
+    with pytest.raises(MessageError, match="is not the proposal"):
+        homes.show(lab, other, signed)
+    moved = signed.model_copy(update={"proposal": other.name})
+    with pytest.raises(MessageError, match="is not what it has signed"):
+        homes.show(lab, other, moved)
+    turned = sign(PROPOSAL, "lab", homes.identity("lab"), refuse="no")
+    with pytest.raises(MessageError, match="is not what it has signed"):
+        homes.show(lab, PROPOSAL, turned.model_copy(update={"decision": "signed", "why": ""}))
+    future = signed.model_copy(update={"time": NOW + timedelta(hours=1)})
+    with pytest.raises(MessageError, match="in the future"):
+        homes.show(lab, PROPOSAL, future)
+
+
+def test_a_later_no_ends_what_was_signed(homes: Homes) -> None:
+    lab = homes.lab()
+    name = homes.signed(lab)
+    approve(lab, name)
+    later = sign(PROPOSAL, "lab", homes.identity("lab"), refuse="the contract has ended")
+    later = later.model_copy(update={"time": later.time + timedelta(seconds=1)})
+    with pytest.raises(MessageError):  # the time is signed, too
+        lab.keep(PROPOSAL, {"lab": later})
+    kept = homes.folder / "proposals" / name / "said.lab.json"
+    signed = Signature.model_validate_json(kept.read_text())
+    early = sign(PROPOSAL, "lab", homes.identity("lab"), refuse="the contract has ended")
+    kept.write_text(early.text)
+    homes.show(lab, PROPOSAL, signed)  # the driver shows what was said before
+    with pytest.raises(ConfigError, match="the contract has ended"):
+        approve(lab, name)
+
+
+def test_settings_of_a_first_message_are_those_agreed_on(homes: Homes) -> None:
+    lab = homes.lab()
+    check = approve(lab, homes.signed(lab)).checks(("chfl.Begin",))
+
+    def begin(settings: dict[str, Any]) -> chfl.Begin:
+        return chfl.Begin(json.dumps(settings), 0, ("x",), "")
+
+    for mu in (0.1, 1.0):
+        check(begin({"rounds": 3, "mu": mu}))
+    with pytest.raises(ConfigError, match=r"mu = 0.1 or 1, and it was told 0.5"):
+        check(begin({"rounds": 3, "mu": 0.5}))
+    with pytest.raises(ConfigError, match="rounds = 3, and it was told 30"):
+        check(begin({"rounds": 30, "mu": 1.0}))
+    with pytest.raises(ConfigError, match="says secure = nothing"):
+        check(begin({"rounds": 3, "mu": 1.0, "secure": False}))
+    with pytest.raises(ConfigError, match="it was told nothing"):
+        check(begin({"rounds": 3}))
+
+
+def test_a_copy_that_was_changed_at_home_is_found(homes: Homes) -> None:
+    lab = homes.lab()
+    name = homes.signed(lab)
+    path = homes.folder / "proposals" / name / "proposal.json"
+    changed = PROPOSAL.model_copy(update={"attempts": 99})
+    path.write_text(changed.text)
+    with pytest.raises(ConfigError, match="was changed"):
+        approve(lab, name)
+
+
+# --- The text -------------------------------------------------------------------------------------
+
+
+def test_the_text_is_canonical_and_names_itself() -> None:
+    again = parse_proposal(PROPOSAL.text, where="here")
+    assert again.name == PROPOSAL.name
+    assert again == PROPOSAL
+    with pytest.raises(ConfigError, match="RFC 8785"):
+        parse_proposal(json.dumps(json.loads(PROPOSAL.text), indent=1), where="here")
+    with pytest.raises(ConfigError, match="no proposal: purpose"):
+        parse_proposal("{}", where="here")
+    assert split_run(agreed_run(RUN_ID, PROPOSAL.name)) == (RUN_ID, PROPOSAL.name)
+    assert split_run(RUN_ID) == (RUN_ID, "")
+
+
+def test_stage_settings_are_what_begin_carries(tmp_path: Path) -> None:
+    text = """
+method = "chfl"
+rulers = ["common"]
+
+[engine]
+kind = "stream"
+listen = "127.0.0.1:7443"
+partners = ["north", "south"]
+name = "board"
+
+[chfl]
+rounds = 4
+
+[chfl.search]
+mu = [0.1, 1.0]
+rounds = 2
+"""
+    (tmp_path / "run.toml").write_text(text)
+    run = load_run(tmp_path / "run.toml")
+    proposal = propose(run, where="run.toml", purpose="Learn", days=1)
+    assert proposal.signers == ("north", "south", "board")
+    config = chfl.Config(rounds=4)
+    for rounds in (2, 4):
+        for mu in (0.1, 1.0, config.mu):
+            begun = stage_config(config, "chfl", {"mu": mu, "rounds": rounds})
+            proposal.check_settings("chfl", begun.model_dump_json())
+    begun = stage_config(config, "chfl", {"rounds": 5})
+    with pytest.raises(ConfigError, match="rounds = 4 or 2"):
+        proposal.check_settings("chfl", begun.model_dump_json())
