@@ -1,4 +1,4 @@
-"""What ``dovetail propose`` and ``dovetail review`` do: runs that are read and signed before they begin."""
+"""What ``dovetail propose`` and ``dovetail review`` do: runs that are read and signed first."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from dovetail.experiment.setup import NOTHING, Given, load_data, setup
 from dovetail.experiment.stages import run as run_stages
 from dovetail.experiment.track import Tracks
 from dovetail.experiment.track import check as check_trackers
+from dovetail.files import read_toml
 from dovetail.methods.base import SILENT, Epochs, Talk
 from dovetail.methods.outcome import Setup
-from dovetail.methods.validation import read_toml
 from dovetail.models.devices import device
 from dovetail.network.certificates import certificate_name
 from dovetail.network.patience import write_text
