@@ -3,7 +3,7 @@
     python examples/make_parties.py --out parties
     dovetail inspect parties/run.toml
     dovetail align parties/clinic.toml parties/lab.toml parties/registry.toml
-    dovetail train parties/run.toml
+    dovetail train parties/run.toml --out out/clinics
 
 Deals scikit-learn's breast cancer set (built in) or Adult (--source adult, from $DOVETAIL_DATA) out
 to a party with labels and two helpers. Each has some people the others do not have, rows in an

@@ -50,7 +50,7 @@ def demo(
             "helper has the lower halves of the same samples. They train together, no pixel\n"
             "leaves its owner, and then the helper leaves.\n"
         )
-    result = train_seeds(run, out, numbers, resume=False, talk=talk_of(shown=talk))
+    result = train_seeds(run, out, numbers, resume=False, overwrite=True, talk=talk_of(shown=talk))
     new_samples = _write_new_samples(run, out)
     if as_json:
         print(json.dumps(result, indent=2))

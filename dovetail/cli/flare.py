@@ -12,7 +12,17 @@ from typing import Annotated, Any
 import typer
 
 from dovetail.cli import early
-from dovetail.cli.options import Align, AsJson, Overrides, Quiet, Recipe, RunOut, Seeds
+from dovetail.cli.options import (
+    Align,
+    AsJson,
+    Overrides,
+    Overwrite,
+    Quiet,
+    Recipe,
+    RunOut,
+    Seeds,
+    check_one_way,
+)
 from dovetail.errors import ConfigError
 
 flare = typer.Typer(
@@ -109,6 +119,7 @@ def flare_simulate(
     overrides: Overrides = None,
     seed: Seeds = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what was stopped.")] = False,
+    overwrite: Overwrite = False,
     align: Align = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -118,11 +129,12 @@ def flare_simulate(
     Made with `nvflare provision`, with mutual TLS, and gone at the end. Weights are those of
     `dovetail train` with the same seed.
     """
+    check_one_way(resume=resume, overwrite=overwrite)
     early.check_run(run, overrides)
     from dovetail.cli.output import console, result_table
     from dovetail.experiment.flarerun import simulate, simulated
     from dovetail.experiment.runfile import load_run
-    from dovetail.experiment.train import check_folder
+    from dovetail.experiment.train import check_folder, check_unfinished
     from dovetail.files import run_name
 
     _need_nvflare()
@@ -133,6 +145,9 @@ def flare_simulate(
     if (out / "run.toml").resolve() == run.resolve():
         raise ConfigError(f"{out} holds the run file {run} itself; name another with --out")
     check_folder(out)
+    if not (resume or overwrite):
+        numbers = tuple(seed or ()) or run_file.all_seeds()
+        check_unfinished(out, *(out / f"seed-{number}" for number in numbers))
 
     def say(text: str) -> None:
         if not (quiet or as_json):

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from dovetail.errors import ConfigError
+
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, nothing else.")]
 Device = Annotated[
@@ -26,6 +28,9 @@ Align = Annotated[
     bool, typer.Option("--align", help="Align anew first, also where an alignment is kept.")
 ]
 RunOut = Annotated[Path | None, typer.Option(help="The run's folder. [out/NAME of the run file]")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace a run that finished in this folder.")
+]
 Certificates = Annotated[
     Path | None,
     typer.Option(help="ca.pem, NAME.pem, NAME.key. [certificates/NAME beside the party file]"),
@@ -33,3 +38,15 @@ Certificates = Annotated[
 Listen = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where partners elsewhere dial in.")
 ]
+
+
+def check_one_way(*, resume: bool, overwrite: bool) -> None:
+    """Refuse to go on with what is to be replaced.
+
+    Raises:
+        ConfigError: both are asked for.
+    """
+    if resume and overwrite:
+        raise ConfigError(
+            "--resume goes on with the run in the folder, --overwrite begins anew: give one of them"
+        )

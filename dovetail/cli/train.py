@@ -9,7 +9,17 @@ from typing import Annotated
 import typer
 
 from dovetail.cli import early
-from dovetail.cli.options import AsJson, Device, Overrides, Quiet, Recipe, RunOut, Seeds
+from dovetail.cli.options import (
+    AsJson,
+    Device,
+    Overrides,
+    Overwrite,
+    Quiet,
+    Recipe,
+    RunOut,
+    Seeds,
+    check_one_way,
+)
 from dovetail.errors import ConfigError
 
 
@@ -23,6 +33,7 @@ def train(
         bool,
         typer.Option("--resume", help="Go on with what was stopped; skip seeds that finished."),
     ] = False,
+    overwrite: Overwrite = False,
     track: Annotated[
         list[str] | None,
         typer.Option(help="Watch it in tensorboard or mlflow; repeat for both. [run file]"),
@@ -44,6 +55,7 @@ def train(
     With [engine] kind = "stream", partners are on other machines and run `dovetail join`: it waits
     for them, aligns with them unless `dovetail align` did, and trains.
     """
+    check_one_way(resume=resume, overwrite=overwrite)
     early.check_run(run, overrides)
     from dovetail.cli.output import console, result_table
     from dovetail.experiment.proposing import read_agreed
@@ -75,6 +87,7 @@ def train(
         seeds,
         resume=resume,
         agreed=agreed,
+        overwrite=overwrite,
         talk=talk_of(shown=not (quiet or as_json)),
     )
     if as_json:

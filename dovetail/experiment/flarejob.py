@@ -224,6 +224,7 @@ class Driver:
                 kept,
                 run.all_seeds(),
                 resume=bool(self._resume),
+                overwrite=True,  # a job's folder is its own; of one's own, who submits has decided
                 drive=self._drive(calls, section, root),
             )
             # What a run goes on from stays at the server's own.

@@ -244,7 +244,8 @@ class RunFolder:
         if differing:
             raise ConfigError(
                 f"{self.path} holds a run that was {how}, of other settings ({path.name} differs "
-                f"in {', '.join(differing)}); resume with the same, or start anew without --resume"
+                f"in {', '.join(differing)}); resume with the same, or start anew "
+                + ("without --resume" if how == "stopped" else "with --overwrite, not --resume")
             )
 
     def _take_up(self) -> None:

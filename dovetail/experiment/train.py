@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,6 +74,7 @@ def train_seeds(
     seeds: tuple[int, ...],
     *,
     resume: bool,
+    overwrite: bool = False,
     talk: Talk = SILENT,
     drive: Drive = open_driver,
     given: Given = NOTHING,
@@ -84,13 +86,16 @@ def train_seeds(
     read. ``agreed`` is the proposal that the run is of, whose parties are shown who signed it.
 
     Raises:
-        ConfigError: the folder holds something that is no run.
+        ConfigError: the folder holds something that is no run, or, without ``overwrite``, one that
+            finished.
     """
     if len(set(seeds)) < len(seeds):
         raise ConfigError(f"each seed is run once, got {list(seeds)}; name each seed once")
     alone = len(seeds) == 1
     folders = {seed: out if alone else out / f"seed-{seed}" for seed in seeds}
     check_folder(out)
+    if not (resume or overwrite):
+        check_unfinished(out, *folders.values())
     results = []
     loaded = driver = None
     check_trackers(run.track.to)
@@ -225,11 +230,32 @@ def check_participation(run: RunFile, out: Path, result: Mapping[str, Any]) -> N
                     f"party {party!r} was left out of {told[unit]} of {told['of']} {unit}{of_seed}"
                     f" (first: {told['first']}), and min_participation = "
                     f"{run.min_participation:g} asks for more; the model is saved as ever, in "
-                    f"{folder}: train again with the party there, or set min_participation lower "
-                    "(0 takes any)",
+                    f"{folder}: train again with the party there (--overwrite), or set "
+                    "min_participation lower (0 takes any)",
                 )
     if worst is not None:
         raise ParticipationError(worst[1])
+
+
+def check_unfinished(
+    out: Path, *folders: Path, overwrite: str = "--overwrite", keep: str = "--out {}"
+) -> None:
+    """Refuse to replace a run that finished; ``overwrite`` and ``keep`` are the ways out.
+
+    Raises:
+        ConfigError: naming the folder, and both.
+    """
+    for folder in (out, *folders):
+        if (folder / "result.json").exists():
+            free = next(
+                name
+                for name in (out.with_name(f"{out.name}-{number}") for number in count(2))
+                if not name.exists()
+            )
+            raise ConfigError(
+                f"{folder} holds a run that finished: say the same with {overwrite} to replace it, "
+                f"or with {keep.format(free)} to keep both"
+            )
 
 
 def check_folder(out: Path) -> None:

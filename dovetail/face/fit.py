@@ -14,7 +14,14 @@ from dovetail import methods
 from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import RunFile, check_run
 from dovetail.experiment.setup import Given
-from dovetail.experiment.train import GIVEN, Drive, check_folder, open_driver, train_seeds
+from dovetail.experiment.train import (
+    GIVEN,
+    Drive,
+    check_folder,
+    check_unfinished,
+    open_driver,
+    train_seeds,
+)
 from dovetail.face.deals import Simulation
 from dovetail.face.lines import Partners, check_here
 from dovetail.face.methods import LOSSES, APFed, Method
@@ -42,6 +49,7 @@ def fit(
     partners: Partners | None = None,
     active: str | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     quiet: bool = False,
     device: str = "cpu",
     evaluate_every: int = 1,
@@ -63,6 +71,7 @@ def fit(
         partners: parties on other machines, of ``listen``.
         active: who drives, where several parties have labels.
         resume: go on with what was stopped in ``out``; seeds that finished are not run again.
+        overwrite: replace a run that finished in ``out``.
         quiet: show no bars; what must not be missed is told even so.
         device: where to compute: "cpu", "cuda", ...
         evaluate_every: score the test rows every so many epochs or rounds; 0: after the last.
@@ -86,6 +95,9 @@ def fit(
     numbers = _numbers(seeds)
     if resume and out is None:
         raise ConfigError(f"{WHERE}: resume needs out, the folder of the run that was stopped")
+    if out is not None and not (resume or overwrite):
+        seed_folders = (Path(out) / f"seed-{number}" for number in numbers)
+        check_unfinished(Path(out), *seed_folders, overwrite="overwrite=True", keep='out="{}"')
     folder = Path(tempfile.mkdtemp(prefix="dovetail-")) / "run" if out is None else Path(out)
     values: dict[str, Any] = {
         "method": chosen.stage,
@@ -113,6 +125,7 @@ def fit(
             folder,
             numbers,
             resume=resume,
+            overwrite=overwrite,
             talk=talk_of(shown=not quiet),
             drive=data.drive,
             given=data.given,

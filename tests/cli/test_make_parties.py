@@ -56,7 +56,7 @@ def test_the_commands_that_it_names_run(dovetail: Any, tmp_path: Path, source: s
         if "inspect" in command:
             assert "Recommended: APFed\n" in done.out
             assert f"only {active} has labels" in " ".join(done.out.split())
-    assert (tmp_path / "out" / "run" / "models" / active / "model.json").exists()
+    assert (tmp_path / "out" / "clinics" / "models" / active / "model.json").exists()
 
 
 def test_the_same_seed_makes_the_same_parties_of_partly_the_same_people(tmp_path: Path) -> None:

@@ -332,7 +332,7 @@ def test_alone_needs_no_partners_file(dovetail: Any, deal: Any) -> None:
     assert dovetail("train", "run.toml", "-q").code == 0
     dealt.change("run.toml", ('"alone"', '"apfed"'))
     words = "'clinic' is the only party; name its partners' files in parties, or write"
-    assert_refused(dovetail("train", "run.toml", "-q"), words)
+    assert_refused(dovetail("train", "run.toml", "-q", "--overwrite"), words)
 
 
 def test_without_a_test_share_all_rows_train(dovetail: Any, deal: Any) -> None:
@@ -738,7 +738,8 @@ def test_classic_learning_is_refused_where_only_apfed_is_allowed(dovetail: Any, 
     dealt.change("lab.toml", ("[apfed]", '[policy]\nalgorithms = ["align", "apfed"]\n[apfed]'))
     assert dovetail("train", "run.toml", "-q").code == 0
     words = "party 'lab' refuses 'tvfl': its policy allows align, apfed"
-    assert_refused(dovetail("train", "run.toml", "-q", "--set", 'rulers=["tvfl"]'), words)
+    tvfl = ("--overwrite", "--set", 'rulers=["tvfl"]')
+    assert_refused(dovetail("train", "run.toml", "-q", *tvfl), words)
 
 
 def test_learning_alone_is_no_partners_affair(dovetail: Any, deal: Any) -> None:
@@ -748,7 +749,7 @@ def test_learning_alone_is_no_partners_affair(dovetail: Any, deal: Any) -> None:
     tvfl = ("--set", "method=tvfl", "--set", 'rulers=["alone"]')
     assert dovetail("train", "run.toml", "-q", *tvfl).err == ""
     dealt.change("lab.toml", ('"align", "tvfl"', ""))
-    assert dovetail("train", "run.toml", "-q", "--set", "method=alone").err == ""
+    assert dovetail("train", "run.toml", "-q", "--overwrite", "--set", "method=alone").err == ""
 
 
 def test_of_two_with_labels_one_is_chosen(dovetail: Any, deal: Any) -> None:

@@ -41,7 +41,7 @@ def test_quiet_prints_nothing_and_json_the_result_alone(
 ) -> None:
     done = dovetail("train", write_run(), "--out", "here", "--quiet")
     assert (done.code, done.out, done.err) == (0, "", "")
-    done = dovetail("train", write_run(), "--out", "here", "--json")
+    done = dovetail("train", write_run(), "--out", "here", "--json", "--overwrite")
     assert (done.code, done.err) == (0, "")
     assert json.loads(done.out) == result(tmp_path / "here")
 
@@ -126,8 +126,37 @@ def test_resume_skips_what_finished_and_replaces_nothing_that_changed(
     )
     assert stamps() == second
     assert without_seconds(result(folder)) == without_seconds(before)
-    dovetail("train", run, "-q", "--set", "apfed.learning_rate=0.02")
+    dovetail("train", run, "-q", "--overwrite", "--set", "apfed.learning_rate=0.02")
     assert all(new != old for new, old in zip(stamps(), second, strict=True))
+
+
+@pytest.mark.parametrize("seeds", [(), ("--seed", 0, "--seed", 1)])
+def test_a_finished_run_is_replaced_only_where_that_is_said(
+    dovetail: Any, write_run: Any, tmp_path: Path, seeds: tuple[Any, ...]
+) -> None:
+    run = write_run()
+    assert dovetail("train", run, "-q", *seeds).code == 0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    (tmp_path / "out" / "run-2").mkdir()
+    # Not even the run's data are read before it is told.
+    said = dovetail("train", run, *seeds, "--set", "data.source=nowhere.csv")
+    assert said.code == 2
+    assert (
+        "out/run holds a run that finished: say the same with --overwrite to replace it, or with "
+        "--out out/run-3 to keep both"
+    ) in " ".join(said.err.split())
+    (tmp_path / "out" / "run-2").rmdir()
+    (tmp_path / "out").touch()
+    assert {path for path in tmp_path.rglob("*")} == before.keys()
+    assert all(path.stat().st_mtime_ns == then for path, then in before.items() if path.is_file())
+    kept = dovetail("train", run, "-q", *seeds, "--out", "out/run-2")
+    assert kept.code == 0
+    assert dovetail("train", run, "-q", *seeds, "--overwrite").code == 0
+    changed = tmp_path / "out" / "run" / "result.json"
+    assert changed.stat().st_mtime_ns > before[changed]
+    both = dovetail("train", run, "--resume", "--overwrite")
+    assert both.code == 2
+    assert "give one of them" in both.err
 
 
 def test_a_key_is_changed_with_set(dovetail: Any, write_run: Any, tmp_path: Path) -> None:

@@ -150,6 +150,8 @@ def test_a_run_that_was_done_is_resumed_without_training(tmp_path: Path) -> None
 
     first = once(resume=False)
     written = (tmp_path / "run" / "metrics.jsonl").stat().st_mtime_ns
+    with pytest.raises(ConfigError, match=r'with overwrite=True to .* out="\S+run-2" to keep'):
+        once(resume=False)
     assert once(resume=True).scores.to_dict() == first.scores.to_dict()
     assert (tmp_path / "run" / "metrics.jsonl").stat().st_mtime_ns == written
 
