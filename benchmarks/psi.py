@@ -22,6 +22,11 @@ from typing import Any
 
 TARGET_PEER = 0.5  # of openmined-psi's time, on one core
 TARGET_CORES = 0.6  # of one core's time, on two
+TARGET_PROOFS = 1.05  # of the processor time without proofs of shared ids
+
+#: Ids of each where proofs cost most, beside all else: of more, one shared id in 50 is proved.
+PROVED_IDS = 20_000
+PROOF_ROUNDS = 5
 
 #: Runs in any interpreter: the ids of both parties, and what a run took.
 COMMON = """
@@ -57,7 +62,7 @@ measured(work)
 
 OURS = """
 import torch
-from dovetail.alignment import Responder, Workers, align
+from dovetail.alignment import Responder, Workers, align, psi, responder
 from dovetail.network import InProcess
 
 def work():
@@ -68,6 +73,8 @@ def work():
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    if sys.argv[3] == "0":  # one question in place of all, to tell what they cost
+        psi.num_questions = responder.num_questions = lambda num, checked: min(num, 1)
     measured(work)
 """
 
@@ -109,23 +116,36 @@ def main() -> None:
     with_peer = peer_is_there(given.peer_python)
     runs: dict[str, list[dict[str, float]]] = {"one": [], "peer": [], "two": []}
     for _ in range(given.rounds):  # in turns, so that a noisy machine slows all alike
-        runs["one"].append(run(sys.executable, OURS, given.ids, 1))
+        runs["one"].append(run(sys.executable, OURS, given.ids, 1, 1))
         if with_peer:
             runs["peer"].append(run(given.peer_python, PEER, given.ids))
-        runs["two"].append(run(sys.executable, OURS, given.ids, 2))
+        runs["two"].append(run(sys.executable, OURS, given.ids, 2, 1))
+    proofs: dict[int, list[dict[str, float]]] = {1: [], 0: []}
+    for _ in range(PROOF_ROUNDS):
+        for with_proofs, done in proofs.items():
+            done.append(run(sys.executable, OURS, PROVED_IDS, 1, with_proofs))
     one = row("dovetail", given.ids, 1, runs["one"])
     two = row("dovetail", given.ids, 2, runs["two"])
     peer = row("openmined-psi", given.ids, 1, runs["peer"]) if with_peer else None
     rows = [one, *([peer] if peer else []), two]
+    proved, unproved = (
+        row(f"dovetail{what}", PROVED_IDS, 1, proofs[number])
+        for number, what in ((1, ""), (0, ", one proof only"))
+    )
+    rows += [proved, unproved]
     if given.large:
-        rows.append(row("dovetail", 1_000_000, 2, [run(sys.executable, OURS, 1_000_000, 2)]))
+        rows.append(row("dovetail", 1_000_000, 2, [run(sys.executable, OURS, 1_000_000, 2, 1)]))
 
     def ratio(key: str, of: dict[str, Any], to: dict[str, Any] | None) -> Any:
         return of[key] / to[key] if to else "-"
 
     for each in rows:
         each |= {"of": "-", "seconds ratio": "-", "processor ratio": "-", "at most": "-"}
-    for each, other, target in ((one, peer, TARGET_PEER), (two, one, TARGET_CORES)):
+    for each, other, target in (
+        (one, peer, TARGET_PEER),
+        (two, one, TARGET_CORES),
+        (proved, unproved, TARGET_PROOFS),
+    ):
         if other:
             each |= {
                 "of": f"{other['what']}, {other['workers']} worker",

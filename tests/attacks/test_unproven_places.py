@@ -109,7 +109,7 @@ def test_two_places_exchanged_are_found() -> None:
 
 
 def test_of_many_places_a_part_is_checked_and_a_tenth_of_false_ones_does_not_pass() -> None:
-    """It passes with probability 0.9^512 = 4e-24."""
+    """It passes with probability 0.9^400 = 5e-19."""
     ids = [f"customer-{number}" for number in range(2000)]
     shop = Responder("shop", ids)
     bank = attack(shop, 16_384)
@@ -117,7 +117,7 @@ def test_of_many_places_a_part_is_checked_and_a_tenth_of_false_ones_does_not_pas
     own, places = psi.matches(doubled, np.ascontiguousarray(times(MINE, theirs)[:, :16]))
     rest_own, rest_places = (np.setdiff1d(np.arange(2000), each) for each in (own, places))
     bank.claim(np.append(places, rest_places), np.append(own, rest_own))
-    with pytest.raises(PartyError, match=r"the 2000 places.*of 512 that were checked"):
+    with pytest.raises(PartyError, match=r"the 2000 places.*of 400 that were checked"):
         bank.prove(lambda asked: times(MINE, asked))
     assert no_rows(shop)
 
