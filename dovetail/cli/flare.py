@@ -134,7 +134,7 @@ def flare_simulate(
     from dovetail.cli.output import console, result_table
     from dovetail.experiment.flarerun import simulate, simulated
     from dovetail.experiment.runfile import load_run
-    from dovetail.experiment.train import check_folder, check_unfinished
+    from dovetail.experiment.train import check_folder, check_participation, check_unfinished
     from dovetail.files import run_name
 
     _need_nvflare()
@@ -171,6 +171,7 @@ def flare_simulate(
     elif not quiet:
         console().print(result_table(result))
         console().print(f"Run folder: {out}", highlight=False, markup=False, soft_wrap=True)
+    check_participation(run_file, out, result)
 
 
 def _need_nvflare() -> None:

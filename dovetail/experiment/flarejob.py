@@ -33,7 +33,7 @@ from nvflare.collab import collab
 
 from dovetail.errors import ConfigError, DovetailError, NetworkError
 from dovetail.experiment.runfile import RunFile, TrackSection, load_run
-from dovetail.experiment.train import Drive, train_seeds
+from dovetail.experiment.train import Drive, check_participation, train_seeds
 from dovetail.files import read_toml
 from dovetail.methods import coordinated
 from dovetail.methods.base import SILENT, Talk
@@ -234,6 +234,8 @@ class Driver:
                 ignore=shutil.ignore_patterns("checkpoint"),
                 dirs_exist_ok=True,
             )
+            if not section.run:  # else who submitted it looks there himself
+                check_participation(run, Path(RESULT), result)
         except DovetailError as error:
             (folder / CAUSE).write_text(f"{error}\n", encoding="utf-8")
             raise

@@ -230,8 +230,8 @@ def check_participation(run: RunFile, out: Path, result: Mapping[str, Any]) -> N
                     f"party {party!r} was left out of {told[unit]} of {told['of']} {unit}{of_seed}"
                     f" (first: {told['first']}), and min_participation = "
                     f"{run.min_participation:g} asks for more; the model is saved as ever, in "
-                    f"{folder}: train again with the party there (--overwrite), or set "
-                    "min_participation lower (0 takes any)",
+                    f"{folder}: train again with the party there, or set min_participation lower "
+                    "(0 takes any)",
                 )
     if worst is not None:
         raise ParticipationError(worst[1])

@@ -221,6 +221,26 @@ def test_a_run_of_party_files_becomes_a_job_of_its_parties(deal: Callable[..., A
     assert run.apfed == load_run(path).apfed
 
 
+def test_too_small_a_part_in_a_job_here_is_told_and_no_finished_run_is_replaced(
+    deal: Callable[..., Any], dovetail: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deal()
+    missed = {"lab": {"steps": 9, "of": 10, "first": "epoch 1, step 2: its disk is full"}}
+    told = {"method": "apfed", "parties": {}, "rulers": {}, "missed": missed, "seconds": 1.0}
+
+    def job_done(*args: Any, **settings: Any) -> None:
+        Path("out/run").mkdir(parents=True)
+        Path("out/run/result.json").write_text(json.dumps(told))
+
+    monkeypatch.setattr("dovetail.experiment.flarerun.simulate", job_done)
+    done = dovetail("flare", "simulate", "run.toml", "--json")
+    assert done.code == 2
+    assert "party 'lab' was left out of 9 of 10 steps (first: epoch 1, step 2: its d" in done.err
+    assert json.loads(done.out) == told
+    again = dovetail("flare", "simulate", "run.toml", "--json")
+    assert (again.code, "holds a run that finished: say the same with" in again.err) == (2, True)
+
+
 def test_a_partner_without_a_file_cannot_be_simulated(deal: Callable[..., Any]) -> None:
     path = deal().folder / "run.toml"
     section = '[engine]\nkind = "flare"\npartners = ["lab", "shop"]\n[apfed]'

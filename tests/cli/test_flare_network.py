@@ -301,7 +301,7 @@ def test_a_site_whose_process_is_killed_is_done_without_and_named(
     folder = clinics.folder
     run_file = folder / "flare.toml"
     text = run_file.read_text().replace(*LONGER).replace("timeout_s = 10", "timeout_s = 60")
-    run_file.write_text(text.replace('"alone", "tvfl"', ""))
+    run_file.write_text("min_participation = 1\n" + text.replace('"alone", "tvfl"', ""))
     assert dovetail("flare", "export", run_file, "--out", folder / "killed", "-q").code == 0
     number = deployed.submit(folder / "killed")
     run = deployed.folder / "runs" / number
@@ -310,7 +310,14 @@ def test_a_site_whose_process_is_killed_is_done_without_and_named(
     assert process is not None
     flarehere.end(process)
     status, fetched = deployed.finish(number)
-    assert status == "FINISHED:COMPLETED", (fetched / "dovetail-failed.txt").read_text()
+    # It had no part in all of it, which the run asks for; the model is in the job even so.
+    assert status != "FINISHED:COMPLETED"
+    why = (fetched / "dovetail-failed.txt").read_text()
+    assert "party 'lab' was left out of" in why
+    assert (
+        "and min_participation = 1 asks for more; the model is saved as ever, in dovetail:" in why
+    )
+    assert (fetched / "dovetail" / "models" / "clinic" / "model.safetensors").exists()
     missed = outcome(fetched / "dovetail")["missed"]
     assert missed.keys() == {"lab"}
     assert 0 < missed["lab"]["steps"] < missed["lab"]["of"] == 280
