@@ -11,6 +11,15 @@ MOST = 10_000
 _NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f]*")
 
 
+def kind_of(text: str) -> str:
+    """What two of one kind have in common.
+
+    >>> kind_of("number 7 after number 12 of run 3fa9")
+    'number # after number # of run #'
+    """
+    return _NUMBER.sub("#", text)
+
+
 class Counted:
     """How often each kind of thing has happened."""
 
@@ -24,7 +33,7 @@ class Counted:
         >>> [counted.once_more("shop", f"late by {number} s") for number in range(12)]
         [1, 0, 0, 0, 0, 0, 0, 0, 0, 10, 0, 0]
         """
-        kind = tuple(_NUMBER.sub("#", part) for part in kind)
+        kind = tuple(map(kind_of, kind))
         if kind not in self._counts and len(self._counts) >= MOST:
             kind = ("",)  # of all others
         self._counts[kind] = count = self._counts.get(kind, 0) + 1

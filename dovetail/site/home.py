@@ -70,6 +70,7 @@ from dovetail.models.owners import Bottom
 from dovetail.network import Message, Party
 from dovetail.network.certificates import Credentials, certificate_name, make_folder
 from dovetail.network.checkpoint import ChangedError, Keeper
+from dovetail.network.counting import kind_of
 from dovetail.network.host import MAX_RUNS
 from dovetail.network.identity import Certified, Identity
 from dovetail.network.patience import patiently
@@ -159,6 +160,8 @@ def certificates_of(site: Site) -> Path:
 class Refusals:
     """What was refused, a line each; what is repeated is counted, and told at 10, 100, ... times.
 
+    Two that differ in numbers alone are of one kind: a replay of message 7, and one of message 8.
+
     Args:
         path: the file.
         say: shows a line to whoever watches.
@@ -177,7 +180,7 @@ class Refusals:
         """Write one; ``message`` is empty where none was read."""
         message, run, why = message[:100], run[:200], why[:500]
         with self._lock:
-            what = (driver, message, why)
+            what = (driver, kind_of(message), kind_of(why))
             if what not in self._counts and len(self._counts) >= self.MOST:
                 what = (
                     driver,
@@ -472,7 +475,6 @@ class Runs:
                 algorithm,
                 known,
                 folder=self._states(driver) / run.replace("/", _SLASH),
-                num_samples=lambda: len(self._rows(run, driver)),
             )
         max_rows = self._site.policy.section.max_rows
         check = approved.checks(known.begins)

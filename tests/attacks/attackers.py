@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +67,16 @@ def poor(
     command(folder, output, arguments)
 
 
+def late(
+    hours: float, folder: Path, output: Path, arguments: Sequence[str]
+) -> None:  # pragma: no cover - in a process of its own
+    """``dovetail ARGUMENTS`` on a machine whose clock was set back."""
+    seconds, nanoseconds = time.time, time.time_ns
+    time.time = lambda: seconds() - 3600 * hours
+    time.time_ns = lambda: nanoseconds() - int(3600e9 * hours)
+    command(folder, output, arguments)
+
+
 @dataclass(eq=False)
 class Town(Federation):
     """A bank that drives, and a shop, with files and certificates in one folder."""
@@ -98,10 +109,19 @@ class Town(Federation):
 
     def start_poor(self, descriptors: int, *arguments: object) -> Process:
         """As ``start``, with few open files."""
+        return self._start_as(poor, descriptors, arguments)
+
+    def start_late(self, hours: float, *arguments: object) -> Process:
+        """As ``start``, where the clock is so many hours behind."""
+        return self._start_as(late, hours, arguments)
+
+    def _start_as(
+        self, target: Callable[..., None], need: float, arguments: Sequence[object]
+    ) -> Process:
         output = self.folder / f"output-{len(self.started)}"
         output.touch()
-        given = (descriptors, self.folder, output, tuple(map(str, arguments)))
-        process = context.Process(target=poor, args=given)
+        given = (need, self.folder, output, tuple(map(str, arguments)))
+        process = context.Process(target=target, args=given)
         process.start()
         self.started.append(Process(process, output))
         return self.started[-1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,59 @@ def test_a_driver_reads_a_partner_s_rows_unless_its_home_has_a_secret(
     shared = SharedRows("shop", rows, torch.arange(len(rows)))
     shop = apfed.Passive(shared, config, Perceptron(WIDTHS), secret=of_home)
     share = read_passive(InProcess({"shop": shop}, driver="bank"), "shop", config, rows)
+    assert share == 0 if of_home else share == 1
+
+
+def read_contrastive(network: Engine, party: str, rows: Tensor, *, begins: int) -> float:
+    """A driver of APFed-C reads a partner of which it sees only how codes shall move.
+
+    Each ``Begin`` with another seed gives another network over the same rows. The gradients are
+    functions of these rows that the driver can compute: Gauss and Newton's method finds the rows.
+    """
+    num_rows, num_columns, widths, temperature = 16, rows.shape[1], (24, 12), 0.5
+    rng = torch.Generator().manual_seed(9)
+    sent, seen, encoders = [], [], []
+    for seed in range(begins):
+        network.ask({party: apfed.Begin(widths[-1:], 0, seed)}, apfed.Ready).or_raise()
+        with RandomStream(seed, party, "passive"):
+            encoders.append(Perceptron(widths).encoder((num_columns,)).double())
+        code = torch.randn(num_rows, widths[-1], generator=rng)
+        asked = {party: apfed.Codes(torch.arange(num_rows), code)}
+        answer = network.ask(asked, apfed.CodeGradient).or_raise()[party]
+        sent.append(code.double())
+        seen.append(answer.gradient_BD.double())
+    target = torch.cat(seen).flatten()
+
+    def residual(x: Tensor) -> Tensor:
+        gradients = []
+        for code, encoder in zip(sent, encoders, strict=True):
+            own = encoder(x.view(num_rows, num_columns))
+            loss = partial(apfed.contrastive_loss, own_BD=own, temperature=temperature)
+            gradients.append(torch.func.grad(loss)(code))
+        return (torch.cat(gradients).flatten() - target) / target.std()
+
+    x = 0.5 * torch.randn(num_rows * num_columns, generator=rng, dtype=torch.double)
+    error, damping = residual(x).detach().square().sum(), 1.0
+    for _ in range(15):
+        jacobian = torch.func.jacfwd(residual)(x).detach()
+        normal = jacobian.T @ jacobian
+        damped = normal + damping * (normal.diag() + 1e-9).diag()
+        tried = x - torch.linalg.solve(damped, jacobian.T @ residual(x).detach())
+        now = residual(tried).detach().square().sum()
+        x, error, damping = (tried, now, damping / 5) if now < error else (x, error, damping * 4)
+    return read(x.view(num_rows, num_columns).float(), rows[:num_rows])
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # PyTorch's own, in jacfwd
+@HOMES
+def test_a_driver_reads_a_partner_that_contrasts_by_eight_begins_unless_its_home_has_a_secret(
+    of_home: Secret | None,
+) -> None:
+    rows = columns(60, 5)
+    config = apfed.PassiveConfig(loss="contrastive", temperature=0.5)
+    shared = SharedRows("shop", rows, torch.arange(len(rows)))
+    shop = apfed.Passive(shared, config, Perceptron((24, 12)), secret=of_home)
+    share = read_contrastive(InProcess({"shop": shop}, driver="bank"), "shop", rows, begins=8)
     assert share == 0 if of_home else share == 1
 
 

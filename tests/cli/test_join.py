@@ -507,13 +507,25 @@ def test_repeated_refusals_are_counted_and_few_lines_are_written(tmp_path: Path)
         refusals.record("mallory", "psi.Begin", "a1", "no")
     refusals.MOST = 3
     for number in range(100):
-        refusals.record("mallory", f"x{number}.y" * 1000, "r" * 1000, "w" * 1000)
+        refusals.record("mallory", "x" * (number + 1), "r" * 1000, "w" * 1000)
     lines = [json.loads(line) for line in (tmp_path / "refusals.jsonl").read_text().splitlines()]
     assert [line["times"] for line in lines if line["message"] == "psi.Begin"] == [1, 10, 100]
     assert lines[-1]["why"].startswith("refusals of many kinds")
     assert len(lines) == len(said) < 10
     assert (tmp_path / "refusals.jsonl").stat().st_size < 5000
     assert said[1] == "refused psi.Begin of 'mallory': no (10 times)"
+
+
+def test_replays_of_different_numbers_are_one_kind_of_refusal(tmp_path: Path) -> None:
+    said: list[str] = []
+    refusals = Refusals(tmp_path / "refusals.jsonl", said.append)
+    for number in range(1, 1001):
+        why = f"it was sent number {number} after number 1000: a replayed message"
+        refusals.record("mallory", "apfed.Codes", f"a{number}/apfed/seed-0", why)
+    lines = [json.loads(line) for line in (tmp_path / "refusals.jsonl").read_text().splitlines()]
+    assert [line["times"] for line in lines] == [1, 10, 100, 1000]
+    assert "number 1000 after number 1000" in lines[-1]["why"]  # the latest
+    assert len(said) == 4
 
 
 def test_a_full_disk_ends_no_party(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
