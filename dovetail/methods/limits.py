@@ -30,17 +30,20 @@ class Limits:
     Attributes:
         min_rows: the fewest different samples of one message.
         max_uses: how often it answers about one sample; 0: any number of times.
+        max_begins: how often the run may begin; 0: any number of times.
     """
 
     min_rows: int = 1
     max_uses: int = 0
+    max_begins: int = 0
 
     def told(self, reply: Message) -> Message:
         """The reply, with these limits in it if it is one that tells them."""
         names = {each.name for each in fields(reply)}
         if not {"min_rows", "max_uses"} <= names:
             return reply
-        return replace(reply, min_rows=self.min_rows, max_uses=self.max_uses)  # type: ignore[call-arg]
+        own = {each.name: getattr(self, each.name) for each in fields(self) if each.name in names}
+        return replace(reply, **own)
 
     def check_run(self, party: str, num_samples: int, *, batch_size: int, passes: float) -> None:
         """Refuse a run that would not keep them, at whoever drives it.
@@ -78,54 +81,111 @@ NO_LIMITS = Limits()
 def limits_of(replies: Mapping[str, Message]) -> dict[str, Limits]:
     """Party -> the limits that its reply tells."""
     return {
-        party: Limits(reply.min_rows, reply.max_uses)  # type: ignore[attr-defined]
+        party: Limits(
+            **{each.name: getattr(reply, each.name, each.default) for each in fields(Limits)}
+        )
         for party, reply in replies.items()
     }
+
+
+@dataclass(frozen=True, eq=False)
+class AskedFor:
+    """The samples that a message names.
+
+    Attributes:
+        samples: (N,) places in the order.
+        order: which of the two that the parties share: of the rows that train, or of test rows.
+        once: whether it may name each but once; members of an ensemble each draw their own.
+    """
+
+    samples: Tensor
+    order: str
+    once: bool
+
+    @property
+    def is_well_formed(self) -> bool:
+        """Else the party itself says what is wrong."""
+        return self.samples.ndim == 1 and self.samples.dtype == torch.int64
+
+
+def asked_for(message: Message) -> AskedFor | None:
+    """What a message asks about; None: no samples."""
+    tensors = message.tensors()
+    order = "test" if getattr(message, "test", False) else "train"
+    if "samples_B" in tensors:
+        return AskedFor(tensors["samples_B"], order, once=True)
+    if "samples_N" in tensors:
+        return AskedFor(tensors["samples_N"], order, once=False)
+    return None
 
 
 class Uses:
     """How often a party has answered about each of its samples in one run.
 
+    A message counts once for each sample that it names, however often it does.
+
     Args:
         limits: of its policy.
-        used_S: (S,) int32, how often so far.
+        used: order -> (S,) int32, how often so far; of samples beyond its end, never.
     """
 
-    def __init__(self, limits: Limits, used_S: Tensor) -> None:
+    def __init__(self, limits: Limits, used: Mapping[str, Tensor] | None = None) -> None:
         self.limits = limits
-        self.used_S = used_S
+        self.used = dict(used or {})
 
-    def check(self, samples_B: Tensor) -> None:
+    def check(self, asked: AskedFor) -> None:
         """Refuse a question about these samples.
 
         Raises:
             LimitError: naming the policy's key.
         """
-        if samples_B.ndim != 1 or samples_B.dtype != torch.int64:
-            return  # no samples: the party says so
-        num_different = len(samples_B.unique())
-        if num_different < len(samples_B):
+        if not asked.is_well_formed:
+            return
+        different = asked.samples.unique()
+        if asked.once and len(different) < len(asked.samples):
             raise LimitError(
-                f"refuses {len(samples_B)} samples of which {num_different} are different: a "
+                f"refuses {len(asked.samples)} samples of which {len(different)} are different: a "
                 "message names each sample once"
             )
-        if num_different < self.limits.min_rows:
+        if len(different) < self.limits.min_rows:
             raise LimitError(
-                f"refuses a question about {num_different} samples: its policy.min_rows is "
+                f"refuses a question about {len(different)} samples: its policy.min_rows is "
                 f"{self.limits.min_rows}"
             )
-        inside = (samples_B >= 0) & (samples_B < len(self.used_S))
-        if not self.limits.max_uses or not inside.all():  # outside: the party says so
+        used_S = self.used.get(asked.order)
+        if not self.limits.max_uses or used_S is None:
             return
-        if int(self.used_S[samples_B].max()) >= self.limits.max_uses:
+        known = different[(different >= 0) & (different < len(used_S))]
+        if len(known) and int(used_S[known].max()) >= self.limits.max_uses:
             raise LimitError(
                 "refuses a question about a sample that it has answered "
                 f"{self.limits.max_uses:,} times in this run: its policy.max_uses"
             )
 
-    def count(self, samples_B: Tensor) -> None:
+    def count(self, asked: AskedFor) -> None:
         """What was answered."""
-        self.used_S[samples_B] += 1
+        different = asked.samples.unique()
+        if not len(different):
+            return
+        used_S = self.used.get(asked.order, torch.zeros(0, dtype=torch.int32))
+        more = int(different.max()) + 1 - len(used_S)
+        if more > 0:
+            used_S = torch.cat([used_S, torch.zeros(more, dtype=torch.int32)])
+        used_S[different] += 1
+        self.used[asked.order] = used_S
+
+    def left(self, order: str = "train") -> float:
+        """How often every sample may be asked about yet."""
+        used_S = self.used.get(order)
+        if not self.limits.max_uses:
+            return math.inf
+        return self.limits.max_uses - (
+            0 if used_S is None or not len(used_S) else int(used_S.max())
+        )
+
+    def forget(self) -> None:
+        """The run begins anew, with other networks."""
+        self.used = {}
 
 
 class Limited:
@@ -134,26 +194,25 @@ class Limited:
     Args:
         party: what answers.
         limits: of its policy.
-        num_samples: how many it shares.
     """
 
-    def __init__(self, party: StatefulParty, limits: Limits, num_samples: int) -> None:
+    def __init__(self, party: StatefulParty, limits: Limits) -> None:
         self.accepts = party.accepts
         self._party = party
-        self._uses = Uses(limits, torch.zeros(num_samples, dtype=torch.int32))
+        self._uses = Uses(limits)
 
     def handle(self, message: Message) -> Message:
-        samples_B = message.tensors().get("samples_B")
-        if samples_B is not None:
-            self._uses.check(samples_B)
+        asked = asked_for(message)
+        if asked is not None:
+            self._uses.check(asked)
         answer = self._party.handle(message)
-        if samples_B is not None:
-            self._uses.count(samples_B)
+        if asked is not None:
+            self._uses.count(asked)
         return self._uses.limits.told(answer)
 
     def state(self) -> State:
-        return {"party": self._party.state(), "used": self._uses.used_S}
+        return {"party": self._party.state(), "used": dict(self._uses.used)}
 
     def restore(self, state: State) -> None:
         self._party.restore(state["party"])
-        self._uses.used_S = state["used"]
+        self._uses.used = dict(state["used"])

@@ -63,8 +63,8 @@ class Algorithm:
             Classic vertical learning would go on with weights of no run, so its driver must say
             which step with ``Restore``.
         begins: wire names of the messages with which training begins.
-        samples: whether its messages name samples, in ``samples_B``, whose number and uses the
-            policy limits.
+        samples: whether its messages name samples whose number and uses the policy limits; see
+            ``limits.asked_for``.
     """
 
     policy: str
@@ -127,7 +127,7 @@ class PolicySection(Section):
     @property
     def limits(self) -> RowLimits:
         """How often, and about how many samples at a time, it answers in a run."""
-        return RowLimits(self.min_rows, self.max_uses)
+        return RowLimits(self.min_rows, self.max_uses, self.max_begins)
 
     @property
     def max_message_bytes(self) -> int:

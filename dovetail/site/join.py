@@ -157,7 +157,7 @@ def describe(site: Site, driver: str, address: str, home: Path) -> Iterator[str]
     for method in methods.every().values():
         for line in method.describe(site, agreed):
             yield f"  {line}"
-    if {"apfed", "tvfl"} & set(agreed):
+    if {"apfed", "apfed-d", "tvfl"} & set(agreed):
         yield (
             f"  answers    about {policy.min_rows:,} different samples or more in a message, and "
             f"about one {policy.max_uses:,} times a run"

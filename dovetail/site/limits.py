@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from dovetail.errors import CheckpointError, ConfigError
-from dovetail.methods.limits import LimitError, Limits, Uses
+from dovetail.methods.limits import LimitError, Uses, asked_for
 from dovetail.methods.party import Algorithm, PolicySection
 from dovetail.network import Message
 from dovetail.network.checkpoint import Restore, Restored, Save, load_state, save_state
@@ -122,7 +122,6 @@ class RunLimits:
         algorithm: Algorithm,
         *,
         folder: Path,
-        num_samples: Callable[[], int],
     ) -> Guard:
         """What checks the messages of one run.
 
@@ -132,7 +131,6 @@ class RunLimits:
             name: the part of its messages' wire names before the dot.
             algorithm: what they belong to.
             folder: where the run's states are kept.
-            num_samples: how many the party shares with the driver.
         """
         key = (driver, run, name)
         kept = self._runs.get(key)
@@ -141,8 +139,7 @@ class RunLimits:
             kept = _Run(begins=begun.of[run, name], number=begun.number)
             if algorithm.samples:
                 kept.path = folder / f"{name}.uses"
-                limits = Limits(self._policy.min_rows, self._policy.max_uses)
-                kept.uses = Uses(limits, _used(kept.path, num_samples()))
+                kept.uses = Uses(self._policy.limits, _used(kept.path))
         self._runs[key] = kept
         self._runs.move_to_end(key)
         while len(self._runs) > _MOST_RUNS:
@@ -208,7 +205,7 @@ class RunLimits:
         known.of[run, name] = kept.begins
         kept.number = known.number
         if kept.forgotten and kept.uses is not None:
-            kept.uses.used_S.zero_()
+            kept.uses.forget()
         kept.forgotten = False
 
     def number(self, driver: str) -> int:
@@ -242,7 +239,7 @@ class Guard:
             LimitError: they do not.
         """
         kept = self._kept
-        samples_B = message.tensors().get("samples_B") if kept.uses is not None else None
+        asked = asked_for(message) if kept.uses is not None else None
         begins = message.wire_name() in self._algorithm.begins
         if isinstance(message, Restore) and kept.heard:
             raise LimitError(
@@ -251,14 +248,14 @@ class Guard:
             )
         if begins:
             self._limits.admit_begin(self._driver, self._run, kept)
-        if samples_B is not None and kept.uses is not None:
-            kept.uses.check(samples_B)
+        if asked is not None and kept.uses is not None:
+            kept.uses.check(asked)
         answer = handle(message)
         kept.heard = True
         if begins:
             self._limits.begun(self._driver, self._run, self._name, kept)
-        if samples_B is not None and kept.uses is not None:
-            kept.uses.count(samples_B)
+        if asked is not None and kept.uses is not None:
+            kept.uses.count(asked)
         if isinstance(answer, Restored) and answer.done == 0:
             kept.forgotten = True
         if isinstance(message, Save):
@@ -266,22 +263,22 @@ class Guard:
         return answer if kept.uses is None else kept.uses.limits.told(answer)
 
 
-def _used(path: Path, num_samples: int) -> torch.Tensor:
+def _used(path: Path) -> dict[str, torch.Tensor]:
     """How often each sample was asked about, as far as it was written down."""
     if path.exists():
         try:
             used = load_state(path)[0]["used"]
-            if isinstance(used, torch.Tensor) and used.shape == (num_samples,):
+            if isinstance(used, dict):
                 return used
         except (CheckpointError, KeyError) as error:
             _log.warning("%s", error)
-    return torch.zeros(num_samples, dtype=torch.int32)
+    return {}
 
 
 def _write(run: _Run) -> None:
     if run.uses is None or run.path is None or not run.path.parent.is_dir():
         return
     try:
-        save_state(run.path, {"used": run.uses.used_S}, {})
+        save_state(run.path, {"used": dict(run.uses.used)}, {})
     except CheckpointError as error:
         _log.warning("%s", error)

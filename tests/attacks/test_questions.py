@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import re
+import tomllib
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from dovetail import methods
 from dovetail.alignment import psi
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.errors import ConfigError
+from dovetail.experiment.runfile import check_run, load_run
+from dovetail.files import split_cell
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil
+from dovetail.methods.apfed.wiring import ApfedSection
 from dovetail.methods.limits import LimitError
 from dovetail.methods.party import PolicySection
 from dovetail.models import Head, Perceptron, randomness
@@ -84,6 +92,30 @@ def test_six_opens_of_classic_vertical_learning_get_one_network(at_home: Any) ->
     for _ in range(5):
         with pytest.raises(LimitError, match=r"policy\.max_begins is 1"):
             party.handle(vertical.Open(0))
+
+
+def test_a_partner_of_apfed_d_is_asked_about_no_one_sample_alone_nor_for_ever(
+    at_home: Any,
+) -> None:
+    home = at_home('algorithms = ["align", "apfed-d"]\nmax_uses = 3')
+    party = home.runs.open("a1/apfed-d/seed-0", "distil", "bank")
+    ready = party.handle(distil.Begin(("linear",), 2, 2, 0))
+    assert (ready.min_rows, ready.max_uses, ready.max_begins) == (16, 3, 1)
+    with pytest.raises(LimitError, match=r"policy\.max_begins is 1"):
+        party.handle(distil.Begin(("linear",), 2, 2, 1))
+
+    def encode(samples: Tensor) -> Any:
+        none = torch.zeros(0, 0)
+        return party.handle(distil.Encode(("linear",), (), none, samples, True, test=False))
+
+    for samples in (torch.full((64,), 7), torch.arange(15).repeat(2)):
+        with pytest.raises(LimitError, match=r"about \d+ samples: its policy\.min_rows is 16"):
+            encode(samples)
+    for _ in range(3):
+        encode(torch.arange(16).repeat(2))  # each of two members its own batch: one use
+    with pytest.raises(LimitError, match=r"answered 3 times in this run: its policy\.max_uses"):
+        encode(torch.arange(15, 31).repeat(2))
+    encode(torch.arange(16, 32).repeat(2))
 
 
 def first_gradient(home: Any, run: str) -> Tensor:
@@ -162,6 +194,35 @@ def test_what_a_home_agrees_to_unless_it_says_more() -> None:
     assert policy.algorithms == ("align", "apfed")
     assert (policy.min_rows, policy.max_begins, policy.max_runs_per_day) == (16, 1, 200)
     assert policy.max_uses == 1000  # the paper's 300 epochs three times over
+
+
+def test_every_run_file_that_ships_keeps_to_what_a_home_agrees_to() -> None:
+    """Simulated, they have no policies; the same settings between homes are answered to the end."""
+    root = Path(__file__).parents[2]
+    shipped = json.loads((root / "tests" / "experiment" / "run_files.json").read_text())
+    files = [root / "runs" / name for name in shipped]
+    (readme,) = re.findall(
+        r"cat > run.toml <<'END'\n(.*?)END", (root / "README.md").read_text(), re.DOTALL
+    )
+    runs = [check_run(tomllib.loads(readme), where="README.md")]
+    for file in files:
+        recipes = tomllib.loads(split_cell(file)[0].read_text()).get("recipes", {})
+        runs += [load_run(file, recipe=recipe) for recipe in (None, *recipes)]
+    limits = PolicySection().limits
+    asked = 0
+    for run in runs:
+        settings = run.settings("apfed", ApfedSection)
+        if methods.method_of(run.method).name != "apfed":
+            continue
+        asked += 1
+        # No set that ships is smaller; without steps_per_epoch an epoch is a pass or less.
+        rows = 1000
+        steps = settings.steps_per_epoch or 0
+        passes = settings.epochs * max(1, steps * settings.batch_size / rows)
+        limits.check_run("shop", rows, batch_size=settings.batch_size, passes=passes)
+        stages = len(run.rulers) + 1
+        assert len(run.all_seeds()) * stages <= PolicySection().max_runs_per_day
+    assert asked > 100
 
 
 # --- A driver that keeps the limits ---------------------------------------------------------------
@@ -250,7 +311,7 @@ def test_a_run_that_cannot_keep_a_limit_says_so_before_it_begins(at_home: Any) -
 
 
 def test_the_limits_are_told_when_a_run_begins() -> None:
-    for reply in (apfed.Ready, vertical.Opened):
+    for reply in (apfed.Ready, vertical.Opened, distil.Ready):
         assert {"min_rows", "max_uses"} <= {each.name for each in fields(reply)}
 
 

@@ -23,8 +23,7 @@ students = ["linear"]
 max_steps = 60
 """
 
-#: Those who are left begin anew when a partner leaves, which max_begins must allow.
-AGREED = ('"align", "apfed", "tvfl"]', '"align", "apfed-d"]\nmax_begins = 4')
+AGREED = ('"align", "apfed", "tvfl"]', '"align", "apfed-d"]')
 
 RUN = """
 method = "apfed-d"
@@ -246,3 +245,6 @@ def test_a_partner_that_dies_is_left_out_and_a_driver_that_is_killed_goes_on(
     assert result["distilled"]["partners"] == ["lab"]
     assert result["missed"]["registry"]["steps"] > 0
     assert "was left out of" in dying.said()
+    # The lab, which begins a run once, went on with what it had.
+    begun = (federation.folder / "lab.site" / "runs.jsonl").read_text().splitlines()
+    assert len(begun) == len({json.loads(line)["run"] for line in begun}) == 3

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from dovetail.data import Alignment, SharedRows
-from dovetail.errors import MessageError, PartyError
+from dovetail.errors import ConfigError, MessageError, PartyError
 from dovetail.methods.apfed import distil, teaching
 from dovetail.methods.apfed.stacks import Config, PartnerConfig
+from dovetail.methods.limits import Limited, Limits
 from dovetail.models import RandomStream
 from dovetail.models.learners import NO_FOLD, Rows, fit_stacked, hard_targets, make_folds
 from dovetail.models.learners.distil import Owner
@@ -180,6 +181,131 @@ def test_a_partner_that_leaves_is_left_out_as_if_it_had_never_been_there(
     for name in ("network", "linear"):
         assert torch.equal(active.told.train[name], without.told.train[name])
     assert sum(each.missed.get("lab", 0) for each in rounds) > 0
+
+
+class _Counts(Limited):
+    """A partner with a policy, which notes how often it began and what it was asked about."""
+
+    def __init__(self, party: StatefulParty, limits: Limits) -> None:
+        super().__init__(party, limits)
+        self.begins = 0
+        self.asked: list[int] = []
+
+    def handle(self, message: Message) -> Message:
+        answer = super().handle(message)
+        self.begins += isinstance(message, distil.Begin)
+        if isinstance(message, distil.Encode):
+            self.asked.append(len(message.samples_N.unique()))
+        return answer
+
+
+def limited(
+    owner: Owner,
+    partners: Mapping[str, tuple[Tensor, Tensor]],
+    limits: Limits,
+    faults: Mapping[str, type[distil.Partner]] | None = None,
+    config: Config = CONFIG,
+) -> tuple[distil.Active, dict[str, _Counts], list[teaching.Round]]:
+    """As ``taught``, by partners with policies."""
+    active = active_of(owner, {name: rows for name, (_, rows) in partners.items()}, config)
+    parties = {}
+    for name, (x, rows) in partners.items():
+        shared = SharedRows(name, x, rows)
+        kind = (faults or {}).get(name, distil.Partner)
+        parties[name] = _Counts(kind(shared, shared, PARTNER), limits)
+    rounds = list(teaching.train(active, InProcess(parties, driver="bank")))
+    return active, parties, rounds
+
+
+@pytest.mark.parametrize("kind", [_Leaves, _LeavesLate])
+def test_where_a_run_may_begin_once_the_others_go_on_when_a_partner_leaves(
+    kind: type[distil.Partner],
+) -> None:
+    owner, partner = made()
+    shop, lab = (partner, everyone(owner)), (partner[:, 1:], everyone(owner))
+    limits = Limits(min_rows=16, max_begins=1)
+    active, parties, rounds = limited(owner, {"shop": shop, "lab": lab}, limits, {"lab": kind})
+    assert (active.partners, parties["shop"].begins) == (("shop",), 1)
+    assert "is gone" in active.lost["lab"]
+    assert active.told is not None
+    assert tuple(active.code_widths) == ("shop",)
+    assert active.taught["network"].top.code_widths == (4, 4)
+    # It teaches as well as one that never had the other: of held-out rows, the share that is right.
+    without, _, _ = taught(owner, {"shop": shop})
+    assert without.told is not None
+    labels = owner.targets_RC[owner.labelled].argmax(dim=1)
+
+    def right(told: distil.Told) -> float:
+        said = told.train["linear"][:, owner.labelled].mean(dim=0)
+        return float((said.argmax(dim=1) == labels).float().mean())
+
+    assert right(active.told) > right(without.told) - 0.05
+    assert sum(each.missed.get("lab", 0) for each in rounds) > 0
+
+
+def test_a_message_is_about_as_many_samples_as_a_policy_asks_for_and_nothing_else_changes() -> None:
+    owner, partner = made()
+    rows = everyone(owner).clone()
+    rows[5::2] = -1  # so that few of a batch are there
+    config = CONFIG.model_copy(update={"batch_size": 2})
+    free, _, _ = taught(owner, {"shop": (partner, rows)}, config)
+    active, parties, _ = limited(
+        owner, {"shop": (partner, rows)}, Limits(min_rows=20), config=config
+    )
+    assert min(parties["shop"].asked) == 20
+    assert free.told is not None
+    assert active.told is not None
+    for name in ("network", "linear"):
+        torch.testing.assert_close(
+            active.told.train[name], free.told.train[name], rtol=1e-4, atol=1e-5, equal_nan=True
+        )
+
+
+def test_a_teacher_ends_before_a_sample_is_asked_about_too_often(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    owner, partner = made()
+    shop = {"shop": (partner, everyone(owner))}
+    active, parties, _ = limited(owner, shop, Limits(max_uses=25))
+    assert active.told is not None
+    assert not active.lost
+    assert max(map(int, parties["shop"]._uses.used["train"])) <= 25
+    assert 0 < active.step_number < 25
+    assert "answers 25 times about one sample in a run (its policy.max_uses)" in caplog.text
+    with pytest.raises(ConfigError, match=r"policy\.max_uses\), too few for a round of APFed-D"):
+        limited(owner, shop, Limits(max_uses=3))
+    with pytest.raises(ConfigError, match=r"shares 90 samples and answers about 200 or more"):
+        limited(owner, shop, Limits(min_rows=200))
+
+
+def test_a_run_that_went_on_without_a_partner_resumes_the_same(tmp_path: Path) -> None:
+    owner, partner = made()
+    rows = everyone(owner)
+    limits = Limits(max_begins=1)
+    whole, _, rounds = limited(
+        owner, {"shop": (partner, rows), "lab": (partner, rows)}, limits, {"lab": _Leaves}
+    )
+
+    def again(kind: type[distil.Partner]) -> tuple[distil.Active, InProcess, Checkpoint]:
+        checkpoint = Checkpoint(tmp_path, about={"run": "one"})
+        shared = SharedRows("lab", partner, rows)
+        parties: dict[str, StatefulParty] = {
+            "shop": Limited(partner_of("shop", partner, rows), limits),
+            "lab": Limited(kind(shared, shared, PARTNER), limits),
+        }
+        engine = InProcess(checkpoint.hosting(parties), driver="bank")
+        return active_of(owner, {"shop": rows, "lab": rows}), engine, checkpoint
+
+    lost = next(each.number for each in rounds if each.missed)
+    for stop in (lost + 1, None):
+        active, engine, checkpoint = again(_Leaves if stop else distil.Partner)
+        for each in teaching.train(active, engine, checkpoint):
+            if each.number == stop:
+                break
+    assert (active.partners, active.begins) == (("shop",), 1)
+    assert active.told is not None
+    assert whole.told is not None
+    assert torch.equal(active.told.train["network"], whole.told.train["network"])
 
 
 def test_without_any_partner_left_there_is_no_teacher_and_it_says_why() -> None:

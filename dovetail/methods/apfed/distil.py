@@ -33,15 +33,18 @@ the same random numbers it is ``fit_stacked`` of ``models/learners/vertical.py``
     Finish                            ---->  back to the best weights, which are kept at home
     Encode(every shared row)          ---->  codes, for soft targets and test rows
 
-A partner that fails is left out: the teacher begins anew with those that are there, as if it had
-never taken part. Without any, there is no teacher, and the label owner keeps its own model.
+A partner that fails is left out. Where the others' policies let the run begin once more
+(``policy.max_begins``), the teacher begins anew, as if it had never taken part; else it goes on
+with the others' networks as they are, from heads without the lost one's codes, and with as many
+steps as a new one would have. Without any partner there is no teacher, and the label owner keeps
+its own model.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 from torch import Tensor
@@ -51,6 +54,7 @@ from dovetail.data.inputs import Input
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.methods.apfed.stacks import Config, PartnerConfig, Stack, adamw, features
 from dovetail.methods.leftout import LeftOut
+from dovetail.methods.limits import NO_LIMITS, Limits, Uses
 from dovetail.models import Bottom, RandomStream, Secret, key_of
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.joint import Bottoms, BottomsSpec
@@ -82,9 +86,16 @@ class Begin(Message):
 
 @dataclass(frozen=True, eq=False)
 class Ready(Message):
-    """Partner -> label owner: D of its codes in each stack; 0 where there is only a linear part."""
+    """Partner -> label owner: D of its codes in each stack; 0 where there is only a linear part.
+
+    Beside it what its policy answers, as in ``apfed.Ready``, and how often the run may begin (0:
+    any number of times).
+    """
 
     code_widths: tuple[int, ...]
+    min_rows: int = NO_LIMITS.min_rows
+    max_uses: int = NO_LIMITS.max_uses
+    max_begins: int = NO_LIMITS.max_begins
 
 
 @dataclass(frozen=True, eq=False)
@@ -361,6 +372,19 @@ class _Taught:
         self.dropping = dropping
         self.ended = False
 
+    def without(self, places: Sequence[int], top: Top, *, patience: int, step: int) -> None:
+        """Go on with a head over the parts in these places alone, judged from this step on."""
+        columns = _columns(self.top.code_widths, places)
+        with torch.no_grad():
+            top.head.weight.copy_(self.top.head.weight[:, columns])
+            top.head.bias.copy_(self.top.head.bias)
+        self.top = top
+        self.top_optimizer = adamw(top, self.stack.config)
+        self.top_kept = Kept(top)
+        self.stopping = EarlyStopping(patience)
+        self.stopping.best_step = step
+        self.ended = False
+
     def keep(self) -> None:
         self.stack.kept.keep()
         self.top_kept.keep()
@@ -390,6 +414,16 @@ class _Taught:
         self.stopping.best_step = state["best_step"]
         self.dropping.restore(state["dropping"])
         self.ended = state["ended"]
+
+
+def _columns(widths: Sequence[int], places: Sequence[int]) -> Tensor:
+    """Where codes of these places stand among all.
+
+    >>> _columns((2, 3, 1), (0, 2))
+    tensor([0, 1, 5])
+    """
+    parts = torch.arange(sum(widths)).split(list(widths))
+    return torch.cat([parts[place] for place in places])
 
 
 @dataclass(frozen=True, eq=False)
@@ -453,11 +487,10 @@ class Active:
         self.why_not = ""
         self.told: Told | None = None
         self.step_number = 0
-
-    @property
-    def copies(self) -> int:
-        """Members of each fold."""
-        return self.config.copies or copies_of(len(self.rows_N))
+        self.first_step = 0  # of the heads as they are; a new one when the teacher goes on
+        self.begins = 0  # of the run so far
+        self.copies = 0  # members of each fold
+        self.uses: dict[str, Uses] = {}  # partner -> how often it was asked about each sample
 
     @property
     def members(self) -> int:
@@ -468,6 +501,7 @@ class Active:
         LeftOut().tell(party, f"the joint model from here on: {why}")
         self.lost[party] = why
         self.partners = tuple(name for name in self.partners if name != party)
+        self.uses.pop(party, None)
 
     def find_rows(self) -> bool:
         """Whether rows are left to teach on; ``why_not`` says why if none are."""
@@ -487,32 +521,68 @@ class Active:
             return False
         return True
 
+    def plan(self) -> int:
+        """Who learns from which rows, and is judged on which, of ``rows_N``; gives the patience."""
+        train_KN, stop_KN = member_masks(self.owner.folds_R[self.rows_N], self.copies)
+        self.batches = Batches(train_KN, self.config.batch_size, seed=self.seed)
+        self.every = min(max(5, self.batches.epoch), 100, self.config.max_steps)
+        self.judged_KV, self.real_KV = held_out_rows(stop_KN)
+        return max(self.config.patience, 5 * self.batches.epoch)
+
+    def new_members(self) -> None:
+        """How many networks there are, for the rows that teach now."""
+        self.copies = self.config.copies or copies_of(len(self.rows_N))
+
+    def allow(self, limits: Mapping[str, Limits]) -> None:
+        """Keep to what these partners answer.
+
+        Raises:
+            ConfigError: a partner shares too few rows for what it answers.
+        """
+        for party, own in limits.items():
+            shared = int((self.train.samples[party] >= 0).sum())
+            own.check_run(party, shared, batch_size=shared, passes=1)
+            used = self.uses[party].used if party in self.uses else None
+            self.uses[party] = Uses(own, used)
+
     def open(self, code_widths: Mapping[str, Sequence[int]]) -> None:
         """Build one's own networks and the heads over every partner's codes."""
         owner, config = self.owner, self.config
         self.code_widths = {party: tuple(widths) for party, widths in code_widths.items()}
-        folds_N = owner.folds_R[self.rows_N]
-        train_KN, stop_KN = member_masks(folds_N, self.copies)
-        self.batches = Batches(train_KN, config.batch_size, seed=self.seed)
-        self.every = min(max(5, self.batches.epoch), 100, config.max_steps)
-        self.judged_KV, self.real_KV = held_out_rows(stop_KN)
+        patience = self.plan()
         targets_NC = owner.targets_RC[self.rows_N]
-        patience = max(config.patience, 5 * self.batches.epoch)
         self.taught: dict[str, _Taught] = {}
         for place, name in enumerate(config.teachers):
             stream = self._stream(self.name, "active", name)
             stack = Stack(owner.x_RF, config.stack(name), self.members, targets_NC.shape[1], stream)
             widths = [stack.code_width, *(self.code_widths[p][place] for p in self.partners)]
-            with self._stream("top"):
-                top = Top(self.members, len(widths), widths, targets_NC.shape[1], config.dropout)
+            top = self._top(widths)
             with torch.no_grad():
                 start = prior(targets_NC, torch.ones(len(targets_NC)), regression=owner.regression)
                 torch.nn.init.zeros_(top.head.bias).add_(start)
             stopping = EarlyStopping(patience)
             self.taught[name] = _Taught(stack, top, stopping, self._stream("dropout"))
-        self.step_number = 0
+        self.step_number = self.first_step = 0
         self.keep: tuple[str, ...] = ()
         self.due: dict[str, Tensor] = {}
+
+    def go_on(self) -> None:
+        """Train on without the partners that were left out since the heads were made."""
+        patience = self.plan()
+        self.first_step = self.step_number
+        before = tuple(self.code_widths)
+        places = [0, *(1 + place for place, name in enumerate(before) if name in self.partners)]
+        self.code_widths = {party: self.code_widths[party] for party in self.partners}
+        for taught in self.taught.values():
+            widths = [taught.top.code_widths[place] for place in places]
+            top = self._top(widths)
+            taught.without(places, top, patience=patience, step=self.step_number)
+        self.keep, self.due = (), {}
+
+    def _top(self, widths: Sequence[int]) -> Top:
+        num_outputs = self.owner.targets_RC.shape[1]
+        with self._stream("top"):
+            return Top(self.members, len(widths), widths, num_outputs, self.config.dropout)
 
     def _stream(self, *purpose: str) -> RandomStream:
         return RandomStream(self.seed, *purpose, secret=self._key)
@@ -521,6 +591,11 @@ class Active:
     def live(self) -> tuple[str, ...]:
         """Stacks that still learn."""
         return tuple(name for name, taught in self.taught.items() if not taught.ended)
+
+    @property
+    def steps_left(self) -> int:
+        """How many more there may be."""
+        return self.first_step + self.config.max_steps - self.step_number
 
     def state(self) -> State:
         """What its next step depends on; to be saved when no gradient is due."""
@@ -531,6 +606,11 @@ class Active:
             "taught": {name: taught.state() for name, taught in self.taught.items()},
             "batches": self.batches.state(),
             "step": self.step_number,
+            "first_step": self.first_step,
+            "begins": self.begins,
+            "copies": self.copies,
+            "limits": {party: astuple(uses.limits) for party, uses in self.uses.items()},
+            "uses": {party: dict(uses.used) for party, uses in self.uses.items()},
             "keep": list(self.keep),
             "told": None
             if self.told is None
@@ -546,11 +626,18 @@ class Active:
             self.leave_out(party, why)
         self.why_not = state["why_not"]
         self.find_rows()
+        self.copies = state["copies"]
         self.open(state["code_widths"])
         for name, taught in self.taught.items():
             taught.restore(state["taught"][name])
         self.batches.resume(state["batches"])
         self.step_number = state["step"]
+        self.first_step = state["first_step"]
+        self.begins = state["begins"]
+        self.uses = {
+            party: Uses(Limits(*own), state["uses"][party])
+            for party, own in state["limits"].items()
+        }
         self.keep = tuple(state["keep"])
         told = state["told"]
         self.told = None if told is None else Told(told["train"], told["test"])

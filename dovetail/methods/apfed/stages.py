@@ -257,12 +257,10 @@ def _limited(
     setup: ApfedSetup, parties: Mapping[str, StatefulParty]
 ) -> Mapping[str, StatefulParty]:
     """These parties, where they have party files with what their policies answer."""
-    both = [each.rows[setup.active] for each in (setup.align(), setup.align_test()) if each]
-    num_samples = max(map(len, both))
     return {
         name: party
         if (limits := setup.passives[name].limits) == NO_LIMITS
-        else Limited(party, limits, num_samples)
+        else Limited(party, limits)
         for name, party in parties.items()
     }
 

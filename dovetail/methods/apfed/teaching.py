@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from dovetail.errors import MessageError, PartyError, TrainingError
+from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.methods.apfed.distil import (
     Active,
     Begin,
@@ -22,8 +23,11 @@ from dovetail.methods.apfed.distil import (
     Table,
     Told,
 )
+from dovetail.methods.limits import asked_for, limits_of
 from dovetail.models.learners.rows import row_losses
 from dovetail.network import Checkpoint, Engine, check_shape
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ def train(active: Active, network: Engine, checkpoint: Checkpoint | None = None)
         away = {*checkpoint.failures, *checkpoint.behind} & {*active.partners}
         for party in sorted(away & checkpoint.failures.keys()):
             active.leave_out(party, f"epoch {number}: {checkpoint.failures[party].cause}")
-        if away and not _begin_again(active, network):  # who lost its state takes part again
+        if away and not _go_on(active, network, checkpoint.behind):
             return
     while active.told is None:
         started = time.perf_counter()
@@ -84,7 +88,7 @@ def train(active: Active, network: Engine, checkpoint: Checkpoint | None = None)
         number += 1
         loss, held_out = None, {}
         try:
-            if active.live and active.step_number + active.every <= active.config.max_steps:
+            if active.live and active.every <= active.steps_left and _answer_a_round(active):
                 for _ in range(active.every):
                     losses.append(step(active, network))
                 held_out = judge(active, network)
@@ -96,7 +100,7 @@ def train(active: Active, network: Engine, checkpoint: Checkpoint | None = None)
                 raise
             cause = f"epoch {number}, step {len(losses) + 1}: {failure.cause}"
             active.leave_out(failure.party, cause)
-            goes_on = _begin_again(active, network)
+            goes_on = _go_on(active, network)
             yield _round(active, number, None, {}, started, max(len(losses), 1))
             if not goes_on:
                 return
@@ -122,7 +126,7 @@ def _round(
         num_steps,
         dict.fromkeys(active.lost, num_steps),
         dict(active.lost),
-        max(number, active.config.max_steps // active.every + 1),
+        number + max(0, active.steps_left) // active.every + 1,
     )
 
 
@@ -131,7 +135,10 @@ def begin(active: Active, network: Engine) -> None:
 
     Raises:
         PartyError: one cannot begin.
+        ConfigError: a partner shares fewer rows than it answers about.
     """
+    active.new_members()
+    active.begins += 1
     message = Begin(
         active.config.teachers, active.members, active.owner.targets_RC.shape[1], active.seed
     )
@@ -143,7 +150,30 @@ def begin(active: Active, network: Engine) -> None:
             raise PartyError(
                 party, f"{reply.wire_name()}: no widths of {len(message.stacks)} codes"
             )
+    active.allow(limits_of(ready))
     active.open({party: ready[party].code_widths for party in active.partners})
+
+
+def _go_on(active: Active, network: Engine, behind: Mapping[str, int] | None = None) -> bool:
+    """Go on with those that are there; whether somebody is.
+
+    All begin anew where all may: who has lost its state (``behind``: the step that it has, 0 for
+    none) may. Else those who have theirs go on with it.
+    """
+    behind = behind or {}
+
+    def may_begin(party: str) -> bool:
+        most = active.uses[party].limits.max_begins if party in active.uses else 0
+        return not most or active.begins < most or behind.get(party) == 0
+
+    if all(map(may_begin, active.partners)):
+        return _begin_again(active, network)
+    for party in [name for name in active.partners if name in behind]:
+        active.leave_out(party, "it has no state of the step that the others go on from")
+    if not active.find_rows():
+        return False
+    active.go_on()
+    return True
 
 
 def _begin_again(active: Active, network: Engine) -> bool:
@@ -156,6 +186,34 @@ def _begin_again(active: Active, network: Engine) -> bool:
             continue
         return True
     return False
+
+
+def _answer_a_round(active: Active) -> bool:
+    """Whether all partners answer one more round, and then about every row once more.
+
+    A message counts once for each sample in it.
+    """
+    judging, saying = (
+        _num_messages(active, num) for num in (active.judged_KV.shape[1], len(active.train.x_RF))
+    )
+    needed = active.every + judging + saying
+    tired = [party for party, uses in active.uses.items() if uses.left() < needed]
+    for party in tired:
+        most = active.uses[party].limits.max_uses
+        if active.step_number == 0 and not active.lost:
+            raise ConfigError(
+                f"party {party!r} answers {most:,} times about one sample in a run (its "
+                f"policy.max_uses), too few for a round of APFed-D, {needed}; ask its owner to "
+                "raise it"
+            )
+        _log.warning(
+            "the teacher has learned %d steps: party %r answers %d times about one sample in a "
+            "run (its policy.max_uses)",
+            active.step_number,
+            party,
+            most,
+        )
+    return not tired
 
 
 def step(active: Active, network: Engine) -> float:
@@ -229,8 +287,26 @@ def finish(active: Active, network: Engine) -> Told:
         taught.restore_best()
     return Told(
         _say(active, network, active.train, test=False),
-        None if active.test is None else _say(active, network, active.test, test=True),
+        _say(active, network, active.test, test=True) if _may_test(active) else None,
     )
+
+
+def _may_test(active: Active) -> bool:
+    """Whether every partner answers about as few test rows as there are, if there are any."""
+    if active.test is None:
+        return False
+    for party, uses in active.uses.items():
+        num = int((active.test.samples[party] >= 0).sum())
+        if 0 < num < uses.limits.min_rows:
+            _log.warning(
+                "the joint model is not tested: party %r has %d of the test rows, and answers "
+                "about %d or more (its policy.min_rows)",
+                party,
+                num,
+                uses.limits.min_rows,
+            )
+            return False
+    return True
 
 
 def _say(active: Active, network: Engine, table: Table, *, test: bool) -> dict[str, Tensor]:
@@ -250,6 +326,11 @@ def _say(active: Active, network: Engine, table: Table, *, test: bool) -> dict[s
 _ROWS = 16_384
 
 
+def _num_messages(active: Active, num_rows: int) -> int:
+    """For so many rows of every member."""
+    return -(-num_rows // max(1, _ROWS // active.members))
+
+
 def _outputs(
     active: Active,
     network: Engine,
@@ -261,7 +342,8 @@ def _outputs(
 ) -> dict[str, Tensor]:
     """Stack -> (K, V, C) outputs of each member's rows."""
     told: dict[str, list[Tensor]] = {name: [] for name in stacks}
-    for part_KB in rows_KV.split(max(1, _ROWS // active.members), dim=1):
+    # Of about the same size: a small last one would be about fewer samples than partners answer.
+    for part_KB in rows_KV.tensor_split(_num_messages(active, rows_KV.shape[1]), dim=1):
         codes = _ask(active, network, stacks, part_KB, table, training=False, test=test)
         parts = _split(active, stacks, codes)
         with torch.no_grad():
@@ -279,20 +361,22 @@ class _Answer:
     """A partner's codes of a message.
 
     Attributes:
-        KBD: as it sent them.
+        KBD: as it sent them; of more rows than were asked for, where it answers about no fewer.
         lacks_KB: rows that it does not have; None: none.
         answered: whether it was asked at all.
+        num_rows: B, that were asked for.
     """
 
     KBD: Tensor
     lacks_KB: Tensor | None
     answered: bool
+    num_rows: int
 
     def codes(self) -> Tensor:
         """(K, B, ...) zeros, without a gradient, in rows that it does not have."""
         if self.lacks_KB is None:
-            return self.KBD
-        return self.KBD.masked_fill(self.lacks_KB[..., None], 0)
+            return self.KBD[:, : self.num_rows]
+        return self.KBD[:, : self.num_rows].masked_fill(self.lacks_KB[..., None], 0)
 
 
 def _ask(
@@ -319,19 +403,25 @@ def _ask(
     for party in active.partners:
         samples = table.samples[party][rows_KB.flatten()]
         mask = samples >= 0
-        if not mask.any():
+        if not mask.all():
             held[party] = mask
+        if not mask.any():
             if party not in active.due and not active.keep:
                 continue  # nothing to ask it
             samples = table.samples[party][table.samples[party] >= 0][: len(samples)]
             samples = samples.repeat(-(-len(mask) // len(samples)))[: len(mask)]
         elif not mask.all():
-            held[party] = mask
             there = samples[mask]
             lacking = len(mask) - len(there)
             samples[~mask] = there.repeat(-(-lacking // len(there)))[:lacking]
+        samples_KB = _with_more(active, party, samples.view(active.members, -1), table, test)
         requests[party] = Encode(
-            tuple(stacks), active.keep, active.due.get(party, none), samples, training, test
+            tuple(stacks),
+            active.keep,
+            active.due.get(party, none),
+            samples_KB.flatten(),
+            training,
+            test,
         )
     active.due, active.keep = {}, ()
     replies = network.ask(requests, Codes, timeout_s=active.config.timeout_s).or_raise()
@@ -342,10 +432,39 @@ def _ask(
         width = sum(active.code_widths[party][place] + num_outputs for place in places)
         code_ND = torch.zeros(rows_KB.numel(), width)
         if party in replies:
-            code_ND = _checked(party, replies[party], rows_KB.numel(), width)
+            asked = requests[party]
+            code_ND = _checked(party, replies[party], len(asked.samples_N), width)
+            if party in active.uses and (named := asked_for(asked)) is not None:
+                active.uses[party].count(named)
         lacks = ~held[party].view(active.members, -1) if party in held else None
-        codes[party] = _Answer(code_ND.unflatten(0, (active.members, -1)), lacks, party in replies)
+        codes[party] = _Answer(
+            code_ND.unflatten(0, (active.members, -1)), lacks, party in replies, rows_KB.shape[1]
+        )
     return codes
+
+
+def _with_more(active: Active, party: str, samples_KB: Tensor, table: Table, test: bool) -> Tensor:
+    """(K, B + ...) with as many more of the partner's samples as it answers about at the least.
+
+    What it says of these is not used. The least asked about come first.
+    """
+    uses = active.uses.get(party)
+    different = samples_KB.unique()
+    missing = 0 if uses is None else uses.limits.min_rows - len(different)
+    if uses is None or missing <= 0:
+        return samples_KB
+    others = table.samples[party][table.samples[party] >= 0]
+    others = others[~torch.isin(others, different)]
+    used_S = uses.used.get("test" if test else "train", torch.zeros(0))
+    counts = torch.zeros(len(others), dtype=torch.int64)
+    known = others < len(used_S)
+    counts[known] = used_S[others[known]].long()
+    more = others[counts.argsort(stable=True)][:missing]
+    width = -(-len(more) // len(samples_KB))
+    if not width:
+        return samples_KB
+    more = more.repeat(-(-width * len(samples_KB) // len(more)))[: width * len(samples_KB)]
+    return torch.cat([samples_KB, more.view(len(samples_KB), width)], dim=1)
 
 
 def _checked(party: str, reply: Codes, num_rows: int, width: int) -> Tensor:

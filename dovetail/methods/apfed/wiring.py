@@ -283,6 +283,7 @@ class Apfed(Method):
             distil.Partner.accepts,
             goes_on=False,
             begins=(distil.Begin,),
+            samples=True,
         ),
         "recalling": algorithm("apfed-d", recalling.Recalling.accepts, goes_on=False),
     }
