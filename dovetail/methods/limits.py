@@ -82,7 +82,11 @@ def limits_of(replies: Mapping[str, Message]) -> dict[str, Limits]:
     """Party -> the limits that its reply tells."""
     return {
         party: Limits(
-            **{each.name: getattr(reply, each.name, each.default) for each in fields(Limits)}
+            **{
+                each.name: getattr(reply, each.name)
+                for each in fields(Limits)
+                if hasattr(reply, each.name)
+            }
         )
         for party, reply in replies.items()
     }

@@ -285,9 +285,10 @@ def finish(active: Active, network: Engine) -> Told:
     active.keep = ()
     for taught in active.taught.values():
         taught.restore_best()
+    test = active.test if _may_test(active) else None
     return Told(
         _say(active, network, active.train, test=False),
-        _say(active, network, active.test, test=True) if _may_test(active) else None,
+        None if test is None else _say(active, network, test, test=True),
     )
 
 
