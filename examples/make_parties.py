@@ -4,10 +4,12 @@
     dovetail inspect parties/run.toml
     dovetail align parties/clinic.toml parties/lab.toml parties/registry.toml
     dovetail train parties/run.toml --out out/clinics
+    dovetail predict out/clinics/seed-0 parties/new-patients.csv --id person
 
 Deals scikit-learn's breast cancer set (built in) or Adult (--source adult, from $DOVETAIL_DATA) out
-to a party with labels and two helpers. Each has some people the others do not have, rows in an
-order of its own, and the same ids for the same people. Writes tables, party files and a run file.
+to a party that knows some labels and two helpers. Each has some people the others do not have, rows
+in an order of its own, and the same ids for the same people. Writes tables, party files, a run file
+and a table of new people to predict.
 """
 
 from __future__ import annotations
@@ -21,19 +23,10 @@ import numpy as np
 from dovetail import data
 
 RUN = """# {active} trains with {helpers}, who have other columns of some of its people.
-method = "apfed"
-rulers = ["alone"]
-seeds = [0, 1, 2]
-evaluate_every = 0
+method = "apfed-d"      # the joint model, distilled into one that needs no helper
+seeds = [0, 1]
 parties = [{files}]
-test = 0.25
-
-[apfed]
-encoder = [64, 32]
-head = [32]
-epochs = 20
-batch_size = 64
-learning_rate = 0.02
+test = {test}              # share of the labelled rows, to score on
 """
 
 PARTY = """[party]
@@ -42,22 +35,14 @@ table = "{table}"
 id = "person"
 {label}
 [policy]
-algorithms = ["align", "apfed", "tvfl"]
+algorithms = ["align", "apfed-d", "apfed", "tvfl"]
 drivers = ["{active}"]
-{apfed}"""
-
-PASSIVE = """
-[apfed]                 # this party's black box; nobody else sees it
-loss = "contrastive"
-encoder = [64, 32]
-learning_rate = 0.02
-temperature = 0.5
 """
 
 
 @dataclass(frozen=True)
 class Deal:
-    """Who gets which columns, and what share of all people."""
+    """Who gets which columns, what share of all people, and how many labels."""
 
     source: str
     label: str
@@ -66,6 +51,9 @@ class Deal:
     columns: dict[str, tuple[str, ...]]
     shares: dict[str, float]
     ending: dict[str, str]
+    labels: int  # that are known, at most this and half of the active party's rows
+    test: float  # share of them
+    new: str  # whom only the active party meets, and later
 
 
 DEALS = {
@@ -74,9 +62,16 @@ DEALS = {
         label="diagnosis",
         split_column=None,
         active="clinic",
-        columns={"clinic": ("mean *",), "lab": ("worst *",), "registry": ("* error",)},
+        columns={
+            "clinic": ("mean texture", "mean smoothness", "mean symmetry", "mean fractal*"),
+            "lab": ("worst *",),
+            "registry": ("* error",),
+        },
         shares={"clinic": 0.8, "lab": 0.6, "registry": 0.4},
         ending={"clinic": ".csv", "lab": ".parquet", "registry": ".csv"},
+        labels=120,
+        test=0.5,
+        new="new-patients",
     ),
     "adult": Deal(
         source="adult",
@@ -90,6 +85,9 @@ DEALS = {
         },
         shares={"bank": 0.8, "employer": 0.5, "insurer": 0.3},
         ending={"bank": ".csv", "employer": ".parquet", "insurer": ".csv"},
+        labels=2000,
+        test=0.85,
+        new="new-customers",
     ),
 }
 
@@ -105,17 +103,26 @@ def make(deal: Deal, out: Path, *, seed: int, rows: int | None) -> list[Path]:
     persons = np.array([f"P-{number:07d}" for number in numbers])
     out.mkdir(parents=True, exist_ok=True)
     files = []
-    for name, globs in deal.columns.items():
-        count = round(deal.shares[name] * people.num_rows)
-        held = rng.permutation(people.num_rows)[:count]
+
+    def columns_of(globs: tuple[str, ...], held: np.ndarray) -> dict[str, np.ndarray]:
         columns = {"person": persons[held]}
         for column in people.x.select(globs):
             read = people.x.column(column)
             values = read.values.astype(object)
             values[read.missing] = None
             columns[column] = values[held] if read.is_text else read.values[held]
+        return columns
+
+    for name, globs in deal.columns.items():
+        count = round(deal.shares[name] * people.num_rows)
+        held = rng.permutation(people.num_rows)[:count]
+        columns = columns_of(globs, held)
         if name == deal.active:
-            columns[deal.label] = people.labels.values[held]
+            labels = people.labels.values[held].astype(object)
+            labels[min(deal.labels, count // 2) :] = None
+            columns[deal.label] = labels
+            new = np.setdiff1d(np.arange(people.num_rows), held)[:100]
+            data.write_table(out / f"{deal.new}.csv", columns_of(globs, new))
         table = f"{name}{deal.ending[name]}"
         data.write_table(out / table, columns)
         is_active = name == deal.active
@@ -126,7 +133,6 @@ def make(deal: Deal, out: Path, *, seed: int, rows: int | None) -> list[Path]:
                 table=table,
                 label=f'label = "{deal.label}"\n' if is_active else "",
                 active=deal.active,
-                apfed="" if is_active else PASSIVE,
             )
         )
         files.append(file)
@@ -135,6 +141,7 @@ def make(deal: Deal, out: Path, *, seed: int, rows: int | None) -> list[Path]:
         RUN.format(
             active=deal.active,
             helpers=" and ".join(helpers),
+            test=deal.test,
             files=", ".join(f'"{file.name}"' for file in files),
         )
     )

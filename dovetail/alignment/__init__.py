@@ -9,6 +9,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dovetail.alignment.curve import Workers
     from dovetail.alignment.ids import NormalisedIds, normalise
+    from dovetail.alignment.matchkeys import (
+        KeyValues,
+        MatchKey,
+        Rated,
+        Reading,
+        key_values,
+        match_key,
+        rate,
+    )
+    from dovetail.alignment.passes import KeyResponder, align_by_keys
     from dovetail.alignment.psi import (
         ELSEWHERE,
         MAX_IDS,
@@ -23,13 +33,22 @@ __all__ = [
     "ELSEWHERE",
     "MAX_IDS",
     "Aligned",
+    "KeyResponder",
+    "KeyValues",
+    "MatchKey",
     "NormalisedIds",
     "Overlap",
+    "Rated",
+    "Reading",
     "Responder",
     "Workers",
     "align",
+    "align_by_keys",
     "count_overlap",
+    "key_values",
+    "match_key",
     "normalise",
+    "rate",
     "with_rows_of",
 ]
 
@@ -38,6 +57,12 @@ _FILES = {
     "Workers": "curve",
     "NormalisedIds": "ids",
     "normalise": "ids",
+    **dict.fromkeys(
+        ("KeyValues", "MatchKey", "Rated", "Reading", "key_values", "match_key", "rate"),
+        "matchkeys",
+    ),
+    "KeyResponder": "passes",
+    "align_by_keys": "passes",
     "Responder": "responder",
     "with_rows_of": "responder",
 }

@@ -226,6 +226,23 @@ class GetProve(Message):
     batch: int
 
 
+@dataclass(frozen=True, eq=False)
+class Pass(Message):
+    """Initiator -> responder: the next run compares this match key (``passes.py``)."""
+
+    place: int  # from 0, each once, in order
+    num_passes: int
+    key: str  # as both sides resolve it
+    num_samples: int  # rows of the initiator, with a key or without
+
+
+@dataclass(frozen=True, eq=False)
+class Passing(Message):
+    """Responder -> initiator: agreed."""
+
+    num_rows: int  # with a key or without
+
+
 # --- What both sides execute -------------------------------------------------------------------
 
 
@@ -364,6 +381,26 @@ class Proving:
 
 
 @dataclass(frozen=True, eq=False)
+class PassDone:
+    """What one match key has found with one partner.
+
+    Attributes:
+        key: as both sides resolve it.
+        usable: own rows that entered, each with a key of its own.
+        ambiguous, missing: own rows that were left and share a key, or have none.
+        theirs: the partner's rows that entered.
+        samples_K: what was matched.
+    """
+
+    key: str
+    usable: int
+    ambiguous: int
+    missing: int
+    theirs: int
+    samples_K: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Aligned:
     """What the initiator knows after an alignment.
 
@@ -372,11 +409,13 @@ class Aligned:
             partner has the sample, -1 where not. The shared order holds all its rows, at random.
         num_ids: party -> how many ids it has; the initiator's own included.
         overlap: partner -> how many it shares with the initiator.
+        passes: partner -> what each match key has found; none where ids were compared.
     """
 
     alignment: Alignment
     num_ids: Mapping[str, int]
     overlap: Mapping[str, int]
+    passes: Mapping[str, tuple[PassDone, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -458,35 +497,21 @@ def align(
     >>> sorted(shop.rows_S[samples].tolist())
     [0, 1]
     """
-    initiator = _Initiator(engine, lower, workers, batch_size, timeout_s, progress)
+    initiator = Initiator(engine, lower, workers, batch_size, timeout_s, progress)
     pairs = initiator.compare("intersection", ids)
     num_ids = initiator.num_ids
     rows_S = random_order(num_ids)  # phase 6: sample -> own row
     sample_of_row = np.empty_like(rows_S)
     sample_of_row[rows_S] = np.arange(num_ids)
     rows = {engine.driver: torch.from_numpy(rows_S)}
-    shared: dict[str, _Shared] = {}
-    matched: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    for party, pair in pairs.items():
-        with _blamed_on(party):
-            matched[party] = pair.matches()
-    initiator.have_proved(pairs, matched)
-    for party, pair in pairs.items():
-        own_places, their_places = matched[party]
-        samples = sample_of_row[pair.order_N[own_places]]
-        order = np.argsort(samples)  # the order they are sent in says no more than they do
-        samples_K = torch.from_numpy(samples[order])
-        shared[party] = _Shared(
-            samples_K, *map(torch.from_numpy, (their_places[order], own_places[order]))
-        )
+    shared = initiator.tell(pairs, sample_of_row)
+    for party, samples_K in shared.items():
         rows[party] = torch.full((num_ids,), -1)
         rows[party][samples_K] = ELSEWHERE
-    initiator.share(shared)
-    initiator.prove(pairs, {party: len(each.samples_K) for party, each in shared.items()})
     return Aligned(
         Alignment(MappingProxyType(rows)),
         {engine.driver: num_ids, **{party: pair.num_theirs for party, pair in pairs.items()}},
-        {party: len(each.samples_K) for party, each in shared.items()},
+        {party: len(samples_K) for party, samples_K in shared.items()},
     )
 
 
@@ -504,7 +529,7 @@ def count_overlap(
 
     Arguments and errors are those of ``align``.
     """
-    initiator = _Initiator(engine, lower, workers, batch_size, timeout_s, progress)
+    initiator = Initiator(engine, lower, workers, batch_size, timeout_s, progress)
     counts = {}
     for party, pair in initiator.compare("cardinality", ids).items():
         with _blamed_on(party):
@@ -512,7 +537,7 @@ def count_overlap(
     return counts
 
 
-class _Initiator:
+class Initiator:
     """Runs the phases with all partners at once, batch by batch.
 
     While partners work on one batch, the initiator works on another.
@@ -526,10 +551,13 @@ class _Initiator:
         batch_size: int,
         timeout_s: float | None,
         progress: Progress | None,
+        *,
+        parties: Sequence[str] | None = None,
     ) -> None:
         if not 1 <= batch_size <= MAX_IDS:
             raise ValueError(f"batch_size must lie in 1..{MAX_IDS}, got {batch_size}")
         self.engine = engine
+        self.parties = engine.parties if parties is None else tuple(parties)
         self.lower = lower
         self.workers = workers or Workers()
         self.batch_size = batch_size
@@ -540,6 +568,10 @@ class _Initiator:
     def compare(self, mode: str, ids: Sequence[Any] | np.ndarray) -> dict[str, _Pair]:
         """Phases 1 to 4; partner -> what it takes to compare."""
         normalised = normalise(ids, party=self.engine.driver, lower=self.lower)
+        return self.compare_normalised(mode, normalised)
+
+    def compare_normalised(self, mode: str, normalised: NormalisedIds) -> dict[str, _Pair]:
+        """The same, of ids that are bytes already."""
         self.num_ids = len(normalised.values)
         self.points_N32 = points_N32 = self.workers.hash(normalised.values)
         pairs = self.agree(mode, normalised)
@@ -551,12 +583,39 @@ class _Initiator:
         self.get_doubled(pairs)
         return pairs
 
+    def tell(self, pairs: Mapping[str, _Pair], sample_of_row: np.ndarray) -> dict[str, Tensor]:
+        """Phases 5 to 7; partner -> (K,) the samples that it has, in order.
+
+        Args:
+            pairs: compared.
+            sample_of_row: own row among those compared -> the sample it is told as.
+        """
+        shared: dict[str, _Shared] = {}
+        matched: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        for party, pair in pairs.items():
+            with _blamed_on(party):
+                matched[party] = pair.matches()
+        self.have_proved(pairs, matched)
+        for party, pair in pairs.items():
+            own_places, their_places = matched[party]
+            samples = sample_of_row[pair.order_N[own_places]]
+            order = np.argsort(samples)  # the order they are sent in says no more than they do
+            shared[party] = _Shared(
+                *map(
+                    torch.from_numpy,
+                    (samples[order], their_places[order], own_places[order]),
+                )
+            )
+        self.share(shared)
+        self.prove(pairs, {party: len(each.samples_K) for party, each in shared.items()})
+        return {party: each.samples_K for party, each in shared.items()}
+
     def agree(self, mode: str, ids: NormalisedIds) -> dict[str, _Pair]:
         """Phase 1."""
         begin = Begin(
             self.engine.driver, mode, ids.kinds, ids.lower, len(ids.values), self.batch_size
         )
-        requests = dict.fromkeys(self.engine.parties, begin)
+        requests = dict.fromkeys(self.parties, begin)
         replies = self.engine.ask(requests, Ready, timeout_s=self.timeout_s).or_raise()
         pairs = {}
         for party, ready in replies.items():

@@ -28,6 +28,8 @@ from dovetail.alignment.psi import (
     GetBlinded,
     GetDoubled,
     GetProve,
+    Pass,
+    Passing,
     Places,
     Proofs,
     Prove,
@@ -50,7 +52,7 @@ from dovetail.network import Message, check_shape
 
 
 @dataclass(eq=False)
-class _Run:
+class Run:
     """A responder's side of one run."""
 
     begin: Begin
@@ -92,7 +94,7 @@ class Responder:
         AlignmentError: ids that are empty, repeated after normalisation, or of another type.
     """
 
-    accepts = (Begin, Blinded, GetBlinded, GetDoubled, Prove, Places, GetProve, Proofs)
+    accepts = (Pass, Begin, Blinded, GetBlinded, GetDoubled, Prove, Places, GetProve, Proofs)
 
     def __init__(
         self,
@@ -117,7 +119,7 @@ class Responder:
         self._kinds, self._lower = normalised.kinds, lower
         # Here, and not when asked: how long it takes depends on the ids.
         self._points_M32 = self._workers.hash(normalised.values)
-        self._run: _Run | None = None
+        self._run: Run | None = None
         self._rows_S: Tensor | None = None
 
     def guarded(self, guard: Guard | None) -> Responder:
@@ -145,6 +147,8 @@ class Responder:
         return self._rows_S
 
     def handle(self, message: Message) -> Message:
+        if isinstance(message, Pass):
+            return self._pass(message)
         if isinstance(message, Begin):
             return self._begin(message)
         if self._run is None:
@@ -165,6 +169,29 @@ class Responder:
             case Proofs():
                 return self._believe(self._run, message)
         raise AssertionError(f"an engine passes on only {self.accepts}")
+
+    def _pass(self, message: Pass) -> Passing:
+        """Another kind of alignment, which this party has no keys for."""
+        raise AlignmentError(
+            "the initiator compares match keys, this party ids; both files must list the same in "
+            "party.match"
+        )
+
+    def _mode_of(self, begin: Begin) -> str:
+        """What the guard compares sets within."""
+        return begin.mode
+
+    def _samples_of(self, begin: Begin) -> int:
+        """How many samples there are to be numbered."""
+        return begin.num_ids
+
+    def _rows_of(self, places_K: np.ndarray) -> np.ndarray:
+        """Its rows of the points that it sent."""
+        return places_K
+
+    def _keep(self, run: Run) -> None:
+        """The rows that a run has proven."""
+        self._rows_S = run.rows_S
 
     def _begin(self, begin: Begin) -> Ready:
         """Phase 1."""
@@ -204,15 +231,15 @@ class Responder:
                 f"got {begin.batch_size}"
             )
         if self._guard is not None:
-            self._guard.begins(begin.initiator, begin.mode, begin.num_ids)
+            self._guard.begins(begin.initiator, self._mode_of(begin), begin.num_ids)
         if begin.mode == "intersection":
             self._rows_S = None
-        self._run = _Run(begin, secrets.token_bytes(POINT_BYTES), random_order(self.num_ids))
+        self._run = Run(begin, secrets.token_bytes(POINT_BYTES), random_order(self.num_ids))
         if not begin.num_ids:
             self._run.doubled_N16 = joined([])  # no batch of phase 2 will come
         return Ready(self.num_ids)
 
-    def _double(self, run: _Run, message: Blinded) -> Received:
+    def _double(self, run: Run, message: Blinded) -> Received:
         """Phase 2: multiply a batch of theirs."""
         begin = run.begin
         batch, num_batches = len(run.doubled), batches_of(begin.num_ids, begin.batch_size)
@@ -240,7 +267,7 @@ class Responder:
             raise MessageError(f"refuses what {begin.initiator!r} sent: {cause}") from None
         return Received(batch)
 
-    def _blind(self, run: _Run, batch: int) -> Blinded:
+    def _blind(self, run: Run, batch: int) -> Blinded:
         """Phase 3: multiply a batch of its own."""
         self._known(batch, self.num_ids, run.begin, GetBlinded)
         _all_doubled(run, GetBlinded)  # what it sends must not depend on what it is sent
@@ -250,7 +277,7 @@ class Responder:
         points = self._workers.multiply(run.secret, self._points_M32[rows])
         return Blinded(batch, torch.from_numpy(points))
 
-    def _doubled(self, run: _Run, batch: int) -> Doubled:
+    def _doubled(self, run: Run, batch: int) -> Doubled:
         """Phase 4: what both have multiplied."""
         begin = run.begin
         self._known(batch, begin.num_ids, begin, GetDoubled)
@@ -268,7 +295,7 @@ class Responder:
                 f"for batch {batch}"
             )
 
-    def _blinded_all(self, run: _Run, kind: type[Message]) -> None:
+    def _blinded_all(self, run: Run, kind: type[Message]) -> None:
         """Refuse what comes before the end of phase 3."""
         num_batches = batches_of(self.num_ids, run.begin.batch_size)
         if run.num_blinded < num_batches:
@@ -277,7 +304,7 @@ class Responder:
                 f"{num_batches} batches of this party's points; all must come first"
             )
 
-    def _compared(self, run: _Run, kind: type[Message]) -> None:
+    def _compared(self, run: Run, kind: type[Message]) -> None:
         """Refuse what comes before the end of phase 4, or in a mode that ends with it."""
         begin = run.begin
         if begin.mode != "intersection":
@@ -291,7 +318,7 @@ class Responder:
                 f"{num_batches} batches of its own points; all must come first"
             )
 
-    def _prove(self, run: _Run, message: Prove) -> Proofs:
+    def _prove(self, run: Run, message: Prove) -> Proofs:
         """Phase 5: its own points are its ids'."""
         begin = run.begin
         self._compared(run, Prove)
@@ -304,7 +331,7 @@ class Responder:
             run.proving = Proving(most, begin.batch_size, run.secret, self._workers)
         return run.proving.answer(message)
 
-    def _share(self, run: _Run, message: Places) -> Received:
+    def _share(self, run: Run, message: Places) -> Received:
         """Phase 6: its own rows of the shared samples, as the initiator claims."""
         begin = run.begin
         self._compared(run, Places)
@@ -336,20 +363,20 @@ class Responder:
             self._claimed(run)
         return Received(message.batch)
 
-    def _claimed(self, run: _Run) -> None:
+    def _claimed(self, run: Run) -> None:
         """The end of phase 6: what phase 7 is to prove; the run is over if it is nothing."""
         begin = run.begin
         samples_K, places_K, own_K = map(torch.cat, (run.samples, run.places, run.own))
         try:
-            _check_places("samples_B", samples_K, begin.num_ids, begin.initiator)
+            _check_places("samples_B", samples_K, self._samples_of(begin), begin.initiator)
             _check_places("places_B", places_K, self.num_ids, begin.initiator)
             _check_places("own_B", own_K, begin.num_ids, begin.initiator)
         except MessageError:
             self._run = None  # and with it the secret
             raise
-        rows_K = torch.from_numpy(run.order_M)[places_K]
-        run.rows_S = torch.full((begin.num_ids,), -1)
-        run.rows_S[samples_K] = rows_K
+        points_K = run.order_M[places_K.numpy()]
+        run.rows_S = torch.full((self._samples_of(begin),), -1)
+        run.rows_S[samples_K] = torch.from_numpy(self._rows_of(points_K))
         num = num_questions(len(samples_K), self._checked)
         if not num:
             self._settle(run)
@@ -357,12 +384,12 @@ class Responder:
         drawn_Q = random_order(len(samples_K))[:num]
         theirs_N32 = joined(run.theirs, POINT_BYTES)
         run.questions = Questions.about(
-            self._points_M32[rows_K.numpy()[drawn_Q]],
+            self._points_M32[points_K[drawn_Q]],
             theirs_N32[own_K.numpy()[drawn_Q]],
             self._workers,
         )
 
-    def _question(self, run: _Run, batch: int) -> Prove:
+    def _question(self, run: Run, batch: int) -> Prove:
         """Phase 7: what the initiator is to prove; each question once."""
         begin = run.begin
         if run.questions is None:
@@ -374,7 +401,7 @@ class Responder:
         run.num_asked += 1
         return questions_in(run.questions, batch, begin.batch_size)
 
-    def _believe(self, run: _Run, message: Proofs) -> Received:
+    def _believe(self, run: Run, message: Proofs) -> Received:
         """Phase 7: the rows are shared if all proofs are right, and else the run is over."""
         begin, asked = run.begin, run.questions
         if asked is None or run.num_asked == run.num_proven:
@@ -400,15 +427,15 @@ class Responder:
             self._settle(run)
         return Received(message.batch)
 
-    def _settle(self, run: _Run) -> None:
+    def _settle(self, run: Run) -> None:
         """The end: its rows are those."""
         self._run = None
-        self._rows_S = run.rows_S
+        self._keep(run)
         if self._guard is not None:
             self._guard.found(run.num_shared or 0)
 
 
-def _all_doubled(run: _Run, kind: type[Message]) -> np.ndarray:
+def _all_doubled(run: Run, kind: type[Message]) -> np.ndarray:
     """(N, 16) what both have multiplied.
 
     Raises:

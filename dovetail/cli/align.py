@@ -36,6 +36,13 @@ def align(
     count: Annotated[
         bool, typer.Option("--count", help="Count what is shared; nobody learns which.")
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Rate one party's match keys at home; send nothing."),
+    ] = False,
+    hide_below: Annotated[
+        int, typer.Option(min=0, help="Hide numbers of shared rows below this, for handing on.")
+    ] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Processes for the arithmetic.")] = 1,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -50,6 +57,11 @@ def align(
     dovetail align bank.toml --partners shop,lab --listen 0.0.0.0:7443
 
     Or name the run file that says so.
+
+    Without an id in common, list match keys in every party file, such as
+    match = [["surname", "given", "birth_date"], ["sounds(surname)", "birth_date", "postcode"]]:
+    they are tried in order, each on the rows that none before has matched. To see beforehand what
+    they are worth: dovetail align shop.toml --dry-run (docs/alignment.md).
     """
     early.check_files(parties)
     from dovetail.cli.elsewhere import Elsewhere
@@ -58,7 +70,7 @@ def align(
     from dovetail.face.talk import talk_of
     from dovetail.files import read_run
     from dovetail.site.driver import stream_driver
-    from dovetail.site.overlaps import aligned_here, counted_here, starter_of, with_driver
+    from dovetail.site.overlaps import aligned_here, counted_here, rated, starter_of, with_driver
     from dovetail.site.partyfile import open_site, open_sites
 
     paths = tuple(parties)
@@ -68,6 +80,11 @@ def align(
         if run.parties is None:
             raise ConfigError(f"{paths[0]} has no party files to align; it deals out one data set")
         paths = tuple(map(Path, run.parties))
+    if dry_run:
+        if len(paths) != 1 or run is not None:
+            raise ConfigError("--dry-run rates the match keys of one party; name its file alone")
+        _show_rated(rated(open_site(paths[0])), quiet=quiet, as_json=as_json)
+        return
     section = Elsewhere(partners, listen, certificates, wait).section(run, paths, initiator)
     if section is not None:
         with stream_driver(open_site(paths[0]), section, talk=talk_of(shown=show)) as driver:
@@ -85,15 +102,32 @@ def align(
         act = counted_here if count else aligned_here
         result = act(sites, starter, workers=workers, talk=talk_of(shown=show))
     if as_json:
-        print(json.dumps(result, indent=2))
+        print(json.dumps(_hidden(result, hide_below), indent=2))
     elif not quiet:
-        console().print(_table(result))
+        console().print(_table(result, hide_below))
+        for table in _key_tables(_hidden(result, hide_below)):
+            console().print(table)
         console().print(_learned(result), highlight=False, markup=False, soft_wrap=True)
 
 
-def _table(result: dict[str, Any]) -> Table:
+def _hidden(result: dict[str, Any], least: int) -> dict[str, Any]:
+    """The result without numbers that are too small to be shown; they are named instead."""
+    from dovetail.experiment.coverage import hides, shown
+
+    small = {name: count for name, count in result["shared"].items() if hides(count, least)}
+    if not small:
+        return result
+    kept = {name: count for name, count in result["shared"].items() if name not in small}
+    told = {name: shown(count, least=least) for name, count in small.items()}
+    rest = {name: value for name, value in result.items() if name not in ("keys", "truth")}
+    return {**rest, "shared": kept, "shared_by_all": None, "not_shown": told}
+
+
+def _table(result: dict[str, Any], least: int) -> Table:
     from rich.table import Table
     from rich.text import Text
+
+    from dovetail.experiment.coverage import hides, shown
 
     starter = result["initiator"]
     table = Table(title=Text(f"Shared with {starter!r}"), title_justify="left")
@@ -102,11 +136,87 @@ def _table(result: dict[str, Any]) -> Table:
     own = result["rows"][starter]
     table.add_row(Text(starter), f"{own:,}", "", "")
     for name, shared in result["shared"].items():
-        table.add_row(Text(name), f"{result['rows'][name]:,}", f"{shared:,}", f"{shared / own:.1%}")
+        share = "" if hides(shared, least) else f"{shared / own:.1%}"
+        rows = f"{result['rows'][name]:,}"
+        table.add_row(Text(name), rows, shown(shared, least=least), share)
     if "shared_by_all" in result:
         shared = result["shared_by_all"]
-        table.add_row("all of them", "", f"{shared:,}", f"{shared / own:.1%}")
+        share = "" if hides(shared, least) else f"{shared / own:.1%}"
+        table.add_row("all of them", "", shown(shared, least=least), share)
     return table
+
+
+def _key_tables(result: dict[str, Any]) -> list[Table]:
+    """What each match key has found, of each partner; with truth, how much of it is right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    tables = []
+    for party, passes in result.get("keys", {}).items():
+        truth = result.get("truth", {}).get(party)
+        right = truth["right_by_key"] if truth else [None] * len(passes)
+        caption = None
+        if truth and truth["precision"] is not None and truth["recall"] is not None:
+            caption = (
+                f"{truth['in_both']:,} people are at both: recall {truth['recall']:.3f}, precision "
+                f"{truth['precision']:.4f}"
+            )
+        table = Table(
+            title=Text(f"Found by key, with {party!r}"),
+            title_justify="left",
+            caption=caption,
+            caption_justify="left",
+        )
+        table.add_column("key")
+        for name in (
+            "entered",
+            "there",
+            "shared key",
+            "no key",
+            "matched",
+            *["wrong"] * bool(truth),
+        ):
+            table.add_column(name, justify="right")
+        for each, num_right in zip(passes, right, strict=True):
+            counts = [
+                each[n] for n in ("entered", "entered_there", "ambiguous", "missing", "matched")
+            ]
+            wrong = [] if num_right is None else [each["matched"] - num_right]
+            table.add_row(Text(each["key"]), *(f"{count:,}" for count in (*counts, *wrong)))
+        tables.append(table)
+    return tables
+
+
+def _show_rated(keys: list[dict[str, Any]], *, quiet: bool, as_json: bool) -> None:
+    """What each key is worth at home, and how few guesses would try all of it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from dovetail.cli.output import console
+
+    if as_json:
+        print(json.dumps(keys, indent=2))
+        return
+    if quiet:
+        return
+    table = Table(title="Each key by itself; nothing has been sent", title_justify="left")
+    table.add_column("key")
+    for name in ("own alone", "shared key", "no key", "guesses"):
+        table.add_column(name, justify="right")
+    for each in keys:
+        rows = each["rows"]
+        shares = (f"{each[name] / rows:.1%}" for name in ("unique", "ambiguous", "missing"))
+        table.add_row(Text(each["key"]), *shares, f"{each['guesses']:.1e}")
+    console().print(table)
+    console().print(
+        "own alone: rows that this key can match. shared key: several rows have the same, so that "
+        "none of them can be.\nguesses: how many keys try every combination of values such as "
+        "your rows have. A driver may try policy.max_ids of them a day: where that is not far "
+        "fewer, it can find out who is in your table (docs/alignment.md).",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _learned(result: dict[str, Any]) -> str:

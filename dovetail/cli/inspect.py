@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dovetail.cli import early
 from dovetail.cli.options import AsJson, Quiet, RunKeys
 from dovetail.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dovetail.experiment.coverage import Overlaps
+    from dovetail.experiment.expecting import Expected
 
 
 def inspect(
@@ -19,6 +24,9 @@ def inspect(
         bool,
         typer.Option("--private", help="Compare ids blinded, and count only."),
     ] = False,
+    hide_below: Annotated[
+        int, typer.Option(min=0, help="Hide numbers of shared samples below this, for handing on.")
+    ] = 0,
     overrides: RunKeys = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
@@ -28,16 +36,28 @@ def inspect(
     A picture of parties and blocks against samples, overlaps, where labels are, and for each
     method whether it applies, with the command to run next and the sizes of messages to come.
     Reads every party's table; with --private, ids are compared only blinded and only counts shown.
+
+    Where one party has labels, a linear model of its own columns says by cross-validation how its
+    score grows with labels: helpers pay where it still rises and many shared rows have none.
+
+    A party that shares nothing reads "none", one whose policy does not agree to be counted
+    "refused"; with --hide-below 10, less than that "fewer than 10 (hidden)".
     """
     early.check_files(run, overrides)
     from dovetail.cli.inspected import show
     from dovetail.experiment.coverage import from_partition
-    from dovetail.experiment.inspecting import message_sizes, part_of
+    from dovetail.experiment.inspecting import (
+        expected_of_part,
+        expected_of_site,
+        message_sizes,
+        part_of,
+    )
     from dovetail.experiment.runfile import load_run
     from dovetail.experiment.setup import load_data
     from dovetail.experiment.situations import centre
     from dovetail.face.talk import talk_of
     from dovetail.files import read_run
+    from dovetail.methods import method_of
     from dovetail.methods.aligning import count_sites
     from dovetail.methods.apfed.wiring import ApfedSection, PassiveFields, passives
     from dovetail.site.partyfile import open_sites
@@ -49,6 +69,8 @@ def inspect(
     elif overrides:
         raise ConfigError("--set changes a run file's keys; party files were named")
     counts = sizes = None
+    withheld: dict[str, str] = {}
+    expecting: Callable[[Overlaps], Expected | None]
     if run_file is not None and run_file.data is not None:
         if private:
             raise ConfigError(
@@ -59,6 +81,14 @@ def inspect(
         sizes = message_sizes(
             run_file.settings("apfed", ApfedSection), parts, passives(run_file, loaded)
         )
+        by_name = {part.name: part.data for part in parts}
+        task = loaded.data.task
+
+        def expecting(overlaps: Overlaps) -> Expected | None:
+            return expected_of_part(
+                by_name[overlaps.centre], task, unlabelled=overlaps.unlabelled()
+            )
+
     else:
         files = (
             paths
@@ -75,8 +105,24 @@ def inspect(
             )
         if private:
             middle = centre(parts)
-            counted = count_sites(sites, middle, talk=talk_of(shown=not (quiet or as_json)))
+            for name, site in sites.items():
+                if name != middle:
+                    try:
+                        site.check_policy("align", middle)
+                    except ConfigError:
+                        withheld[name] = "refused"
+                        if len(withheld) == len(sites) - 1:  # there is nothing to be counted
+                            raise
+            agreeing = {name: site for name, site in sites.items() if name not in withheld}
+            counted = count_sites(agreeing, middle, talk=talk_of(shown=not (quiet or as_json)))
             counts = {name: overlap.num_shared for name, overlap in counted.items()}
+
+        def expecting(overlaps: Overlaps) -> Expected | None:
+            return expected_of_site(sites[overlaps.centre], unlabelled=overlaps.unlabelled())
+
+    own_method = None
+    if run_file is not None and run_file.method != method_of(run_file.method).name:
+        own_method = method_of(run_file.method).name  # such as apfed-d, which is APFed, too
     show(
         parts,
         title=", ".join(str(path) for path in paths),
@@ -85,5 +131,9 @@ def inspect(
         quiet=quiet,
         run_path=str(paths[0]) if run_file is not None else "RUN",
         overlaps_by_cardinality=counts,
+        withheld=withheld,
+        least=hide_below,
         sizes=sizes,
+        expecting=expecting,
+        own_method=own_method,
     )

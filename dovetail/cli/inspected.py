@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +22,8 @@ from dovetail.experiment.coverage import (
     bytes_text,
     count_text,
     printable,
-    share_text,
 )
+from dovetail.experiment.expecting import Expected
 from dovetail.experiment.inspecting import as_values
 from dovetail.experiment.situations import Fit, MessageSize, Sizes
 from dovetail.report import views as page
@@ -41,7 +41,11 @@ def show(
     quiet: bool,
     run_path: str,
     overlaps_by_cardinality: Mapping[str, int] | None = None,
+    withheld: Mapping[str, str] | None = None,
+    least: int = 0,
     sizes: Sizes | None = None,
+    expecting: Callable[[Overlaps], Expected | None] | None = None,
+    own_method: str | None = None,
 ) -> None:
     """Print who holds what and which method fits (or JSON); write the page where one is asked for.
 
@@ -55,18 +59,32 @@ def show(
         overlaps_by_cardinality: party -> samples it shares with the party with labels (the first
             of them, or the first party where none has), where ids are not to be compared. There
             is no picture of samples then.
+        withheld: party -> why there is no such number of it.
+        least: smaller numbers of shared samples are hidden.
         sizes: of batches and codes, where a run file says; None assumes ``Sizes()``.
+        expecting: what the label owner's own rows say of help, where APFed fits.
+        own_method: the method that the run file's is of; the next command does not change it.
 
     Raises:
         DataError: parties that cannot be compared.
         ConfigError: the page cannot be written.
     """
-    overlaps = methods.overlaps(parts, by_cardinality=overlaps_by_cardinality)
+    overlaps = methods.overlaps(
+        parts, by_cardinality=overlaps_by_cardinality, withheld=withheld, least=least
+    )
     command_path = shlex.quote(run_path)
     fits = [
         replace(fit, next_command=fit.next_command.replace("RUN", command_path, 1))
         for fit in methods.fits(parts, counted=overlaps, sizes=sizes)
     ]
+    fits = [
+        replace(fit, next_command=fit.next_command.partition(" --set method=")[0])
+        if fit.method == own_method
+        else fit
+        for fit in fits
+    ]
+    helped = any(fit.applies and fit.method == "apfed" for fit in fits)
+    hint = expecting(overlaps) if expecting is not None and helped else None
     if html_path is not None:
         try:
             html_path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,25 +92,30 @@ def show(
         except OSError as error:
             raise ConfigError(f"cannot write {html_path}: {error.strerror}") from None
     if as_json:
-        print(json.dumps(as_values(parts, fits, overlaps, title=title), indent=2))
+        print(json.dumps(as_values(parts, fits, overlaps, title=title, hint=hint), indent=2))
     elif not quiet:
-        _print(console(), parts, fits, overlaps, title)
+        _print(console(), parts, fits, overlaps, title, hint)
         if html_path is not None:
             console().print(f"Page: {html_path}", highlight=False, markup=False)
 
 
 def _print(
-    out: Console, parts: Sequence[Part], fits: Sequence[Fit], overlaps: Overlaps, title: str
+    out: Console,
+    parts: Sequence[Part],
+    fits: Sequence[Fit],
+    overlaps: Overlaps,
+    title: str,
+    hint: Expected | None,
 ) -> None:
     out.print(printable(title, style="bold"))
     out.print(printable(coverage.summary(parts, overlaps)))
     out.print()
-    if overlaps.groups is not None:
+    if overlaps.groups is not None and not overlaps.least:
         out.print(coverage.picture(parts, overlaps.groups))
         out.print()
     out.print(_party_table(parts))
     out.print()
-    if overlaps.shared:
+    if overlaps.shared or overlaps.withheld:
         out.print(*_overlap_lines(overlaps), sep="\n")
         out.print()
     out.print(_method_table(fits))
@@ -103,9 +126,13 @@ def _print(
             printable("None of the four fits as things are; each line above says what is missing.")
         )
         return
-    if best.messages:
-        out.print(*_message_lines(best.title, best.messages), sep="\n")
+    if hint is not None:
+        out.print(*map(printable, hint.sentences()), sep="\n")
         out.print()
+    for fit in fits:
+        if fit.applies and fit.messages:
+            out.print(*_message_lines(fit.title, fit.messages), sep="\n")
+            out.print()
     out.print(Text.assemble("Recommended: ", (best.title, "bold")))
     command = printable(best.next_command, style="bold" if best.available else "")
     out.print(printable("Next: ") + command, soft_wrap=True)  # a command is copied in one piece
@@ -141,13 +168,13 @@ def _overlap_lines(overlaps: Overlaps) -> tuple[Text | Table, ...]:
     rows = overlaps.rows[centre]
     said = f"Samples shared with {centre}, which has {count_text(rows, 'row')}"
     if overlaps.common is not None:
-        said += f"; {overlaps.common:,} are at every party"
+        said += f"; {coverage.shown(overlaps.common, least=overlaps.least)} are at every party"
     if overlaps.groups is None:
         said += " (counted without comparing ids in the clear)"
     table = _table("party", "rows", "shared", f"of {centre}'s", right=3)
-    for name, count in overlaps.shared.items():
-        share = share_text(count, max(1, rows))
-        table.add_row(printable(name), f"{overlaps.rows[name]:,}", f"{count:,}", share)
+    for name in (*overlaps.shared, *overlaps.withheld):
+        said_of = (overlaps.shown(name), overlaps.share_shown(name))
+        table.add_row(printable(name), f"{overlaps.rows[name]:,}", *said_of)
     return printable(said), table
 
 

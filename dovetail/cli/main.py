@@ -16,7 +16,8 @@ from typer.core import TyperGroup
 
 #: Command -> what it does: the first line of its function.
 COMMANDS = {
-    "demo": "The main job on built-in real data in under a minute.",
+    "demo": "The main job on built-in real data in about a minute.",
+    "init": "Write a first party file and run file, from a table and a few answers.",
     "train": "Train what a run file describes; write the run's folder.",
     "propose": "Write a run as one page that every party reads and signs, before it begins.",
     "review": "Read a proposal, hold it against your own policy and table, and sign it or say no.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +39,8 @@ class PartyTable:
         blocks: block -> its columns; one empty block for images.
         label: the label's name, or None.
         labels: (N,) raw labels, or None.
+        matching: what match keys call a column -> its values.
+        truth: (N,) who each row really is, where that is known; for measuring.
     """
 
     name: str
@@ -47,6 +49,8 @@ class PartyTable:
     blocks: Mapping[str, tuple[str, ...]]
     label: str | None = None
     labels: Column | None = None
+    matching: Mapping[str, Column] = field(default_factory=dict)
+    truth: Column | None = None
 
     @property
     def num_rows(self) -> int:
@@ -56,7 +60,14 @@ class PartyTable:
         """The same party, these rows only, in this order."""
         x = self.x.take(rows) if isinstance(self.x, Table) else self.x[torch.from_numpy(rows)]
         labels = None if self.labels is None else self.labels.take(rows)
-        return replace(self, ids=self.ids[rows], x=x, labels=labels)
+        return replace(
+            self,
+            ids=self.ids[rows],
+            x=x,
+            labels=labels,
+            matching={name: column.take(rows) for name, column in self.matching.items()},
+            truth=None if self.truth is None else self.truth.take(rows),
+        )
 
     def fit_input(self, *, categorical: Sequence[str] = (), max_categories: int = 100) -> Input:
         """What turns these rows, and later ones, into network inputs; blocks in their order.
@@ -105,6 +116,8 @@ def read_party_table(
     blocks: Mapping[str, Sequence[str]] | None = None,
     query: str | None = None,
     folder: Path | None = None,
+    matching: Mapping[str, str] | None = None,
+    truth: str | None = None,
 ) -> PartyTable:
     """A party's table.
 
@@ -121,6 +134,8 @@ def read_party_table(
         folder: what relative paths begin from, also of SQLite files; None for the working
             directory. Files that a ``SELECT`` names are looked for there after the working
             directory.
+        matching: what match keys call a column -> the column; no model learns from these.
+        truth: the column that says who each row really is; nor from this one.
 
     Raises:
         DataError: naming the party, its table, the column and what to do.
@@ -128,10 +143,10 @@ def read_party_table(
     try:
         if not isinstance(source, str):
             table = source if isinstance(source, Table) else table_from_frame(source)
-            return _from_table(name, table, id, label, columns, blocks)
+            return _from_table(name, table, id, label, columns, blocks, matching or {}, truth)
         if folder is not None:
             source = _beside(folder, source)
-        return _read(name, source, id, label, columns, blocks, query, folder)
+        return _read(name, source, id, label, columns, blocks, query, folder, matching or {}, truth)
     except DataError as error:
         raise DataError(f"party {name!r}: {error}") from None
 
@@ -154,6 +169,8 @@ def _read(
     blocks: Mapping[str, Sequence[str]] | None,
     query: str | None,
     folder: Path | None,
+    matching: Mapping[str, str],
+    truth: str | None,
 ) -> PartyTable:
     path = Path(source)
     if not is_query(source) and not is_database_url(source) and not is_table_path(path):
@@ -161,6 +178,8 @@ def _read(
             raise DataError(f"there is no file or folder {path}; check the path")
         if not isinstance(id, str):
             raise DataError(f"images have one id, got {list(id)}")
+        if matching:
+            raise DataError("images have no columns to match by; leave party.match out")
         x, id_values, label_values = read_image_samples(path, id=id, label=label)
         ids = read_ids(source, id, id_values)
         labels = None if label_values is None else whole_numbers(label_values)
@@ -169,7 +188,7 @@ def _read(
         table = read_database(source, query)
     else:
         table = read_table(source, folder=folder)
-    return _from_table(name, table, id, label, columns, blocks)
+    return _from_table(name, table, id, label, columns, blocks, matching, truth)
 
 
 def _from_table(
@@ -179,6 +198,8 @@ def _from_table(
     label: str | None,
     columns: Sequence[str],
     blocks: Mapping[str, Sequence[str]] | None,
+    matching: Mapping[str, str],
+    truth: str | None,
 ) -> PartyTable:
     id_columns = (id,) if isinstance(id, str) else tuple(id)
     ids = _ids(table, id_columns)
@@ -186,7 +207,10 @@ def _from_table(
     if len(set(special)) < len(special):
         raise DataError(f"id and label must be different columns, got {special}")
     labels = whole_numbers(table.column(label)) if label is not None else None
-    features = table.without(special)
+    matched = {called: table.column(column) for called, column in matching.items()}
+    known = None if truth is None else table.column(truth)
+    persons = [*matching.values(), *([truth] if truth is not None else [])]
+    features = table.without(list(dict.fromkeys([*special, *persons])))
     if blocks is None:  # a party may hold labels and nothing else
         blocks = {"columns": columns} if features.names or columns != ("*",) else {}
     chosen = {block: tuple(features.select(globs)) for block, globs in blocks.items()}
@@ -194,7 +218,7 @@ def _from_table(
     repeated = sorted({column for column in named if named.count(column) > 1})
     if repeated:
         raise DataError(f"column {repeated[0]!r} is in two blocks; name it in one")
-    return PartyTable(name, ids, features, chosen, label, labels)
+    return PartyTable(name, ids, features, chosen, label, labels, matched, known)
 
 
 def _ids(table: Table, names: tuple[str, ...]) -> np.ndarray:

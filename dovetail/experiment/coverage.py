@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from unicodedata import category
 
@@ -386,6 +386,8 @@ class Overlaps:
         shared: party -> samples that it shares with the centre; only what was counted.
         common: samples at every party; None where that was not counted.
         groups: all combinations; None where ids were not compared in the clear.
+        withheld: party -> why it was not counted: "refused".
+        least: smaller numbers of shared samples are not shown; 0 shows all.
     """
 
     centre: str
@@ -393,6 +395,51 @@ class Overlaps:
     shared: Mapping[str, int]
     common: int | None
     groups: Groups | None
+    withheld: Mapping[str, str] = field(default_factory=dict)
+    least: int = 0
+
+    def shown(self, party: str) -> str:
+        """How many samples a party shares, as a page may say it."""
+        if party in self.withheld:
+            return self.withheld[party]
+        return shown(self.shared[party], least=self.least)
+
+    def share_shown(self, party: str) -> str:
+        """The same as a share of the centre's rows; "" where the number is not shown."""
+        count = self.shared.get(party)
+        if count is None or party in self.withheld or hides(count, self.least):
+            return ""
+        return share_text(count, max(1, self.rows[self.centre]))
+
+    def unlabelled(self) -> int | None:
+        """The centre's samples that it shares with anybody and has no label of."""
+        groups = self.groups
+        if groups is None:
+            return None
+        place = groups.parties.index(self.centre)
+        others = np.delete(groups.held_GP, place, axis=1).any(axis=1)
+        chosen = groups.held_GP[:, place] & ~groups.labelled_GP[:, place] & others
+        return int(groups.counts_G[chosen].sum())
+
+
+def hides(count: int, least: int) -> bool:
+    """Whether a number is too small to be shown; none is no small number.
+
+    >>> hides(3, 10), hides(0, 10), hides(10, 10), hides(3, 0)
+    (True, False, False, False)
+    """
+    return 0 < count < least
+
+
+def shown(count: int, *, least: int = 0) -> str:
+    """A number as a page may say it: one that is hidden is told from none.
+
+    >>> shown(2500), shown(0), shown(3, least=10)
+    ('2,500', 'none', 'fewer than 10 (hidden)')
+    """
+    if hides(count, least):
+        return f"fewer than {least:,} (hidden)"
+    return f"{count:,}" if count else "none"
 
 
 def summary(parts: Sequence[Part], overlaps: Overlaps) -> str:

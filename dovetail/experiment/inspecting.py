@@ -14,7 +14,8 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.experiment import coverage
 from dovetail.experiment import situations as methods
-from dovetail.experiment.coverage import Overlaps, Part
+from dovetail.experiment.coverage import Overlaps, Part, hides
+from dovetail.experiment.expecting import MAX_ROWS, Expected, expected
 from dovetail.experiment.situations import Fit, Sizes
 from dovetail.methods.apfed.wiring import ApfedSection, PassiveFields
 from dovetail.methods.party import Site
@@ -64,6 +65,42 @@ def message_sizes(
     return Sizes(batch_size, code_width, dict.fromkeys(contrasting, projection or code_width))
 
 
+def expected_of_site(site: Site, *, unlabelled: int | None) -> Expected | None:
+    """What a label owner's own table says of help; reads its columns, of some labelled rows.
+
+    Raises:
+        DataError: a column that cannot be used.
+    """
+    table = site.table
+    if table.labels is None or table.label is None or not table.blocks:
+        return None
+    rows = np.flatnonzero(~table.labels.missing)
+    rows = np.sort(np.random.default_rng(0).permutation(rows)[:MAX_ROWS])
+    if not len(rows):
+        return None
+    part = table.take(rows)
+    assert part.labels is not None
+    values, missing = part.labels.values, part.labels.missing
+    task = dd.fit_task(
+        values, missing, regression=site.party.task == "regression", label=table.label
+    )
+    data = part.encoded(site.fit_input(part), task)
+    assert data.labels is not None
+    return expected(site.name, data.joined(), data.labels, task, unlabelled=unlabelled)
+
+
+def expected_of_part(
+    data: dd.PartyData, task: dd.Task, *, unlabelled: int | None
+) -> Expected | None:
+    """The same of a party in a simulation."""
+    rows = data.labelled_rows()
+    if data.labels is None or not data.blocks or not len(rows):
+        return None
+    labelled = data.take(rows)
+    assert labelled.labels is not None
+    return expected(data.name, labelled.joined(), labelled.labels, task, unlabelled=unlabelled)
+
+
 def _labels(column: dd.Column, label: str, task: str) -> tuple[Tensor, tuple[str | int, ...]]:
     """(N,) labels and their classes; one class, or none, is enough to be inspected.
 
@@ -80,11 +117,18 @@ def _labels(column: dd.Column, label: str, task: str) -> tuple[Tensor, tuple[str
 
 
 def as_values(
-    parts: Sequence[Part], fits: Sequence[Fit], overlaps: Overlaps, *, title: str
+    parts: Sequence[Part],
+    fits: Sequence[Fit],
+    overlaps: Overlaps,
+    *,
+    title: str,
+    hint: Expected | None = None,
 ) -> dict[str, Any]:
     """All that is shown, ready for JSON."""
     best = methods.recommended(fits)
-    groups = overlaps.groups
+    groups = None if overlaps.least else overlaps.groups
+    hidden = [name for name, count in overlaps.shared.items() if hides(count, overlaps.least)]
+    common = overlaps.common
     return {
         "title": title,
         "samples": None if groups is None else groups.num_samples,
@@ -112,10 +156,22 @@ def as_values(
         ],
         "overlaps": {
             "with": overlaps.centre,
-            "shared": dict(overlaps.shared),
-            "common": overlaps.common,
-            "ids_compared": groups is not None,
+            "shared": {
+                name: count for name, count in overlaps.shared.items() if name not in hidden
+            },
+            "common": None if common is not None and hides(common, overlaps.least) else common,
+            "ids_compared": overlaps.groups is not None,
+            **(
+                {
+                    "not_shown": {
+                        name: overlaps.shown(name) for name in (*hidden, *overlaps.withheld)
+                    }
+                }
+                if hidden or overlaps.withheld
+                else {}
+            ),
         },
+        **({} if hint is None else {"expected": {**asdict(hint), "hint": hint.sentences()[1]}}),
         "methods": [asdict(fit) for fit in fits],
         "recommended": best.method if best else None,
         "next_command": best.next_command if best and best.available else None,

@@ -50,10 +50,10 @@ class StripsSection(PartitionSection):
 
     of_tables = False
 
-    kind: Literal["strips"]
-    views: int = Field(ge=1)
-    active: int = Field(default=1, ge=1)
-    axis: Literal["height", "width"] = "height"
+    kind: Literal["strips"]  # what is cut
+    views: int = Field(ge=1)  # how many strips, one a party
+    active: int = Field(default=1, ge=1)  # whose place has the labels, from 1
+    axis: Literal["height", "width"] = "height"  # what is cut along
 
     def party_names(self) -> tuple[str, ...]:
         return tuple(f"view-{i}" for i in range(1, self.views + 1))
@@ -77,9 +77,9 @@ class ColumnsSection(PartitionSection):
 
     of_tables = True
 
-    kind: Literal["columns"]
-    parties: dict[PartyName, tuple[str, ...]]
-    active: str
+    kind: Literal["columns"]  # what is dealt out
+    parties: dict[PartyName, tuple[str, ...]]  # party -> its columns, as globs
+    active: str  # the party with the labels
     overlap: float | dict[str, float] = 1.0  # share of the active's training rows, by party
 
     def party_names(self) -> tuple[str, ...]:
@@ -107,8 +107,8 @@ class CommonUniqueSection(PartitionSection):
 
     of_tables = True
 
-    kind: Literal["common-unique"]
-    parties: int | tuple[PartyName, ...] = 5
+    kind: Literal["common-unique"]  # what is dealt out
+    parties: int | tuple[PartyName, ...] = 5  # how many, or their names
     common: float = Field(default=0.3, gt=0, le=1)  # share of the columns
     validation: float = Field(default=0.25, ge=0, lt=1)  # share of each party's rows
     seed: int = Field(default=0, ge=0)  # which columns and rows go where
@@ -139,9 +139,9 @@ class CommonUniqueSection(PartitionSection):
 class ShareSection(Section):
     """One party's part: blocks by name, glob or place, and classes by place, from 1."""
 
-    party: PartyName
-    blocks: tuple[str, ...]
-    classes: tuple[int, ...]
+    party: PartyName  # its name
+    blocks: tuple[str, ...]  # of the image or table
+    classes: tuple[int, ...]  # of its samples
     rows: float = 1.0  # share of each class's training rows
 
 
@@ -150,7 +150,8 @@ class BlocksSection(PartitionSection):
 
     of_tables = True
 
-    kind: Literal["blocks"]
+    kind: Literal["blocks"]  # what is dealt out
+    # how images are cut, or block -> columns
     blocks: Literal["quadrants", "quadrants-channels"] | dict[str, tuple[str, ...]]
     assignment: str | tuple[ShareSection, ...]  # a CSV file, or what it would say
     disjoint: bool = False  # no two parties share a training row
@@ -202,10 +203,10 @@ class OwnersSection(PartitionSection):
 
     of_tables = True
 
-    kind: Literal["owners"]
+    kind: Literal["owners"]  # what is dealt out
     # A number, names, or name -> globs of its columns.
     data_owners: int | tuple[PartyName, ...] | dict[PartyName, tuple[str, ...]]
-    label_owners: int | tuple[PartyName, ...]
+    label_owners: int | tuple[PartyName, ...]  # how many, or their names
     axis: Literal["height", "width"] = "height"  # of images: the side that is cut
     skew: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # Dirichlet, over classes
     validation: float = Field(default=0.0, ge=0, lt=1)  # share of each label owner's rows

@@ -25,18 +25,20 @@ S = TypeVar("S", bound=BaseModel)
 class DataSection(Section):
     """Which data, and who holds which part of it."""
 
+    # built in, a .csv, .parquet or .npz file, a folder of images, a SELECT, a database URL
     source: str
-    label: str | None = None
-    id: str | None = None
+    label: str | None = None  # the column to predict
+    id: str | None = None  # the column that names each sample; none: the row's number
+    # whether the label is a class or a number
     task: Literal["classification", "regression"] = "classification"
     test: float | None = Field(default=None, gt=0, lt=1)  # share of the rows
-    test_source: str | None = None
+    test_source: str | None = None  # another file, whose rows test
     split_column: str | None = None  # rows where it says "test" are the test rows
     split_seed: int = 0  # of the test share and of ``rows``: the same for every seed
     rows: int | None = Field(default=None, ge=2)  # train on a fixed subset of so many
     labels: int | None = Field(default=None, ge=1)  # keep so many labels, drawn by the run's seed
     categorical: tuple[str, ...] = ()  # numeric columns that are codes
-    max_categories: int = Field(default=100, ge=1)
+    max_categories: int = Field(default=100, ge=1)  # more than so many: the rarest are pooled
     partition: AnyPartition
 
     @model_validator(mode="after")
@@ -77,15 +79,17 @@ MIN_PARTICIPATION = 0.5
 class RunFile(Section):
     """A whole run file."""
 
-    method: Stage
-    seed: int | None = None
+    method: Stage  # what is trained
+    seed: int | None = None  # one run, in the run's own folder
+    # one run each, in folders of their own, and their mean and spread
     seeds: tuple[int, ...] | None = None
+    # what is trained beside it on the same rows and seeds, to compare with
     rulers: tuple[Stage, ...] = ()
     evaluate_every: int = Field(default=1, ge=0)  # epochs or rounds; 0: the last only
     checkpoint_every: int = Field(default=1, ge=0)  # epochs or rounds; 0: never
     # Share of its steps or rounds that each party is to take part in; 0: whatever comes.
     min_participation: float = Field(default=MIN_PARTICIPATION, ge=0, le=1)
-    device: str = "cpu"
+    device: str = "cpu"  # where to compute: cpu, cuda, cuda:1
     data: DataSection | None = None  # simulation: one pooled data set and a partition
     parties: tuple[str, ...] | None = None  # or party files, each with a table of its own
     active: str | None = None  # of party files: who drives, where several have labels
@@ -95,6 +99,7 @@ class RunFile(Section):
     passive: dict[str, Any] = Field(default_factory=dict)
     engine: EngineSection = InProcessSection()
     track: TrackSection = TrackSection()
+    # name -> keys to change with dovetail train --recipe NAME
     recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -197,7 +202,7 @@ def _existing(folder: Path, source: Any) -> Path | None:
 
 def check_run(values: Mapping[str, Any], *, where: str) -> RunFile:
     """The run file with these values; also checks every recipe and passive party in it."""
-    kind = _with_sections()
+    kind = run_file()
     run = validate(kind, values, where=where)
     methods.check(run, where=where)
     for name, recipe in run.recipes.items():
@@ -206,7 +211,7 @@ def check_run(values: Mapping[str, Any], *, where: str) -> RunFile:
     return run
 
 
-def _with_sections() -> type[RunFile]:
+def run_file() -> type[RunFile]:
     """The run file with a section for each method."""
     every = methods.every()
     if taken := every.keys() & RunFile.model_fields.keys():

@@ -29,8 +29,10 @@ from dovetail.experiment.coverage import (
     Part,
     count_text,
     group,
+    hides,
     name_list,
     share_text,
+    shown,
 )
 
 Method = Literal["apfed", "fedoptimus", "chfl", "hyfem"]
@@ -129,13 +131,21 @@ def centre(parts: Sequence[Part]) -> str:
     return next((part.name for part in parts if len(part.data.labelled_rows())), parts[0].name)
 
 
-def overlaps(parts: Sequence[Part], *, by_cardinality: Mapping[str, int] | None = None) -> Overlaps:
+def overlaps(
+    parts: Sequence[Part],
+    *,
+    by_cardinality: Mapping[str, int] | None = None,
+    withheld: Mapping[str, str] | None = None,
+    least: int = 0,
+) -> Overlaps:
     """Samples that each party shares with the centre, and that all share.
 
     Args:
         parts: the parties.
         by_cardinality: party -> samples that it shares with the centre, as private set
             intersection counted them. Ids are then not compared here.
+        withheld: party -> why there is no such number of it.
+        least: smaller numbers are not shown, nor a picture that would tell them.
 
     Raises:
         DataError: parties that cannot be compared, or counts of parties that are not there.
@@ -153,12 +163,12 @@ def overlaps(parts: Sequence[Part], *, by_cardinality: Mapping[str, int] | None 
                 f"got one for {min(unknown)!r}"
             )
         common = by_cardinality.get(others[0]) if len(others) == 1 else None
-        return Overlaps(middle, rows, dict(by_cardinality), common, None)
+        return Overlaps(middle, rows, dict(by_cardinality), common, None, withheld or {}, least)
     groups = group(parts)
     place = {name: p for p, name in enumerate(groups.parties)}
     shared_PP = groups.shared()
     shared = {name: int(shared_PP[place[middle], place[name]]) for name in others}
-    return Overlaps(middle, rows, shared, groups.common(), groups)
+    return Overlaps(middle, rows, shared, groups.common(), groups, withheld or {}, least)
 
 
 def fits(
@@ -184,6 +194,13 @@ def fits(
 def recommended(fits: Sequence[Fit]) -> Fit | None:
     """The most specific method that applies, or None."""
     return next((fit for fit in fits if fit.applies), None)
+
+
+def _samples(overlaps: Overlaps, name: str, count: int) -> str:
+    """A number of samples, unless it is too small to be shown."""
+    if hides(count, overlaps.least):
+        return f"{shown(count, least=overlaps.least)} samples"
+    return count_text(count, "sample")
 
 
 # --- What the methods ask about ----------------------------------------------------------------
@@ -327,7 +344,7 @@ def _apfed(found: _Situation) -> Fit:
         )
     if len(helpers) <= 3:
         help_ = "; ".join(
-            f"{name} shares {count_text(shared[name] or 0, 'sample')} with it and adds "
+            f"{name} shares {_samples(found.overlaps, name, shared[name] or 0)} with it and adds "
             f"{count_text(added[name], 'column')}"
             for name in helpers
         )

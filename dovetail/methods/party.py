@@ -14,13 +14,25 @@ from typing import Literal, Protocol, TypeVar
 from pydantic import BaseModel, Field, model_validator
 
 from dovetail import data as dd
-from dovetail.alignment import Responder, Workers
+from dovetail.alignment import (
+    Aligned,
+    KeyResponder,
+    KeyValues,
+    MatchKey,
+    Reading,
+    Responder,
+    Workers,
+    align,
+    align_by_keys,
+    key_values,
+    match_key,
+)
 from dovetail.alignment.limits import MAX_ALIGNMENTS, Limits, default_max_ids
 from dovetail.alignment.proofs import CHECKED
 from dovetail.errors import ConfigError
 from dovetail.methods.limits import Limits as RowLimits
 from dovetail.methods.section import PartyName, Section, check_run_id
-from dovetail.network import Message
+from dovetail.network import Engine, Message
 from dovetail.network.checkpoint import REQUESTS
 
 S = TypeVar("S", bound=BaseModel)
@@ -29,17 +41,30 @@ S = TypeVar("S", bound=BaseModel)
 class PartySection(Section):
     """Whose table it is, where it is, and which columns mean what."""
 
-    name: PartyName
+    name: PartyName  # unique among the parties
     table: str  # .csv, .parquet, SELECT, database URL, .npz, folder of images
     query: str | None = None  # for a database URL
+    # the column that names each sample, or several that do so together; a folder's "file"
     id: str | tuple[str, ...]
+    # the column to predict; its owner drives. Of a folder of images: "folder"
     label: str | None = None
+    # whether the label is a class or a number
     task: Literal["classification", "regression"] = "classification"
-    columns: tuple[str, ...] = ("*",)
+    columns: tuple[str, ...] = ("*",)  # which columns to use, as globs; a leading - removes
     blocks: dict[str, tuple[str, ...]] | None = None  # block -> columns; instead of columns
-    categorical: tuple[str, ...] = ()
-    max_categories: int = Field(default=100, ge=1)
+    categorical: tuple[str, ...] = ()  # numeric columns that are codes, as globs
+    max_categories: int = Field(default=100, ge=1)  # more than so many: the rarest are pooled
     lowercase_ids: bool = False  # compare ids without regard to case
+    # Keys that stand in for an id in common, tried in order: columns, or functions of columns such
+    # as "sounds(surname)"; all parties list the same (docs/alignment.md).
+    match: tuple[tuple[str, ...], ...] = ()
+    match_columns: dict[str, str] = Field(default_factory=dict)  # what keys call it -> own column
+    # Whether 03/07/1980 is the third of July or the seventh of March.
+    match_dates: Literal["day-first", "month-first"] = "day-first"
+    # Where telephone numbers without a country code are, such as "GB".
+    match_region: str | None = None
+    # Who each row really is, to measure matching by where files of all parties are here.
+    match_truth: str | None = None
 
     @model_validator(mode="after")
     def _columns_or_blocks(self) -> PartySection:
@@ -48,6 +73,34 @@ class PartySection(Section):
         if self.query is not None and not dd.is_database_url(self.table):
             raise ValueError("query is for a database URL; write the SELECT as table instead")
         return self
+
+    @model_validator(mode="after")
+    def _keys(self) -> PartySection:
+        try:
+            keys = self.match_keys()
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        called = {name for key in keys for name in key.columns}
+        for name in self.match_columns:
+            if name not in called:
+                raise ValueError(
+                    f"match_columns names {name!r}, which no key of match has; they have "
+                    f"{', '.join(sorted(called)) or 'none'}"
+                )
+        return self
+
+    def match_keys(self) -> tuple[MatchKey, ...]:
+        """The keys that stand in for an id.
+
+        Raises:
+            ConfigError: one that cannot be.
+        """
+        return tuple(map(match_key, self.match))
+
+    def matching(self) -> dict[str, str]:
+        """What keys call a column -> the column."""
+        every = (name for key in self.match_keys() for name in key.columns)
+        return {name: self.match_columns.get(name, name) for name in every}
 
 
 @dataclass(frozen=True)
@@ -103,6 +156,7 @@ class PolicySection(Section):
     # Wire names; None: all that the algorithms declare. Save and Restore come with any algorithm:
     # they keep a state at the party's own home, so this list does not restrict them.
     messages: tuple[str, ...] | None = None
+    # the largest message that is read, in MiB
     max_message_mb: float = Field(default=256, gt=0, le=4096, allow_inf_nan=False)
     max_rows: int = Field(default=100_000, ge=1)  # in one message
     min_rows: int = Field(default=16, ge=1)  # different samples in one message that names any
@@ -111,7 +165,9 @@ class PolicySection(Section):
     max_runs_per_day: int = Field(default=200, ge=1)  # of a driver, in 24 hours
     # Of all runs of a driver together: its networks in memory, and what is saved of them.
     max_memory_mb: float = Field(default=2048, gt=0, allow_inf_nan=False)
+    # disk for what is saved of one driver's runs together, in MiB; the oldest go first
     max_disk_mb: float = Field(default=4096, gt=0, allow_inf_nan=False)
+    # what an alignment may find out: which ids are shared, or how many
     align_modes: tuple[Literal["intersection", "cardinality"], ...] = (
         "intersection",
         "cardinality",
@@ -256,6 +312,16 @@ class Site:
             AlignmentError: ids that cannot be compared.
         """
         policy = self.policy.section
+        if self.party.match:
+            return KeyResponder(
+                self.name,
+                self.match_values(),
+                modes=policy.align_modes,
+                min_ids=policy.min_ids,
+                max_ids=self.max_ids,
+                checked=policy.check_places,
+                workers=workers,
+            )
         return Responder(
             self.name,
             self.table.ids,
@@ -265,6 +331,39 @@ class Site:
             max_ids=self.max_ids,
             checked=policy.check_places,
             workers=workers,
+        )
+
+    def match_values(self) -> list[KeyValues]:
+        """Every row's match keys, in the order in which they are tried.
+
+        Raises:
+            ConfigError: a library that is missing.
+        """
+        reading = Reading(self.party.match_dates, self.party.match_region)
+        columns = self.table.matching
+        return [key_values(key, columns, reading) for key in self.party.match_keys()]
+
+    def align(
+        self,
+        engine: Engine,
+        *,
+        workers: Workers | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Aligned:
+        """Its side of an alignment that it starts: by ids, or by match keys.
+
+        Raises:
+            AlignmentError: ids that cannot be compared.
+            PartyError: a partner refused, or did not follow the protocol.
+        """
+        if self.party.match:
+            return align_by_keys(engine, self.match_values(), workers=workers, progress=progress)
+        return align(
+            engine,
+            self.table.ids,
+            lower=self.party.lowercase_ids,
+            workers=workers,
+            progress=progress,
         )
 
     @property

@@ -19,10 +19,10 @@ class Section(BaseModel):
 class ConvolutionalSection(Section):
     """A convolutional encoder of one's own."""
 
-    channels: tuple[int, ...]
-    kernels: tuple[int, ...]
-    strides: tuple[int, ...]
-    padding: int = 1
+    channels: tuple[int, ...]  # of each layer
+    kernels: tuple[int, ...]  # width of each layer's
+    strides: tuple[int, ...]  # of each layer
+    padding: int = 1  # of every layer
 
 
 EncoderName = Literal["table-3", "table-4"]

@@ -70,8 +70,8 @@ from dovetail.network import Checkpoint, Engine, Message, State, check_shape
 class Config(OptimizerConfig):
     """Settings of the label owner, and in simulation of every party."""
 
-    epochs: int = Field(default=30, ge=1)
-    batch_size: int = Field(default=64, ge=1)
+    epochs: int = Field(default=30, ge=1)  # passes over the rows
+    batch_size: int = Field(default=64, ge=1)  # rows a step
     steps_per_epoch: int | None = Field(default=None, ge=1)  # None: one pass over the rows
     timeout_s: float | None = Field(default=None, gt=0)
 

@@ -15,7 +15,7 @@ class OptimizerConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    optimizer: Literal["sgd", "adam"] = "sgd"  # what follows the gradients
     learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)  # alpha, Eq. (10)
     momentum: float = Field(default=0.9, ge=0, lt=1)  # of SGD
     weight_decay: float = Field(

@@ -24,6 +24,7 @@ from dovetail.experiment.coverage import (
     holders,
     rows_of,
     share_text,
+    shown,
     summary,
     widths,
 )
@@ -243,10 +244,10 @@ def html(
 
     There is no picture where overlaps were counted without comparing ids.
     """
-    groups = overlaps.groups
+    groups = None if overlaps.least else overlaps.groups
     tables = [] if groups is None else [("Groups of samples", groups_table(groups))]
     tables += [("Parties and labels", parties_table(parts))]
-    if overlaps.shared:
+    if overlaps.shared or overlaps.withheld:
         tables.append(("Overlaps", _overlaps_table(overlaps)))
     tables.append(("Methods", _methods_table(fits)))
     best = recommended(fits)
@@ -265,10 +266,12 @@ def html(
 def _overlaps_table(overlaps: Overlaps) -> TableView:
     centre = overlaps.rows[overlaps.centre]
     rows = [
-        (name, f"{overlaps.rows[name]:,}", f"{count:,}", share_text(count, max(1, centre)))
-        for name, count in overlaps.shared.items()
+        (name, f"{overlaps.rows[name]:,}", overlaps.shown(name), overlaps.share_shown(name))
+        for name in (*overlaps.shared, *overlaps.withheld)
     ]
-    common = "" if overlaps.common is None else f"; {overlaps.common:,} samples are at every party"
+    common = ""
+    if overlaps.common is not None:
+        common = f"; {shown(overlaps.common, least=overlaps.least)} are at every party"
     how = "" if overlaps.groups is not None else "; counted without comparing ids in the clear"
     return TableView(
         f"samples shared with {overlaps.centre}, which has {centre:,} rows{common}{how}",

@@ -33,6 +33,7 @@ from dovetail.alignment.stored import (
 )
 from dovetail.errors import AlignmentError, ConfigError
 from dovetail.methods import leftout
+from dovetail.methods.aligning import check_counts
 from dovetail.methods.base import SILENT, Talk
 from dovetail.methods.party import Site
 from dovetail.network import Engine, checkpoint, flare, link, stream
@@ -258,13 +259,7 @@ class Driver(Listener):
             psi.Workers(workers) as shared,
             self._talk.points("aligning") as bar,
         ):
-            aligned = psi.align(
-                self._engine(run),
-                self.site.table.ids,
-                lower=self.site.party.lowercase_ids,
-                workers=shared,
-                progress=bar.points,
-            )
+            aligned = self.site.align(self._engine(run), workers=shared, progress=bar.points)
         rows = aligned.alignment.rows
         self._stored = StoredRows(
             self.site.name,
@@ -279,7 +274,12 @@ class Driver(Listener):
         return aligned
 
     def count(self, *, workers: int = 1) -> dict[str, psi.Overlap]:
-        """How many ids each partner has and shares; nobody learns which."""
+        """How many ids each partner has and shares; nobody learns which.
+
+        Raises:
+            ConfigError: the party has match keys.
+        """
+        check_counts(self.site)
         self.wait()
         with (
             psi.Workers(workers) as shared,

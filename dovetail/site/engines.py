@@ -14,14 +14,14 @@ from dovetail.network import Precision
 class InProcessSection(Section):
     """Every party in this process."""
 
-    kind: Literal["inprocess"] = "inprocess"
+    kind: Literal["inprocess"] = "inprocess"  # all parties here
     precision: Precision = "float32"  # how float32 tensors travel
 
 
 class ElsewhereSection(Section):
     """Partners on other machines."""
 
-    partners: tuple[PartyName, ...] = Field(min_length=1)
+    partners: tuple[PartyName, ...] = Field(min_length=1)  # names of the parties that take part
     name: PartyName | None = None  # of a driver without data; None: coordinator
     precision: Precision = "float32"  # how float32 tensors travel
     wait_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)  # for all; None: for ever
@@ -44,7 +44,7 @@ class ElsewhereSection(Section):
 class StreamSection(ElsewhereSection):
     """Partners who join by ``dovetail join``."""
 
-    kind: Literal["stream"]
+    kind: Literal["stream"]  # gRPC with mutual TLS
     listen: Address  # where they dial
     certificates: str | None = None  # a folder; None: certificates/NAME beside the party file
 
@@ -52,7 +52,7 @@ class StreamSection(ElsewhereSection):
 class FlareSection(ElsewhereSection):
     """Partners at sites of an NVFlare federation, where the run is a job."""
 
-    kind: Literal["flare"]
+    kind: Literal["flare"]  # a job of NVIDIA FLARE
     sites: dict[PartyName, str] = Field(default_factory=dict)  # where it is not the party's name
 
     @model_validator(mode="after")

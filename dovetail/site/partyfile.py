@@ -141,6 +141,8 @@ def make_site(
         blocks=party.blocks,
         query=party.query,
         folder=folder,
+        matching=party.matching(),
+        truth=party.match_truth,
     )
     return Site(path, party, Policy(file.policy, algorithms()), sections, rows, where)
 

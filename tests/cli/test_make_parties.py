@@ -20,9 +20,12 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "make_parties.py"
 
 #: Source -> the party with labels, its helpers, and of how many rows.
 SOURCES = {
-    "breast-cancer": ("clinic", ["lab", "registry"], 120),
-    "adult": ("bank", ["employer", "insurer"], 200),
+    "breast-cancer": ("clinic", ["lab", "registry"], 300),
+    "adult": ("bank", ["employer", "insurer"], 400),
 }
+
+#: Whom the party with labels meets later.
+NEW = {"breast-cancer": "new-patients", "adult": "new-customers"}
 
 #: Taken before the tests' fixtures hide it.
 DATA = os.environ.get("DOVETAIL_DATA")
@@ -46,17 +49,20 @@ def test_the_commands_that_it_names_run(dovetail: Any, tmp_path: Path, source: s
     named = re.findall(r"(?:next: |^    )dovetail (.+)$", printed, re.MULTILINE)
     assert named == ["inspect parties/run.toml"]
     described = re.findall(r"^    dovetail (.+)$", SCRIPT.read_text(), re.MULTILINE)
-    assert [line.split()[0] for line in described] == ["inspect", "align", "train"]
+    assert [line.split()[0] for line in described] == ["inspect", "align", "train", "predict"]
     for command in [*named, *described]:
         for name, other in zip(["clinic", "lab", "registry"], [active, *helpers], strict=True):
             command = command.replace(f"/{name}.toml", f"/{other}.toml")
-        quick = ["--set", "apfed.epochs=1", "--set", "seeds=[0]"] if "train" in command else []
+        command = command.replace("new-patients", NEW[source])
+        quick = ["--set", "apfed.distil.max_steps=5"] if "train" in command else []
         done = dovetail(*shlex.split(command), *quick)
         assert done.code == 0, done.err
         if "inspect" in command:
             assert "Recommended: APFed\n" in done.out
             assert f"only {active} has labels" in " ".join(done.out.split())
-    assert (tmp_path / "out" / "clinics" / "models" / active / "model.json").exists()
+        if "predict" in command:
+            assert len(done.out.splitlines()) > 10
+    assert (tmp_path / "out" / "clinics" / "seed-1" / "models" / active / "model.json").exists()
 
 
 def test_the_same_seed_makes_the_same_parties_of_partly_the_same_people(tmp_path: Path) -> None:

@@ -46,10 +46,15 @@ def test_a_cell_trains_on_its_real_data(dovetail: Any, monkeypatch: pytest.Monke
     assert 0 < json.loads(done.out)["parties"]["view-1"]["accuracy"] < 1
 
 
+@pytest.mark.slow
 def test_the_demo_tells_the_whole_story(dovetail: Any, tmp_path: Path) -> None:
     done = dovetail("demo", "--seeds", 1, "--out", "demo")
     assert done.code == 0, done.err
     for title in (
+        "APFed-D, predicts alone",
+        "the best model alone",
+        "joint model, partners present",
+        "Recovered share:",
         "APFed-C, predicts alone",
         "APFed-R, predicts alone",
         "learned alone",

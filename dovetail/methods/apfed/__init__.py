@@ -93,7 +93,7 @@ class Config(OptimizerConfig):
     """The active party's settings."""
 
     trade_off: Weight | Mapping[str, Weight] = 1.0  # lambda_p, Eq. (8); one for all, or by party
-    epochs: int = Field(default=30, ge=1)
+    epochs: int = Field(default=30, ge=1)  # passes over the rows
     batch_size: int = Field(default=64, ge=1)  # N' of Eq. (14)
     steps_per_epoch: int | None = Field(default=None, ge=1)  # None: one pass over labelled rows
     projection: int | None = Field(default=None, ge=1)  # width before the contrast; None: none

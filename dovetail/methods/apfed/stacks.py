@@ -30,9 +30,9 @@ class PartnerConfig(BaseModel):
     widths: tuple[Annotated[int, Field(ge=1)], ...] = (64, 32)  # of "network"; the last is D
     bins: int = Field(default=16, ge=0)  # of a number, in "network"; 0: the number alone
     learning_rate: Rate = 1e-3  # of "network", by AdamW
-    weight_decay: Decay = 0.1
+    weight_decay: Decay = 0.1  # of "network"
     linear_learning_rate: Rate = 1e-2  # of "linear"
-    linear_weight_decay: Decay = 0.3
+    linear_weight_decay: Decay = 0.3  # of "linear"
 
     def stack(self, name: str) -> StackedConfig:
         """How a stack is built and trained here."""
@@ -54,12 +54,13 @@ class PartnerConfig(BaseModel):
 class Config(PartnerConfig):
     """The label owner's settings."""
 
+    # joint models that are trained; one, or their mean, teaches
     teachers: tuple[StackName, ...] = Field(default=("network", "linear"), min_length=1)
-    folds: int = Field(default=4, ge=2, le=20)
+    folds: int = Field(default=4, ge=2, le=20)  # of labelled rows: each is held out once
     copies: int | None = Field(default=None, ge=1, le=8)  # members of each fold; None: by the rows
     dropout: float = Field(default=0.0, ge=0, lt=1)  # of codes
     batch_size: int | None = Field(default=None, ge=1)  # None: 64 to 512, by the number of rows
-    max_steps: int = Field(default=4000, ge=1)
+    max_steps: int = Field(default=4000, ge=1)  # of each joint model
     patience: int = Field(default=200, ge=1)  # steps without a better loss, at least five epochs
     timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
 

@@ -64,6 +64,7 @@ _ASK_NOBODY = {"alone", *ALONE}
 class DistilSection(DistilConfig):
     """[apfed.distil]: the joint teacher, and the student of the active party."""
 
+    # what may learn from the joint model, and what may be chosen
     students: tuple[Literal["linear", "boosting", "network"], ...] = Field(
         default=("linear", "boosting", "network"), min_length=1
     )
@@ -75,7 +76,7 @@ class DistilSection(DistilConfig):
 class ApfedSection(apfed.Config):
     """The active party: its settings and networks."""
 
-    encoder: EncoderField = (64, 32)
+    encoder: EncoderField = (64, 32)  # widths of its layers, a paper's table, or convolutions
     head: tuple[int, ...] = (64,)  # hidden widths
     dropout: float = Field(default=0.5, ge=0, lt=1)  # of the head
     distil: DistilSection = DistilSection()
@@ -84,7 +85,7 @@ class ApfedSection(apfed.Config):
 class PassiveFields(apfed.PassiveConfig):
     """One passive party: its settings and network."""
 
-    encoder: EncoderField = (64, 32)
+    encoder: EncoderField = (64, 32)  # widths of its layers, a paper's table, or convolutions
     distil: PartnerConfig = PartnerConfig()  # of APFed-D
 
 

@@ -51,9 +51,9 @@ assert STAGES.keys() == {*get_args(Stage)}
 class SearchSection(Section):
     """Values to choose from on validation rows; nothing is chosen where there are none."""
 
-    learning_rate: tuple[float, ...] = ()
-    mu: tuple[float, ...] = ()
-    proximal: tuple[float, ...] = ()
+    learning_rate: tuple[float, ...] = ()  # of all columns
+    mu: tuple[float, ...] = ()  # of the lateral connections
+    proximal: tuple[float, ...] = ()  # the pull to the server's weights
     rounds: int = Field(default=10, ge=1)  # of each trial
     seed: int | None = Field(default=None, ge=0)  # choose once, for all seeds of the run
 

@@ -65,18 +65,18 @@ TEST: Part = "test"
 class StripCnnSection(Section):
     """One convolution and two fully connected layers."""
 
-    kind: Literal["strip-cnn"]
-    channels: int = 16
-    kernel: int = 3
-    stride: tuple[int, int] = (1, 1)
-    hidden: int = 64
+    kind: Literal["strip-cnn"]  # which network
+    channels: int = 16  # of the convolution
+    kernel: int = 3  # its width
+    stride: tuple[int, int] = (1, 1)  # of the convolution
+    hidden: int = 64  # width of the first fully connected layer
 
 
 class ResNet18Section(Section):
     """A ResNet-18 of one's own."""
 
-    kind: Literal["resnet-18"]
-    width: int = 64
+    kind: Literal["resnet-18"]  # which network
+    width: int = 64  # channels of the first stage
 
 
 BottomField = (

@@ -55,7 +55,7 @@ class SelectionSection(selection.Config):
     """Which data owners take part: the best share of them, by mutual information."""
 
     every: int = Field(default=0, ge=0)  # R: rounds from one choice to the next; 0: once
-    by: Literal["embeddings", "columns"] = "embeddings"
+    by: Literal["embeddings", "columns"] = "embeddings"  # what distances are taken between
 
 
 class FedOptimusSection(fedoptimus.Config):

@@ -120,7 +120,7 @@ class Config(OptimizerConfig):
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # the paper: none
     rounds: int = Field(default=128, ge=1)  # T
     local_steps: int = Field(default=32, ge=1)  # Q
-    batch_size: int = Field(default=64, ge=1)
+    batch_size: int = Field(default=64, ge=1)  # rows a step
     mu_1: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # pull of extractors, Eq. (4)
     mu_2: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # of classifiers, Eq. (5)
     start: Literal["server", "own"] = "server"  # own: classifiers begin apart at each party
@@ -128,14 +128,15 @@ class Config(OptimizerConfig):
     weights: Literal["size", "even"] = "size"  # p_m = |N_m| / |N|, or 1/M
     classifier: Literal["matched", "own", "frozen"] = "matched"  # own: Remark 3.4; frozen: 3.2
     cost: Literal["pfnm", "distance"] = "pfnm"  # Eq. (20)
-    sigma: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    sigma_0: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    mu_0: float = Field(default=0.0, allow_inf_nan=False)
+    sigma: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # of the noise of a party's neuron
+    sigma_0: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # of a neuron before it is seen
+    mu_0: float = Field(default=0.0, allow_inf_nan=False)  # a neuron's mean before it is seen
+    # how easily the server gets a new neuron
     gamma: float = Field(default=7.0, gt=0, allow_inf_nan=False)
     sweeps: int = Field(default=1, ge=1)  # P / M
     width: int | tuple[int, ...] | Literal["widest", "free"] = "widest"  # of the server's layers
     match_rounds: int | None = Field(default=None, ge=0)  # rounds with matching; None: all
-    class_weights: bool = False
+    class_weights: bool = False  # weigh output rows by the samples of their class
     timeout_s: float | None = Field(default=None, gt=0)  # when a round closes
 
     def matching_cost(self) -> matching.Cost:

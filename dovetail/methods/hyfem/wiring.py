@@ -54,19 +54,19 @@ assert STAGES.keys() == {*get_args(Stage)}
 class SmallCnnSection(Section):
     """A small CNN of one's own."""
 
-    kind: Literal["small-cnn"]
-    channels: tuple[int, ...] = (16, 32)
-    kernel: int = 3
-    pool: int = 2
-    centred: bool = False
+    kind: Literal["small-cnn"]  # which network
+    channels: tuple[int, ...] = (16, 32)  # of each layer
+    kernel: int = 3  # its width
+    pool: int = 2  # of each layer's max pooling
+    centred: bool = False  # whether pixels are brought from 0..1 to -1..1
 
 
 class ResNet18Section(Section):
     """A ResNet-18 of one's own."""
 
-    kind: Literal["resnet-18"]
-    width: int = 64
-    stem: Literal["small", "large"] = "small"
+    kind: Literal["resnet-18"]  # which network
+    width: int = 64  # channels of the first stage
+    stem: Literal["small", "large"] = "small"  # a small first layer for small images
 
 
 ExtractorField = (

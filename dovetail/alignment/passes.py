@@ -1,0 +1,265 @@
+"""Private set intersection on match keys, one pass for each: what stands in for an id in common.
+
+Keys are tried in order (``matchkeys.py``). A pass is a run of ``psi.py`` of its own, with fresh
+secrets, over the rows that no pass before has matched and whose key is theirs alone; what it
+matches does not enter the next. Each partner has passes of its own, since its matches differ.
+
+    Pass       initiator -> responder   which key comes next; both sides resolve it to the same text
+    Passing    responder -> initiator   how many rows it has in all
+
+Who learns what, beside what a run of ``psi.py`` tells, of each pass: both sides learn how many rows
+of the other have a usable key and are not matched yet, and of each row that they share by which key
+it was found. A row that is matched by a weak key only (sounds of a name) tells that a stronger one
+differs, is missing or is ambiguous on one side. Of rows that share a key nothing leaves.
+
+Counting (``--count``) is for ids: without saying which rows were matched, no pass could leave them
+out.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dovetail.alignment.curve import POINT_BYTES, Workers
+from dovetail.alignment.ids import NormalisedIds
+from dovetail.alignment.limits import Guard
+from dovetail.alignment.matchkeys import KeyValues, check_agreed
+from dovetail.alignment.proofs import CHECKED
+from dovetail.alignment.psi import (
+    ELSEWHERE,
+    MAX_IDS,
+    MAX_TOTAL_IDS,
+    MODES,
+    Aligned,
+    Begin,
+    Initiator,
+    Pass,
+    PassDone,
+    Passing,
+    Progress,
+    Ready,
+    random_order,
+)
+from dovetail.alignment.responder import Responder, Run
+from dovetail.data import Alignment
+from dovetail.errors import AlignmentError, MessageError, PartyError
+from dovetail.network import Engine
+
+# --- What the initiator executes -----------------------------------------------------------------
+
+
+def align_by_keys(
+    engine: Engine,
+    keys: Sequence[KeyValues],
+    *,
+    workers: Workers | None = None,
+    batch_size: int = MAX_IDS,
+    timeout_s: float | None = None,
+    progress: Progress | None = None,
+) -> Aligned:
+    """The initiator's rows by shared sample, and who shares which; as ``psi.align`` of ids.
+
+    Args:
+        engine: reaches ``KeyResponder`` s with the same keys; its driver is the initiator.
+        keys: in the order in which they are tried.
+        workers, batch_size, timeout_s, progress: as of ``psi.align``; the bar begins anew with
+            each pass.
+
+    Raises:
+        AlignmentError: no key.
+        PartyError: a partner refused, has other keys, or did not follow the protocol.
+    """
+    if not keys:
+        raise AlignmentError("there is no match key to align by")
+    num_rows = len(keys[0].values)
+    rows_S = random_order(num_rows)  # sample -> own row
+    sample_of_row = np.empty_like(rows_S)
+    sample_of_row[rows_S] = np.arange(num_rows)
+    rows = {engine.driver: torch.from_numpy(rows_S)}
+    num_ids = {engine.driver: num_rows}
+    overlap: dict[str, int] = {}
+    passes: dict[str, tuple[PassDone, ...]] = {}
+    for party in engine.parties:
+        rows[party] = torch.full((num_rows,), -1)
+        left_N = np.ones(num_rows, dtype=bool)
+        done = []
+        for place, key in enumerate(keys):
+            asked = Pass(place, len(keys), str(key.key), num_rows)
+            replies = engine.ask({party: asked}, Passing, timeout_s=timeout_s).or_raise()
+            num_ids[party] = replies[party].num_rows
+            if not 0 <= num_ids[party] <= MAX_TOTAL_IDS:
+                raise PartyError(party, f"says it has {num_ids[party]} rows")
+            usable, ambiguous = key.usable(left_N)
+            initiator = Initiator(
+                engine, False, workers, batch_size, timeout_s, progress, parties=(party,)
+            )
+            values = NormalisedIds(key.values[usable].tolist(), ("string",), False)
+            pairs = initiator.compare_normalised("intersection", values)
+            samples_K = initiator.tell(pairs, sample_of_row[usable])[party]
+            rows[party][samples_K] = ELSEWHERE
+            missing = int((left_N & (key.values == b"")).sum())
+            left_N[rows_S[samples_K.numpy()]] = False
+            done.append(
+                PassDone(
+                    str(key.key),
+                    len(usable),
+                    ambiguous,
+                    missing,
+                    pairs[party].num_theirs,
+                    samples_K,
+                )
+            )
+        passes[party] = tuple(done)
+        overlap[party] = int((rows[party] >= 0).sum())
+    return Aligned(Alignment(MappingProxyType(rows)), num_ids, overlap, MappingProxyType(passes))
+
+
+# --- What a responder executes -------------------------------------------------------------------
+
+
+class KeyResponder(Responder):
+    """A party that answers by match keys: one ``Pass`` and one run of ``psi.py`` after the other.
+
+    It has rows when the last pass is over. One alignment at a time, as of ``Responder``.
+
+    Args:
+        name: the party's name.
+        keys: in the order in which they are tried.
+        modes, max_ids, checked, workers: as of ``Responder``.
+        min_ids: the smallest number of rows of an initiator; passes after the first have fewer.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        keys: Sequence[KeyValues],
+        *,
+        modes: Sequence[str] = MODES,
+        min_ids: int = 0,
+        max_ids: int | None = None,
+        checked: int = CHECKED,
+        workers: Workers | None = None,
+    ) -> None:
+        super().__init__(name, [], modes=modes, max_ids=max_ids, checked=checked, workers=workers)
+        self._kinds = ("string",)
+        self._keys = tuple(keys)
+        self._smallest = min_ids
+        self._num_rows = len(keys[0].values) if keys else 0
+        # Here, and not when asked: how long it takes depends on the keys.
+        self._points = [self._points_of(key) for key in keys]
+        self._forget()
+
+    def _points_of(self, key: KeyValues) -> np.ndarray:
+        there = np.flatnonzero(key.values != b"")
+        points = np.zeros((len(key.values), POINT_BYTES), dtype=np.uint8)
+        if len(there):
+            points[there] = self._workers.hash(key.values[there].tolist())
+        return points
+
+    def _forget(self) -> None:
+        self._place = -1  # of the pass that was opened last
+        self._settled = -1  # of the last that is over
+        self._num_samples = 0
+        self._found: list[Tensor] = []  # by pass: (S,) rows, -1 where it found none
+        self._left_M = np.ones(self._num_rows, dtype=bool)
+        self._usable_K = np.empty(0, dtype=np.int64)
+        self._opened = False
+
+    def guarded(self, guard: Guard | None) -> KeyResponder:
+        fresh = copy.copy(super().guarded(guard))
+        assert isinstance(fresh, KeyResponder)
+        fresh._forget()
+        return fresh
+
+    def _pass(self, message: Pass, sender: str = "the initiator") -> Passing:
+        """A pass begins: its rows are those that are left and have a key of their own."""
+        if message.num_passes != len(self._keys):
+            raise AlignmentError(
+                f"{sender} has {message.num_passes} match keys, this party {len(self._keys)}: both "
+                "files must list the same in party.match"
+            )
+        expected = 0 if message.place == 0 else self._settled + 1
+        if not 0 <= message.place < len(self._keys) or message.place != expected:
+            raise MessageError(
+                f"{message.wire_name()}: expected pass {expected} of {len(self._keys)}, got "
+                f"{message.place}"
+            )
+        check_agreed([str(key.key) for key in self._keys], message.key, message.place, sender)
+        if message.place == 0:
+            self._forget()
+            self._rows_S = None
+            self._num_samples = message.num_samples
+            self._check_size(message.num_samples, sender)
+        elif message.num_samples != self._num_samples:
+            raise MessageError(
+                f"{message.wire_name()}: {sender} had {self._num_samples} rows, and in pass "
+                f"{message.place} {message.num_samples}"
+            )
+        self._run = None
+        self._place, self._opened = message.place, True
+        self._usable_K, _ = self._keys[message.place].usable(self._left_M)
+        self._points_M32 = self._points[message.place][self._usable_K]
+        return Passing(self._num_rows)
+
+    def _check_size(self, num_rows: int, sender: str) -> None:
+        most = MAX_TOTAL_IDS if self._max_ids is None else self._max_ids
+        if not max(0, self._smallest) <= num_rows <= most:
+            raise AlignmentError(
+                f"{sender} has {num_rows} rows; this party compares itself with sets of "
+                f"{max(0, self._smallest)} to {most} (policy.min_ids, policy.max_ids in its file)"
+            )
+
+    def _begin(self, begin: Begin) -> Ready:
+        if not self._opened:
+            raise AlignmentError(
+                f"{begin.initiator!r} compares ids, this party match keys; both files must list "
+                "the same in party.match"
+            )
+        if begin.mode != "intersection":
+            raise AlignmentError(
+                f"{begin.initiator!r} asks for mode {begin.mode!r}; match keys can be aligned by "
+                "and not counted"
+            )
+        if begin.num_ids > self._num_samples:
+            raise MessageError(
+                f"{begin.wire_name()}: {begin.initiator!r} has {self._num_samples} rows and sends "
+                f"{begin.num_ids} keys"
+            )
+        ready = super()._begin(begin)
+        self._opened = False
+        return ready
+
+    def _mode_of(self, begin: Begin) -> str:
+        return (
+            f"{begin.mode}, key {self._place + 1}"  # its sets are compared with those of this key
+        )
+
+    def _samples_of(self, begin: Begin) -> int:
+        return self._num_samples
+
+    def _rows_of(self, places_K: np.ndarray) -> np.ndarray:
+        return self._usable_K[places_K]
+
+    def _keep(self, run: Run) -> None:
+        """The end of a pass; of the last, the rows of all of them."""
+        assert run.rows_S is not None
+        new_S = run.rows_S >= 0
+        if any(bool((new_S & (found >= 0)).any()) for found in self._found):
+            raise MessageError(
+                f"{run.begin.initiator!r} names a sample that an earlier key has matched"
+            )
+        self._found.append(run.rows_S)
+        self._left_M[run.rows_S[new_S].numpy()] = False
+        self._settled = self._place
+        if self._settled == len(self._keys) - 1:
+            rows_S = torch.full((self._num_samples,), -1)
+            for found in self._found:
+                rows_S = torch.where(found >= 0, found, rows_S)
+            self._rows_S = rows_S
+            self._found = []

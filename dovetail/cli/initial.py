@@ -1,0 +1,260 @@
+"""Asks for what a first party file and run file need, proposes it from the table, writes them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from dovetail import data as dd
+from dovetail.cli.output import console
+from dovetail.data.databases import read_database
+from dovetail.data.survey import Surveyed, propose_id, propose_label, propose_task, survey
+from dovetail.data.tables import is_query, is_table_path, read_table
+from dovetail.errors import ConfigError
+from dovetail.experiment.runfile import check_run
+from dovetail.experiment.starting import Start, party_text, run_text
+from dovetail.files import toml_tables
+from dovetail.methods.validation import validate
+from dovetail.site.partyfile import party_file
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the command line says already; None is asked, or proposed."""
+
+    table: str | None = None
+    query: str | None = None
+    name: str | None = None
+    id: tuple[str, ...] = ()
+    label: str | None = None
+    task: str | None = None
+    role: str | None = None
+    partners: str | None = None
+    listen: str | None = None
+    driver: str | None = None
+    address: str | None = None
+    out: Path = Path()
+
+
+def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
+    """Ask what is not said, look at the table, write the files, say what comes next.
+
+    Raises:
+        ConfigError: something must be said that cannot be asked or proposed, or a file is there.
+        DataError: a table that cannot be read.
+    """
+    asks = not yes and sys.stdin.isatty()
+    say = _Say(quiet)
+    source = _answer(
+        answers.table,
+        "Your table (.csv, .parquet, a SELECT or a database URL)",
+        None,
+        asks,
+        "--table",
+    )
+    table = _read(source, answers.query, answers.out)
+    columns = survey(table)
+    say(f"{source}: {table.num_rows:,} rows, {len(columns)} columns")
+    role = _role(answers, asks)
+    id = answers.id or (
+        _answer(None, "Column that names each row", propose_id(columns), asks, "--id"),
+    )
+    _there("--id", id, columns)
+    label = task = None
+    if role == "owner":
+        proposed = propose_label(columns, besides=id)
+        label = _answer(answers.label, "Column to predict", proposed, asks, "--label")
+        _there("--label", (label,), columns)
+        (found,) = (column for column in columns if column.name == label)
+        proposed_task = propose_task(found)
+        task = _answer(answers.task, "classification or regression", proposed_task, asks, "--task")
+        if task not in ("classification", "regression"):
+            raise ConfigError(f"--task is classification or regression, got {task!r}")
+        say(
+            f"label {label!r}: {found.distinct:,} different values, "
+            f"{table.num_rows - found.missing:,} rows have one: {task}"
+        )
+    name = _answer(
+        answers.name,
+        "Your party's name",
+        Path(source).stem if is_table_path(Path(source)) else role,
+        asks,
+        "--name",
+    )
+    left_out = _left_out(columns, {*id, label}, say)
+    start = Start(
+        name=name,
+        table=source,
+        query=answers.query,
+        id=tuple(id),
+        label=label,
+        task=task or "classification",
+        columns=("*", *(f"-{column.name}" for column in left_out)),
+        why_not={column.name: column.why_not for column in left_out},
+        **_others(answers, role, asks),
+    )
+    files = {f"{name}.toml": party_text(start)}
+    validate(
+        party_file(), toml_tables(files[f"{name}.toml"], where=f"{name}.toml"), where=f"{name}.toml"
+    )
+    if role == "owner":
+        files["run.toml"] = run_text(start)
+        check_run(toml_tables(files["run.toml"], where="run.toml"), where="run.toml")
+    _write(answers.out, files, force=force)
+    say("")
+    say(
+        "\n".join(
+            f"Wrote {answers.out / each}: every key stands there with what it means"
+            for each in files
+        )
+    )
+    say(_next(start, answers))
+
+
+class _Say:
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+
+    def __call__(self, text: str) -> None:
+        if not self._quiet:
+            console().print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _answer(said: str | None, question: str, proposed: str | None, asks: bool, option: str) -> str:
+    """What was said; else what is answered; else what is proposed.
+
+    Raises:
+        ConfigError: nobody can be asked, and nothing is proposed.
+    """
+    if said is not None:
+        return said
+    if asks:
+        return str(typer.prompt(question, default=proposed)).strip()
+    if proposed is None:
+        raise ConfigError(
+            f"{option} is missing, nothing in the table suggests it and nobody can be asked here; "
+            f"{question[0].lower()}{question[1:]}: say {option} VALUE"
+        )
+    return proposed
+
+
+def _role(answers: Answers, asks: bool) -> str:
+    proposed = "partner" if answers.driver is not None and answers.label is None else "owner"
+    role = _answer(
+        answers.role,
+        "owner (you have the labels and train) or partner (you help one who does)",
+        proposed,
+        asks,
+        "--role",
+    )
+    if role not in ("owner", "partner"):
+        raise ConfigError(f"--role is owner or partner, got {role!r}")
+    if role == "partner" and answers.label is not None:
+        raise ConfigError(
+            "a partner has no label to predict; leave --label out, or say --role owner"
+        )
+    return role
+
+
+def _others(answers: Answers, role: str, asks: bool) -> dict[str, Any]:
+    """Who else takes part."""
+    if role == "partner":
+        driver = _answer(
+            answers.driver, "The name of who trains (its party's name)", None, asks, "--driver"
+        )
+        return {"driver": driver}
+    said = answers.partners
+    if said is None and asks:
+        said = typer.prompt(
+            "Your partners' names, with commas between (none: train alone)", default=""
+        )
+    partners = tuple(name.strip() for name in (said or "").split(",") if name.strip())
+    here = tuple(name for name in partners if (answers.out / f"{name}.toml").exists())
+    if here and here != partners:
+        raise ConfigError(
+            f"the party file of {here[0]!r} is here and others' are not; all partners are here or "
+            "all are elsewhere"
+        )
+    return {"partners": partners, "here": bool(here), "listen": answers.listen or "0.0.0.0:7443"}
+
+
+def _read(source: str, query: str | None, folder: Path) -> dd.Table:
+    if dd.is_database_url(source):
+        return read_database(source, query)
+    if query is not None:
+        raise ConfigError("--query is for a database URL; write the SELECT as --table instead")
+    if not is_query(source) and not is_table_path(Path(source)):
+        raise ConfigError(
+            f"{source} is no table: dovetail init reads .csv, .tsv, .csv.gz and .parquet files, "
+            "queries and databases; how .npz files and folders of images are described is told in "
+            "docs/parties.md"
+        )
+    return read_table(source if is_query(source) else folder / source, folder=folder)
+
+
+def _there(option: str, names: tuple[str, ...], columns: tuple[Surveyed, ...]) -> None:
+    known = [column.name for column in columns]
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"{option}: there is no column {name!r}; there are {', '.join(known)}"
+            )
+    if option == "--id" and len(names) == 1:
+        (column,) = (each for each in columns if each.name == names[0])
+        if not column.unique:
+            raise ConfigError(
+                f"--id: column {names[0]!r} does not name each row: it has {column.distinct:,} "
+                f"different values, {column.missing:,} rows have none; name another, or several "
+                "that do so together"
+            )
+
+
+def _left_out(columns: tuple[Surveyed, ...], special: set[str | None], say: _Say) -> list[Surveyed]:
+    """Columns that would teach nothing, told."""
+    rest = [column for column in columns if column.name not in special]
+    for column in rest:
+        if column.why_not:
+            say(f"  left out: {column.name!r} {column.why_not}")
+        elif column.advice:
+            say(f"  look at:  {column.name!r} {column.advice}")
+    left_out = [column for column in rest if column.why_not]
+    if rest and len(left_out) == len(rest):
+        say("  no column is left to learn from")
+    return left_out
+
+
+def _write(folder: Path, files: dict[str, str], *, force: bool) -> None:
+    there = [str(folder / name) for name in files if (folder / name).exists()]
+    if there and not force:
+        raise ConfigError(
+            f"{' and '.join(there)} {'is' if len(there) == 1 else 'are'} there already; name "
+            "another folder (--out) or party (--name), or say --force to replace"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _next(start: Start, answers: Answers) -> str:
+    """The commands that come next."""
+    file, run = answers.out / f"{start.name}.toml", answers.out / "run.toml"
+    if start.driver is not None:
+        address = answers.address or "HOST:PORT"
+        return (
+            f"Next: get certificates/{start.name}/ from {start.driver!r} (or make a request: "
+            f"dovetail certificates {start.name} --request), then\n"
+            f"  dovetail join {file} --driver {address}"
+        )
+    if not start.partners:
+        return f"Next: dovetail train {run}"
+    if start.here:
+        return f"Next: dovetail inspect {run}, then dovetail train {run}"
+    names = " ".join((start.name, *start.partners))
+    return (
+        f"Next: dovetail certificates {names} --driver {start.name} --host YOUR.HOST, hand each "
+        f"partner its folder, then\n  dovetail train {run}"
+    )

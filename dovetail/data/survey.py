@@ -1,0 +1,120 @@
+"""What a table seems to hold: which column may be the id or the label, and which teach nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dovetail.data.tables import Column, Table
+
+#: Columns with these words in their names are likelier to be what they say.
+_ID_WORDS = {"id", "key", "customer", "patient", "person", "client", "user", "member", "account"}
+_LABEL_WORDS = {
+    "label",
+    "target",
+    "class",
+    "outcome",
+    "y",
+    "churn",
+    "default",
+    "bought",
+    "response",
+}
+_CODE_WORDS = {"zip", "postcode", "code", "branch", "region", "plz"}
+
+#: A label of more different numbers than this is a number, not a class.
+MAX_CLASSES = 20
+
+#: Text of which more than this share differs from row to row names rows and teaches nothing.
+_OFTEN_NEW = 0.5
+_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}")
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """One column.
+
+    Attributes:
+        name: the column's.
+        is_text: whether it is text; else numbers (dates are days).
+        missing: rows without a value.
+        distinct: different values.
+        unique: whether each row has a value of its own.
+        why_not: why it would teach nothing; "" where it may.
+        advice: what to look at, although it is used.
+    """
+
+    name: str
+    is_text: bool
+    missing: int
+    distinct: int
+    unique: bool
+    why_not: str = ""
+    advice: str = ""
+
+
+def survey(table: Table) -> tuple[Surveyed, ...]:
+    """Each column, in the table's order; reads one at a time."""
+    return tuple(_surveyed(name, table.column(name)) for name in table.names)
+
+
+def _surveyed(name: str, column: Column) -> Surveyed:
+    present = column.values[~column.missing]
+    num_rows, distinct = len(column.values), len(np.unique(present))
+    whole = not column.is_text and bool(np.array_equal(present, np.rint(present)))
+    unique = len(present) == distinct == num_rows and (column.is_text or whole)
+    why_not = advice = ""
+    if not len(present):
+        why_not = "has no value"
+    elif distinct == 1:
+        why_not = "is the same in every row"
+    elif unique and (column.is_text or _words(name) & _ID_WORDS):
+        why_not = "differs in every row, as an id does"
+    elif column.is_text and distinct > max(MAX_CLASSES, _OFTEN_NEW * len(present)):
+        sample = present[:: max(1, len(present) // 200)]
+        if np.mean([bool(_DATE.search(value)) for value in sample]) > 0.9:
+            why_not = "seems to be a date that is written in no usual way; write it as YYYY-MM-DD"
+        elif np.mean([len(value.split()) for value in sample]) > 3:
+            why_not = "is free text, which hardly repeats"
+        else:
+            why_not = f"is text with {distinct:,} different values in {len(present):,} rows"
+    elif len(present) < 0.05 * num_rows:
+        advice = f"is empty in {num_rows - len(present):,} of {num_rows:,} rows"
+    elif whole and _words(name) & _CODE_WORDS and distinct > 2:
+        advice = "looks like a code; name it in categorical if its size means nothing"
+    return Surveyed(
+        name, column.is_text, int(column.missing.sum()), distinct, unique, why_not, advice
+    )
+
+
+def _words(name: str) -> set[str]:
+    split = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
+    return {word for word in re.split(r"[^a-z]+", split.lower()) if word}
+
+
+def propose_id(columns: Sequence[Surveyed]) -> str | None:
+    """The column that names each row, if any does: one called so, else the first."""
+    able = [column for column in columns if column.unique]
+    called = [column for column in able if _words(column.name) & _ID_WORDS]
+    return next((column.name for column in [*called, *able]), None)
+
+
+def propose_label(columns: Sequence[Surveyed], *, besides: Collection[str] = ()) -> str | None:
+    """The column to predict: one called so, else the last that could be a class."""
+    able = [
+        column
+        for column in columns
+        if column.name not in besides and column.distinct > 1 and not column.unique
+    ]
+    called = [column for column in able if _words(column.name) & _LABEL_WORDS]
+    classes = [column for column in able if column.distinct <= MAX_CLASSES]
+    return next((column.name for column in [*called, *reversed(classes)]), None)
+
+
+def propose_task(label: Surveyed) -> str:
+    """Whether a label is a class or a number."""
+    number = not label.is_text and label.distinct > MAX_CLASSES
+    return "regression" if number else "classification"

@@ -1,0 +1,129 @@
+"""What a label owner may expect of help, from its own rows alone: how its score grows with labels.
+
+A linear model is judged by cross-validation on all of its labelled rows and on halves of them.
+Where the second half of the labels still added much, what a helper teaches about shared rows
+without a label can add, too; where it added nothing, the columns say what they can. No partner is
+asked and no test row set apart: it is a hint, and ``dovetail train`` measures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dovetail.data import Classification, Task
+from dovetail.models.learners import LEARNERS, Rows, hard_targets, make_folds
+from dovetail.models.metrics import score
+
+#: No more labelled rows than this are looked at.
+MAX_ROWS = 4000
+
+#: Fewer in all, or of a class, and nothing is said.
+MIN_ROWS, MIN_OF_CLASS = 20, 4
+
+_FOLDS = 5
+_HALVES = 4  # drawn and averaged
+
+#: A score that grew by more than this with the second half of the labels still rises.
+_RISES = 0.01
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What was seen.
+
+    Attributes:
+        owner: whose rows.
+        score: which score: auc, accuracy or r2; more is better.
+        labels: labelled rows that were looked at.
+        at_half, at_all: the score with half of them and with all.
+        unlabelled: shared rows without a label; None where that was not counted.
+    """
+
+    owner: str
+    score: str
+    labels: int
+    at_half: float
+    at_all: float
+    unlabelled: int | None
+
+    @property
+    def rises(self) -> bool:
+        return self.at_all - self.at_half > _RISES
+
+    def sentences(self) -> tuple[str, str]:
+        """What was seen, and what it hints at."""
+        seen = (
+            f"{self.owner} alone (a linear model, {_FOLDS} folds, no test rows): {self.score} "
+            f"{self.at_half:.3f} with {self.labels // 2:,} labels, {self.at_all:.3f} with "
+            f"{self.labels:,}"
+        )
+        if not self.rises:
+            hint = (
+                "The second half of the labels added little, so expect little of helpers for the "
+                "model that predicts alone; a joint model, with them there, may still be better."
+            )
+        elif self.unlabelled is None:
+            hint = (
+                "Labels are still worth much. Helpers pay where many shared rows have none; how "
+                "many was not counted."
+            )
+        elif self.unlabelled >= self.labels:
+            hint = (
+                f"Labels are still worth much, and {self.unlabelled:,} shared rows have none: this "
+                "is where helpers pay."
+            )
+        else:
+            hint = (
+                f"Labels are still worth much, but only {self.unlabelled:,} shared rows have none: "
+                "a helper can teach little beyond them."
+            )
+        return seen, hint
+
+
+def expected(
+    owner: str, x_NF: Tensor, labels_N: Tensor, task: Task, *, unlabelled: int | None
+) -> Expected | None:
+    """How a party's score grows with its labels; None where it has too few to say.
+
+    Args:
+        owner: whose rows.
+        x_NF: encoded rows that have a label.
+        labels_N: class indices or values of them.
+        task: what is predicted.
+        unlabelled: shared rows without a label.
+    """
+    regression = not isinstance(task, Classification)
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.randperm(len(labels_N), generator=generator)[:MAX_ROWS]
+    x, labels = x_NF[chosen].flatten(1).float(), labels_N[chosen]
+    classes = (
+        torch.empty(0, dtype=torch.int64) if regression else labels.unique(return_counts=True)[1]
+    )
+    enough = len(classes) > 1 and int(classes.min()) >= MIN_OF_CLASS
+    if len(labels) < MIN_ROWS or not (regression or enough):
+        return None
+    name = "r2" if regression else ("auc" if task.num_outputs == 2 else "accuracy")
+
+    def judged(rows: Tensor) -> float | None:
+        folds = make_folds(labels[rows], _FOLDS, seed=0, regression=regression)
+        targets = hard_targets(labels[rows], task.num_outputs, regression=regression)
+        if not regression and len(labels[rows].unique()) < len(classes):
+            return None
+        fitted = LEARNERS["linear"].fit(
+            Rows(x[rows], targets, folds, regression=regression), seed=0, refit=False
+        )
+        return score(task, fitted.held_out_NC, labels[rows]).get(name)
+
+    at_all = judged(torch.arange(len(labels)))
+    halves = [
+        judged(torch.randperm(len(labels), generator=generator)[: len(labels) // 2])
+        for _ in range(_HALVES)
+    ]
+    counted = [half for half in halves if half is not None]
+    if at_all is None or not counted:
+        return None
+    at_half = sum(counted) / len(counted)
+    return Expected(owner, name, len(labels), at_half, at_all, unlabelled)

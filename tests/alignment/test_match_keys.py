@@ -1,0 +1,177 @@
+"""Match keys: what is compared, which rows enter a pass, and that nothing but points is sent."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dovetail.alignment import KeyResponder, Reading, Responder, align, align_by_keys, with_rows_of
+from dovetail.alignment.matchkeys import KeyValues, component, key_values, match_key, rate
+from dovetail.data import table_from_arrays
+from dovetail.errors import AlignmentError, ConfigError, PartyError
+from dovetail.network import InProcess
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "dirty_twins.py"
+
+
+def keys_of(columns: dict[str, list[Any]], *keys: list[str], **reading: Any) -> list[KeyValues]:
+    table = table_from_arrays("t", {k: np.array(v, dtype=object) for k, v in columns.items()})
+    read = {name: table.column(name) for name in table.names}
+    return [key_values(match_key(key), read, Reading(**reading)) for key in keys]
+
+
+def said(function: str, *values: Any, **reading: Any) -> list[str]:
+    """What a component makes of these values."""
+    (key,) = keys_of({"x": list(values)}, [f"{function}(x)"], **reading)
+    prefix = f"k{key.key}\x1e".encode()
+    return [value.removeprefix(prefix).decode() for value in key.values]
+
+
+@pytest.mark.parametrize(
+    ("function", "values", "become"),
+    [
+        ("text", ["AB-12 x", " Ａb12X", None], ["ab12x", "ab12x", ""]),
+        (
+            "name",
+            ["Dr. Zoë  Müller", "zoe MULLER", "Łoś", "Dr"],
+            ["zoe muller"] * 2 + ["los", "dr"],
+        ),
+        ("initial", ["Prof. Émile", "é"], ["e", "e"]),
+        ("sounds", ["Meyer", "Maier", "Robert"], ["M600", "M600", "R163"]),
+        ("date", ["3.7.1980", "1980-07-03", "19800703", "3.7.80"], ["1980-07-03"] * 3 + [""]),
+        ("year", ["03/07/1980"], ["1980"]),
+        ("digits", ["00 49-17", "4917"], ["4917", "4917"]),
+    ],
+)
+def test_values_are_normalised_as_stated(
+    function: str, values: list[Any], become: list[str]
+) -> None:
+    assert said(function, *values) == become
+
+
+def test_a_date_column_and_a_date_in_text_are_the_same_day() -> None:
+    days = (np.datetime64("1980-07-03") - np.datetime64("1970-01-01")).astype(int)
+    assert said("date", float(days), float(days) + 0.5) == ["1980-07-03"] * 2
+    assert said("date", "07/03/1980", dates="month-first") == ["1980-07-03"]
+
+
+def test_telephone_numbers_are_e164_where_phonenumbers_is_there() -> None:
+    pytest.importorskip("phonenumbers")
+    numbers = ("020 7946 0018", "+44 20 7946 0018", "7")
+    assert said("phone", *numbers, region="GB") == ["+442079460018"] * 2 + [""]
+
+
+def test_a_column_alone_means_what_its_name_says() -> None:
+    names = ("birth_date", "surname", "given", "mobile", "postcode")
+    assert [component(name).function for name in names] == ["date", "name", "name", "phone", "text"]
+    for wrong, sentence in {
+        "soundz(x)": "there is no function 'soundz'",
+        "names(x)": "names takes two columns or more",
+        "name(x, y)": "name takes one column",
+    }.items():
+        with pytest.raises(ConfigError, match=sentence):
+            component(wrong)
+
+
+def test_rows_that_share_a_key_and_rows_without_one_do_not_enter() -> None:
+    (key,) = keys_of({"x": ["a", "b", "B", None, "c"]}, ["x"])
+    rows, ambiguous = key.usable(np.ones(5, dtype=bool))
+    assert (rows.tolist(), ambiguous, key.missing) == ([0, 4], 2, 1)
+    rows, ambiguous = key.usable(np.array([True, True, False, True, True]))
+    assert (rows.tolist(), ambiguous) == ([0, 1, 4], 0)  # its twin is matched already
+    (rated,) = rate([key])
+    assert (rated.unique, rated.ambiguous, rated.missing) == (2, 2, 1)
+
+
+class Seen:
+    """A party that notes what it is asked and what it answers."""
+
+    def __init__(self, party: Responder) -> None:
+        self.party = party
+        self.accepts = party.accepts
+        self.messages: list[Any] = []
+
+    def handle(self, message: Any) -> Any:
+        answer = self.party.handle(message)
+        self.messages += [message, answer]
+        return answer
+
+
+BANK = {
+    "id": ["1", "2", None, None, "5", None],
+    "surname": ["Meyer", "Ode", "Roth", "Roth", "Lee", "Kim"],
+    "born": ["1980-01-02"] * 6,
+}
+SHOP = {
+    "id": ["2", None, None, None, "5", "7"],
+    "surname": ["Odd", "Maier", "Roth", "Kim", "Zzz", "Kim"],
+    "born": ["02.01.1980"] * 6,
+}
+WATERFALL = (["id"], ["surname", "date(born)"], ["sounds(surname)", "date(born)"])
+
+
+def test_keys_are_tried_in_order_and_what_one_matched_does_not_enter_the_next() -> None:
+    shop = Seen(KeyResponder("shop", keys_of(SHOP, *WATERFALL)))
+    engine = InProcess({"shop": shop}, driver="bank", through_bytes=True)
+    aligned = align_by_keys(engine, keys_of(BANK, *WATERFALL))
+    everyone = with_rows_of(aligned, [shop.party])
+    shared = everyone.shared("bank", "shop")
+    pairs = zip(*(everyone.rows[name][shared].tolist() for name in ("bank", "shop")), strict=True)
+    # 2 and 5 by id; then nobody by name: Roth is twice at the bank, Kim at the shop; Meyer sounds
+    # as Maier does. With the first pass forgotten, Lee would have met nobody either.
+    assert sorted(pairs) == [(0, 1), (1, 0), (4, 4)]
+    passes = aligned.passes["shop"]
+    assert [len(each.samples_K) for each in passes] == [2, 0, 1]
+    assert [(each.usable, each.ambiguous, each.missing) for each in passes] == [
+        (3, 0, 3),
+        (2, 2, 0),
+        (2, 2, 0),
+    ]
+    assert aligned.overlap == {"shop": 3}
+    # Nothing but points, their products, and numbers of places and samples is sent; no name is.
+    tensors = [tensor for each in shop.messages for tensor in each.tensors().values()]
+    assert {tensor.dtype for tensor in tensors} == {torch.uint8, torch.int64}
+    texts = " ".join(str(vars(each)) for each in shop.messages)
+    for value in ("Meyer", "meyer", "Maier", "roth", "1980", "M600"):
+        assert value not in texts
+
+
+def test_both_sides_must_list_the_same_keys() -> None:
+    other = KeyResponder("shop", keys_of(SHOP, ["id"], ["surname"]))
+    engine = InProcess({"shop": other}, driver="bank")
+    with pytest.raises(PartyError, match="3 match keys, this party 2"):
+        align_by_keys(engine, keys_of(BANK, *WATERFALL))
+    with pytest.raises(PartyError, match=r"asks for key 2, .text\(born\).; this party's is"):
+        align_by_keys(engine, keys_of(BANK, ["id"], ["born"]))
+    with pytest.raises(PartyError, match="compares ids, this party match keys"):
+        align(engine, ["1", "2"])
+    ids = InProcess({"shop": Responder("shop", ["1", "2"])}, driver="bank")
+    with pytest.raises(PartyError, match="match keys, this party ids"):
+        align_by_keys(ids, keys_of(BANK, *WATERFALL))
+    with pytest.raises(AlignmentError, match="no match key"):
+        align_by_keys(engine, [])
+
+
+def test_dirty_twins_are_found_with_the_stated_recall(tmp_path: Path) -> None:
+    from dovetail.methods.aligning import align_sites
+    from dovetail.methods.base import SILENT
+    from dovetail.site.overlaps import aligned_here
+    from dovetail.site.partyfile import open_sites
+
+    script = runpy.run_path(str(SCRIPT))
+    files = script["make"](tmp_path, clinic=400, registry=320, both=240, seed=1)
+    sites = open_sites(tuple(files))
+    for site in sites.values():  # nobody learns from who somebody is
+        names = {name for columns in site.table.blocks.values() for name in columns}
+        assert names in ({"measured"}, {"reported"})
+    told = aligned_here(sites, "clinic", workers=1, talk=SILENT)["truth"]["registry"]
+    assert told["in_both"] == 240
+    assert told["recall"] >= 0.9
+    assert told["precision"] >= 0.99
+    again = open_sites(tuple(files))
+    assert align_sites(again, "clinic", workers=1)[0].overlap["registry"] == told["matched"]

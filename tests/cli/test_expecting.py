@@ -1,0 +1,81 @@
+"""What inspect says to expect, and that a hidden number is told from none and from refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dovetail import data as dd
+from dovetail.data import Classification, Regression
+from dovetail.experiment.expecting import expected
+
+
+def test_a_score_that_rises_with_labels_and_shared_rows_without_is_where_helpers_pay() -> None:
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 30, generator=rng)
+    labels = (x[:, :8].sum(1) + torch.randn(60, generator=rng) > 0).long()
+    task = Classification(("no", "yes"))
+    told = expected("bank", x, labels, task, unlabelled=500)
+    assert told is not None
+    assert (told.score, told.labels, told.rises) == ("auc", 60, True)
+    assert told.at_half < told.at_all < 1
+    seen, hint = told.sentences()
+    assert "with 30 labels" in seen
+    assert "500 shared rows have none: this is where helpers pay" in hint
+    few = expected("bank", x, labels, task, unlabelled=10)
+    assert few is not None
+    assert "only 10 shared rows have none" in few.sentences()[1]
+
+
+def test_a_score_that_is_as_high_with_half_the_labels_promises_little() -> None:
+    x = torch.linspace(-1, 1, 400)[:, None]
+    told = expected("bank", x, (x[:, 0] > 0).long(), Classification((0, 1)), unlabelled=500)
+    assert told is not None
+    assert "expect little of helpers" in told.sentences()[1]
+    values = expected("bank", x, x[:, 0] * 2, Regression(), unlabelled=None)
+    assert values is not None
+    assert values.score == "r2"
+    assert values.at_all > 0.99
+
+
+def test_too_few_labels_say_nothing() -> None:
+    x = torch.randn(12, 3)
+    assert expected("bank", x, torch.arange(12) % 2, Classification((0, 1)), unlabelled=9) is None
+
+
+def write_party(folder: Path, name: str, ids: np.ndarray, more: str = "", **columns: Any) -> None:
+    dd.write_table(folder / f"{name}.csv", {"id": ids, **columns})
+    text = f'[party]\nname = "{name}"\ntable = "{name}.csv"\nid = "id"\n{more}'
+    (folder / f"{name}.toml").write_text(text)
+
+
+def test_none_hidden_and_refused_are_three_things(dovetail: Any, tmp_path: Path) -> None:
+    ids = np.arange(40)
+    owner = {"a": ids * 1.0, "y": (ids % 2).astype(np.int64)}
+    write_party(tmp_path, "bank", ids, 'label = "y"\n', **owner)
+    write_party(tmp_path, "shop", ids + 35, b=ids * 2.0)  # shares five
+    write_party(tmp_path, "lab", ids + 500, c=ids * 2.0)  # shares none
+    refuses = '[policy]\nalgorithms = ["apfed"]\n'
+    write_party(tmp_path, "club", ids, refuses, d=ids * 2.0)
+    files = [f"{name}.toml" for name in ("bank", "shop", "lab", "club")]
+    done = dovetail("inspect", *files, "--private", "--hide-below", 10)
+    assert done.code == 0, done.err
+    rows = {line.split()[0]: line for line in done.out.splitlines() if line.split()}
+    assert "fewer than 10 (hidden)" in rows["shop"]
+    assert " none" in rows["lab"]
+    assert " refused" in rows["club"]
+    values = dovetail("inspect", *files, "--private", "--hide-below", 10, "--json").out
+    overlaps = json.loads(values)["overlaps"]
+    assert overlaps["shared"] == {"lab": 0}
+    assert overlaps["not_shown"] == {"shop": "fewer than 10 (hidden)", "club": "refused"}
+    open_ = dovetail("inspect", *files[:2], "--hide-below", 10)
+    assert "fewer than 10 (hidden)" in open_.out
+    assert "◆" not in open_.out  # a picture would tell
+    aligned = dovetail("align", *files[:3], "--hide-below", 10)
+    assert aligned.code == 0, aligned.err
+    assert "fewer than 10 (hidden)" in aligned.out
+    assert "none" in aligned.out

@@ -1,0 +1,119 @@
+"""``dovetail init``: what it proposes, what it writes, and that this trains as it stands."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dovetail import data as dd
+from dovetail.data.survey import propose_id, propose_label, propose_task, survey
+
+
+def write_tables(folder: Path) -> None:
+    """A bank's and a shop's, with columns that teach nothing among them."""
+    rng = np.random.default_rng(0)
+    people = np.array([f"C{number:05d}" for number in rng.permutation(240)], dtype=object)
+    income, visits = rng.normal(size=240), rng.normal(size=240)
+    bought = np.where(income + 2 * visits + rng.normal(size=240) > 0, "yes", "no").astype(object)
+    notes = np.array([f"called on day {n}, no answer {n}" for n in range(240)], dtype=object)
+    dd.write_table(
+        folder / "customers.csv",
+        {
+            "customer": people,
+            "income": income,
+            "country": np.full(240, "DE", dtype=object),
+            "contract_id": np.arange(240) + 7000,
+            "notes": np.where(np.arange(240) < 230, notes, "none"),
+            "bought": bought,
+        },
+    )
+    dd.write_table(folder / "visits.csv", {"customer": people[::-1], "visits": visits[::-1]})
+
+
+def test_a_table_is_surveyed(tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    columns = survey(dd.read_table(tmp_path / "customers.csv"))
+    why = {column.name: column.why_not for column in columns}
+    assert why["country"] == "is the same in every row"
+    assert why["contract_id"] == "differs in every row, as an id does"
+    assert why["notes"] == "is free text, which hardly repeats"
+    assert why["income"] == why["bought"] == ""
+    assert propose_id(columns) == "customer"
+    assert propose_label(columns, besides=["customer"]) == "bought"
+    assert propose_task(columns[-1]) == "classification"
+    assert propose_task(columns[1]) == "regression"
+
+
+def test_two_parties_write_their_files_and_train_as_these_stand(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    write_tables(tmp_path)
+    shop = dovetail("init", "--table", "visits.csv", "--role", "partner", "--driver", "customers")
+    assert shop.code == 0, shop.err
+    assert "dovetail join visits.toml --driver HOST:PORT" in shop.out
+    bank = dovetail("init", "--table", "customers.csv", "--partners", "visits", "--yes")
+    assert bank.code == 0, bank.err
+    assert "left out: 'notes' is free text" in bank.out
+    values = tomllib.loads((tmp_path / "customers.toml").read_text())
+    assert values["party"] == {
+        "name": "customers",
+        "table": "customers.csv",
+        "id": "customer",
+        "label": "bought",
+        "task": "classification",
+        "columns": ["*", "-country", "-contract_id", "-notes"],
+    }
+    text = (tmp_path / "customers.toml").read_text()
+    assert "# max_alignments = 20" in text
+    done = dovetail("train", "run.toml", "--set", "apfed.distil.max_steps=20", "--json")
+    assert done.code == 0, done.err
+    assert (tmp_path / "out" / "run" / "models" / "customers" / "model.json").exists()
+
+
+def test_files_that_are_there_are_not_replaced(dovetail: Any, tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    words = ("init", "--table", "customers.csv", "--yes", "--name", "bank")
+    assert dovetail(*words).code == 0
+    before = (tmp_path / "bank.toml").read_text()
+    again = dovetail(*words, "--label", "income", "--task", "regression")
+    assert again.code == 2
+    assert "are there already; name another folder" in again.err
+    assert (tmp_path / "bank.toml").read_text() == before
+    assert dovetail(*words, "--label", "income", "--force").code == 0
+    assert 'task = "regression"' in (tmp_path / "bank.toml").read_text()
+
+
+def test_a_partner_elsewhere_is_named_in_the_engine(dovetail: Any, tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    done = dovetail("init", "--table", "customers.csv", "--partners", "shop,lab", "--quiet")
+    assert (done.code, done.out) == (0, ""), done.err
+    values = tomllib.loads((tmp_path / "run.toml").read_text())
+    engine = {"kind": "stream", "listen": "0.0.0.0:7443", "partners": ["shop", "lab"]}
+    assert values["engine"] == engine
+    assert values["parties"] == ["customers.toml"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((), "--table is missing"),
+        (("--table", "no.csv"), "there is no file no.csv"),
+        (("--table", "photos"), "photos is no table"),
+        (("--table", "customers.csv", "--id", "who"), "there is no column 'who'"),
+        (("--table", "customers.csv", "--id", "bought"), "does not name each row"),
+        (("--table", "customers.csv", "--role", "boss"), "--role is owner or partner"),
+        (("--table", "visits.csv", "--role", "partner"), "--driver is missing"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(
+    dovetail: Any, tmp_path: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    write_tables(tmp_path)
+    done = dovetail("init", *words)
+    assert done.code == 2
+    assert sentence in done.err
+    assert not list(tmp_path.glob("*.toml"))
