@@ -31,12 +31,12 @@ class Release(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    clip: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    noise: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    keep: float | None = Field(default=None, gt=0, le=1)
-    sign: bool = False
-    epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    delta: float = Field(default=1e-5, gt=0, lt=1)
+    clip: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # the longest a row may be
+    noise: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # its spread, in multiples of clip
+    keep: float | None = Field(default=None, gt=0, le=1)  # share of numbers: the largest
+    sign: bool = False  # signs alone
+    epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # of a row; no more
+    delta: float = Field(default=1e-5, gt=0, lt=1)  # of that epsilon
 
     @model_validator(mode="after")
     def _fits(self) -> Release:
