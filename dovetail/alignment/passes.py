@@ -244,7 +244,8 @@ class KeyResponder(Responder):
         return self._num_samples
 
     def _rows_of(self, places_K: np.ndarray) -> np.ndarray:
-        return self._usable_K[places_K]
+        rows_K: np.ndarray = self._usable_K[places_K]
+        return rows_K
 
     def _keep(self, run: Run) -> None:
         """The end of a pass; of the last, the rows of all of them."""
