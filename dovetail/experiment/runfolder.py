@@ -315,6 +315,9 @@ def _about(results: list[dict[str, Any]]) -> dict[str, Any]:
     distilled = {str(each["seed"]): each["distilled"] for each in results if "distilled" in each}
     if distilled:
         told["distilled"] = distilled
+    epsilon = {str(each["seed"]): each["epsilon"] for each in results if "epsilon" in each}
+    if epsilon:
+        told["epsilon"] = epsilon
     warnings = [
         f"seed {result['seed']}: {warning}"
         for result in results

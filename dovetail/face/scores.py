@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from dovetail import methods
 from dovetail.errors import ConfigError
 from dovetail.face.talk import SCORES
 from dovetail.models.recovered import recovered_text
+from dovetail.privacy import spent_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,8 +66,17 @@ def notes(result: Mapping[str, Any]) -> Iterator[str]:
             yield f"{where}The solo model is the best model alone: {each['why']}."
     if "recovered" in result:
         yield recovered_text(result["recovered"])
+    for name, spent in _epsilons(result.get("epsilon", ())):
+        where = f"seed {name}: " if name else ""
+        for each in spent:
+            yield where + spent_text(each)
     for warning in result.get("warnings", ()):
         yield f"WARNING: {warning}"
+
+
+def _epsilons(told: Any) -> list[tuple[str, Sequence[Mapping[str, Any]]]]:
+    """(Seed, what noised releases cost); "" for a run of one."""
+    return list(told.items()) if isinstance(told, Mapping) else [("", told)]
 
 
 def _each_seed(told: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:

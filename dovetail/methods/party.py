@@ -148,6 +148,17 @@ def algorithm(
     )
 
 
+class PrivacySection(Section):
+    """What one of its samples may cost in one run, towards one driver."""
+
+    epsilon: float = Field(gt=0, allow_inf_nan=False)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+
+
+#: Algorithms whose releases of rows are noised and counted, or say nothing of rows.
+_COUNTED = ("align", "apfed")
+
+
 class PolicySection(Section):
     """What the party agrees to."""
 
@@ -179,6 +190,17 @@ class PolicySection(Section):
     check_places: int = Field(default=CHECKED, ge=1)  # claimed rows that are proved, or all
     # "signed": runs only of proposals that all of their parties have signed (dovetail review).
     approval: Literal["policy", "signed"] = "policy"
+    privacy: PrivacySection | None = None  # what one sample may cost in a run; None: nothing counts
+
+    @model_validator(mode="after")
+    def _is_counted(self) -> PolicySection:
+        others = [name for name in self.algorithms if name not in _COUNTED]
+        if self.privacy is not None and others:
+            raise ValueError(
+                f"privacy is a budget of epsilon, and what {others[0]!r} sends is not counted; "
+                f"take it out of algorithms, which then may have {' and '.join(_COUNTED)}"
+            )
+        return self
 
     @property
     def limits(self) -> RowLimits:

@@ -7,6 +7,7 @@ from dovetail.privacy.release import (
     Releasing,
     distance_correlation,
     randomised_response,
+    spent_text,
 )
 from dovetail.privacy.sums import MIN_MEMBERS, SecretSums, check_weights
 
@@ -24,6 +25,7 @@ __all__ = [
     "from_fixed",
     "most_releases",
     "randomised_response",
+    "spent_text",
     "to_fixed",
     "total",
 ]

@@ -14,13 +14,16 @@ alone have no guarantee. Noise comes after them, so that they cost no epsilon.
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
+from dovetail.models.randomness import generator
 from dovetail.privacy.accountant import Account, most_releases
 
 _log = logging.getLogger(__name__)
@@ -53,12 +56,16 @@ class Releasing:
     Args:
         release: the setting.
         what: what is released, in log lines.
-        rng: noise; secret from the receivers.
+        rng: draws the noise of a simulation, which repeats; None, at a home: the system does, so
+            that no noise is drawn twice, whatever state the home goes back to.
     """
 
-    def __init__(self, release: Release, what: str, rng: torch.Generator) -> None:
+    def __init__(self, release: Release, what: str, rng: torch.Generator | None) -> None:
         self.release = release
         self._what = what
+        self._repeats = rng is not None
+        if rng is None:
+            rng = generator(0, what, secret=secrets.token_bytes(32))
         self._rng = rng
         self._accounts: dict[str, Account] = {}
         self._stopped: set[str] = set()
@@ -125,14 +132,37 @@ class Releasing:
 
     def state(self) -> dict[str, Any]:
         return {
-            "random": self._rng.get_state(),
+            "random": self._rng.get_state() if self._repeats else None,
             "accounts": {name: account.state() for name, account in self._accounts.items()},
+            "stopped": sorted(self._stopped),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._rng.set_state(state["random"])
+    def restore(self, state: Mapping[str, Any], before: Releasing | None = None) -> None:
+        """Go on from there; what was counted ``before``, and is not in the state, stays counted."""
+        if self._repeats and state["random"] is not None:
+            self._rng.set_state(state["random"])
+        self._stopped |= set(state["stopped"])
         for name, account in state["accounts"].items():
             self._account(name).restore(account)
+        for name, account in before._accounts.items() if before is not None else ():
+            own = self._account(name)
+            num = max(len(own.count_S), len(account.count_S))
+            counts = [F.pad(each.count_S, (0, num - len(each.count_S))) for each in (own, account)]
+            own.count_S = torch.maximum(*counts)
+
+
+def spent_text(told: Mapping[str, Any]) -> str:
+    """What one sender's releases to one receiver have cost, as ``result.json`` tells it.
+
+    >>> spent_text({"from": "a", "to": "b", "what": "codes", "epsilon": 4.2, "delta": 1e-05,
+    ...             "releases": 7, "stopped": True})
+    'codes of a to b: epsilon 4.2 (delta 1e-05) after 7 releases; its budget is spent'
+    """
+    return (
+        f"{told['what']} of {told['from']} to {told['to']}: epsilon {told['epsilon']:.3g} "
+        f"(delta {told['delta']:g}) after {told['releases']} releases"
+        + ("; its budget is spent" if told["stopped"] else "")
+    )
 
 
 def randomised_response(

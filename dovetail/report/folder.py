@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dovetail.errors import ConfigError
 from dovetail.methods.outcome import JOINT, number
+from dovetail.privacy import spent_text
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -70,6 +71,18 @@ class Recovered(_Read):
     interval: tuple[float, float] | None = None
 
 
+class Spent(_Read):
+    """What noised releases cost (``privacy/release.py``)."""
+
+    sender: str = Field(alias="from")
+    receiver: str = Field(alias="to")
+    what: str
+    epsilon: float
+    delta: float
+    releases: int
+    stopped: bool = False
+
+
 class Result(_Read):
     """``result.json`` of one seed."""
 
@@ -79,6 +92,7 @@ class Result(_Read):
     versions: dict[str, str] = {}
     recovered: Recovered | None = None
     warnings: list[str] = []
+    epsilon: list[Spent] = []
 
 
 class _Summary(_Read):
@@ -298,6 +312,7 @@ def _read_seed(path: Path) -> Seed:
         read.done, read.versions = result.stages, result.versions
         read.recovered = result.recovered
         notes += result.warnings
+        notes += [spent_text(each.model_dump(by_alias=True)) for each in result.epsilon]
     for line in _json_lines(path / "metrics.jsonl", notes):
         stage = line.get("stage")
         if not isinstance(stage, str):

@@ -76,6 +76,8 @@ def test_a_budget_that_is_spent_ends_with_a_usable_model(
     assert 0 < spent["epsilon"] <= 6
     assert spent["stopped"]
     assert (tmp_path / "out/run/models/clinic/model.safetensors").exists()
+    assert dovetail("report", "out/run", "--quiet").code == 0
+    assert "its budget is spent" in (tmp_path / "out/run/report.html").read_text()
     assert dovetail("predict", "out/run", "new.csv").code == 2  # no such table: the model is read
 
 

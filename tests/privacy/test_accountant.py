@@ -123,3 +123,15 @@ def test_distance_correlation_is_one_of_a_copy_and_small_of_noise():
     x = torch.randn(200, 3, generator=rng)
     assert distance_correlation(x, 2 * x).item() == pytest.approx(1, abs=1e-4)
     assert distance_correlation(x, torch.randn(200, 3, generator=rng)).item() < 0.2
+
+
+def test_a_home_that_goes_back_forgets_no_release_and_draws_no_noise_twice():
+    release = Releasing(Release(clip=1.0, noise=4.0), "gradients", None)
+    release("bank", torch.tensor([0]), torch.ones(1, 4))
+    earlier = release.state()
+    first = release("bank", torch.tensor([3]), torch.ones(1, 4))
+    again = Releasing(Release(clip=1.0, noise=4.0), "gradients", None)
+    again.restore(earlier, release)
+    assert again.told()["bank"]["releases"] == 1
+    assert not torch.equal(again("bank", torch.tensor([3]), torch.ones(1, 4)), first)
+    assert again.told()["bank"]["releases"] == 2

@@ -283,7 +283,7 @@ class Passive:
         self._width = begin.projected_width if projected else math.prod(begin.code_shape)
         self.optimizer = self.config.build(self.network.parameters())
         if self.config.gradients is not None:
-            rng = generator(begin.seed, self.name, "released", secret=key_of(self._secret))
+            rng = generator(begin.seed, self.name, "released") if self._secret is None else None
             self.released = Releasing(self.config.gradients, f"gradients of {self.name!r}", rng)
         return Ready(projected)
 
@@ -376,13 +376,14 @@ class Passive:
 
     def restore(self, state: State) -> None:
         """Go on from there; a party that never began needs no ``Begin``."""
+        before = self.released
         self._begin(Begin(**state["begun"]))
         assert self.network is not None
         self.network.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
         self._random.restore(state["random"])
-        if self.released is not None:
-            self.released.restore(state["released"])
+        if self.released is not None:  # of a driver that has it go back, no release is forgotten
+            self.released.restore(state["released"], before)
 
 
 def _check_size(begin: Begin, num_bytes: int) -> None:
@@ -451,7 +452,7 @@ class Active:
             self.labels = self._randomised(data.labels, task).to(self.device)
         self.released: Releasing | None = None
         if config.codes is not None:
-            rng = generator(seed, self.name, "released", secret=self._key)
+            rng = generator(seed, self.name, "released") if secret is None else None
             self.released = Releasing(config.codes, f"codes of {self.name!r}", rng)
         self.alignment = alignment
         self.left_out = LeftOut()

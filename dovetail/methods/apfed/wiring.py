@@ -206,13 +206,35 @@ def passives(run: Run, loaded: Loaded) -> dict[str, PassiveFields]:
     if run.data is not None:
         return passive_fields(run)
     return {
-        name: loaded.sites[name].settings("apfed", PassiveFields)
+        name: home_fields(loaded.sites[name])
         for name in loaded.data.train.parties
         if name != loaded.active
     }
 
 
 _OPTIMIZED = set(apfed.PassiveConfig.model_fields)
+
+
+def home_fields(site: Site) -> PassiveFields:
+    """[apfed] of a party's file, its gradients within the budget of its policy.
+
+    Raises:
+        ConfigError: a budget, and gradients that are not noised.
+    """
+    section = site.settings("apfed", PassiveFields)
+    budget = site.policy.section.privacy
+    if budget is None:
+        return section
+    release = section.gradients
+    if release is None or not release.noise:
+        raise ConfigError(
+            f"party {site.name!r}: policy.privacy sets a budget of epsilon = {budget.epsilon:g}, "
+            "and its gradients are not noised; set gradients = { clip = ..., noise = ... } below "
+            "[apfed]"
+        )
+    epsilon = budget.epsilon if release.epsilon is None else min(budget.epsilon, release.epsilon)
+    capped = release.model_copy(update={"epsilon": epsilon, "delta": budget.delta})
+    return section.model_copy(update={"gradients": capped})
 
 
 def passive_of(
@@ -222,7 +244,7 @@ def passive_of(
     secret: Secret | None = None,
 ) -> apfed.Passive:
     """A party's side of APFed: network, loss and rate are those of its file."""
-    section = site.settings("apfed", PassiveFields)
+    section = home_fields(site)
     config = apfed.PassiveConfig(**section.model_dump(include=_OPTIMIZED))
     network = encoder_spec(section.encoder)
     return apfed.Passive(shared, config, network, device=device, secret=secret)

@@ -1,0 +1,73 @@
+"""A party's budget of epsilon: a home without noise refuses, with it stops, whoever asks."""
+
+import numpy as np
+import pytest
+import torch
+
+from dovetail import data as dd
+from dovetail.errors import ConfigError, PartyError
+from dovetail.methods import apfed
+from dovetail.methods.apfed.wiring import home_fields, passive_of
+from dovetail.privacy import most_releases
+from dovetail.site.partyfile import open_site
+
+FILE = """
+[party]
+name = "shop"
+table = "shop.csv"
+id = "person"
+
+[policy]
+{policy}
+
+[apfed]
+loss = "reconstruction"
+encoder = [4]
+{gradients}
+"""
+
+NOISED = "gradients = { clip = 0.5, noise = 4.0 }"
+
+
+def site(folder, policy, gradients=NOISED):
+    rng = np.random.default_rng(0)
+    columns = {"person": np.arange(40), "x": rng.normal(size=40), "y": rng.normal(size=40)}
+    dd.write_table(folder / "shop.csv", columns)
+    (folder / "shop.toml").write_text(FILE.format(policy=policy, gradients=gradients))
+    return open_site(folder / "shop.toml")
+
+
+def test_a_driver_that_asks_on_is_refused_when_the_budget_is_spent(tmp_path):
+    home = site(tmp_path, "privacy = { epsilon = 5.0 }")
+    x = home.table.encoded(home.fit_input()).joined()
+    shared = dd.SharedRows("shop", x, torch.arange(40))
+    party = passive_of(home, shared, secret=lambda: bytes(16))
+    party.handle(apfed.Begin((3,), 0, 0))
+    codes = apfed.Codes(torch.arange(20), torch.randn(20, 3))
+    most = most_releases(5.0, 2.0, 1e-5)
+    before = party.state()
+    for _ in range(most):
+        party.handle(codes)
+        party.restore(before)  # a driver that has it go back gets no more
+    with pytest.raises(PartyError, match="has spent its budget of epsilon"):
+        party.handle(codes)
+    others = apfed.Codes(torch.arange(20, 40), torch.randn(20, 3))
+    assert party.handle(others).gradient_BD.shape == (20, 3)
+
+
+def test_a_budget_without_noise_is_refused(tmp_path):
+    home = site(tmp_path, "privacy = { epsilon = 5.0 }", gradients="")
+    with pytest.raises(ConfigError, match="its gradients are not noised; set gradients"):
+        home_fields(home)
+
+
+def test_a_budget_and_an_algorithm_that_is_not_counted_are_refused(tmp_path):
+    policy = 'algorithms = ["align", "apfed-d"]\nprivacy = { epsilon = 5.0 }'
+    with pytest.raises(ConfigError, match="what 'apfed-d' sends is not counted"):
+        site(tmp_path, policy)
+
+
+def test_the_smaller_of_policy_and_setting_counts(tmp_path):
+    own = "gradients = { clip = 0.5, noise = 4.0, epsilon = 3.0 }"
+    assert home_fields(site(tmp_path, "privacy = { epsilon = 5.0 }", own)).gradients.epsilon == 3
+    assert home_fields(site(tmp_path, "privacy = { epsilon = 2.0 }", own)).gradients.epsilon == 2
