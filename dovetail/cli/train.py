@@ -42,6 +42,12 @@ def train(
         Path | None,
         typer.Option(help="The proposal that all parties signed (dovetail propose)."),
     ] = None,
+    search: Annotated[
+        int | None,
+        typer.Option(
+            help="First try so many settings on validation rows, keep the best. [run file]"
+        ),
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     device: Device = None,
@@ -68,6 +74,8 @@ def train(
     changes = [*(overrides or ())]
     if track:
         changes.append(f"track.to={json.dumps(track)}")
+    if search is not None:
+        changes.append(f"search.trials={search}")
     if device is not None:
         changes.append(f'device="{device}"')
     path, run_file = run, load_run(run, recipe=recipe, overrides=tuple(changes))

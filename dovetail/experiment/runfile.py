@@ -54,6 +54,16 @@ class DataSection(Section):
         return self
 
 
+class SearchSection(Section):
+    """How much to try before the run, whatever ends first; ``search.py`` has more."""
+
+    trials: int = Field(default=20, ge=1)
+    minutes: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    validation: float = Field(default=0.25, gt=0, lt=1)  # share of the rows, or labels, that judge
+    seed: int = Field(default=0, ge=0)  # which rows judge, and what is drawn
+    keys: dict[str, tuple[Any, ...]] = Field(default_factory=dict)  # key -> values; {}: built in
+
+
 class TrackSection(Section):
     """Where to watch the run as it goes on; not part of what it is."""
 
@@ -98,6 +108,7 @@ class RunFile(Section):
     sha256: dict[str, str] = Field(default_factory=dict)
     passive: dict[str, Any] = Field(default_factory=dict)
     engine: EngineSection = InProcessSection()
+    search: SearchSection | None = None  # settings to choose on validation rows, before the run
     track: TrackSection = TrackSection()
     # name -> keys to change with dovetail train --recipe NAME
     recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -228,7 +239,7 @@ def _of_sections(sections: tuple[tuple[str, type[BaseModel]], ...]) -> type[RunF
 def resolved(run: RunFile, seed: int) -> dict[str, Any]:
     """The run file with every default written out, for one seed; running it repeats the run."""
     values = run.model_copy(update={"seed": seed}).model_dump(
-        mode="json", exclude_none=True, exclude={"seeds", "recipes", "track"}
+        mode="json", exclude_none=True, exclude={"seeds", "recipes", "track", "search"}
     )
     if run.min_participation == MIN_PARTICIPATION:  # runs from before it are of the same settings
         del values["min_participation"]

@@ -96,10 +96,14 @@ def read_pooled(section: DataSection) -> tuple[dd.Dataset, dd.Dataset | None]:
     )
 
 
-def _load_pooled(
+def pooled_parts(
     section: DataSection, given: tuple[dd.Dataset, dd.Dataset | None] | None
-) -> dd.Partitioned:
-    """One data set, split and dealt out."""
+) -> tuple[dd.Dataset, dd.Dataset]:
+    """The rows that train, and the rows that test, of one data set.
+
+    Raises:
+        ConfigError: no test rows, or two ways to have them.
+    """
     classify = section.task == "classification"
     train, test = given or read_pooled(section)
     if test is None:
@@ -115,4 +119,12 @@ def _load_pooled(
         )
     if section.rows is not None:
         train = dd.subset(train, rows=section.rows, seed=section.split_seed, stratify=classify)
+    return train, test
+
+
+def _load_pooled(
+    section: DataSection, given: tuple[dd.Dataset, dd.Dataset | None] | None
+) -> dd.Partitioned:
+    """One data set, split and dealt out."""
+    train, test = pooled_parts(section, given)
     return section.partition.deal(train, test, section)

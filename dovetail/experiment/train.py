@@ -13,6 +13,7 @@ from dovetail import methods
 from dovetail.errors import ConfigError, ParticipationError
 from dovetail.experiment.runfile import RunFile, resolved
 from dovetail.experiment.runfolder import RunFolder, finished, summarise
+from dovetail.experiment.search import FILE, searched
 from dovetail.experiment.setup import NOTHING, Given, load_data, setup
 from dovetail.experiment.stages import run as run_stages
 from dovetail.experiment.track import Tracks
@@ -96,6 +97,7 @@ def train_seeds(
     check_folder(out)
     if not (resume or overwrite):
         check_unfinished(out, *folders.values())
+    run = searched(run, out, seed=seeds[0], resume=resume, given=given, talk=talk)
     results = []
     loaded = driver = None
     check_trackers(run.track.to)
@@ -264,7 +266,7 @@ def check_folder(out: Path) -> None:
         raise ConfigError(f"{out} is a file; name a folder with --out")
     if out.is_dir() and any(out.iterdir()):
         # Not run.toml: a user's own has that name too.
-        known = {"result.json", "metrics.jsonl", "value.json", "value.jsonl", GIVEN}
+        known = {"result.json", "metrics.jsonl", "value.json", "value.jsonl", FILE, GIVEN}
         names = {entry.name for entry in out.iterdir()}
         if not names & known and not any(name.startswith("seed-") for name in names):
             raise ConfigError(f"{out} holds other files; name an empty folder with --out")

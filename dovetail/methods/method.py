@@ -7,7 +7,7 @@ room names a method.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -159,6 +159,10 @@ class Method:
 
         One that is chosen while it trains has a table {"one_of": [values]}.
         """
+        return {}
+
+    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
+        """Key of a run file -> values that a search tries where the run file names none."""
         return {}
 
     def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Setup:

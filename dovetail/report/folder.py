@@ -131,6 +131,24 @@ class Value(_Read):
     std: float = 0.0
 
 
+class TrialLine(_Read):
+    """A trial of a search."""
+
+    settings: dict[str, Any] = {}
+    score: float | None = None
+    seconds: float = 0.0
+    failed: str = ""
+
+
+class SearchFile(_Read):
+    """``search.json``: what was tried before the run, on rows that judge."""
+
+    metric: str
+    best: int
+    trials: list[TrialLine]
+    judged_on: dict[str, list[Any]] = Field(default_factory=dict, alias="judged on")
+
+
 class ValueFile(_Read):
     """``value.json``, which ``dovetail value`` writes."""
 
@@ -238,6 +256,7 @@ class Run:
     path: Path
     seeds: list[Seed]
     value: ValueFile | None = None
+    search: SearchFile | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -287,7 +306,9 @@ def read_run(path: Path, name: str | None = None) -> Run:
     for seed in seeds:
         notes += [note if len(seeds) == 1 else f"seed {seed.seed}: {note}" for note in seed.notes]
     value = _read(ValueFile, path / "value.json", notes)
-    return Run(name or path.resolve().name, path, seeds, value, [note for note in notes if note])
+    search = _read(SearchFile, path / "search.json", notes)
+    name = name or path.resolve().name
+    return Run(name, path, seeds, value, search, [note for note in notes if note])
 
 
 def _read_seed(path: Path) -> Seed:

@@ -38,6 +38,7 @@ from dovetail.report.tables import (
     rulers_sent,
     score_table,
     scored,
+    search_table,
     settings_table,
     value_text,
 )
@@ -91,6 +92,7 @@ class _RunView:
     messages: TableView | None
     rulers_sent: str
     missed: TableView | None
+    searched: TableView | None
     worths: Sequence[Worth]
 
 
@@ -143,6 +145,7 @@ def _view(run: Run, titles: Titles, coverage: Coverage | None) -> _RunView:
         message_table(run),
         rulers_sent(run, titles),
         missed_table(run, titles),
+        search_table(run),
         worths(run),
     )
 

@@ -580,6 +580,23 @@ def missed_table(run: Run, titles: Titles) -> TableView | None:
     return TableView("", head, body, numbers=(2,), stack=True)
 
 
+def search_table(run: Run) -> TableView | None:
+    """Every trial of the search that came before the run; None where there was none."""
+    if run.search is None:
+        return None
+    body = []
+    for place, trial in enumerate(run.search.trials):
+        settings = ", ".join(f"{key} = {value}" for key, value in trial.settings.items())
+        score = trial.failed if trial.score is None else f"{trial.score:.4f}"
+        chosen = "chosen" if place == run.search.best else ""
+        said = settings or "as the run file says"
+        body.append((str(place + 1), said, score, f"{trial.seconds:.1f}", chosen))
+    judges = sum(len(ids) for ids in run.search.judged_on.values())
+    caption = f"Settings tried before the run, judged on {judges:,} validation rows"
+    head = ("trial", "settings", run.search.metric, "seconds", "")
+    return TableView(caption, head, body, numbers=(0, 2, 3), stack=True)
+
+
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Keys and values of nested tables.
 
