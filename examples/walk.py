@@ -23,11 +23,11 @@ clinic_df.head()
 
 # %% Each party, with what is its own to decide
 clinic = dt.Party("clinic", clinic_df, id="patient", label="diagnosis")
-lab = dt.Party("lab", lab_df, id="patient", apfed={"encoder": [64, 32], "learning_rate": 0.02})
+lab = dt.Party("lab", lab_df, id="patient", apfed={"encoder": [64, 32]})
 print(clinic, lab, sep="\n")
 
 # %% Train, and two rulers on the same rows: the clinic alone, and classic vertical learning
-method = dt.APFed(encoder=[64, 32], epochs=10, learning_rate=0.02)
+method = dt.APFed(encoder=[64, 32])
 run = dt.fit(method, [clinic, lab], test=0.5, rulers=["alone", "tvfl"], seeds=3)
 run  # a table and a picture
 

@@ -57,8 +57,8 @@ class DataSection(Section):
 class SearchSection(Section):
     """How much to try before the run, whatever ends first; ``search.py`` has more."""
 
-    trials: int = Field(default=20, ge=1)
-    minutes: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    trials: int = Field(default=20, ge=1)  # settings to try, the file as it is among them
+    minutes: float = Field(default=10.0, gt=0, allow_inf_nan=False)  # no trial begins later
     validation: float = Field(default=0.25, gt=0, lt=1)  # share of the rows, or labels, that judge
     seed: int = Field(default=0, ge=0)  # which rows judge, and what is drawn
     keys: dict[str, tuple[Any, ...]] = Field(default_factory=dict)  # key -> values; {}: built in

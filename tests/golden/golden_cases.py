@@ -127,12 +127,20 @@ kind = "columns"
 active = "clinic"
 parties = { clinic = ["mean *"], lab = ["worst *"], registry = ["* error"] }
 [apfed]
+optimizer = "sgd"
+momentum = 0.9
+weight_decay = 1e-4
+validation = 0.0
+dropout = 0.5
 encoder = [8]
 head = [8]
 epochs = 2
 batch_size = 32
 learning_rate = 0.05
 [passive]
+optimizer = "sgd"
+momentum = 0.9
+weight_decay = 1e-4
 loss = "reconstruction"
 encoder = [8]
 learning_rate = 0.05
@@ -156,6 +164,11 @@ kind = "columns"
 active = "bank"
 parties = { bank = ["age", "income", "city"], shop = ["visits", "debt", "job"] }
 [apfed]
+optimizer = "sgd"
+momentum = 0.9
+weight_decay = 1e-4
+validation = 0.0
+dropout = 0.5
 encoder = [8]
 head = [8]
 epochs = 2
@@ -165,6 +178,10 @@ learning_rate = 0.05
 projection = 4
 trade_off = { shop = 0.5 }
 [passive]
+optimizer = "sgd"
+momentum = 0.9
+weight_decay = 1e-4
+learning_rate = 1e-3
 encoder = [8]
 """
 
@@ -177,11 +194,20 @@ test = 0.25
 rows = 300
 partition = { kind = "strips", views = 2, active = 1 }
 [apfed]
+optimizer = "sgd"
+momentum = 0.9
+weight_decay = 1e-4
+validation = 0.0
+dropout = 0.5
 encoder = { channels = [4], kernels = [3], strides = [1] }
 head = [8]
 epochs = 1
 learning_rate = 0.05
 [passive]
+optimizer = "sgd"
+momentum = 0.9
+weight_decay = 1e-4
+learning_rate = 1e-3
 encoder = { channels = [4], kernels = [3], strides = [1] }
 """
 
@@ -239,6 +265,9 @@ label_owners = ["north", "south"]
 data_owners = { clinic = ["mean *"], lab = ["worst *"], registry = ["* error"] }
 validation = 0.1
 [fedoptimus]
+server = "fedavgm"
+slowmo = "interpolate"
+weight_decay = 0.0
 epochs = 3
 batch_size = 16
 sync_every = 3
@@ -263,6 +292,9 @@ label_owners = 3
 data_owners = 4
 skew = 0.5
 [fedoptimus]
+optimizer = "sgd"
+server = "fedavgm"
+weight_decay = 0.0
 epochs = 1
 batch_size = 32
 learning_rate = 0.05
@@ -433,7 +465,8 @@ def apfed_parties() -> Federation:
         "lab": select(cancer(), "worst "),
         "registry": select(cancer(), " error"),
     }
-    own = "[apfed]\nencoder = [8]\nlearning_rate = 0.05\nloss = "
+    sgd = 'optimizer = "sgd"\nweight_decay = 1e-4\n'
+    own = f"[apfed]\nencoder = [8]\n{sgd}learning_rate = 0.05\nloss = "
     return Federation(
         method="apfed",
         parties={
@@ -453,7 +486,8 @@ def apfed_parties() -> Federation:
         },
         driver="clinic",
         run='rulers = ["alone", "tvfl"]\ntest = 0.25',
-        settings="[apfed]\nencoder = [8]\nhead = [8]\nepochs = 2\nlearning_rate = 0.05\n",
+        settings="[apfed]\nencoder = [8]\nhead = [8]\nepochs = 2\nlearning_rate = 0.05\n"
+        'optimizer = "sgd"\nweight_decay = 1e-4\nvalidation = 0.0\ndropout = 0.5\n',
     )
 
 
@@ -525,6 +559,7 @@ def fedoptimus_parties() -> Federation:
         run="evaluate_every = 1",
         settings=(
             '[fedoptimus]\nepochs = 3\nbatch_size = 16\noptimizer = "adam"\nlearning_rate = 0.01\n'
+            'server = "fedavgm"\nslowmo = "interpolate"\nweight_decay = 0.0\n'
             "embedding = 8\ntop = [8]\nselection = { share = 0.5, rows = 40 }\n"
         ),
     )

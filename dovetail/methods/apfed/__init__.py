@@ -39,17 +39,24 @@ Departures from the paper:
     - ``codes`` and ``gradients`` bound and noise what leaves (``privacy/release.py``); the labels
       of L_A can be randomised (``label_epsilon``), codes be driven away from columns
       (``decorrelate``: squared distance correlation beside L_A). None of them is the paper's.
+    - With ``validation`` a share of the labelled rows trains nothing: the model is that of the
+      epoch with the least loss on them, and ``patience`` epochs without a better end the run. The
+      paper trains for so many epochs and keeps the last; so do we where these would be few rows.
+    - ``balance`` is not in the paper, whose lambda is one number for all steps, though gradients of
+      partners and of the task shrink at different times: it makes them comparable in each step,
+      and takes away what undoes the task's own step (Yu et al. 2020, "Gradient surgery").
     - A passive party that does not answer as asked is left out of that step, and asked again in
       the next.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
 import torch
@@ -89,6 +96,10 @@ _log = logging.getLogger(__name__)
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+#: Fewer validation rows than this cannot tell one epoch from another.
+MIN_VALIDATION = 30
+
+
 class Config(OptimizerConfig):
     """The active party's settings."""
 
@@ -96,6 +107,11 @@ class Config(OptimizerConfig):
     epochs: int = Field(default=30, ge=1)  # passes over the rows
     batch_size: int = Field(default=64, ge=1)  # N' of Eq. (14)
     steps_per_epoch: int | None = Field(default=None, ge=1)  # None: one pass over labelled rows
+    validation: float = Field(default=0.0, ge=0, lt=1)  # share of labelled rows; they choose when
+    patience: int | None = Field(default=None, ge=1)  # stop after so many epochs without a better
+    # rho: each partner's part of the encoder's gradient is made rho times as long as the task's
+    # own, times trade_off, without what points against it; none: the trade_off alone, Eq. (8).
+    balance: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     projection: int | None = Field(default=None, ge=1)  # width before the contrast; None: none
     overlap: Literal["pairwise", "common"] = "pairwise"  # common: train on the set I only, Eq. (1)
     # The largest row of a dL_p/dh, in multiples of dL_A/dh's median row at its largest so far.
@@ -123,7 +139,8 @@ class Config(OptimizerConfig):
 class PassiveConfig(OptimizerConfig):
     """A passive party's own settings; they never leave it."""
 
-    loss: Literal["contrastive", "reconstruction"] = "contrastive"  # Eq. (16) or Eq. (12)
+    # Eq. (16) or Eq. (12); vicreg is not the paper's.
+    loss: Literal["contrastive", "reconstruction", "vicreg"] = "contrastive"
     temperature: float = Field(default=1.0, gt=0)  # tau, Eq. (14)
     gradients: Release | None = None  # how dL_p/dh leaves; None: as it is
 
@@ -203,6 +220,25 @@ def contrastive_loss(code_BD: Tensor, own_BD: Tensor, temperature: float) -> Ten
     return F.cross_entropy(logits, torch.arange(len(code_BD), device=logits.device))  # Eq. (16)
 
 
+def vicreg_loss(code_BD: Tensor, own_BD: Tensor) -> Tensor:
+    """Bardes, Ponce, LeCun 2022, Eq. (6), divided by its 25: both codes of a sample are to be one.
+
+    Each number of a code is to vary over the batch (standard deviation 1 or more), and no two of
+    them together. No other sample is pushed away, so that samples of one class may be alike.
+    """
+    loss = F.mse_loss(code_BD, own_BD)
+    if len(code_BD) < 2:  # nothing varies
+        return loss
+    for each_BD in (code_BD, own_BD):
+        centred_BD = each_BD - each_BD.mean(dim=0)
+        spread_D = (centred_BD.square().sum(dim=0) / (len(each_BD) - 1) + 1e-4).sqrt()
+        covariance_DD = centred_BD.T @ centred_BD / (len(each_BD) - 1)
+        off_DD = covariance_DD - covariance_DD.diag().diag()
+        loss = loss + F.relu(1 - spread_D).mean()
+        loss = loss + 0.04 * off_DD.square().sum() / each_BD.shape[1]
+    return loss
+
+
 def reconstruction_loss(x_hat: Tensor, x: Tensor) -> Tensor:
     """Eq. (12) with the mean squared error."""
     return F.mse_loss(x_hat, x)
@@ -272,7 +308,7 @@ class Passive:
                 f"{begin.wire_name()}: no codes have shape {begin.code_shape} and projected width "
                 f"{begin.projected_width}"
             )
-        projected = self.config.loss == "contrastive" and begin.projected_width > 0
+        projected = self.config.loss != "reconstruction" and begin.projected_width > 0
         self._begun = begin
         self._random = RandomStream(
             begin.seed, self.name, "passive", secret=key_of(self._secret), device=self.device
@@ -290,10 +326,10 @@ class Passive:
     def _build(self, begin: Begin) -> nn.Module:
         row_shape = tuple(self.shared.x.shape[1:])
         made = self._make
-        contrastive = self.config.loss == "contrastive"
+        compares = self.config.loss != "reconstruction"
         if isinstance(made, nn.Module):
             network = made
-        elif isinstance(made, Perceptron | Convolutional) and contrastive:
+        elif isinstance(made, Perceptron | Convolutional) and compares:
             network = made.encoder(row_shape)
         elif isinstance(made, Perceptron | Convolutional):
             with torch.device("meta"):  # takes no memory, and draws no random number
@@ -302,7 +338,7 @@ class Passive:
             network = made.decoder(begin.code_shape, row_shape)
         else:
             network = made(begin.code_shape, row_shape)
-        if not contrastive:
+        if not compares:
             return network
         width = math.prod(output_shape(network, row_shape, torch.device("cpu")))
         if begin.projected_width:
@@ -357,8 +393,10 @@ class Passive:
     def loss(self, code_BD: Tensor, x: Tensor) -> Tensor:
         """L_p of a batch, Eq. (7); its L2 term is the optimizer's weight decay."""
         assert self.network is not None
-        if self.config.loss == "contrastive":
+        if self.config.loss != "reconstruction":
             own_BD = self.network(x).flatten(1)  # Eq. (13)
+            if self.config.loss == "vicreg":
+                return vicreg_loss(code_BD, own_BD)
             return contrastive_loss(code_BD, own_BD, self.config.temperature)
         return reconstruction_loss(self.network(code_BD), x)
 
@@ -397,6 +435,15 @@ def _check_size(begin: Begin, num_bytes: int) -> None:
 
 
 # --- What the active party executes ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Best:
+    """The epoch of the least loss on validation rows so far; 0 before the first."""
+
+    loss: float = math.inf
+    epoch: int = 0
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 class Active:
@@ -485,7 +532,9 @@ class Active:
         # The largest median row of dL_A/dh so far, or a tenth of a row's share of a mean.
         self.usual = torch.tensor(0.1 / config.batch_size, device=self.device)
         self.cut: dict[str, int] = {}  # party -> rows of its gradients that were, in this epoch
-        self._draw_labelled(labelled)
+        self.validation_rows = self._draw_validation(labelled)
+        self.best = Best()
+        self._draw_labelled(labelled[~torch.isin(labelled, self.validation_rows)])
 
     def _randomised(self, labels: Tensor, task: Task) -> Tensor:
         """Labels by randomised response: nothing that leaves says more of them."""
@@ -506,6 +555,14 @@ class Active:
         # With the secret: who knew the order of batches would know where rows lie in the table.
         rng = generator(self.seed, self.name, purpose, secret=self._key)
         return Minibatches(rows, self.config.batch_size, rng, least=least)
+
+    def _draw_validation(self, labelled: Tensor) -> Tensor:
+        """The rows that choose the epoch; none where they would be too few."""
+        num_rows = round(self.config.validation * len(labelled))
+        if not MIN_VALIDATION <= num_rows < len(labelled):
+            return labelled[:0]
+        rng = generator(self.seed, self.name, "validation rows", secret=self._key)
+        return labelled[torch.randperm(len(labelled), generator=rng)[:num_rows]].sort().values
 
     def _draw_labelled(self, rows: Tensor, *, least: int = 1) -> None:
         """From here on, labelled batches are drawn from these rows, no fewer than ``least``."""
@@ -551,6 +608,7 @@ class Active:
             self.sample_of_row[party][own_S[samples]] = samples
         held = torch.stack([sample_N >= 0 for sample_N in self.sample_of_row.values()])
         shared = held.any(dim=0).nonzero().flatten()
+        shared = shared[~torch.isin(shared, self.validation_rows)]
         if self.config.overlap == "common":
             labelled = self._labelled_rows[torch.isin(self._labelled_rows, shared)]
             if not len(labelled):
@@ -655,6 +713,35 @@ class Active:
         # To nothing: at the bound, which is generous, they would still push codes far away.
         return gradient_BD.masked_fill(beyond_B.unsqueeze(1), 0.0)
 
+    def balance(self, helps: Sequence[tuple[float, Tensor, Tensor]]) -> None:
+        """Add the partners' parts to the encoder's gradient, each rho times as long as it is.
+
+        A part whose product with the task's gradient is negative loses what points against it.
+        """
+        networks = [self.encoder] if self.projection is None else [self.encoder, self.projection]
+        weights = [[w for w in each.parameters() if w.requires_grad] for each in networks]
+        own = [torch.zeros_like(w) if w.grad is None else w.grad.clone() for w in weights[0]]
+        task_norm = torch.stack([each.norm() for each in own]).norm()
+        for weight, code, gradient in helps:
+            if not weight:
+                continue
+            every = [w for each in weights for w in each]
+            found = torch.autograd.grad(
+                code, every, gradient, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+            part = found[: len(own)]
+            norm = torch.stack([each.norm() for each in part]).norm()
+            if not norm or not task_norm:
+                continue
+            against = sum((a * b).sum() for a, b in zip(part, own, strict=True)) / task_norm**2
+            scale = weight * (self.config.balance or 0.0) * task_norm / norm
+            for w, each in zip(every, found, strict=True):
+                w.grad = each * scale if w.grad is None else w.grad.add_(each * scale)
+            if against < 0:
+                for w, each in zip(weights[0], own, strict=True):
+                    assert w.grad is not None
+                    w.grad.sub_(each * (against * scale))
+
     def encode(self, rows_B: Tensor) -> Tensor:
         """(B, D) codes h^A of these rows, Eq. (5), with their graph."""
         code: Tensor = self.encoder(network_input(self.x[rows_B], self.device))
@@ -668,12 +755,36 @@ class Active:
             return F.cross_entropy(outputs, target)
         return F.mse_loss(outputs[:, 0], target)
 
+    def judge(self, number: int) -> None:
+        """Keep these networks if no epoch before did better on the validation rows."""
+        if not len(self.validation_rows):
+            return
+        self.networks.eval()
+        with torch.no_grad():
+            parts = self.validation_rows.split(4096)
+            losses = [self.task_loss(self.encode(rows), rows) * len(rows) for rows in parts]
+        self.networks.train()
+        loss = float(torch.stack(losses).sum()) / len(self.validation_rows)
+        if loss < self.best.loss:
+            weights = {n: w.detach().clone() for n, w in self.networks.state_dict().items()}
+            self.best = Best(loss, number, weights)
+
+    def ended(self, number: int) -> bool:
+        """Whether epoch ``number`` comes too long after the best."""
+        patience = self.config.patience
+        return bool(patience and self.best.epoch and number - self.best.epoch > patience)
+
     def model(self) -> Model:
-        """The model as it is now: predicts alone, Eq. (11)."""
+        """The best model so far, or as it is now: predicts alone, Eq. (11)."""
+        encoder, head = self.encoder, self.head
+        if self.best.epoch:
+            networks = copy.deepcopy(self.networks)
+            networks.load_state_dict(self.best.weights)
+            encoder, head = networks["encoder"], networks["head"]
         return Model(
             party=self.name,
             task=self.task,
-            network=EncoderHeadNetwork(self.encoder, self.head),
+            network=EncoderHeadNetwork(encoder, head),
             spec=self.spec,
             shapes={self.block: self.input_shape},
             inputs=self.inputs,
@@ -695,6 +806,7 @@ class Active:
             "limits": {party: [own.min_rows, own.max_uses] for party, own in self.limits.items()},
             "more": {party: batches.state() for party, batches in self._more.items()},
             **({} if self.released is None else {"released": self.released.state()}),
+            "best": [self.best.loss, self.best.epoch, self.best.weights],
         }
 
     def restore(self, state: State) -> None:
@@ -713,6 +825,7 @@ class Active:
             batches.restore(state["more"][party])
         if self.released is not None:
             self.released.restore(state["released"])
+        self.best = Best(*state.get("best", []))  # a run of before has none
 
 
 # --- What the driver executes: Algorithm 1 -----------------------------------------------------
@@ -767,6 +880,7 @@ def train(
         # One that lost its disk helps again, from its beginning.
         again=begin_anew(lambda lost: _ask_to_begin(active, reached, lost), _log),
         play=lambda number: run_epoch(number, active, reached),
+        ended=active.ended,
     )
 
 
@@ -793,6 +907,7 @@ def run_epoch(number: int, active: Active, network: Engine) -> Epoch:
             reason = f"epoch {number}, step {place}: {failure.cause}"
             reasons.setdefault(party, reason)
             active.left_out.tell(party, reason)
+    active.judge(number)
     num_steps = active.steps_per_epoch
     seconds = time.perf_counter() - started
     cut = {party: count for party, count in active.cut.items() if count}
@@ -841,6 +956,7 @@ def step(active: Active, network: Engine) -> tuple[float, dict[str, PartyError]]
 
     replies = pending.replies()  # line 8
     codes, gradients = [code_BD], [leaf_BD.grad]
+    helps: list[tuple[float, Tensor, Tensor]] = []  # weight, code and its gradient, to be balanced
     for party, reply in replies.items():
         code = sent[party][1]
         try:
@@ -849,12 +965,15 @@ def step(active: Active, network: Engine) -> tuple[float, dict[str, PartyError]]
             replies.failures[party] = PartyError(party, str(cause))
             continue
         weight = active.config.weight(party)
-        if code is code_BD:
+        if active.config.balance is not None:
+            helps.append((weight, code, gradient))
+        elif code is code_BD:
             gradients[0].add_(gradient, alpha=weight)  # line 9, Eq. (9)
         else:  # rows of the batch, or projected: autograd adds it where the graphs meet
             codes.append(code)
             gradients.append(weight * gradient)
-    torch.autograd.backward(codes, gradients)
+    torch.autograd.backward(codes, gradients, retain_graph=bool(helps))
+    active.balance(helps)
     active.optimizer.step()  # line 10, Eq. (10)
     return loss.item(), replies.failures
 

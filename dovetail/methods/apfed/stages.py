@@ -202,9 +202,7 @@ def _train_active(
     for epoch in apfed.train(active, engine, checkpoint):
         line = _line(epoch)
         if test_data is not None and _is_due(setup, epoch.number):
-            assert test_data.labels is not None
-            outputs = active.model().outputs(test_data.joined())
-            scores = {setup.active: _score(setup, stage, outputs, test_data.labels)}
+            scores = _score_alone(setup, stage, active, test_data)
             checkpoint.extra["scores"] = {stage: scores}
             line |= told(scores)
         if epoch.missed:
@@ -215,8 +213,12 @@ def _train_active(
         if spent:
             line |= {"epsilon": max(each["epsilon"] for each in spent)}
         observe(stage, setup.config.epochs, line)
+    if test_data is not None and active.best.epoch:  # it may have ended before an epoch was due
+        checkpoint.extra["scores"] = {stage: _score_alone(setup, stage, active, test_data)}
     # Kept with the state, for a stage that is resumed after its last epoch.
     outcome.scores |= checkpoint.extra.get("scores", {})
+    if active.best.epoch:
+        outcome.about["best epoch"] = active.best.epoch
     outcome.ledger = engine.ledger
     if spent := _spent(active, made):
         outcome.about["epsilon"] = spent
@@ -435,6 +437,14 @@ def _score_together(
     outputs = vertical.predict(owner, engine, own.joined()[rows], samples)
     scores = _score(setup, "tvfl", outputs, own.labels[rows])
     return scores if len(rows) == own.num_rows else {**scores, "rows": len(rows)}
+
+
+def _score_alone(
+    setup: ApfedSetup, stage: str, active: apfed.Active, test: PartyData
+) -> dict[str, dict[str, float]]:
+    assert test.labels is not None
+    outputs = active.model().outputs(test.joined())
+    return {setup.active: _score(setup, stage, outputs, test.labels)}
 
 
 def _score(setup: ApfedSetup, what: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:

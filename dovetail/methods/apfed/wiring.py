@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from pydantic import Field
@@ -74,17 +74,29 @@ class DistilSection(DistilConfig):
 
 
 class ApfedSection(apfed.Config):
-    """The active party: its settings and networks."""
+    """The active party: its settings and networks.
 
+    The defaults are those of a user, not the paper's, which are ``apfed.Config``'s.
+    """
+
+    optimizer: Literal["sgd", "adam", "adamw"] = "adamw"  # what follows the gradients
+    learning_rate: float = Field(default=2e-3, gt=0, allow_inf_nan=False)  # alpha
+    weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of weights, in a step
+    epochs: int = Field(default=60, ge=1)  # passes over the rows
+    validation: float = Field(default=0.15, ge=0, lt=1)  # share of labelled rows that choose when
+    patience: int | None = Field(default=10, ge=1)  # epochs without a better, after which it ends
     encoder: EncoderField = (64, 32)  # widths of its layers, a paper's table, or convolutions
     head: tuple[int, ...] = (64,)  # hidden widths
-    dropout: float = Field(default=0.5, ge=0, lt=1)  # of the head
+    dropout: float = Field(default=0.2, ge=0, lt=1)  # of the head
     distil: DistilSection = DistilSection()
 
 
 class PassiveFields(apfed.PassiveConfig):
-    """One passive party: its settings and network."""
+    """One passive party: its settings and network, by default as the active party's."""
 
+    optimizer: Literal["sgd", "adam", "adamw"] = "adamw"  # what follows the gradients
+    learning_rate: float = Field(default=2e-3, gt=0, allow_inf_nan=False)  # alpha
+    weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of weights, in a step
     encoder: EncoderField = (64, 32)  # widths of its layers, a paper's table, or convolutions
     distil: PartnerConfig = PartnerConfig()  # of APFed-D
 
@@ -428,6 +440,28 @@ class Apfed(Method):
                 "out"
             )
         return _split(run, {active: site}, active, driver.alignment())
+
+    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
+        """Rate, width and trade-off; of APFed-D the student and what it learns from."""
+        if run.method == "apfed-d":
+            return {
+                "apfed.distil.students": (["linear"], ["boosting"], ["network"]),
+                "apfed.distil.label_share": (0.25, 0.5, 0.75),
+                "apfed.distil.weight_decay": (0.03, 0.1, 0.3),
+            }
+        section = run.settings("apfed", ApfedSection)
+        keys: dict[str, Sequence[Any]] = {
+            "apfed.learning_rate": (5e-4, 1e-3, 2e-3, 5e-3),
+            "apfed.dropout": (0.0, 0.25, 0.5),
+        }
+        if isinstance(section.encoder, tuple):  # the code's width is the partners', too
+            keys["apfed.encoder"] = tuple([width, section.encoder[-1]] for width in (64, 128, 256))
+        if run.method in ("apfed", "apfed-r", "apfed-c"):
+            keys["apfed.trade_off"] = (0.1, 0.3, 1.0, 3.0)
+            keys["passive.learning_rate"] = (5e-4, 2e-3, 5e-3)
+        if run.method == "apfed-c":
+            keys["passive.temperature"] = (0.2, 0.5, 1.0)
+        return keys
 
     def setup(self, run: Run, loaded: Loaded, device: torch.device) -> ApfedSetup:
         """Everything that one seed's run is a function of."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, get_args
 from weakref import WeakKeyDictionary
@@ -262,6 +262,15 @@ class Chfl(Method):
             if section.secure:
                 whom = ", ".join(section.members or ()) or "whoever is certified"
                 yield f"sums       its common column in secret only, with {whom}"
+
+    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
+        """Rate and sizes."""
+        return {
+            "chfl.learning_rate": (3e-4, 1e-3, 3e-3),
+            "chfl.mu": (0.0, 0.3, 1.0),
+            "chfl.widths": ([64, 32], [128, 64], [512, 256, 128]),
+            "chfl.weight_decay": (0.0, 1e-3),
+        }
 
     def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Setup:
         """Everything that one seed's run is a function of.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar, Literal, get_args
@@ -59,8 +59,17 @@ class SelectionSection(selection.Config):
 
 
 class FedOptimusSection(fedoptimus.Config):
-    """Settings of the method and its rulers."""
+    """Settings of the method and its rulers.
 
+    The defaults are those of a user, not the paper's, which are ``fedoptimus.Config``'s.
+    """
+
+    optimizer: Literal["sgd", "adam", "adamw"] = "adamw"  # what follows the gradients
+    learning_rate: float = Field(default=2e-3, gt=0, allow_inf_nan=False)  # eta
+    weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of weights, in a step
+    epochs: int = Field(default=40, ge=1)  # passes over the largest shard
+    server: Literal["average", "fedavgm"] = "average"  # what the coordinator does with weights
+    slowmo: Literal["off", "interpolate", "initial", "momentum"] = "off"  # slow momentum on them
     bottom: BottomField | None = None  # of every data owner; None: by what its rows are
     selection: SelectionSection | None = None
     stages: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a stage's own settings
@@ -222,6 +231,15 @@ class FedOptimus(Method):
             None,
             None,
         )
+
+    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
+        """Rate and sizes."""
+        return {
+            "fedoptimus.learning_rate": (5e-4, 1e-3, 2e-3, 5e-3),
+            "fedoptimus.embedding": (16, 32, 64),
+            "fedoptimus.weight_decay": (0.0, 0.01, 0.1),
+            "fedoptimus.sync_every": (1, 5, 20),
+        }
 
     def setup(self, run: Run, loaded: Loaded, device: torch.device) -> FedOptimusSetup:
         """Everything that one seed's run is a function of."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, ClassVar, Literal, get_args
@@ -376,6 +376,14 @@ class Hyfem(Method):
         """What a coordinator has, once its parties are here: no row, but all classes."""
         driver.wait()
         return Homes[Holding].nobody(run.settings("hyfem", HyfemSection).classes), None, None
+
+    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
+        """Rate and sizes."""
+        return {
+            "hyfem.learning_rate": (0.01, 0.03, 0.1, 0.3),
+            "hyfem.widths": ([32], [64], [128]),
+            "hyfem.local_steps": (16, 32, 64),
+        }
 
     def setup(self, run: Run, loaded: Loaded, device: torch.device) -> HyfemSetup:
         """Everything that one seed's run is a function of."""

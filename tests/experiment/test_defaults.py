@@ -1,0 +1,63 @@
+"""A run file that sets nothing but what is required learns: a small ``benchmarks/defaults.py``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from dovetail.experiment.runfile import check_run
+from dovetail.experiment.setup import load_data, setup
+from dovetail.experiment.stages import run
+from dovetail.methods.outcome import mean_over
+
+PARTIES = {"clinic": ["mean *"], "lab": ["worst *"]}
+COLUMNS = {"kind": "columns", "parties": PARTIES, "active": "clinic"}
+MEMBERS = {"kind": "common-unique", "parties": 2, "common": 0.5}
+OWNERS = {"kind": "owners", "data_owners": PARTIES, "label_owners": 2}
+BLOCKS = {
+    "kind": "blocks",
+    "blocks": PARTIES,
+    "disjoint": True,
+    "assignment": [
+        {"party": "one", "blocks": ["clinic", "lab"], "classes": [1, 2], "rows": 0.5},
+        {"party": "two", "blocks": ["lab"], "classes": [1, 2], "rows": 0.5},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "partition"),
+    [
+        ("apfed-r", COLUMNS),
+        ("apfed-c", COLUMNS),
+        ("fedoptimus", OWNERS),
+        pytest.param("apfed-d", COLUMNS, marks=pytest.mark.slow),
+        pytest.param("chfl", MEMBERS, marks=pytest.mark.slow),
+        pytest.param("hyfem", BLOCKS, marks=pytest.mark.slow),
+    ],
+)
+def test_the_defaults_learn_what_logistic_regression_learns(
+    method: str, partition: dict[str, Any]
+) -> None:
+    data = {"source": "breast-cancer", "test": 0.3, "partition": partition}
+    file = check_run({"method": method, "evaluate_every": 0, "data": data}, where="test")
+    loaded = load_data(file)
+    outcomes = dict(run(setup(file, 0, loaded), 0, lambda *_: None))
+    accuracy = mean_over(outcomes[method].scores[method])["accuracy"]
+    # The clinic's columns stand for those of any party: they are easy.
+    whole = load_data(
+        check_run({"method": "alone", "data": {**data, "partition": COLUMNS}}, where="test")
+    ).data
+    assert whole.test is not None
+    own, tested = whole.train["clinic"], whole.test["clinic"]
+    assert own.labels is not None
+    assert tested.labels is not None
+    plain = LogisticRegression(max_iter=2000).fit(own.joined(), own.labels)
+    ruler = plain.score(tested.joined(), tested.labels)
+    majority = float((tested.labels == torch.mode(own.labels).values).double().mean())
+    assert majority < 0.7 < ruler
+    assert accuracy > ruler - 0.05  # 171 test rows: nine of them
+    assert accuracy > majority + 0.2
