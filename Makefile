@@ -13,11 +13,11 @@ endif
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
 
-demo: .venv/.installed  ## train on built-in data with and without a partner, in about a minute
+demo: .venv/.plain  ## train on built-in data with and without a partner, in about a minute
 	$(BIN)/dovetail demo
 
 test: .venv/.installed  ## the default test suite, a few minutes on two cores
-	$(BIN)/pytest -q -n auto
+	$(BIN)/pytest -q -n auto --dist worksteal
 
 check: .venv/.installed  ## lint, formatting and types
 	$(BIN)/ruff check
@@ -37,8 +37,13 @@ clean:  ## remove the environment, run folders and caches
 	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find dovetail tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Made once, and again when what it should hold has changed.
-.venv/.installed: pyproject.toml constraints.txt
+# Each made once, and again when what it should hold has changed: what Dovetail runs with, and what
+# its developers need besides.
+.venv/.plain: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+.venv/.installed: .venv/.plain
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -49,15 +50,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def execute(folder: Path, command: list[str], *more: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, *command[1:]]
+def execute(folder: Path, command: list[str], *more: str) -> forked.Ended:
+    environment = {"PYTHONPATH": str(folder), "COLUMNS": "200"}
     if command[0] == "dovetail":
-        words = [sys.executable, "-m", "dovetail.cli.main", *command[1:]]
-    path = f"{folder}{os.pathsep}{ROOT}"
-    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
-    return subprocess.run(
-        [*words, *more], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+        return forked.command(folder, *command[1:], *more, environment=environment)
+    return forked.script(folder, folder / command[1], *command[2:], *more, environment=environment)
 
 
 def install(folder: Path, table: str) -> None:
@@ -82,8 +79,8 @@ def test_the_page_shows_the_example_and_it_is_short() -> None:
 
 def test_the_method_of_the_page_equals_pooled_gradient_descent_and_predicts(folder: Path) -> None:
     done = execute(folder, TRAIN)
-    assert done.returncode == 0, done.stderr
-    assert "FedSGD, predicts alone: party-1" in done.stdout
+    assert done.code == 0, done.err
+    assert "FedSGD, predicts alone: party-1" in done.out
     run = folder / "out" / "run" / "seed-1"
     result = json.loads((run / "result.json").read_text())
     losses = [scores["log_loss"] for scores in result["parties"].values()]
@@ -92,15 +89,15 @@ def test_the_method_of_the_page_equals_pooled_gradient_descent_and_predicts(fold
     by_stage = {stage: [n["round"] for n in lines if n["stage"] == stage] for stage in ("fedsgd",)}
     assert by_stage == {"fedsgd": [1, 2, 3, 4]}
     done = execute(folder, PREDICT)
-    assert done.returncode == 0, done.stderr
-    assert (done.stdout.startswith("row,"), done.stdout.count("\n")) == (True, 41)
+    assert done.code == 0, done.err
+    assert (done.out.startswith("row,"), done.out.count("\n")) == (True, 41)
 
 
 def test_an_installed_method_is_one_of_dovetails(folder: Path) -> None:
     install(folder, PACKAGE)
     done = execute(folder, INSTALLED, "--seed", "0", "--set", "rulers=[]", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["method"] == "fedsgd"
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["method"] == "fedsgd"
     text = (folder / "out" / "run" / "ledger.jsonl").read_text()
     left = [json.loads(line) for line in text.splitlines()]
     assert {tensor["name"] for line in left for tensor in line["tensors"]} == {
@@ -211,8 +208,8 @@ def test_it_trains_from_party_files_and_goes_on_where_it_stopped(parties: Path) 
     (parties / "here.toml").write_text(HERE)
     train = ["dovetail", "train", "here.toml", "--json"]
     done = execute(parties, train)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
     assert min(scores["auc"] for scores in result["parties"].values()) > 0.8
     # The same command, killed after its second round and gone on with.
     killing = (
@@ -228,9 +225,9 @@ def test_it_trains_from_party_files_and_goes_on_where_it_stopped(parties: Path) 
     )
     (parties / "killed.py").write_text(killing)
     words = ["train", "here.toml", "--out", "resumed", "--quiet"]
-    assert execute(parties, ["python", "killed.py", *words]).returncode == -9
+    assert execute(parties, ["python", "killed.py", *words]).code == -9
     done = execute(parties, ["dovetail", *words, "--resume"])
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     lines = (parties / "resumed" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == [1, 2, 3, 4, 5, 6]
     for name in ("north", "south"):
@@ -243,10 +240,10 @@ def test_it_trains_over_grpc_with_the_same_weights(parties: Path) -> None:
     (parties / "here.toml").write_text(HERE)
     (parties / "there.toml").write_text(THERE.format(port=(port := free_port())))
     done = execute(parties, ["dovetail", "train", "here.toml", "--quiet"])
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     named = ["north", "south", "coordinator", "--driver", "coordinator", "--host", "127.0.0.1"]
     done = execute(parties, ["dovetail", "certificates", *named])
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     environment = {**os.environ, "PYTHONPATH": f"{parties}{os.pathsep}{ROOT}"}
     join = [sys.executable, "-m", "dovetail.cli.main", "join"]
     joined = [
@@ -259,7 +256,7 @@ def test_it_trains_over_grpc_with_the_same_weights(parties: Path) -> None:
     ]
     try:
         done = execute(parties, ["dovetail", "train", "there.toml", "--quiet"])
-        assert done.returncode == 0, done.stderr
+        assert done.code == 0, done.err
     finally:
         for process in joined:
             process.terminate()
@@ -274,10 +271,10 @@ def test_it_trains_as_a_job_of_nvflare_with_the_same_weights(parties: Path) -> N
     pytest.importorskip("nvflare")
     (parties / "here.toml").write_text(HERE)
     done = execute(parties, ["dovetail", "train", "here.toml", "--quiet"])
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     words = ["dovetail", "flare", "simulate", "here.toml", "--out", "job", "--quiet"]
     done = execute(parties, words)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
     for name in ("north", "south"):
         (kept,) = (parties / f"{name}.site" / "models").iterdir()
         assert same(kept, parties / "out" / "here" / "models" / name)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
+
+import forked
 
 from dovetail.experiment.runfile import check_run
 from dovetail.methods.validation import validate
@@ -38,15 +38,9 @@ def test_the_files_of_the_bank_and_the_shop_are_what_they_are_called() -> None:
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", block("python")],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "benign" in done.stdout.splitlines()[-1]
+    done = forked.code(tmp_path, block("python"), strict=True)
+    assert done.code == 0, done.err
+    assert "benign" in done.out.splitlines()[-1]
 
 
 def test_every_link_of_the_pages_leads_somewhere() -> None:

@@ -261,32 +261,33 @@ def without_seconds(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize("num_lines", [1, 4, 7])
 def test_a_stopped_run_resumes_as_if_it_had_not(
-    dovetail: Any, run_file: Path, monkeypatch: pytest.MonkeyPatch, num_lines: int
+    dovetail: Any, run_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = ("-q", "--set", 'rulers=["local"]', *SEARCH)
     assert dovetail("train", "run.toml", *options, "--out", "whole").code == 0
     epoch = RunFolder.epoch
-    left = iter(range(num_lines - 1))
 
     def interrupted(self: RunFolder, stage: str, line: Any) -> None:
         epoch(self, stage, line)
         if next(left, None) is None:
             raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
-        patched.setattr(RunFolder, "epoch", interrupted)
-        assert dovetail("train", "run.toml", *options).code == 130
-    assert dovetail("train", "run.toml", *options, "--resume").code == 0
-    whole, resumed = run_file.parent / "whole", run_file.parent / "out" / "run"
-    assert [without_seconds(line) for line in lines(resumed)] == [
-        without_seconds(line) for line in lines(whole)
-    ]
-    assert result(resumed)["parties"] == result(whole)["parties"]
-    for party in ("party-1", "party-2", "party-3"):
-        name = Path("models") / party / "model.safetensors"
-        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
+    for num_lines in (1, 4, 7):
+        left = iter(range(num_lines - 1))
+        out = ("--out", f"stopped-{num_lines}")
+        with monkeypatch.context() as patched:
+            patched.setattr(RunFolder, "epoch", interrupted)
+            assert dovetail("train", "run.toml", *options, *out).code == 130
+        assert dovetail("train", "run.toml", *options, *out, "--resume").code == 0
+        whole, resumed = run_file.parent / "whole", run_file.parent / out[1]
+        assert [without_seconds(line) for line in lines(resumed)] == [
+            without_seconds(line) for line in lines(whole)
+        ]
+        assert result(resumed)["parties"] == result(whole)["parties"]
+        for party in ("party-1", "party-2", "party-3"):
+            name = Path("models") / party / "model.safetensors"
+            assert (resumed / name).read_bytes() == (whole / name).read_bytes()
 
 
 # --- Party files -------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from dovetail.site.flaresite import prepare_site
 
 pytestmark = [
     pytest.mark.network,
+    pytest.mark.xdist_group("flare"),  # one federation serves all
     pytest.mark.filterwarnings("default"),  # NVFlare's own
 ]
 

@@ -6,11 +6,10 @@ import os
 import re
 import runpy
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 
@@ -33,11 +32,10 @@ DATA = os.environ.get("DOVETAIL_DATA")
 
 def make(folder: Path, *arguments: str) -> str:
     """What the script prints."""
-    environment = {**os.environ, "DOVETAIL_DATA": DATA or ""}
-    command = [sys.executable, str(SCRIPT), *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    environment = {"DOVETAIL_DATA": DATA or ""}
+    done = forked.script(folder, SCRIPT, *arguments, environment=environment)
+    assert (done.code, done.err) == (0, "")
+    return done.out
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import same_secrets
 import torch
 from owner_files import HERE, NAMES, people, write_owners
 
@@ -19,7 +20,7 @@ import dovetail as package
 from dovetail import data as dd
 from dovetail import methods
 from dovetail.errors import AlignmentError, ConfigError, PartyError
-from dovetail.experiment.runfile import StreamSection, load_run
+from dovetail.experiment.runfile import load_run
 from dovetail.experiment.setup import Loaded, load_data, setup
 from dovetail.methods import fedoptimus
 from dovetail.methods.fedoptimus import predicting
@@ -32,6 +33,7 @@ from dovetail.network.host import Host
 from dovetail.network.ledger import LedgerFile
 from dovetail.site.asking import Asker
 from dovetail.site.driver import Coordinator
+from dovetail.site.engines import StreamSection
 from dovetail.site.home import Refusals, Runs
 from dovetail.site.partyfile import open_site
 from dovetail.site.teller import Teller
@@ -157,7 +159,7 @@ def train(folder: Path, run_file: str, driver: Carrying | None = None) -> Any:
     if driver is None:
         loaded = load_data(run)
     else:
-        data, *_ = methods.fedoptimus.load_driver(run, driver, where="run.toml")
+        data, *_ = methods.METHODS["fedoptimus"].load_driver(run, driver, where="run.toml")
         driver.begin(0, "fresh")
         loaded = Loaded(data, None, connect=driver.connect)
     lines: list[Any] = []
@@ -165,7 +167,10 @@ def train(folder: Path, run_file: str, driver: Carrying | None = None) -> Any:
     return task.train("fedoptimus", 0, lambda stage, total, line: lines.append(line)), lines
 
 
-def test_owners_at_home_end_with_the_models_of_one_process(folder: Path) -> None:
+def test_owners_at_home_end_with_the_models_of_one_process(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same_secrets.as_in_one_process(monkeypatch.setattr)
     driver = Carrying(folder)
     apart, lines = train(folder, "elsewhere.toml", driver)
     here, lines_here = train(folder, "here.toml")

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sqlite3
-import subprocess
-import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -452,21 +450,15 @@ def test_a_fresh_process_predicts_from_the_model_alone(
     (tmp_path / "clinic.csv").write_bytes((dealt.folder / "clinic.csv").read_bytes())
     for file in dealt.folder.iterdir():
         file.unlink()
-    run = subprocess.run(
-        [sys.executable, "-m", "dovetail.cli.main", "predict", "run", "clinic.csv",
-         "--id", "person", "--out", "said.csv"],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
+    words = ("predict", "run", "clinic.csv", "--id", "person", "--out", "said.csv")
+    run = forked.command(tmp_path, *words)
+    assert run.code == 0, run.err
     said = dd.read_table(tmp_path / "said.csv")
     assert said.column("person").values.tolist() == dealt.ids("clinic").tolist()
     truth = dd.read_table(tmp_path / "clinic.csv").column("diagnosis").values
     right = (said.column("diagnosis").values == truth).mean()
     assert right > 0.8
-    assert f"against the column 'diagnosis': accuracy {right:.4f}" in run.stderr
+    assert f"against the column 'diagnosis': accuracy {right:.4f}" in run.err
 
 
 # --- Mistakes -------------------------------------------------------------------------------------

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import gc
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -59,7 +58,8 @@ def test_a_model_of_two_frames_predicts_alike_in_a_new_process(kind: str, tmp_pa
     rows = tmp_path / "rows.parquet"
     (clinic.write_parquet if kind == "polars" else clinic.to_parquet)(rows)
     out = tmp_path / "again.npy"
-    subprocess.run([sys.executable, "-c", AGAIN, kind, folder, rows, out], check=True)
+    done = forked.code(tmp_path, AGAIN, kind, folder, rows, out)
+    assert done.code == 0, done.err
     np.testing.assert_array_equal(np.load(out), before)
 
 
@@ -108,13 +108,8 @@ def test_the_folder_is_a_run_folder_that_commands_use(run: dt.Run, tmp_path: Pat
         ["value", run.folder, "--by", "mi"],
         ["train", run.folder / "seed-1" / "run.toml", "--out", tmp_path / "again", "--json"],
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "dovetail.cli.main", *map(str, command)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        done = forked.command(tmp_path, *command)
+        assert done.code == 0, done.err
     result = json.loads((tmp_path / "again" / "result.json").read_text())
     then = json.loads((run.folder / "seed-1" / "result.json").read_text())
     assert result["parties"] == then["parties"]
@@ -213,13 +208,8 @@ def test_one_table_is_dealt_to_parties(kind: str, tmp_path: Path) -> None:
     )
     assert list(run.scores) == ["APFed-C, predicts alone", "pooled (all columns in one place)"]
     assert len(run.models["clinic"].predict(table)) == 120
-    done = subprocess.run(
-        [sys.executable, "-m", "dovetail.cli.main", "value", str(run.folder), "--by", "mi"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = forked.command(tmp_path, "value", run.folder, "--by", "mi")
+    assert done.code == 0, done.err
 
 
 def test_the_other_methods_fit_too() -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forked
 import numpy as np
 import pytest
 from tables import SMALL, clinic_and_lab, parties
@@ -41,9 +42,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with certificates and the lab's table."""
     monkeypatch.chdir(tmp_path)
     words = ["certificates", "clinic", "lab", "--driver", "clinic", "--host", "127.0.0.1"]
-    subprocess.run(
-        [sys.executable, "-m", "dovetail.cli.main", *words], check=True, capture_output=True
-    )
+    assert forked.command(tmp_path, *words).code == 0
     clinic_and_lab()[1].to_parquet(tmp_path / "lab.parquet", index=False)
     return tmp_path
 
