@@ -58,6 +58,14 @@ def test_the_norm_of_gradients_tells_the_rare_class():
     assert interval(sign)[1] == pytest.approx(1.0)
 
 
+def test_each_class_counts_the_same_and_a_sure_attack_has_no_spread():
+    y = np.array([0] * 90 + [1] * 10)
+    right = np.array([[1.0] * 90 + [0.5] * 10])
+    contributions = labels.balanced(right, y)
+    assert contributions.mean() == pytest.approx(0.75)
+    assert labels.balanced(np.ones((1, 100)), y).tolist() == [[1.0] * 100]
+
+
 def test_contributions_to_an_auc_have_its_mean():
     rng = np.random.default_rng(0)
     positive = rng.random(300) < 0.3

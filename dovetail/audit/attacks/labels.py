@@ -74,13 +74,18 @@ def completion_threat(known: int) -> Threat:
 
 
 def balanced(right_RN: np.ndarray, labels_N: np.ndarray) -> np.ndarray:
-    """(R, N) contributions whose mean over a draw is the mean over classes of the share right."""
+    """(R, N) contributions whose mean over a draw is the mean over classes of the share right.
+
+    A row differs from that mean by how it differs from its class, so that their spread is the
+    mean's own, whatever the classes' sizes.
+    """
     found = np.full(right_RN.shape, np.nan)
     for draw, right in enumerate(right_RN):
         scored = np.isfinite(right)
         classes, place, count = np.unique(labels_N[scored], return_inverse=True, return_counts=True)
+        share = np.bincount(place, weights=right[scored]) / count
         weight = scored.sum() / (len(classes) * count[place])
-        found[draw, scored] = right[scored] * weight
+        found[draw, scored] = share.mean() + (right[scored] - share[place]) * weight
     return found
 
 
