@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dovetail.face.scores import Scores
     from dovetail.methods import apfed, chfl, fedoptimus, hyfem, vertical
     from dovetail.methods.fedoptimus import selection
-    from dovetail.models.saved import load
+    from dovetail.service.exported import load
 
 __version__ = "0.1.0"
 
@@ -83,7 +83,7 @@ _LAZY = {
     "experiment": ("dovetail.experiment", None),
     "fedoptimus": ("dovetail.methods.fedoptimus", None),
     "hyfem": ("dovetail.methods.hyfem", None),
-    "load": ("dovetail.models.saved", "load"),
+    "load": ("dovetail.service.exported", "load"),
     "models": ("dovetail.models", None),
     "network": ("dovetail.network", None),
     "selection": ("dovetail.methods.fedoptimus.selection", None),

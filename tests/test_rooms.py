@@ -22,6 +22,7 @@ FLOORS = (
     "experiment",
     "audit",
     "report",
+    "service",
     "bench",
     "face",
     "cli",
@@ -34,6 +35,8 @@ ROOMS["network"] = set()
 ROOMS["models"] = {"data"}
 ROOMS["privacy"] = {"network", "models"}
 ROOMS["alignment"] = {"data", "network"}
+# A model in service knows nothing of the run it is of.
+ROOMS["service"] = {"data", "models", "report"}
 
 #: The methods' folders, and a file that is one: none knows another's.
 METHODS = ("apfed", "chfl", "fedoptimus", "hyfem", "vertical")
@@ -51,7 +54,7 @@ SHORT_NAMES = {
     "hyfem": "dovetail.methods.hyfem",
     "selection": "dovetail.methods.fedoptimus.selection",
     "vertical": "dovetail.methods.vertical",
-    "load": "dovetail.models.saved",
+    "load": "dovetail.service.exported",
     "DovetailError": "dovetail.errors",
 }
 
@@ -234,7 +237,7 @@ def test_nothing_runs_code_that_came_as_data(path):
         ("dovetail.data.party", "import dovetail.network.engine", ["dovetail.network.engine"]),
         ("dovetail.data.party", "from dovetail import network", ["dovetail.network"]),
         ("dovetail.data.party", "from ..models import saved", ["dovetail.models.saved"]),
-        ("dovetail.data.party", "from dovetail import load", ["dovetail.models.saved"]),
+        ("dovetail.data.party", "from dovetail import load", ["dovetail.service.exported"]),
         ("dovetail.data.party", "def f():\n    import dovetail", ["dovetail"]),
         ("dovetail.data.party", "from .task import Task", []),
         ("dovetail.data.party", "from dovetail.errors import DataError", []),

@@ -27,6 +27,7 @@ COMMANDS = {
     "audit": "Attack a run's own messages: what could each party learn of the others?",
     "bench": "Make a paper's table: run its cells, and set the figures beside the paper's.",
     "predict": "Predict alone: the model's folder and a table are all it needs.",
+    "export": "Write a model as one ONNX file, with its preprocessing inside.",
     "report": "Write one page about runs: results, curves, who held what, what left whom.",
     "certificates": "Make the certificates that parties on several machines know each other by.",
     "join": "Go online as a party, and answer one driver until told to stop (Ctrl-C).",

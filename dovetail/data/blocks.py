@@ -221,7 +221,7 @@ def blocks(
                 for party in holders
             },
             max_categories=max_categories,
-        )
+        ).watching(table.take(np.unique(np.concatenate([rows[party] for party in holders]))))
         block_inputs[name] = encoder
         whole[name] = encoder.transform(table, allow_unseen=True)
         if source_test is not None:

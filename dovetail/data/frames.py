@@ -95,7 +95,7 @@ def _column(table: str, name: str, series: nw.Series[Any]) -> Column:
         missing = missing | np.isnan(values)
     elif dtype in (nw.Date, nw.Datetime):
         stamps = series.dt.timestamp("us").fill_null(0).to_numpy().astype(np.int64)
-        values = stamps / 86400e6  # days since 1970, as of a file
+        values = stamps.astype("datetime64[us]")  # days since 1970, as of a file
     elif dtype in (nw.String, nw.Categorical, nw.Enum):
         values = series.cast(nw.String).fill_null("").to_numpy().astype(object)
     elif dtype in (nw.Object, nw.Unknown):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import repeat
 from typing import Annotated, Any, Literal
 
@@ -18,13 +18,60 @@ import torch
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from torch import Tensor
 
-from dovetail.data.tables import Column, Table
+from dovetail.data.tables import Column, Table, What
 from dovetail.errors import DataError, ModelError
 
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 
+#: Quantiles between the bins of what training saw: twenty bins of about as many rows.
+_SEEN_AT = np.arange(1, 20) / 20
+
 #: Codes of values that have no feature of their own.
 _MISSING, _UNSEEN = -1, -2
+
+
+@dataclass(frozen=True)
+class NumbersSeen:
+    """What a column of numbers had in the training rows, for those who watch later ones.
+
+    Attributes:
+        edges: between bins, rising: quantiles; a bin ends with its edge.
+        counts: rows with a value in each bin; one more than edges.
+        missing: rows without one.
+        low, high: the least and the most.
+        what: see ``Column``.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    edges: tuple[_Finite, ...]
+    counts: tuple[int, ...]
+    missing: int
+    low: _Finite
+    high: _Finite
+    what: What = "number"
+
+    def count(self, numbers: np.ndarray) -> np.ndarray:
+        """Of these values that are there, how many fall into each bin."""
+        places = np.searchsorted(np.array(self.edges), numbers, side="left")
+        return np.bincount(places, minlength=len(self.edges) + 1)
+
+
+@dataclass(frozen=True)
+class CategoriesSeen:
+    """What a column of categories had in the training rows.
+
+    Attributes:
+        counts: rows of each of its categories.
+        other: rows of categories without a feature of their own.
+        missing: rows without a value.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    counts: tuple[int, ...]
+    other: int
+    missing: int
 
 
 @dataclass(frozen=True)
@@ -36,6 +83,7 @@ class NumberColumn:
         median: what stands in for a missing value.
         mean, scale: of the training values, after imputation.
         flag: whether there is a feature "is missing".
+        seen: what the training rows had; None in models of earlier versions.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -46,6 +94,7 @@ class NumberColumn:
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     flag: bool
     kind: Literal["number"] = "number"
+    seen: NumbersSeen | None = None
 
     @property
     def feature_names(self) -> list[str]:
@@ -61,6 +110,7 @@ class CategoryColumn:
         categories: those with a feature of their own, sorted.
         other: whether all others share a feature.
         flag: whether there is a feature "is missing".
+        seen: as of ``NumberColumn``.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -70,6 +120,7 @@ class CategoryColumn:
     other: bool
     flag: bool
     kind: Literal["category"] = "category"
+    seen: CategoriesSeen | None = None
 
     @property
     def feature_names(self) -> list[str]:
@@ -95,6 +146,11 @@ class TableEncoder:
     def __init__(self, party: str, fitted: Sequence[NumberColumn | CategoryColumn]) -> None:
         self.party = party
         self._fitted = tuple(fitted)
+
+    @property
+    def fitted(self) -> tuple[NumberColumn | CategoryColumn, ...]:
+        """How each raw column becomes features, in their order."""
+        return self._fitted
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -147,7 +203,13 @@ class TableEncoder:
                 fitted.append(_fit_categories(name, column, max_categories))
             else:
                 fitted.append(_fit_numbers(name, column, where))
-        return cls(party, fitted)
+        return cls(party, fitted).watching(table)
+
+    def watching(self, table: Table) -> TableEncoder:
+        """The same encoder, which keeps what its columns have in these training rows."""
+        return TableEncoder(
+            self.party, [_watching(each, table.column(each.name)) for each in self._fitted]
+        )
 
     def transform(self, table: Table, *, allow_unseen: bool = False) -> Tensor:
         """(N, F) float32 features of all rows of ``table``.
@@ -182,11 +244,33 @@ class TableEncoder:
             start = stop
         return torch.from_numpy(features_NF)
 
+    def raw(self, table: Table) -> dict[str, np.ndarray]:
+        """Column -> (N,) float64 where NaN is missing, or text where "" is.
+
+        Raises:
+            DataError: a column that is not there, or text where numbers are expected.
+        """
+        found: dict[str, np.ndarray] = {}
+        for fitted in self._fitted:
+            column = table.column(fitted.name)
+            if isinstance(fitted, CategoryColumn):
+                found[fitted.name] = _texts(column)
+                continue
+            where = f"party {self.party!r}: column {fitted.name!r} of {table.description}"
+            numbers = np.full(table.num_rows, np.nan)
+            numbers[~column.missing] = _present_numbers(column, where)
+            found[fitted.name] = numbers
+        return found
+
     def to_json(self) -> dict[str, Any]:
         fitted = [asdict(column) for column in self._fitted]
         for stored in fitted:
             if "categories" in stored:
                 stored["categories"] = list(stored["categories"])
+            seen = stored.pop("seen")
+            if seen is not None:
+                lists = {key: list(own) for key, own in seen.items() if isinstance(own, tuple)}
+                stored["seen"] = {**seen, **lists}
         return {"kind": "table", "party": self.party, "columns": fitted}
 
     @classmethod
@@ -204,6 +288,26 @@ class TableEncoder:
             first = error.errors()[0]
             cause = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise ModelError(f"the model's table input cannot be read ({cause}); save the model again")
+
+
+def _watching(
+    fitted: NumberColumn | CategoryColumn, column: Column
+) -> NumberColumn | CategoryColumn:
+    """The same with what the training rows had."""
+    missing = int(column.missing.sum())
+    if isinstance(fitted, CategoryColumn):
+        counted = _counts(column)
+        counts = tuple(counted[category] for category in fitted.categories)
+        return replace(fitted, seen=CategoriesSeen(counts, counted.total() - sum(counts), missing))
+    numbers = column.values[~column.missing].astype(np.float64)
+    if not len(numbers):
+        return fitted
+    edges = np.unique(np.quantile(numbers, _SEEN_AT, method="lower"))
+    edges = edges[edges < numbers.max()]
+    empty = NumbersSeen(
+        tuple(edges.tolist()), (), missing, float(numbers.min()), float(numbers.max()), column.what
+    )
+    return replace(fitted, seen=replace(empty, counts=tuple(empty.count(numbers).tolist())))
 
 
 def _fit_numbers(name: str, column: Column, where: str) -> NumberColumn:
@@ -226,15 +330,8 @@ def _encode_numbers(out: np.ndarray, fitted: NumberColumn, column: Column, where
     """Fill ``out`` (N, 1 or 2) with the number and its flag."""
     values = column.values
     if column.is_text:
-        present = values[~column.missing]
         values = np.zeros(len(values))
-        try:
-            values[~column.missing] = present.astype(np.float64)
-        except ValueError:
-            raise DataError(
-                f"{where} has the text {_first_not_number(present)!r}, but training saw numbers "
-                "there"
-            ) from None
+        values[~column.missing] = _present_numbers(column, where)
     _check_finite(values[~column.missing], where)
     values = np.where(column.missing, fitted.median, values)
     with np.errstate(over="ignore"):  # refused below
@@ -247,6 +344,22 @@ def _encode_numbers(out: np.ndarray, fitted: NumberColumn, column: Column, where
         )
     if fitted.flag:
         out[:, 1] = column.missing
+
+
+def _present_numbers(column: Column, where: str) -> np.ndarray:
+    """float64 of the values that are there.
+
+    Raises:
+        DataError: text that is no number.
+    """
+    present = column.values[~column.missing]
+    try:
+        numbers: np.ndarray = present.astype(np.float64)
+    except ValueError:
+        raise DataError(
+            f"{where} has the text {_first_not_number(present)!r}, but training saw numbers there"
+        ) from None
+    return numbers
 
 
 def _check_finite(present: np.ndarray, where: str) -> None:
@@ -322,6 +435,16 @@ def _codes(column: Column, index: Mapping[str, int]) -> np.ndarray:
         codes = np.array(places, dtype=np.int64)[inverse]
     codes[column.missing] = _MISSING
     return codes
+
+
+def _texts(column: Column) -> np.ndarray:
+    """(N,) objects that are all ``str``; "" where a value is missing."""
+    if column.is_text:
+        return column.values
+    values, inverse = np.unique(column.values, return_inverse=True)
+    texts = np.array(_as_text(values), dtype=object)[inverse]
+    texts[column.missing] = ""
+    return texts
 
 
 def _as_text(values: np.ndarray) -> list[str]:

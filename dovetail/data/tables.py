@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Literal
 
 import duckdb
 import numpy as np
@@ -41,6 +42,9 @@ _FLOATS = {"FLOAT", "DOUBLE", "DECIMAL", "HUGEINT", "UHUGEINT"}
 _TEXTS = {"VARCHAR", "ENUM", "UUID", '"NULL"'}
 
 
+What = Literal["number", "date"]
+
+
 @dataclass(frozen=True, eq=False)
 class Column:
     """One column's raw values.
@@ -49,10 +53,12 @@ class Column:
         values: (N,) float64, int64, or objects that are all ``str``. Where a value is missing:
             NaN, 0 or "".
         missing: (N,) bool.
+        what: of numbers, what they stand for: a "date" is in days since 1970.
     """
 
     values: np.ndarray
     missing: np.ndarray
+    what: What = "number"
 
     @property
     def is_text(self) -> bool:
@@ -60,7 +66,7 @@ class Column:
 
     def take(self, rows: np.ndarray) -> Column:
         """The same column, these rows only, in this order."""
-        return Column(self.values[rows], self.missing[rows])
+        return Column(self.values[rows], self.missing[rows], self.what)
 
 
 class Table:
@@ -468,11 +474,13 @@ def _read_column(
     """
     quoted = _quoted(name)
     kind = type_name.split("(")[0].upper()
+    what: What = "number"
     if kind in _INTEGERS:
         expression = f"{quoted}::BIGINT"
     elif kind in _FLOATS:
         expression = f"{quoted}::DOUBLE"
     elif kind == "DATE" or kind.startswith("TIMESTAMP"):
+        what = "date"
         expression = f"epoch({quoted}) / {_DAY_S}"
     elif kind in _TEXTS:
         trimmed = f"trim({quoted}::VARCHAR, E' \\t\\r\\n')"
@@ -489,21 +497,21 @@ def _read_column(
         raise DataError(
             f"cannot read column {name!r} of {description}: {_first_line(error)}"
         ) from None
-    return _filled(np.ma.getdata(fetched["v"]), np.ma.getmaskarray(fetched["v"]))
+    return _filled(np.ma.getdata(fetched["v"]), np.ma.getmaskarray(fetched["v"]), what)
 
 
-def _filled(values: np.ndarray, missing: np.ndarray) -> Column:
+def _filled(values: np.ndarray, missing: np.ndarray, what: What = "number") -> Column:
     """A column whose missing values all read the same."""
     if values.dtype.kind == "f":
         missing = missing | np.isnan(values)
     fill = {"f": np.nan, "i": 0}.get(values.dtype.kind, "")
-    return Column(np.where(missing, fill, values) if missing.any() else values, missing)
+    return Column(np.where(missing, fill, values) if missing.any() else values, missing, what)
 
 
 def column_of(values: np.ndarray, missing: np.ndarray) -> Column:
     """A column from an array in memory, of which these values are missing besides."""
     column = _column(values)
-    return _filled(column.values, column.missing | missing)
+    return _filled(column.values, column.missing | missing, column.what)
 
 
 def _column(values: np.ndarray) -> Column:
@@ -514,7 +522,7 @@ def _column(values: np.ndarray) -> Column:
         return _filled(values.astype(np.float64), np.isnan(values))
     if values.dtype.kind == "M":
         days = values.astype("datetime64[us]").astype(np.int64) / (_DAY_S * 1e6)
-        return _filled(days, np.isnat(values))
+        return _filled(days, np.isnat(values), "date")
     objects = values.astype(object)
     # Only NaN differs from itself.
     missing = np.array([value is None or value != value for value in objects], dtype=bool)

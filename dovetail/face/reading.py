@@ -90,7 +90,7 @@ def gather(
             "for example --party north.toml --partners clinic,lab --listen 0.0.0.0:7443"
         )
     if section is None or party is None:
-        place = _model_folder(folder)
+        place = model_folder(folder)
         model = predicting.open_model(place)
         return _read_all(model, place, source, id_column, allow_unseen=allow_unseen, talk=talk)
     if (joint := _joint_folder(folder)) is not None:
@@ -124,7 +124,7 @@ def _ask(
         DataError: ids that cannot be used.
         NetworkError: no data owner answers.
     """
-    model, site = load(_model_folder(folder)), open_site(party)
+    model, site = load(model_folder(folder)), open_site(party)
     names = site.party.id if id_column is None else id_column
     table = dd.read_table(source)
     label = model.about.get("label")
@@ -353,7 +353,7 @@ def _read_all(
     return Given(model, named, x, labels, by_row, {"answered": answered, "missing": missing})
 
 
-def _model_folder(folder: Path) -> Path:
+def model_folder(folder: Path) -> Path:
     """The folder itself, or the only model of a run's folder."""
     if (folder / "model.json").exists():
         return folder

@@ -107,7 +107,7 @@ def read_rows(
             "dovetail.load(folder).predict({block: tensor, ...}) from Python"
         )
     if tables:
-        return _read_table(model, tables, _table(source), id_column, label, allow_unseen)
+        return _read_table(model, tables, table_of(source), id_column, label, allow_unseen)
     if not isinstance(source, (str, Path)):
         raise DataError(
             f"the model of party {model.party!r} takes images; give an .npz file or a folder"
@@ -129,7 +129,8 @@ def read_rows(
     return RawRows(rows.ids, x, rows.labels)
 
 
-def _table(source: str | Path | Frame | dd.Table) -> dd.Table:
+def table_of(source: str | Path | Frame | dd.Table) -> dd.Table:
+    """The table at a path, of a ``SELECT`` or in a DataFrame."""
     if isinstance(source, dd.Table):
         return source
     if isinstance(source, (str, Path)):

@@ -426,7 +426,7 @@ class Home:
         if shared.columns != tuple(common):
             raise MessageError("the agreed encoding is not of the common columns")
         own = fit_rest(self.table, common, self.categorical, self.max_categories, party=self.name)
-        encoder = common_first(shared, own, party=self.name)
+        encoder = common_first(shared, own, party=self.name).watching(self.table)
 
         def encoded(rows: PartyData | None) -> Tensor | None:
             if rows is None:

@@ -382,7 +382,7 @@ class Member:
                 raise MessageError(f"{begin.wire_name()}: it cannot be read ({error})") from None
             if encoder.columns != columns.names:
                 raise MessageError(f"{begin.wire_name()}: another block's encoding of {name!r}")
-            self.inputs[name] = encoder
+            self.inputs[name] = encoder.watching(columns.table)
             self.blocks[name] = encoder.transform(columns.table, allow_unseen=True)
         try:
             self.config = Config.model_validate_json(begin.settings)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 #: would have seventeen thousand weights a unit.
 _MOST_FEATURES = 2048
 #: Standardised numbers are cut here; beyond, a network would follow one outlier.
-_FURTHEST = 5.0
+FURTHEST = 5.0
 
 
 class PiecewiseLinear(nn.Module):
@@ -63,7 +63,7 @@ class PiecewiseLinear(nn.Module):
 
     def forward(self, x_BF: Tensor) -> Tensor:
         bins_BM = ((x_BF[:, self.column_M] - self.low_M) / self.width_M).clamp(0, 1)
-        return torch.cat([x_BF.clamp(-_FURTHEST, _FURTHEST), bins_BM], dim=1)
+        return torch.cat([x_BF.clamp(-FURTHEST, FURTHEST), bins_BM], dim=1)
 
 
 def _edges(x_N: Tensor, at: Tensor) -> Tensor:

@@ -1,0 +1,54 @@
+"""``dovetail export``: a model's folder in, one ONNX file out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from dovetail.cli.options import AsJson, Quiet
+
+
+def export(
+    model: Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")],
+    out: Annotated[Path, typer.Option(help="The file to write; its name ends in .onnx.")],
+    to: Annotated[Literal["onnx"], typer.Option(help="The format.")] = "onnx",
+    check: Annotated[
+        Path | None, typer.Option(help="Rows to compare on: the file must say what the model says.")
+    ] = None,
+    block: Annotated[
+        list[str] | None,
+        typer.Option(help="Of HyFEM: a block that the file reads; repeat for several. [all]"),
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a model as one ONNX file, with its preprocessing inside.
+
+    Raw columns go in by name, class and probabilities (or the value) come out; onnxruntime needs
+    nothing else. The file is checked against the model before it is put in its place. Needs
+    pip install 'dovetail[export]'.
+    """
+    from dovetail.face.reading import model_folder
+    from dovetail.methods.fedoptimus.predicting import open_model
+    from dovetail.service.export import export as write
+
+    written = write(open_model(model_folder(model)), out, check=check, blocks=tuple(block or ()))
+    if as_json:
+        told = {
+            "out": str(written.path),
+            "bytes": written.bytes,
+            "inputs": list(written.inputs),
+            "checked_rows": written.rows,
+            "difference": written.difference,
+        }
+        print(json.dumps(told))
+    elif not quiet:
+        print(
+            f"{written.path}: {written.bytes:,} bytes, {len(written.inputs)} inputs; on "
+            f"{written.rows} rows it differs from the model by {written.difference:.1g} at most",
+            file=sys.stderr,
+        )

@@ -1,0 +1,221 @@
+"""A model as one ONNX file: reads raw columns, predicts by onnxruntime; no weights of torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dovetail import data as dd
+from dovetail.data.inputs import Input, input_from_json
+from dovetail.data.task import Classification, Task, task_from_json
+from dovetail.errors import ConfigError, DataError, ModelError
+from dovetail.models import Model
+from dovetail.models.metrics import score
+from dovetail.models.networks import Shape
+from dovetail.models.raw import RawRows, read_rows, table_of
+from dovetail.models.saved import Prediction, Raw
+from dovetail.models.saved import load as load_folder
+from dovetail.models.specs import NetworkSpec
+
+#: Where the file says what model.json says, less the network.
+METADATA = "dovetail"
+FORMAT = 1
+#: Input of whole images; a model's blocks are parts of them.
+IMAGES = "images"
+
+
+@dataclass(eq=False)
+class OnnxModel:
+    """A model in an ONNX file; predicts raw rows as ``Model`` does.
+
+    Attributes:
+        party, task, shapes, inputs, about: as of ``Model``.
+        session: onnxruntime's.
+        outputs: names of the file's outputs: class and probabilities, or the value.
+    """
+
+    party: str
+    task: Task
+    shapes: Mapping[str, Shape]
+    inputs: Mapping[str, Input]
+    session: Any
+    outputs: tuple[str, ...]
+    about: Mapping[str, Any] = field(default_factory=dict)
+    spec: NetworkSpec | None = None
+    any_blocks: bool = False
+
+    @property
+    def classes(self) -> tuple[str | int, ...]:
+        """The classes, in the order of the columns of ``predict_proba``; () for a regression."""
+        return self.task.classes if isinstance(self.task, Classification) else ()
+
+    def predict(self, x: Raw, *, allow_unseen: bool = False) -> Prediction:
+        """Class or value of each row of raw columns.
+
+        Raises:
+            DataError: columns or values that do not fit the model.
+        """
+        self._checked(x, None, allow_unseen)
+        return self.run(self.feeds_of(x))
+
+    def predict_proba(self, x: Raw, *, allow_unseen: bool = False) -> np.ndarray:
+        """(N, C) probability of each of ``classes``.
+
+        Raises:
+            ModelError: a model that predicts numbers.
+        """
+        probabilities = self.predict(x, allow_unseen=allow_unseen).probabilities
+        if probabilities is None:
+            raise ModelError(
+                f"the model of party {self.party!r} predicts numbers, which have no probabilities; "
+                "use predict"
+            )
+        return probabilities
+
+    def score(
+        self, x: Raw, *, label: str | None = None, allow_unseen: bool = False
+    ) -> dict[str, float]:
+        """How right it is on raw rows that have a label; as of ``Model``."""
+        name = str(self.about.get("label") if label is None else label)
+        rows = self._checked(x, name, allow_unseen)
+        if rows.labels is None:
+            raise DataError(f"there is no label {name!r} to score against")
+        said = self.run(self.feeds_of(x))
+        truth = dd.encode_labels(self.task, rows.labels.values, rows.labels.missing, label=name)
+        present = torch.from_numpy(np.flatnonzero(~rows.labels.missing))
+        if said.probabilities is not None:
+            outputs = torch.from_numpy(said.probabilities).clamp(min=1e-12).log()
+        else:
+            assert not isinstance(self.task, Classification)
+            standardised = (said.values - self.task.mean) / self.task.scale
+            outputs = torch.from_numpy(standardised)[:, None]
+        return score(self.task, outputs[present], truth[present])
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> Prediction:
+        """What the file says of named inputs, unchecked."""
+        said = self.session.run(list(self.outputs), dict(feeds))
+        if len(said) == 1:
+            return Prediction(said[0])
+        return Prediction(np.asarray(said[0]), said[1], self.classes)
+
+    def feeds(self, table: dd.Table) -> dict[str, np.ndarray]:
+        """The file's inputs for all rows of a table."""
+        found: dict[str, np.ndarray] = {}
+        for encoder in self.inputs.values():
+            assert isinstance(encoder, dd.TableEncoder)
+            found |= {name: own[:, None] for name, own in encoder.raw(table).items()}
+        return found
+
+    def _checked(self, x: Raw, label: str | None, allow_unseen: bool) -> RawRows:
+        """The rows as ``Model`` reads them, so that the same are refused."""
+        return read_rows(self, x, label=label, allow_unseen=allow_unseen)
+
+    def feeds_of(self, x: Raw) -> dict[str, np.ndarray]:
+        """The file's inputs for raw rows: of a table, or whole images."""
+        if any(isinstance(each, dd.TableEncoder) for each in self.inputs.values()):
+            return self.feeds(table_of(x))
+        whole = dd.read_images(Path(str(x)))
+        pixels = (whole.test or whole.train).x
+        expected = next(each for each in self.session.get_inputs() if each.name == IMAGES)
+        if list(pixels.shape[1:]) != expected.shape[1:]:
+            raise DataError(
+                f"{x}: the ONNX file takes whole images of {tuple(expected.shape[1:])} (channels, "
+                f"height, width), got {tuple(pixels.shape[1:])}"
+            )
+        return {IMAGES: pixels.numpy()}
+
+
+def load(path: str | Path, *, network: torch.nn.Module | None = None) -> Model | OnnxModel:
+    """The model in a folder that ``Model.save`` wrote, or in a file of ``dovetail export``.
+
+    Args:
+        path: the folder, or a file whose name ends in ``.onnx``.
+        network: for a model that was trained with a network of your own: the same network.
+
+    Raises:
+        ModelError: no model there, files that cannot be read or do not belong together.
+    """
+    if Path(path).suffix.lower() == ".onnx":
+        return load_onnx(path)
+    return load_folder(path, network=network)
+
+
+def load_onnx(path: str | Path) -> OnnxModel:
+    """The model in an ONNX file that ``dovetail export`` wrote.
+
+    Raises:
+        ModelError: no such file, or one of another origin.
+        ConfigError: onnxruntime is not installed.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ModelError(f"there is no file {path}; dovetail export writes one")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror})") from None
+    return of_bytes(content, where=str(path))
+
+
+def of_bytes(content: bytes, *, where: str) -> OnnxModel:
+    """The model in the bytes of an ONNX file.
+
+    Raises:
+        ModelError: bytes of another origin.
+        ConfigError: onnxruntime is not installed.
+    """
+    session = open_session(content, where=where)
+    stored = session.get_modelmeta().custom_metadata_map.get(METADATA)
+    if stored is None:
+        raise ModelError(
+            f"{where} was not written by dovetail export: it does not say which columns it reads"
+        )
+    try:
+        told = json.loads(stored)
+        if told.pop("format") != FORMAT:
+            raise ModelError(f"{where} is of another format; use the dovetail that wrote it")
+        blocks = told.pop("blocks")
+        return OnnxModel(
+            party=str(told.pop("party")),
+            task=task_from_json(told.pop("task")),
+            shapes={name: tuple(block["shape"]) for name, block in blocks.items()},
+            inputs={
+                name: input_from_json(block["input"])
+                for name, block in blocks.items()
+                if block["input"] is not None
+            },
+            session=session,
+            outputs=tuple(each.name for each in session.get_outputs()),
+            about=told,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelError(f"{where} is damaged ({error!r}); export it again") from None
+
+
+def open_session(content: bytes, *, where: str, threads: int | None = None) -> Any:
+    """onnxruntime's session of an ONNX file's bytes.
+
+    Raises:
+        ModelError: onnxruntime refuses it.
+        ConfigError: onnxruntime is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        raise ConfigError(
+            "ONNX files need packages that are not installed here; pip install 'dovetail[export]'"
+        ) from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's own, of several kinds
+        raise ModelError(f"{where} is no ONNX file that onnxruntime runs ({error})") from None
