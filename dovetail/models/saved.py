@@ -7,7 +7,7 @@ network's layers, the task, and how raw columns become network inputs).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.tables import Table
 from dovetail.data.task import Classification, Task, task_from_json
 from dovetail.errors import DataError, ModelError
+from dovetail.models.calibration import calibration_of, radius_of
+from dovetail.models.explaining import Explanation, explain
 from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
 from dovetail.models.metrics import score
 from dovetail.models.networks import Shape, network_input
@@ -48,11 +50,22 @@ class Prediction:
         values: (N,) the class, as its label is written, or the number.
         probabilities: (N, C) float32 in the order of ``classes``, or None for a regression.
         classes: the C classes, or () for a regression.
+        within: (N, C) bool, the classes of each row's conformal set; None unless asked for.
+        low, high: (N,) each row's conformal interval; None unless asked for.
     """
 
     values: np.ndarray
     probabilities: np.ndarray | None = None
     classes: tuple[str | int, ...] = ()
+    within: np.ndarray | None = None
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+
+    def conformal(self, radius: float) -> Prediction:
+        """The same with sets or intervals; see ``calibration``."""
+        if self.probabilities is None:
+            return replace(self, low=self.values - radius, high=self.values + radius)
+        return replace(self, within=self.probabilities.astype(np.float64) >= 1 - radius)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -118,7 +131,9 @@ class Model:
                 parts.append(self.network(given).cpu())
         for module, was_training in trained:
             module.training = was_training
-        return torch.cat(parts) if parts else torch.empty(0, self.task.num_outputs)
+        outputs = torch.cat(parts) if parts else torch.empty(0, self.task.num_outputs)
+        calibration = calibration_of(self.about)
+        return outputs if calibration is None else calibration.applied(outputs)
 
     def _blocks(self, x: Rows) -> dict[str, Tensor]:
         """Block -> rows, in the model's order.
@@ -161,7 +176,12 @@ class Model:
         return self.task.classes if isinstance(self.task, Classification) else ()
 
     def predict(
-        self, x: Rows | Raw, *, batch_size: int = 512, allow_unseen: bool = False
+        self,
+        x: Rows | Raw,
+        *,
+        batch_size: int = 512,
+        allow_unseen: bool = False,
+        coverage: float | None = None,
     ) -> Prediction:
         """Class or value of each row; asks no other party (APFed, Eq. 11).
 
@@ -170,11 +190,17 @@ class Model:
                 inputs where the model has several.
             batch_size: rows at a time.
             allow_unseen: of raw columns: take categories unseen in training as missing.
+            coverage: also give the set of classes, or the interval, that holds the truth in this
+                share of rows such as those that the model was calibrated on.
 
         Raises:
             DataError: columns, blocks or rows of another shape than the model was trained on.
-            ModelError: outputs that are not finite.
+            ModelError: outputs that are not finite; a coverage without ``dovetail calibrate``.
         """
+        if coverage is not None:
+            radius = radius_of(self.about, coverage, party=self.party)
+            said = self.predict(x, batch_size=batch_size, allow_unseen=allow_unseen)
+            return said.conformal(radius)
         if not isinstance(x, (Tensor, Mapping)):
             x = read_rows(self, x, allow_unseen=allow_unseen).x
         outputs = self.outputs(x, batch_size=batch_size)
@@ -233,6 +259,35 @@ class Model:
             )
         inputs, truth = rows.labelled(self.task, str(name))
         return score(self.task, self.outputs(inputs), truth)
+
+    def explain(
+        self,
+        x: Raw,
+        *,
+        label: str | None = None,
+        shared_rows: int = 200,
+        seed: int = 0,
+        allow_unseen: bool = False,
+    ) -> Explanation:
+        """Which columns it leans on: importance, what each adds to a row, and along the first few.
+
+        Args:
+            x: raw columns; with the label's, how important each is as well.
+            label: its column; None: what it was called in training.
+            shared_rows: the first so many rows are told of one by one.
+            seed: of the draws.
+            allow_unseen: take categories unseen in training as missing.
+
+        Raises:
+            DataError: columns that do not fit.
+            ModelError: a model that takes no raw columns.
+        """
+        rows = read_rows(self, x, label=label, allow_unseen=allow_unseen)
+        if rows.labels is None or rows.labels.missing.all():
+            return explain(self, rows.x, shared_rows=shared_rows, seed=seed)
+        name = str(self.about.get("label") if label is None else label)
+        inputs, truth = rows.labelled(self.task, name)
+        return explain(self, inputs, truth, shared_rows=shared_rows, seed=seed)
 
     def save(self, folder: str | Path) -> Path:
         """Write the model's folder, whole or not at all; an older model there is replaced.

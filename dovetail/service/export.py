@@ -24,6 +24,7 @@ from dovetail.data.preprocessing import CategoryColumn
 from dovetail.data.task import Classification
 from dovetail.errors import ConfigError, ModelError
 from dovetail.models import Model
+from dovetail.models.calibration import calibration_of
 from dovetail.models.learners.joint import Joint, JointSpec
 from dovetail.models.owners import TopSpec
 from dovetail.models.raw import read_rows
@@ -151,7 +152,7 @@ def onnx_bytes(model: Model, *, floats: bool = False) -> bytes:
         import onnxscript  # noqa: F401  # torch.onnx needs it
 
         from dovetail.service.columns import image_features, table_features
-        from dovetail.service.graph import Graph, network_nodes
+        from dovetail.service.graph import Graph, calibrated, network_nodes
     except ImportError:
         raise ConfigError(
             "exporting needs packages that are not installed here; pip install 'dovetail[export]'"
@@ -174,7 +175,7 @@ def onnx_bytes(model: Model, *, floats: bool = False) -> bytes:
     )
     first = _output_name("prediction", graph.inputs)
     if isinstance(model.task, Classification):
-        probabilities = graph.node("Softmax", outputs, axis=1)
+        probabilities = calibrated(graph, calibration_of(model.about), outputs)
         classes = np.array(model.task.classes)
         is_number = classes.dtype.kind in "iu"
         names = graph.constant(classes, np.int64 if is_number else object)

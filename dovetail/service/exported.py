@@ -16,6 +16,7 @@ from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.task import Classification, Task, task_from_json
 from dovetail.errors import ConfigError, DataError, ModelError
 from dovetail.models import Model
+from dovetail.models.calibration import radius_of
 from dovetail.models.metrics import score
 from dovetail.models.networks import Shape
 from dovetail.models.raw import RawRows, read_rows, table_of
@@ -55,12 +56,17 @@ class OnnxModel:
         """The classes, in the order of the columns of ``predict_proba``; () for a regression."""
         return self.task.classes if isinstance(self.task, Classification) else ()
 
-    def predict(self, x: Raw, *, allow_unseen: bool = False) -> Prediction:
-        """Class or value of each row of raw columns.
+    def predict(
+        self, x: Raw, *, allow_unseen: bool = False, coverage: float | None = None
+    ) -> Prediction:
+        """Class or value of each row of raw columns; ``coverage`` as of ``Model.predict``.
 
         Raises:
             DataError: columns or values that do not fit the model.
         """
+        if coverage is not None:
+            radius = radius_of(self.about, coverage, party=self.party)
+            return self.predict(x, allow_unseen=allow_unseen).conformal(radius)
         self._checked(x, None, allow_unseen)
         return self.run(self.feeds_of(x))
 

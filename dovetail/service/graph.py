@@ -24,6 +24,7 @@ from torch import nn
 
 from dovetail.errors import ModelError
 from dovetail.models.blocks import BlocksNetwork
+from dovetail.models.calibration import Calibration
 from dovetail.models.learners.boosting_model import BoostedTrees
 from dovetail.models.learners.encoding import FURTHEST
 from dovetail.models.learners.specs import Ensemble
@@ -116,6 +117,28 @@ class Graph:
         return helper.make_model(
             graph, opset_imports=opsets, ir_version=9, producer_name="dovetail"
         )
+
+
+def calibrated(graph: Graph, calibration: Calibration | None, outputs: str) -> str:
+    """(B, C) probabilities of these outputs, as ``Calibration.applied`` has them."""
+    if calibration is None:
+        return graph.node("Softmax", outputs, axis=1)
+    if calibration.kind == "temperature":
+        temperature = graph.constant(calibration.temperature, np.float32)
+        return graph.node("Softmax", graph.node("Div", outputs, temperature), axis=1)
+    x, y = calibration.x, calibration.y
+    assert x is not None
+    assert y is not None
+    # A rising line through knots is a sum of clipped ramps, one for each piece.
+    second = graph.node("Softmax", graph.cast(outputs, TensorProto.DOUBLE), axis=1)
+    second = graph.node("Gather", second, graph.constant([1], np.int64), axis=1)
+    along = graph.node("Sub", second, graph.constant([x[:-1]], np.float64))
+    none, whole = graph.constant(0.0, np.float64), graph.constant([np.diff(x)], np.float64)
+    along = graph.node("Min", graph.node("Max", along, none), whole)
+    rises = graph.constant((np.diff(y) / np.diff(x))[:, None], np.float64)
+    meant = graph.node("Add", graph.node("MatMul", along, rises), graph.constant(y[0], np.float64))
+    other = graph.node("Sub", graph.constant(1.0, np.float64), meant)
+    return graph.cast(graph.node("Concat", other, meant, axis=1))
 
 
 def network_nodes(

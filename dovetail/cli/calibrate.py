@@ -1,0 +1,46 @@
+"""``dovetail calibrate``: a model's folder and labelled rows in, a calibrated model out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from dovetail.cli.options import AsJson, Quiet
+
+
+def calibrate(
+    model: Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")],
+    data: Annotated[
+        Path, typer.Argument(help="Labelled rows that it was not trained on, and not tested on.")
+    ],
+    kind: Annotated[
+        Literal["temperature", "isotonic"] | None,
+        typer.Option(help="Of classes; isotonic is of two. [temperature]"),
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="The label's column. [as in training]")] = None,
+    seed: Annotated[int, typer.Option(help="Which half of the rows is for which.")] = 0,
+    allow_unseen: Annotated[
+        bool, typer.Option("--allow-unseen", help="Take categories unseen in training as missing.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fit what makes probabilities mean what they say, and sets and intervals that hold the truth.
+
+    Half of the rows calibrate the probabilities (temperature or isotonic), the other half judge it
+    and are kept for `dovetail predict --coverage 0.9`. All of it is written into the model's
+    folder, and is in what is exported and served from then on.
+    """
+    from dovetail.face.reading import model_folder
+    from dovetail.service.calibrating import calibrated
+
+    folder = model_folder(model)
+    told = calibrated(folder, data, kind=kind, label=label, seed=seed, allow_unseen=allow_unseen)
+    if as_json:
+        print(json.dumps({"model": str(folder), **told}))
+    elif not quiet:
+        print(f"{folder}: {told['text']}", file=sys.stderr)

@@ -1,0 +1,42 @@
+"""``dovetail card``: what a model is, in card.md and card.json beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dovetail.cli.options import AsJson, Quiet
+
+
+def card(
+    model: Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")],
+    data: Annotated[
+        Path | None, typer.Argument(help="Labelled rows that it was not trained on.")
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Columns whose groups are scored apart.")
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="The label's column. [as in training]")] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a model's card: columns, rows, method, scores with intervals, groups, ledger, hashes.
+
+    card.json and card.md stand beside the model from then on. Scores of a run around it are there
+    anyway; DATA adds scores on its rows with 95 % intervals, and --by those of groups.
+    """
+    from dovetail.face.reading import model_folder
+    from dovetail.service.card import card as make
+    from dovetail.service.card import write_card
+
+    folder = model_folder(model)
+    columns = tuple(name.strip() for name in by.split(",")) if by else ()
+    told = make(folder, rows=data, by=columns, label=label)
+    write_card(folder, told)
+    if as_json:
+        print(json.dumps(told))
+    elif not quiet:
+        print((folder / "card.md").read_text(encoding="utf-8"), end="")

@@ -1,0 +1,82 @@
+"""``dovetail drift``: whether new rows are like those that a model was trained on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dovetail.cli.options import AsJson, Quiet
+
+
+def drift(
+    model: Annotated[
+        Path, typer.Argument(help="A model's folder, RUN/models/PARTY, a RUN, or an .onnx file.")
+    ],
+    data: Annotated[Path, typer.Argument(help="CSV or Parquet with raw columns.")],
+    then: Annotated[
+        float | None, typer.Option(help="The score that the model had; the card's if it has one.")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Tell column by column how new rows differ from those of training.
+
+    Population stability index, Kolmogorov-Smirnov distance, missing and unseen values; an alarm
+    is what is large and no chance. With labels in DATA, the score now beside the score then. The
+    exit code is 1 where there is an alarm.
+    """
+    from dovetail.data import TableEncoder, read_table
+    from dovetail.errors import ModelError
+    from dovetail.face.reading import model_folder
+    from dovetail.models.metrics import headline
+    from dovetail.service.card import score_then
+    from dovetail.service.exported import load
+    from dovetail.service.watching import drift as compare
+    from dovetail.service.watching import warning
+
+    place = model if model.suffix.lower() == ".onnx" else model_folder(model)
+    found = load(place)
+    encoders = [each for each in found.inputs.values() if isinstance(each, TableEncoder)]
+    table = read_table(data)
+    told = compare(encoders, table)
+    if not told:
+        raise ModelError(
+            f"{place} kept nothing of its training columns to compare with, or {data} has too few "
+            "rows; models trained from now on keep it"
+        )
+    name = headline(found.task)
+    now = None
+    if found.about.get("label") in table.names:
+        now = found.score(table, allow_unseen=True).get(name)
+    then = then if then is not None else score_then(place, name)
+    alarms = [each for each in told if each.alarms]
+    if as_json:
+        result = {
+            "rows": table.num_rows,
+            "columns": [each.to_json() for each in told],
+            "alarms": [each.column for each in alarms],
+            "score": {"name": name, "now": now, "then": then} if now is not None else None,
+        }
+        print(json.dumps(result))
+    else:
+        for each in told:
+            ks = "" if each.ks is None else f"  KS {each.ks:.3f}"
+            text = "  ALARM: " + "; ".join(each.alarms) if each.alarms else ""
+            print(
+                f"{each.column}: PSI {each.psi:.3f}{ks}  missing {each.missing:.1%} "
+                f"(then {each.missing_then:.1%}){text}"
+            )
+        if now is not None:
+            shown = "" if then is None else f", then {then:.4f}"
+            print(f"{name} now {now:.4f}{shown}")
+        if not quiet:
+            print(
+                f"dovetail: {warning(told) or 'these rows are like those of training'}",
+                file=sys.stderr,
+            )
+    if alarms:
+        raise typer.Exit(1)

@@ -1,0 +1,403 @@
+"""Which raw columns a model leans on: for all rows, for one row, and along one column.
+
+    importance   how much worse the score gets where a column's values are dealt out anew among the
+                 rows (Breiman 2001, Sec. 10), with intervals over draws of rows and of deals
+    shares       s(x) = s_0 + sum_c phi_c: what each column adds to what is said of a row, by
+                 TreeSHAP of boosted trees (Lundberg et al. 2020), integrated gradients of networks
+                 and linear models (Sundararajan et al. 2017), and drawn orders of columns of
+                 anything else (Strumbelj and Kononenko 2014)
+    dependence   the mean of what is said where one column has this value in every row
+                 (Friedman 2001, Sec. 8.2)
+
+s is the log-odds of the second of two classes, the logarithm of the said class's probability where
+there are more, and the value of a regression. A column's features are moved together.
+
+Letters: N rows, F features, C outputs, K raw columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dovetail.data import Classification, TableEncoder, Task
+from dovetail.data.preprocessing import CategoryColumn, NumberColumn
+from dovetail.errors import ModelError
+from dovetail.models.learners.boosting_model import BoostedTrees
+from dovetail.models.learners.specs import Ensemble
+from dovetail.models.metrics import headline, score
+
+How = Literal["trees", "gradients", "orders"]
+
+_LOSSES = ("rmse", "mae", "log_loss")
+#: Steps of a path of integrated gradients, and orders of columns (each also backwards).
+_STEPS, _ORDERS = 32, 8
+#: Values of a column along which dependence is told.
+_GRID = 12
+
+
+class Explained(Protocol):
+    """What is needed of a model."""
+
+    @property
+    def party(self) -> str: ...
+    @property
+    def task(self) -> Task: ...
+    @property
+    def network(self) -> nn.Module: ...
+    @property
+    def inputs(self) -> Mapping[str, Any]: ...
+    @property
+    def about(self) -> Mapping[str, Any]: ...
+
+    def outputs(self, x: Mapping[str, Tensor]) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Importance:
+    """One column: how much worse the score gets without it, and the middle 95 % over draws."""
+
+    column: str
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """What a model leans on.
+
+    Attributes:
+        score: the name of the score, and ``base`` what it is on these rows; None without labels.
+        importance: of each column, the most important first; () without labels.
+        columns: K raw columns, in the order of ``shares``.
+        shares: (N, K) what each adds to s of each row; ``start`` is s_0 of each row.
+        said: (N,) s of each row.
+        how: by which method ``shares`` were found.
+        dependence: column -> (value, mean of what is said) along it.
+    """
+
+    score: str
+    base: float | None
+    importance: tuple[Importance, ...]
+    columns: tuple[str, ...]
+    shares: np.ndarray
+    start: np.ndarray
+    said: np.ndarray
+    how: How
+    dependence: Mapping[str, list[tuple[str, float]]] = field(default_factory=dict)
+
+    def of_row(self, row: int) -> dict[str, float]:
+        """Column -> what it adds to what is said of this row, the most first."""
+        order = np.argsort(-np.abs(self.shares[row]), kind="stable")
+        return {self.columns[each]: float(self.shares[row, each]) for each in order}
+
+    def mean_shares(self) -> dict[str, float]:
+        """Column -> the mean size of what it adds, the most first."""
+        sizes = np.abs(self.shares).mean(axis=0)
+        return {self.columns[each]: float(sizes[each]) for each in np.argsort(-sizes)}
+
+    def to_json(self, *, row: int | None = None) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "score": self.score,
+            "base": self.base,
+            "importance": [vars(each) for each in self.importance],
+            "shares": {"how": self.how, "mean": self.mean_shares()},
+            "dependence": {name: list(map(list, own)) for name, own in self.dependence.items()},
+        }
+        if row is not None:
+            told["row"] = {
+                "row": row,
+                "said": float(self.said[row]),
+                "start": float(self.start[row]),
+                "adds": self.of_row(row),
+            }
+        return told
+
+
+class _Groups:
+    """Raw columns and the features that each became, block by block."""
+
+    def __init__(self, model: Explained) -> None:
+        self.places: dict[str, list[tuple[str, slice]]] = {}
+        self.fitted: dict[str, NumberColumn | CategoryColumn] = {}
+        for block, encoder in model.inputs.items():
+            if not isinstance(encoder, TableEncoder):
+                continue
+            start = 0
+            for column in encoder.fitted:
+                stop = start + len(column.feature_names)
+                self.places.setdefault(column.name, []).append((block, slice(start, stop)))
+                self.fitted[column.name] = column
+                start = stop
+        if not self.places:
+            raise ModelError(
+                f"the model of party {model.party!r} takes no raw columns that could be explained"
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.places)
+
+    def moved(
+        self, x: Mapping[str, Tensor], column: str, other: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """``x`` with a column's features of ``other``."""
+        moved = dict(x)
+        for block, place in self.places[column]:
+            moved[block] = moved[block].clone()
+            moved[block][:, place] = other[block][:, place]
+        return moved
+
+
+def explain(
+    model: Explained,
+    x: Mapping[str, Tensor],
+    labels_N: Tensor | None = None,
+    *,
+    shared_rows: int = 200,
+    repeats: int = 20,
+    depend: int = 3,
+    seed: int = 0,
+) -> Explanation:
+    """What the model leans on, of these rows.
+
+    Args:
+        model: takes raw columns.
+        x: block -> (N, F) features.
+        labels_N: class indices or standardised values; None: no importance.
+        shared_rows: the first so many rows get shares.
+        repeats: deals, each on a draw of the rows.
+        depend: so many columns get a curve.
+        seed: of the draws.
+
+    Raises:
+        ModelError: a model without raw columns.
+    """
+    groups = _Groups(model)
+    rng = np.random.default_rng(seed)
+    name = headline(model.task)
+    base, importance = None, ()
+    if labels_N is not None:
+        base, importance = _importance(model, groups, x, labels_N, repeats, rng)
+    first = {block: own[:shared_rows] for block, own in x.items()}
+    shares, start, said, how = _shares(model, groups, first, x, rng)
+    sizes = np.abs(shares).mean(axis=0)
+    ranked = (
+        [each.column for each in importance]
+        if importance
+        else [groups.names[place] for place in np.argsort(-sizes)]
+    )
+    dependence = {column: _along(model, groups, x, column) for column in ranked[:depend]}
+    return Explanation(
+        name, base, tuple(importance), groups.names, shares, start, said, how, dependence
+    )
+
+
+def _importance(
+    model: Explained,
+    groups: _Groups,
+    x: Mapping[str, Tensor],
+    labels_N: Tensor,
+    repeats: int,
+    rng: np.random.Generator,
+) -> tuple[float, tuple[Importance, ...]]:
+    name = headline(model.task)
+    sign = -1 if name in _LOSSES else 1
+    outputs = model.outputs(x)
+    told = score(model.task, outputs, labels_N)
+    if name not in told:  # one class only
+        name = "accuracy"
+    num_rows = len(labels_N)
+    found = []
+    for column in groups.names:
+        drops = []
+        for _ in range(repeats):
+            rows = torch.from_numpy(rng.integers(0, num_rows, num_rows))
+            drawn = {block: own[rows] for block, own in x.items()}
+            order = torch.from_numpy(rng.permutation(num_rows))
+            dealt = {block: own[order] for block, own in drawn.items()}
+            moved = groups.moved(drawn, column, dealt)
+            before = score(model.task, outputs[rows], labels_N[rows])
+            after = score(model.task, model.outputs(moved), labels_N[rows])
+            if name in before and name in after:
+                drops.append(sign * (before[name] - after[name]))
+        low, high = np.quantile(drops, [0.025, 0.975]) if drops else (0.0, 0.0)
+        mean = float(np.mean(drops)) if drops else 0.0
+        found.append(Importance(column, mean, float(low), float(high)))
+    return told[name], tuple(sorted(found, key=lambda each: -each.mean))
+
+
+def _said(task: Task, outputs_NC: Tensor, said_N: Tensor | None = None) -> Tensor:
+    """(N,) s, of the class that is said where there are more than two."""
+    if not isinstance(task, Classification):
+        return outputs_NC[:, 0] * task.scale + task.mean
+    if task.num_outputs == 2:
+        return outputs_NC[:, 1] - outputs_NC[:, 0]
+    assert said_N is not None
+    return outputs_NC.log_softmax(dim=1).gather(1, said_N[:, None])[:, 0]
+
+
+def _shares(
+    model: Explained,
+    groups: _Groups,
+    x: Mapping[str, Tensor],
+    background: Mapping[str, Tensor],
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, How]:
+    """(N, K) shares, (N,) starts, (N,) s, and how they were found."""
+    outputs = model.outputs(x)
+    classes_N = outputs.argmax(dim=1)
+    said = _said(model.task, outputs, classes_N).double().numpy()
+    trees = _only_trees(model.network)
+    # What is calibrated other than by one factor is no sum of trees any more.
+    plain = not isinstance(model.about.get("calibration"), Mapping)
+    num_classes = model.task.num_outputs
+    if trees is not None and plain and num_classes <= 2 and len(x) == 1:
+        features_NF, start = _tree_shares(model, trees, next(iter(x.values())))
+        how: How = "trees"
+    elif plain and not any(isinstance(each, BoostedTrees) for each in model.network.modules()):
+        features_NF, start = _gradients(model, x, background, classes_N)
+        how = "gradients"
+    else:
+        shares, start = _orders(model, groups, x, background, classes_N, rng)
+        return shares, start, said, "orders"
+    offsets, at = {}, 0
+    for block, own in x.items():
+        offsets[block] = at
+        at += own.shape[1] if own.dim() == 2 else own[0].numel()
+    shares = np.zeros((len(said), len(groups.names)))
+    for place, column in enumerate(groups.names):
+        for block, part in groups.places[column]:
+            own = features_NF[:, offsets[block] + part.start : offsets[block] + part.stop]
+            shares[:, place] += own.sum(axis=1)
+    return shares, start, said, how
+
+
+def _only_trees(network: nn.Module) -> tuple[BoostedTrees, float] | None:
+    """The only member of a model, and its temperature, if these are boosted trees."""
+    temperature = 1.0
+    while isinstance(network, Ensemble) and len(network.members) == 1:
+        temperature *= 1.0 if network.regression else network.temperature
+        network = network.members[0]
+    return (network, temperature) if isinstance(network, BoostedTrees) else None
+
+
+def _tree_shares(
+    model: Explained, trees: tuple[BoostedTrees, float], x_NF: Tensor
+) -> tuple[np.ndarray, np.ndarray]:
+    """TreeSHAP, by LightGBM itself."""
+    import lightgbm
+
+    network, temperature = trees
+    network.forest()  # a text that no learner here wrote is refused, as LightGBM would not
+    booster = lightgbm.Booster(model_str=network.text(), params={"verbose": -1})
+    found = np.asarray(booster.predict(x_NF.double().numpy(), pred_contrib=True))
+    scale = 1.0 / temperature
+    offset = 0.0
+    if not isinstance(model.task, Classification):
+        scale, offset = model.task.scale, model.task.mean
+    start = (found[:, -1] + float(network.start_S[0])) * scale + offset
+    return found[:, :-1] * scale, start
+
+
+def _gradients(
+    model: Explained,
+    x: Mapping[str, Tensor],
+    background: Mapping[str, Tensor],
+    classes_N: Tensor,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Integrated gradients from the mean row."""
+    mean = {block: own.float().mean(dim=0, keepdim=True) for block, own in background.items()}
+    first = {block: own.float() for block, own in x.items()}
+    totals = {block: torch.zeros_like(own) for block, own in first.items()}
+    network = model.network.eval()
+
+    def said(rows: Mapping[str, Tensor]) -> Tensor:
+        given = dict(rows) if len(rows) > 1 else next(iter(rows.values()))
+        return _said(model.task, network(given), classes_N)
+
+    for step in range(_STEPS):
+        along = (step + 0.5) / _STEPS
+        rows = {
+            block: (mean[block] + along * (own - mean[block])).detach().requires_grad_()
+            for block, own in first.items()
+        }
+        grads = torch.autograd.grad(said(rows).sum(), list(rows.values()))
+        for block, grad in zip(rows, grads, strict=True):
+            totals[block] += grad / _STEPS
+    parts = [(totals[block] * (own - mean[block])).flatten(1) for block, own in first.items()]
+    with torch.no_grad():
+        starts = said({block: mean[block].expand_as(own) for block, own in first.items()})
+    return torch.cat(parts, dim=1).double().numpy(), starts.double().numpy()
+
+
+def _orders(
+    model: Explained,
+    groups: _Groups,
+    x: Mapping[str, Tensor],
+    background: Mapping[str, Tensor],
+    classes_N: Tensor,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Shapley values by drawn orders of the columns, each forwards and backwards."""
+    num_rows, num_background = len(classes_N), len(next(iter(background.values())))
+    shares = np.zeros((num_rows, len(groups.names)))
+    start = np.zeros(num_rows)
+    for _ in range(_ORDERS):
+        drawn = torch.from_numpy(rng.integers(0, num_background, num_rows))
+        other = {block: own[drawn] for block, own in background.items()}
+        order = rng.permutation(len(groups.names))
+        for way in (order, order[::-1]):
+            rows: dict[str, Tensor] = dict(other)
+            before = _said(model.task, model.outputs(rows), classes_N).double().numpy()
+            start += before / (2 * _ORDERS)
+            for place in way:
+                rows = groups.moved(rows, groups.names[place], x)
+                after = _said(model.task, model.outputs(rows), classes_N).double().numpy()
+                shares[:, place] += (after - before) / (2 * _ORDERS)
+                before = after
+    return shares, start
+
+
+def _along(
+    model: Explained, groups: _Groups, x: Mapping[str, Tensor], column: str
+) -> list[tuple[str, float]]:
+    """Value -> the mean of what is said: the probability of the second class, or of the commonest
+    one where there are more, or the value."""
+    fitted = groups.fitted[column]
+    block, place = groups.places[column][0]
+    some = {name: own[:500] for name, own in x.items()}
+    features: list[tuple[str, Tensor]] = []
+    width = place.stop - place.start
+    if isinstance(fitted, CategoryColumn):
+        for at, name in enumerate(fitted.categories[:_GRID]):
+            features.append((name, torch.eye(width)[at]))
+    else:
+        standardised = np.unique(
+            np.quantile(x[block][:, place.start].numpy(), np.linspace(0.02, 0.98, _GRID))
+        )
+        for value in standardised:
+            own = torch.zeros(width)
+            own[0] = float(value)
+            features.append((f"{value * fitted.scale + fitted.mean:.4g}", own))
+    told = []
+    usual = int(model.outputs(some).argmax(dim=1).mode().values)
+    for text, own in features:
+        moved = dict(some)
+        for name, part in groups.places[column]:
+            moved[name] = moved[name].clone()
+            moved[name][:, part] = own
+        outputs = model.outputs(moved)
+        if isinstance(model.task, Classification):
+            which = 1 if model.task.num_outputs == 2 else usual
+            mean = float(outputs.softmax(dim=1)[:, which].mean())
+        else:
+            mean = float(outputs[:, 0].mean()) * model.task.scale + model.task.mean
+        told.append((text, mean))
+    return told

@@ -1,0 +1,424 @@
+"""The service's HTTP: what is asked, what is answered, what is refused.
+
+A refusal is a sentence in JSON: 400 a body that cannot be read, 401 no token, 404 no such model or
+page, 405, 408 a body that does not come, 411 none at all, 413 too large, 415 of another kind, 422
+rows that do not fit. Nothing that a request says ends in a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from dovetail.errors import DataError, DovetailError
+from dovetail.models.calibration import radius_of
+from dovetail.models.saved import Prediction
+from dovetail.service.batching import Batcher
+from dovetail.service.metering import Meters
+from dovetail.service.rows import Asked, read_body, told
+from dovetail.service.served import Served, Shelf
+
+_LOG = logging.getLogger("dovetail.service")
+
+_SUFFIXES = {
+    "text/csv": ".csv",
+    "application/vnd.apache.parquet": ".parquet",
+    "application/x-parquet": ".parquet",
+    "application/parquet": ".parquet",
+}
+#: Whether partners of a joint model are asked: ids -> what is predicted with them, and by whom.
+Together = Callable[[Served, Asked, Sequence[Any]], Awaitable["Answered"]]
+
+
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """What a joint model says of rows.
+
+    Attributes:
+        prediction: of all rows.
+        by: of each row who predicted: partners' names, or () for the solo model.
+        missing: partner -> why it did not answer.
+    """
+
+    prediction: Prediction
+    by: Sequence[Sequence[str]]
+    missing: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may be, and how long it may take.
+
+    Attributes:
+        body: bytes.
+        rows: of one request.
+        body_s: seconds for a body to come.
+        token: what requests must bear; None: nothing.
+        hosts: names that requests may be for; None: any.
+    """
+
+    body: int = 16 * 2**20
+    rows: int = 20_000
+    body_s: float = 30.0
+    token: str | None = None
+    hosts: Sequence[str] | None = None
+
+
+class Service:
+    """One application of one or several models.
+
+    Args:
+        shelf: the models.
+        limits: of requests.
+        watch_s: seconds between looks at whether a model's files changed; 0 for never.
+        together: asks the partners of a joint model; None: the solo model answers.
+        id_column: the column of ids that partners are asked with.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        limits: Limits,
+        *,
+        watch_s: float = 2.0,
+        together: Together | None = None,
+        id_column: str | None = None,
+    ) -> None:
+        self.shelf = shelf
+        self.limits = limits
+        self.meters = Meters()
+        self._batcher = Batcher(self.meters.ran)
+        self._watch_s = watch_s
+        self._together = together
+        self._id_column = id_column
+
+    def application(self) -> Starlette:
+        routes = [
+            Route("/", self.page),
+            Route("/health", self.health),
+            Route("/metrics", self.metrics),
+            Route("/reload", self.reload, methods=["POST"]),
+            Route("/models", self.models),
+        ]
+        for path in ("", "/models/{name}"):
+            routes += [
+                Route(f"{path}/predict", self.predict, methods=["POST"]),
+                Route(f"{path}/schema", self.schema),
+                Route(f"{path}/card", self.card),
+            ]
+        guard = []
+        if self.limits.hosts is not None:
+            guard.append(Middleware(TrustedHostMiddleware, allowed_hosts=[*self.limits.hosts]))
+        application = Starlette(
+            routes=routes,
+            middleware=guard,
+            lifespan=self._life,
+            exception_handlers={
+                HTTPException: _refused,
+                DovetailError: _unfit,
+                ClientDisconnect: _gone,
+                Exception: _failed,
+            },
+        )
+        application.router.redirect_slashes = False  # /predict/ is no page, and says so
+        return application
+
+    # --- What is asked ----------------------------------------------------------------------------
+
+    async def predict(self, request: Request) -> Response:
+        began = time.perf_counter()
+        status, num_rows, name = 500, 0, ""
+        try:
+            self._admit(request)
+            model = self._model(request)
+            name = model.name
+            response, num_rows = await self._predicted(request, model)
+            status = response.status_code
+            return response
+        except HTTPException as refused:
+            status = refused.status_code
+            raise
+        except DovetailError:
+            status = 422
+            raise
+        finally:
+            self.meters.answered(name, status, num_rows, time.perf_counter() - began)
+
+    async def _predicted(self, request: Request, model: Served) -> tuple[Response, int]:
+        coverage = self._radius(request, model)
+        asked = await self._asked(request, model)
+        bad, total = asked.bad, len(asked)
+        if bad and (not _flag(request, "partial") or len(asked.bad_rows) == total):
+            text = f"{len(asked.bad_rows)} of {total} rows cannot be used"
+            return _refusal(422, text, errors=told(bad)), 0
+        places = [row for row in range(total) if row not in {*asked.bad_rows}] if bad else None
+        if bad:
+            asked = asked.without_bad()
+        answer: dict[str, Any] = {"model": model.name, "version": model.version}
+        if self._together is not None and model.joint is not None and asked.ids is not None:
+            answered = await self._together(model, asked, asked.ids)
+            lines = _lines(answered.prediction)
+            for line, by in zip(lines, answered.by, strict=True):
+                line["answered"] = list(by)
+            answer["missing"] = answered.missing
+        else:
+            said = await self._batcher.predict(model, asked)
+            lines = _lines(said if coverage is None else said.conformal(coverage))
+            if model.joint is not None:
+                for line in lines:
+                    line["answered"] = []
+        if places is not None:
+            for line, row in zip(lines, places, strict=True):
+                line["row"] = row
+            answer["errors"] = told(bad)
+        self.meters.watch(model, asked)
+        return _json({**answer, "predictions": lines}), len(lines)
+
+    async def schema(self, request: Request) -> Response:
+        self._admit(request)
+        return JSONResponse(self._model(request).schema())
+
+    async def card(self, request: Request) -> Response:
+        self._admit(request)
+        model = self._model(request)
+        card = model.card()
+        if card is None:
+            raise HTTPException(404, f"model {model.name!r} has no card; dovetail card writes one")
+        if "text/markdown" in request.headers.get("accept", ""):
+            text = (model.path / "card.md").read_text(encoding="utf-8")
+            return PlainTextResponse(text, media_type="text/markdown")
+        return JSONResponse(card)
+
+    async def models(self, request: Request) -> Response:
+        self._admit(request)
+        return JSONResponse({"models": self._told()})
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok", "models": self._told()})
+
+    async def metrics(self, request: Request) -> Response:
+        self._admit(request)
+        return Response(self.meters.text(), media_type="text/plain; version=0.0.4")
+
+    async def reload(self, request: Request) -> Response:
+        self._admit(request)
+        if self.limits.token is None and request.headers.get("x-dovetail") is None:
+            # A page of somebody else's cannot send this header without being allowed to.
+            raise HTTPException(403, "send the header X-Dovetail: reload")
+        return JSONResponse({"models": await asyncio.to_thread(self.shelf.reload)})
+
+    async def page(self, request: Request) -> Response:
+        return HTMLResponse(
+            (files("dovetail.service") / "page.html").read_text(encoding="utf-8"),
+            headers={
+                "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; "
+                "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+                "x-content-type-options": "nosniff",
+                "referrer-policy": "no-referrer",
+            },
+        )
+
+    # --- How it is read ---------------------------------------------------------------------------
+
+    def _admit(self, request: Request) -> None:
+        if self.limits.token is None:
+            return
+        given = request.headers.get("authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {self.limits.token}".encode()):
+            raise HTTPException(
+                401,
+                "send the header Authorization: Bearer TOKEN",
+                headers={"www-authenticate": "Bearer"},
+            )
+
+    def _model(self, request: Request) -> Served:
+        models = self.shelf.models
+        name = request.path_params.get("name") or request.query_params.get("model")
+        if name is None:
+            if len(models) == 1:
+                return next(iter(models.values()))
+            raise HTTPException(
+                404, f"several models are served; name one: /models/NAME/..., of {list(models)}"
+            )
+        if name not in models:
+            raise HTTPException(404, f"no model {name[:100]!r} is served; there are {list(models)}")
+        return models[name]
+
+    def _radius(self, request: Request, model: Served) -> float | None:
+        """How far the sets or intervals reach that are asked for."""
+        text = request.query_params.get("coverage")
+        if text is None:
+            return None
+        try:
+            coverage = float(text)
+        except ValueError:
+            raise HTTPException(
+                422, f"a coverage is a number such as 0.9, got {text[:40]!r}"
+            ) from None
+        try:
+            return radius_of(model.onnx.about, coverage, party=model.onnx.party)
+        except DovetailError as error:
+            raise HTTPException(422, str(error)) from None
+
+    async def _asked(self, request: Request, model: Served) -> Asked:
+        kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+        if kind != "application/json" and kind not in _SUFFIXES:
+            raise HTTPException(
+                415,
+                f"a body is application/json, {', '.join(_SUFFIXES)}; got {kind[:100]!r}",
+            )
+        content = await self._body(request)
+        most_rows, unseen = self.limits.rows, _flag(request, "allow_unseen")
+        id_column = None
+        if self._together is not None and model.joint is not None:
+            id_column = self._id_column
+        if kind == "application/json":
+            try:
+                given = json.loads(content)
+            except (ValueError, RecursionError) as error:
+                raise HTTPException(400, f"the body is no JSON ({_short(error)})") from None
+            return model.reader.json(
+                given, most_rows=most_rows, allow_unseen=unseen, id_column=id_column
+            )
+        return await asyncio.to_thread(
+            lambda: model.reader.table(
+                read_body(content, _SUFFIXES[kind], most_rows=most_rows),
+                most_rows=most_rows,
+                allow_unseen=unseen,
+                id_column=id_column,
+            )
+        )
+
+    async def _body(self, request: Request) -> bytes:
+        most = self.limits.body
+        too_large = HTTPException(413, f"the body is larger than {most} bytes; send several")
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and int(length[:20]) > most:
+            raise too_large
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.limits.body_s):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most:
+                        raise HTTPException(
+                            413, f"the body is larger than {most} bytes; send several"
+                        )
+                    parts.append(part)
+        except TimeoutError:
+            raise HTTPException(
+                408, f"the body did not come within {self.limits.body_s:g} s"
+            ) from None
+        if not size:
+            raise HTTPException(400, "the body is empty; send rows, as GET /schema says them")
+        return b"".join(parts)
+
+    def _told(self) -> dict[str, Any]:
+        return {
+            name: {
+                "version": model.version,
+                "party": model.onnx.party,
+                "label": model.label,
+                "since": round(model.since, 3),
+                "joint": model.joint is not None,
+            }
+            for name, model in self.shelf.models.items()
+        }
+
+    # --- While it lives ---------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _life(self, application: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._look())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _look(self) -> None:
+        """Read models again when their files change."""
+        while self._watch_s:
+            await asyncio.sleep(self._watch_s)
+            changed = self.shelf.changed()
+            if changed:
+                said = await asyncio.to_thread(self.shelf.reload, changed)
+                _LOG.info("read again: %s", said)
+
+
+def _flag(request: Request, name: str) -> bool:
+    return request.query_params.get(name, "").lower() in ("1", "true", "yes")
+
+
+def _lines(said: Prediction) -> list[dict[str, Any]]:
+    values = said.values.tolist()
+    if said.low is not None and said.high is not None:
+        ends = zip(values, said.low.tolist(), said.high.tolist(), strict=True)
+        return [{"prediction": value, "low": low, "high": high} for value, low, high in ends]
+    if said.probabilities is None:
+        return [{"prediction": value} for value in values]
+    if said.within is not None:
+        bare = _lines(replace(said, within=None))
+        for line, within in zip(bare, said.within, strict=True):
+            line["set"] = [name for name, is_in in zip(said.classes, within, strict=True) if is_in]
+        return bare
+    names = [str(each) for each in said.classes]
+    return [
+        {"prediction": value, "probabilities": dict(zip(names, own, strict=True))}
+        for value, own in zip(
+            values, np.round(said.probabilities.astype(float), 6).tolist(), strict=True
+        )
+    ]
+
+
+def _json(told: Any) -> Response:
+    return Response(json.dumps(told, allow_nan=False), media_type="application/json")
+
+
+def _short(error: Exception) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+
+
+def _refusal(status: int, text: str, headers: Any = None, **more: Any) -> Response:
+    return JSONResponse({"error": text, **more}, status_code=status, headers=headers)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    said = {404: "there is no such page", 405: "this page takes another method"}
+    text = error.detail
+    if text in ("Not Found", "Method Not Allowed"):
+        text = said[error.status_code]
+    return _refusal(error.status_code, text, error.headers)
+
+
+async def _unfit(request: Request, error: Exception) -> Response:
+    return _refusal(422 if isinstance(error, DataError) else 500, str(error))
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=400)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return _refusal(500, "the service failed; its log says how")

@@ -1,0 +1,372 @@
+"""A model's card: what it is, what it was trained on, how good it is and for whom.
+
+``card.json`` for programs and ``card.md`` for people, beside the model. What is in the model's own
+description is told; what a run's folder around it says (scores, rulers, ledger, audit) is added
+where it is there; scores of groups come from rows that are given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dovetail.data import Classification, TableEncoder
+from dovetail.data.preprocessing import CategoryColumn
+from dovetail.data.tables import Table
+from dovetail.errors import DataError
+from dovetail.models import Model, load
+from dovetail.models.calibration import CALIBRATION, CONFORMAL, calibration_error
+from dovetail.models.metrics import score
+from dovetail.models.raw import read_rows, table_of
+from dovetail.models.saved import Raw
+from dovetail.service.rows import date_text
+
+#: Draws of rows for an interval, and groups that are told of a column.
+_DRAWS, _MOST_GROUPS = 200, 12
+#: Groups of fewer rows say nothing.
+_LEAST_GROUP = 20
+_PACKAGES = ("dovetail", "torch", "lightgbm", "scikit-learn", "numpy")
+
+
+def card(
+    folder: Path,
+    *,
+    rows: Raw | None = None,
+    by: Sequence[str] = (),
+    label: str | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """What the card says, JSON-ready.
+
+    Args:
+        folder: the model's.
+        rows: labelled ones that it was not trained on, to score it on.
+        by: columns of these whose groups are scored apart.
+        label: the label's column; None: as in training.
+        seed: of the draws for intervals.
+
+    Raises:
+        ModelError: no model there.
+        DataError: rows that do not fit, or columns that are not there.
+    """
+    model = load(folder)
+    description = (folder / "model.json").read_bytes()
+    stored = json.loads(description)
+    told: dict[str, Any] = {
+        "party": model.party,
+        "label": model.about.get("label"),
+        "task": model.task.to_json(),
+        "method": model.about.get("method"),
+        "learner": model.about.get("learner"),
+        "network": stored["network"].get("kind"),
+        "seed": model.about.get("seed"),
+        "written": _written(folder),
+        "trained_rows": _trained_rows(model),
+        "columns": _columns(model),
+        "calibration": _calibration(model),
+        "decision": model.about.get("decision"),
+        "hash": {
+            "model.json": hashlib.sha256(description).hexdigest(),
+            "model.safetensors": stored["weights_sha256"],
+        },
+        "versions": _versions(),
+        "run": _run(folder, model.party),
+    }
+    if rows is not None:
+        told["scores"] = _scores(model, table_of(rows), by, label, seed)
+    elif by:
+        raise DataError("groups are scored on rows; give a table with labels besides")
+    return told
+
+
+def write_card(folder: Path, told: Mapping[str, Any]) -> None:
+    """Write card.json and card.md into the model's folder."""
+    (folder / "card.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    (folder / "card.md").write_text(markdown(told), encoding="utf-8")
+
+
+def score_then(folder: Path, name: str) -> float | None:
+    """The score that a model's card has; None without a card, or where it has none."""
+    try:
+        told = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+        scores = told.get("scores") or {}
+        if name in scores.get("all", {}):
+            return float(scores["all"][name]["value"])
+        return float(told["run"]["scores"][name])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+# --- What is told ---------------------------------------------------------------------------------
+
+
+def _written(folder: Path) -> str:
+    moment = datetime.fromtimestamp((folder / "model.json").stat().st_mtime, UTC)
+    return moment.isoformat(timespec="seconds")
+
+
+def _encoders(model: Model) -> list[TableEncoder]:
+    return [each for each in model.inputs.values() if isinstance(each, TableEncoder)]
+
+
+def _trained_rows(model: Model) -> int | None:
+    for encoder in _encoders(model):
+        for column in encoder.fitted:
+            if column.seen is not None:
+                more = column.seen.other if isinstance(column, CategoryColumn) else 0
+                return sum(column.seen.counts) + column.seen.missing + more
+    return None
+
+
+def _columns(model: Model) -> list[dict[str, Any]]:
+    told = []
+    for encoder in _encoders(model):
+        for column in encoder.fitted:
+            own: dict[str, Any] = {"name": column.name}
+            if isinstance(column, CategoryColumn):
+                own |= {"kind": "category", "categories": list(column.categories)}
+                own["others"] = column.other
+            else:
+                own |= {"kind": "number", "mean": column.mean, "std": column.scale}
+                if column.seen is not None:
+                    own |= {"kind": column.seen.what, "low": column.seen.low}
+                    own |= {"high": column.seen.high}
+            if column.seen is not None:
+                own["missing"] = column.seen.missing
+            told.append(own)
+    return told
+
+
+def _calibration(model: Model) -> dict[str, Any] | None:
+    found = {}
+    calibration = model.about.get(CALIBRATION)
+    if isinstance(calibration, Mapping):
+        found = {key: own for key, own in calibration.items() if key not in ("x", "y")}
+    conformal = model.about.get(CONFORMAL)
+    if isinstance(conformal, Mapping):
+        found["conformal_rows"] = conformal["rows"]
+    return found or None
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _run(folder: Path, party: str) -> dict[str, Any] | None:
+    """What the run's folder says, if the model stands in RUN/models/PARTY."""
+    place = folder.resolve().parent.parent
+    try:
+        result = json.loads((place / "result.json").read_text(encoding="utf-8"))
+        own = result["parties"].get(party, {})
+        rulers = {name: dict(each) for name, each in result.get("rulers", {}).items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+    told = {
+        "scores": own,
+        "rulers": rulers,
+        "recovered": result.get("recovered"),
+        "warnings": result.get("warnings", []),
+        "bytes": result.get("bytes"),
+        "ledger": _ledger(place / "ledger.jsonl"),
+    }
+    try:
+        told["audit"] = json.loads((place / "audit.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        told["audit"] = None
+    return told
+
+
+def _ledger(path: Path) -> dict[str, Any] | None:
+    """What left whom: messages and bytes by sender and receiver, and the sum of the record."""
+    try:
+        content = path.read_bytes()
+        lines = [json.loads(line) for line in content.splitlines()]
+    except (OSError, ValueError):
+        return None
+    sent: dict[str, dict[str, int]] = {}
+    for line in lines:
+        if isinstance(line, dict) and {"from", "to", "bytes"} <= line.keys():
+            way = f"{line['from']} -> {line['to']}"
+            own = sent.setdefault(way, {"messages": 0, "bytes": 0})
+            own["messages"] += int(line.get("count", 1))
+            own["bytes"] += int(line["bytes"])
+    return {"sent": sent, "lines": len(lines), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+# --- Scores ---------------------------------------------------------------------------------------
+
+
+def _scores(
+    model: Model, table: Table, by: Sequence[str], label: str | None, seed: int
+) -> dict[str, Any]:
+    name = label if label is not None else model.about.get("label")
+    if name is None:
+        raise DataError("the model does not know what its label is called; say so")
+    read = read_rows(model, table, label=str(name), allow_unseen=True)
+    assert read.labels is not None
+    present = np.flatnonzero(~read.labels.missing)
+    inputs, truth = read.labelled(model.task, str(name))
+    outputs = model.outputs(inputs)
+    told: dict[str, Any] = {
+        "rows": len(present),
+        "all": _with_intervals(model, outputs, truth, seed),
+        "groups": {},
+    }
+    if isinstance(model.task, Classification):
+        probabilities = outputs.double().softmax(dim=1).numpy()
+        told["calibration_error"] = calibration_error(probabilities, truth.numpy())
+    for column in by:
+        values = table.column(column)
+        texts = np.where(values.missing, "missing", values.values.astype(str))[present]
+        groups, counts = np.unique(texts, return_counts=True)
+        if len(groups) > _MOST_GROUPS and not values.is_text:
+            edges = np.unique(np.quantile(values.values[present].astype(float), [0.25, 0.5, 0.75]))
+            place = np.searchsorted(edges, values.values[present].astype(float))
+            bounds = ["least", *(f"above {edge:g}" for edge in edges)]
+            texts = np.array(bounds)[place]
+            groups, counts = np.unique(texts, return_counts=True)
+        kept = groups[np.argsort(-counts)][:_MOST_GROUPS]
+        told["groups"][column] = {
+            str(group): {"rows": int((texts == group).sum())}
+            | (
+                _with_intervals(model, outputs[texts == group], truth[texts == group], seed)
+                if (texts == group).sum() >= _LEAST_GROUP
+                else {}
+            )
+            for group in kept
+        }
+    return told
+
+
+def _with_intervals(
+    model: Model, outputs: Tensor, truth: Tensor, seed: int
+) -> dict[str, dict[str, Any]]:
+    """Score -> its value, and the middle 95 % over draws of the rows."""
+    values = score(model.task, outputs, truth)
+    rng = np.random.default_rng(seed)
+    # Few draws of many rows, many of few: a table of a million rows must not take minutes.
+    draws = int(min(_DRAWS, max(20, 4_000_000 // max(len(truth), 1))))
+    drawn: list[dict[str, float]] = []
+    for _ in range(draws):
+        rows = torch.from_numpy(rng.integers(0, len(truth), len(truth)))
+        drawn.append(score(model.task, outputs[rows], truth[rows]))
+    told = {}
+    for name, value in values.items():
+        each = [one[name] for one in drawn if name in one and math.isfinite(one[name])]
+        interval = np.quantile(each, [0.025, 0.975]).tolist() if len(each) >= 20 else None
+        told[name] = {"value": value, "interval": interval}
+    return told
+
+
+# --- For people -----------------------------------------------------------------------------------
+
+
+def markdown(told: Mapping[str, Any]) -> str:
+    """The card as a page of Markdown."""
+    task = told["task"]
+    what = (
+        f"one of {', '.join(map(str, task['classes'][:20]))}"
+        if task["kind"] == "classification"
+        else "a number"
+    )
+    lines = [
+        f"# Model card: {told['label']} at {told['party']}",
+        "",
+        f"Predicts {told['label']}: {what}. Method {told['method']}, learner "
+        f"{told['learner'] or told['network']}, seed {told['seed']}, written {told['written']}"
+        + (f", from {told['trained_rows']:,} rows." if told["trained_rows"] else "."),
+        "",
+    ]
+    scores = told.get("scores")
+    if scores:
+        lines += [f"## Scores on {scores['rows']:,} rows", ""]
+        lines += _table(
+            ["", *scores["all"]],
+            [["all rows", *map(_shown, scores["all"].values())]]
+            + [
+                [f"{column} = {group} ({own['rows']})"]
+                + [_shown(own.get(name)) for name in scores["all"]]
+                for column, groups in scores["groups"].items()
+                for group, own in groups.items()
+            ],
+        )
+        if "calibration_error" in scores:
+            lines += [f"Expected calibration error: {scores['calibration_error']:.4f}.", ""]
+    run = told.get("run")
+    if run:
+        lines += ["## In its run", ""]
+        rows = [["this model", *map(_number, run["scores"].values())]]
+        rows += [
+            [name, *(_number(own.get(each)) for each in run["scores"])]
+            for name, own in run["rulers"].items()
+        ]
+        lines += _table(["", *run["scores"]], rows)
+        lines += [f"- {each}" for each in run["warnings"]]
+        if run["ledger"]:
+            lines += ["", "## What left whom", ""]
+            sent = run["ledger"]["sent"]
+            lines += _table(
+                ["from -> to", "messages", "bytes"],
+                [[way, str(own["messages"]), f"{own['bytes']:,}"] for way, own in sent.items()],
+            )
+            lines += [
+                f"Record: {run['ledger']['lines']} lines, sha256 {run['ledger']['sha256']}.",
+                "",
+            ]
+        audit = run["audit"]
+        lines += [f"Audit: {json.dumps(audit)[:500] if audit else 'none was made'}.", ""]
+    if told["calibration"]:
+        lines += ["## Calibration", "", f"`{json.dumps(told['calibration'])}`", ""]
+    lines += ["## Columns", ""]
+    lines += _table(
+        ["column", "kind", "range", "missing"], [_range(own) for own in told["columns"]]
+    )
+    lines += ["## Hashes and versions", ""]
+    lines += [f"- {name}: {digest}" for name, digest in told["hash"].items()]
+    lines += [f"- {name} {text}" for name, text in told["versions"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    head = [f"| {' | '.join(names)} |", f"|{' --- |' * len(names)}"]
+    return [*head, *(f"| {' | '.join(row)} |" for row in escaped), ""]
+
+
+def _shown(own: Mapping[str, Any] | None) -> str:
+    if not isinstance(own, Mapping):
+        return ""
+    interval = own["interval"]
+    spread = f" ({interval[0]:.4g} to {interval[1]:.4g})" if interval else ""
+    return f"{own['value']:.4g}{spread}"
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, int | float) else ""
+
+
+def _range(own: Mapping[str, Any]) -> list[str]:
+    missing = str(own.get("missing", ""))
+    if own["kind"] == "category":
+        shown = ", ".join(own["categories"][:8]) + (", ..." if len(own["categories"]) > 8 else "")
+        return [own["name"], "category", shown, missing]
+    if "low" not in own:
+        return [own["name"], own["kind"], f"{own['mean']:.4g} ± {own['std']:.4g}", missing]
+    text = date_text if own["kind"] == "date" else (lambda value: f"{value:.6g}")
+    return [own["name"], own["kind"], f"{text(own['low'])} to {text(own['high'])}", missing]

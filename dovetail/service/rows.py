@@ -1,0 +1,367 @@
+"""What a request asks of a model: rows in JSON, CSV or Parquet, each cell checked and named.
+
+A row that cannot be used is told of by its number and column; the others are as they would be
+without it.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+
+from dovetail import data as dd
+from dovetail.data.preprocessing import CategoryColumn, NumberColumn, TableEncoder
+from dovetail.data.tables import nearest
+from dovetail.errors import DataError
+
+_EPOCH = datetime(1970, 1, 1)
+#: So many bad cells are told of; a table that is all wrong says it in one page.
+_MOST_TOLD = 50
+
+
+@dataclass(frozen=True)
+class BadCell:
+    """One cell that cannot be used."""
+
+    row: int
+    column: str | None
+    error: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"row": self.row, "column": self.column, "error": self.error}
+
+
+@dataclass(eq=False)
+class Asked:
+    """Rows as an ONNX file takes them.
+
+    Attributes:
+        feeds: column -> (N, 1) float64, where NaN is missing, or text, where "" is.
+        bad: cells that cannot be used; their rows' values mean nothing.
+        ids: (N,) of a column of ids, where one is asked for.
+    """
+
+    feeds: dict[str, np.ndarray]
+    bad: list[BadCell] = field(default_factory=list)
+    ids: list[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(next(iter(self.feeds.values())))
+
+    @property
+    def bad_rows(self) -> list[int]:
+        return sorted({cell.row for cell in self.bad})
+
+    def without_bad(self) -> Asked:
+        """The rows that can be used."""
+        keep = np.ones(len(self), dtype=bool)
+        keep[self.bad_rows] = False
+        ids = None if self.ids is None else [self.ids[row] for row in np.flatnonzero(keep)]
+        return Asked({name: own[keep] for name, own in self.feeds.items()}, [], ids)
+
+
+class Reader:
+    """Reads rows for one model.
+
+    Args:
+        encoders: of its blocks.
+        allow_unseen: take categories unseen in training as missing.
+    """
+
+    def __init__(self, encoders: Sequence[TableEncoder]) -> None:
+        self.columns: dict[str, NumberColumn | CategoryColumn] = {
+            column.name: column for encoder in encoders for column in encoder.fitted
+        }
+        self._known = {
+            name: frozenset(column.categories)
+            for name, column in self.columns.items()
+            if isinstance(column, CategoryColumn)
+        }
+
+    def json(
+        self,
+        given: Any,
+        *,
+        most_rows: int,
+        allow_unseen: bool = False,
+        id_column: str | None = None,
+    ) -> Asked:
+        """Rows of a parsed body: one object, a list of them, or {"rows": [...]}.
+
+        Raises:
+            DataError: a body that is none of these, or of too many rows.
+        """
+        if isinstance(given, dict) and set(given) == {"rows"}:
+            given = given["rows"]
+        rows = [given] if isinstance(given, dict) else given
+        if not isinstance(rows, list):
+            raise DataError(
+                "the body must be an object of columns, a list of them, or "
+                f'{{"rows": [...]}}; got {_kind(given)}'
+            )
+        check_count(len(rows), most_rows)
+        bad: list[BadCell] = []
+        whole: list[Mapping[str, Any]] = []
+        known = self.columns.keys() | {id_column}
+        for place, row in enumerate(rows):
+            if not isinstance(row, dict):
+                bad.append(BadCell(place, None, f"expected an object of columns, got {_kind(row)}"))
+                whole.append({})
+                continue
+            whole.append(row)
+            if len(row) > len(self.columns) or not row.keys() <= known:
+                for name in row:
+                    if name not in known:
+                        text = f"no such column{nearest(str(name)[:100], self.columns)}"
+                        bad.append(BadCell(place, str(name)[:100], text))
+                        break
+        feeds = {}
+        for name, column in self.columns.items():
+            cells = [row.get(name) for row in whole]
+            feeds[name] = self._cells(name, column, cells, bad, allow_unseen=allow_unseen)
+            for place, (row, cell) in enumerate(zip(whole, cells, strict=True)):
+                if cell is None and name not in row and isinstance(rows[place], dict):
+                    text = "the column is missing; give null where there is no value"
+                    bad.append(BadCell(place, name, text))
+        ids = None if id_column is None else [row.get(id_column) for row in whole]
+        return Asked(feeds, bad, ids)
+
+    def table(
+        self,
+        table: dd.Table,
+        *,
+        most_rows: int,
+        allow_unseen: bool = False,
+        id_column: str | None = None,
+    ) -> Asked:
+        """Rows of a CSV or Parquet body; other columns are not read.
+
+        Raises:
+            DataError: columns that are not there, or too many rows.
+        """
+        check_count(table.num_rows, most_rows)
+        absent = [name for name in self.columns if name not in table.names]
+        if absent:
+            raise DataError(
+                f"the table lacks the columns {absent[:10]}; there are {list(table.names)[:20]}"
+            )
+        bad: list[BadCell] = []
+        feeds = {}
+        for name, column in self.columns.items():
+            read = table.column(name)
+            if isinstance(column, NumberColumn) and not read.is_text:
+                numbers = read.values.astype(np.float64)
+                numbers[read.missing] = np.nan
+                self._check_numbers(name, column, numbers, bad)
+                feeds[name] = numbers[:, None]
+                continue
+            cells: list[Any] = read.values.tolist()
+            if not read.is_text:
+                cells = [_text(cell) for cell in cells]
+            for row in np.flatnonzero(read.missing):
+                cells[row] = None
+            feeds[name] = self._cells(name, column, cells, bad, allow_unseen=allow_unseen)
+        ids = None
+        if id_column is not None:
+            ids = table.column(id_column).values.tolist()
+        return Asked(feeds, bad, ids)
+
+    def _cells(
+        self,
+        name: str,
+        column: NumberColumn | CategoryColumn,
+        cells: Sequence[Any],
+        bad: list[BadCell],
+        *,
+        allow_unseen: bool,
+    ) -> np.ndarray:
+        """(N, 1) of a column's cells."""
+        if isinstance(column, CategoryColumn):
+            return self._texts(name, column, cells, bad, allow_unseen=allow_unseen)
+        numbers = np.empty((len(cells), 1))
+        is_date = column.seen is not None and column.seen.what == "date"
+        for row, cell in enumerate(cells):
+            kind = type(cell)
+            if kind is float or kind is int:
+                try:
+                    numbers[row, 0] = cell
+                    continue
+                except OverflowError:
+                    cell = math.inf
+            value = _number(cell, is_date=is_date)
+            if value is None:
+                wanted = "a date such as 2024-05-31, or null" if is_date else "a number or null"
+                bad.append(BadCell(row, name, f"expected {wanted}, got {_shown(cell)}"))
+                value = math.nan
+            numbers[row, 0] = value
+        self._check_numbers(name, column, numbers[:, 0], bad)
+        return numbers
+
+    def _check_numbers(
+        self, name: str, column: NumberColumn, numbers: np.ndarray, bad: list[BadCell]
+    ) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            far = np.abs((numbers - column.mean) / column.scale) > np.finfo(np.float32).max
+        for row in np.flatnonzero(far):
+            text = f"expected a number that float32 can tell from its mean, got {numbers[row]:g}"
+            bad.append(BadCell(int(row), name, text))
+        numbers[far] = np.nan
+
+    def _texts(
+        self,
+        name: str,
+        column: CategoryColumn,
+        cells: Sequence[Any],
+        bad: list[BadCell],
+        *,
+        allow_unseen: bool,
+    ) -> np.ndarray:
+        known = self._known[name]
+        texts = np.empty((len(cells), 1), dtype=object)
+        for row, cell in enumerate(cells):
+            text = cell
+            if type(cell) is not str:
+                told = _category(cell)
+                if told is None:
+                    wanted = "a text or null"
+                    bad.append(BadCell(row, name, f"expected {wanted}, got {_shown(cell)}"))
+                text = told or ""
+            if text not in known:
+                text = text.strip()
+                if text == "?":
+                    text = ""
+                if text and text not in known and not column.other and not allow_unseen:
+                    wanted = ", ".join(map(repr, column.categories[:8]))
+                    more = ", ..." if len(column.categories) > 8 else ""
+                    bad.append(
+                        BadCell(row, name, f"expected one of {wanted}{more}, got {_shown(text)}")
+                    )
+            texts[row, 0] = text
+        return texts
+
+
+def check_count(num_rows: int, most_rows: int) -> None:
+    """Refuse a request of no row, or of too many.
+
+    Raises:
+        DataError: saying how many there may be.
+    """
+    if not num_rows:
+        raise DataError("the body has no rows; give at least one")
+    if num_rows > most_rows:
+        raise DataError(
+            f"the body has {num_rows} rows, more than the {most_rows} that one request may have; "
+            "send several"
+        )
+
+
+def read_body(content: bytes, suffix: str, *, most_rows: int) -> dd.Table:
+    """A CSV or Parquet body as a table.
+
+    Raises:
+        DataError: it cannot be read as one.
+    """
+    with tempfile.NamedTemporaryFile(prefix="dovetail-", suffix=suffix) as file:
+        file.write(content)
+        file.flush()
+        try:
+            table = dd.read_table(file.name)
+            check_count(table.num_rows, most_rows)  # before any value is read
+            return _in_memory(table)
+        except DataError as error:
+            raise DataError(str(error).replace(file.name, "the body")) from None
+        except (ValueError, UnicodeDecodeError, OverflowError) as error:
+            raise DataError(f"the body cannot be read as {suffix[1:]} ({error})") from None
+
+
+def _in_memory(table: dd.Table) -> dd.Table:
+    """The same table, whose file may go."""
+    columns: dict[str, dd.Column] = {}
+
+    def read(name: str) -> dd.Column:
+        return columns[name]
+
+    for name in table.names:
+        columns[name] = table.column(name)
+    return dd.Table("the body", table.names, table.num_rows, read)
+
+
+def told(bad: Sequence[BadCell]) -> list[dict[str, Any]]:
+    """The first bad cells, by row."""
+    ordered = sorted(bad, key=lambda cell: cell.row)
+    return [cell.to_json() for cell in ordered[:_MOST_TOLD]]
+
+
+def _number(cell: Any, *, is_date: bool) -> float | None:
+    """A cell as a number, NaN where it is missing; None where it is neither."""
+    if cell is None:
+        return math.nan
+    if isinstance(cell, bool):
+        return float(cell)
+    if isinstance(cell, int | float):
+        return float(cell) if not isinstance(cell, int) or abs(cell) < 10**300 else math.inf
+    if not isinstance(cell, str) or len(cell) > 64:
+        return None
+    text = cell.strip()
+    if text in ("", "?"):
+        return math.nan
+    if is_date:
+        days = _days(text)
+        if days is not None:
+            return days
+    try:
+        return float(text)
+    except ValueError:
+        return {"true": 1.0, "false": 0.0}.get(text.lower())
+
+
+def _days(text: str) -> float | None:
+    """A date or time in ISO 8601 as days since 1970."""
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):  # the year 0, where a time zone reaches beyond it
+        return None
+    return (moment - _EPOCH).total_seconds() / 86400
+
+
+def date_text(days: float) -> str:
+    """Days since 1970 as a date."""
+    return date.fromordinal(_EPOCH.toordinal() + math.floor(days)).isoformat()
+
+
+def _category(cell: Any) -> str | None:
+    """A cell as a category, "" where it is missing; None where it is neither."""
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    return _text(cell) if isinstance(cell, int | float) and abs(cell) < 1e300 else None
+
+
+def _text(cell: float) -> str:
+    """3 and 3.0 are one category."""
+    if isinstance(cell, float) and math.isnan(cell):
+        return ""
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+
+
+def _kind(given: Any) -> str:
+    kinds = {dict: "an object", list: "a list", str: "a text", bool: "a boolean"}
+    if given is None:
+        return "null"
+    return kinds.get(type(given), "a number")
+
+
+def _shown(cell: Any) -> str:
+    if isinstance(cell, dict | list):
+        return _kind(cell)
+    shown = repr(cell)
+    return shown if len(shown) <= 60 else shown[:59] + "…"

@@ -1,0 +1,192 @@
+"""The service's socket: where it listens, who may ask, and how it ends."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import ssl
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dovetail.errors import ConfigError
+from dovetail.service.served import Shelf
+
+#: Seconds that requests in flight are given when the service ends.
+_GRACE_S = 5
+_LEAST_TOKEN = 16
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a service listens, and what guards it.
+
+    Attributes:
+        host, port: this machine only, unless it is guarded; port 0 takes a free one.
+        token_file: has the token that requests must bear.
+        certificates: folder of ca.pem, NAME.pem and NAME.key; who has no certificate of that
+            authority is not answered.
+    """
+
+    host: str
+    port: int
+    token_file: Path | None = None
+    certificates: Path | None = None
+
+    def token(self) -> str | None:
+        """What requests must bear.
+
+        Raises:
+            ConfigError: no such file, or a token that can be guessed.
+        """
+        if self.token_file is None:
+            return None
+        try:
+            token = self.token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"the token file {self.token_file} cannot be read ({error})"
+            ) from None
+        if len(token) < _LEAST_TOKEN or not token.isascii() or not token.isprintable():
+            raise ConfigError(
+                f"{self.token_file} needs a token of {_LEAST_TOKEN} printable characters or more "
+                f"in one line, got {len(token)}; openssl rand -hex 32 makes one"
+            )
+        return token
+
+    def hosts(self) -> list[str] | None:
+        """Names that requests may be for: on this machine alone, so that no page elsewhere asks."""
+        return ["localhost", "127.0.0.1", "[::1]"] if is_loopback(self.host) else None
+
+    def check(self) -> None:
+        """Refuse to listen to everybody.
+
+        Raises:
+            ConfigError: neither token nor certificates beyond this machine.
+        """
+        if not is_loopback(self.host) and self.token_file is None and self.certificates is None:
+            raise ConfigError(
+                f"--host {self.host} is not this machine alone, and whoever reaches it could ask; "
+                "give --certificates FOLDER (mutual TLS) or --token-file FILE, or leave --host out"
+            )
+
+    def tls(self) -> dict[str, Any]:
+        """uvicorn's settings of mutual TLS.
+
+        Raises:
+            ConfigError: a folder that lacks a file.
+        """
+        if self.certificates is None:
+            return {}
+        folder = self.certificates
+        keys = sorted(folder.glob("*.key"))
+        names = [key.stem for key in keys if (folder / f"{key.stem}.pem").exists()]
+        if not (folder / "ca.pem").exists() or len(names) != 1:
+            raise ConfigError(
+                f"{folder} needs ca.pem and one NAME.pem with NAME.key, as dovetail certificates "
+                f"makes them; it has {sorted(each.name for each in folder.glob('*'))[:10]}"
+            )
+        return {
+            "ssl_certfile": str(folder / f"{names[0]}.pem"),
+            "ssl_keyfile": str(folder / f"{names[0]}.key"),
+            "ssl_ca_certs": str(folder / "ca.pem"),
+            "ssl_cert_reqs": ssl.CERT_REQUIRED,
+        }
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def named(models: Sequence[str], folder_of: Callable[[Path], Path]) -> dict[str, Path]:
+    """Name -> folder or ONNX file, of texts such as "RUN" and "NAME=PATH".
+
+    Raises:
+        ConfigError: two of one name, or a name that no address can have.
+    """
+    found: dict[str, Path] = {}
+    for text in models:
+        name, sign, rest = text.partition("=")
+        path = Path(rest if sign else text)
+        if path.suffix.lower() != ".onnx":
+            path = folder_of(path)
+        if not sign:
+            name = path.stem if path.suffix.lower() == ".onnx" else path.name
+        if not name or not all(each.isalnum() or each in "-_." for each in name):
+            raise ConfigError(
+                f"a model's name has letters, digits, '-', '_' and '.', got {name!r}; say NAME=PATH"
+            )
+        if name in found:
+            raise ConfigError(f"two models are called {name!r}; say NAME=PATH for one of them")
+        found[name] = path
+    return found
+
+
+def run(
+    models: dict[str, Path],
+    address: Address,
+    *,
+    max_rows: int,
+    max_bytes: int,
+    max_requests: int,
+    watch_s: float,
+    quiet: bool,
+    together: Callable[..., Awaitable[Any]] | None = None,
+    id_column: str | None = None,
+) -> None:
+    """Serve until told to stop (SIGINT, SIGTERM); requests in flight are answered first.
+
+    Raises:
+        ConfigError: packages that are not installed, or an unguarded address.
+        ModelError: a model that cannot be opened.
+    """
+    try:
+        import uvicorn
+
+        from dovetail.service.application import Limits, Service
+    except ImportError:
+        raise ConfigError(
+            "serving needs packages that are not installed here; pip install 'dovetail[serve]'"
+        ) from None
+    address.check()
+    token, tls = address.token(), address.tls()
+    log = logging.getLogger("dovetail.service")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("dovetail: %(message)s"))
+    log.handlers[:] = [handler]
+    log.setLevel(logging.WARNING if quiet else logging.INFO)
+    shelf = Shelf(models, log.warning)
+    limits = Limits(max_bytes, max_rows, token=token, hosts=address.hosts())
+    service = Service(shelf, limits, watch_s=watch_s, together=together, id_column=id_column)
+    config = uvicorn.Config(
+        service.application(),
+        host=address.host,
+        port=address.port,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=max_requests,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=_GRACE_S,
+        h11_max_incomplete_event_size=64 * 1024,
+        **tls,
+    )
+    server = uvicorn.Server(config)
+    sockets = [config.bind_socket()] if address.port == 0 else None
+    port = sockets[0].getsockname()[1] if sockets else address.port
+    scheme = "https" if tls else "http"
+    shown = ", ".join(f"{name} ({each.version})" for name, each in shelf.models.items())
+    log.info("serving %s at %s://%s:%d", shown, scheme, address.host, port)
+    server.run(sockets=sockets)
+    if not server.started:
+        raise ConfigError(
+            f"cannot listen on {address.host}:{address.port}; is it taken? --port 0 finds one"
+        )

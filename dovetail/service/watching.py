@@ -1,0 +1,232 @@
+"""Whether new rows are like those that a model was trained on, column by column.
+
+    PSI = sum_b (q_b - p_b) ln(q_b / p_b)        over bins; p of training, q of the new rows
+    KS  = max_b |P_b - Q_b|                      at the edges of the bins
+
+Both are above 0 by chance: m n / (m + n) PSI is about chi-squared with (bins - 1) degrees of
+freedom where nothing changed (Yurdakul 2018, Sec. 3), and sqrt(m n / (m + n)) KS has Kolmogorov's
+distribution. An alarm needs a difference that is large and no chance: PSI above 0.2 or KS above
+0.15, each with a probability below 1 in 1000 over all columns together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dovetail.data.preprocessing import CategoryColumn, NumberColumn, TableEncoder
+from dovetail.data.tables import Table
+
+#: "A significant change" where scorecards are watched (Siddiqi 2006).
+PSI_ALARM = 0.2
+KS_ALARM = 0.15
+#: Shares of missing or of unseen values that differ by more are told of.
+SHARE_ALARM = 0.05
+UNSEEN_ALARM = 0.01
+#: Of all columns together, by chance.
+ALPHA = 1e-3
+#: Fewer rows than this say nothing.
+LEAST_ROWS = 50
+#: Rows that a service looks back on, and after how many it looks.
+_WINDOW, _LOOK = 2000, 250
+#: What stands for a share of 0 in a logarithm: half a row.
+_HALF = 0.5
+
+
+@dataclass(frozen=True)
+class ColumnDrift:
+    """How one column of new rows differs from training.
+
+    Attributes:
+        column: its name.
+        psi, ks: see above; ks is None of categories.
+        missing, missing_then: shares of rows without a value, now and in training.
+        unseen: share of rows with a category that training did not see.
+        alarms: what is more than chance, in words.
+    """
+
+    column: str
+    psi: float
+    ks: float | None
+    missing: float
+    missing_then: float
+    unseen: float
+    alarms: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "column": self.column,
+            "psi": round(self.psi, 6),
+            "ks": None if self.ks is None else round(self.ks, 6),
+            "missing": self.missing,
+            "missing_then": self.missing_then,
+            "unseen": self.unseen,
+            "alarms": list(self.alarms),
+        }
+
+
+@dataclass(eq=False)
+class Counts:
+    """Of one column of new rows: how many fall in each bin, are missing, or are unseen."""
+
+    bins: np.ndarray
+    missing: int = 0
+    unseen: int = 0
+
+    @property
+    def rows(self) -> int:
+        return int(self.bins.sum()) + self.missing + self.unseen
+
+
+def count(column: NumberColumn | CategoryColumn, values: np.ndarray) -> Counts:
+    """Of (N,) raw values as ``TableEncoder.raw`` gives them."""
+    if isinstance(column, NumberColumn):
+        assert column.seen is not None
+        there = values[~np.isnan(values)]
+        return Counts(column.seen.count(there), len(values) - len(there))
+    index = {name: place for place, name in enumerate(column.categories)}
+    size = len(column.categories)
+    places = np.array([index.get(text, size if text else size + 1) for text in values.tolist()])
+    found = np.bincount(places, minlength=size + 2)
+    if column.other:
+        return Counts(found[: size + 1], int(found[size + 1]))
+    return Counts(found[:size], int(found[size + 1]), int(found[size]))
+
+
+def compare(
+    column: NumberColumn | CategoryColumn, now: Counts, *, num_columns: int
+) -> ColumnDrift | None:
+    """One column now and then; None where training kept nothing of it, or too few rows came."""
+    from scipy import stats
+
+    seen = column.seen
+    if seen is None or now.rows < LEAST_ROWS:
+        return None
+    then = np.array(seen.counts, dtype=float)
+    if isinstance(column, CategoryColumn) and column.other:
+        assert not hasattr(seen, "edges")
+        then = np.append(then, seen.other)  # type: ignore[union-attr]
+    bins = now.bins.astype(float)
+    m, n = then.sum(), bins.sum()
+    alpha = ALPHA / max(num_columns, 1) / 3  # of three questions a column
+    alarms: list[str] = []
+    psi, ks = 0.0, None
+    if m and n:
+        p = np.maximum(then, _HALF) / m
+        q = np.maximum(bins, _HALF) / n
+        psi = float(((q - p) * np.log(q / p)).sum())
+        size = m * n / (m + n)
+        many = max(len(then) - 1, 1)
+        if psi > PSI_ALARM and stats.chi2.sf(size * psi, many) < alpha:
+            alarms.append(f"its values are distributed otherwise (PSI {psi:.2f})")
+        if isinstance(column, NumberColumn):
+            ks = float(np.abs(then.cumsum() / m - bins.cumsum() / n).max())
+            if not alarms and ks > KS_ALARM and stats.kstwobign.sf(ks * np.sqrt(size)) < alpha:
+                alarms.append(f"its values are distributed otherwise (KS {ks:.2f})")
+    rows_then = m + seen.missing
+    missing, missing_then = now.missing / now.rows, seen.missing / rows_then if rows_then else 0.0
+    if abs(missing - missing_then) > SHARE_ALARM:
+        pooled = (now.missing + seen.missing) / (now.rows + rows_then)
+        spread = np.sqrt(pooled * (1 - pooled) * (1 / now.rows + 1 / rows_then))
+        if 2 * stats.norm.sf(abs(missing - missing_then) / max(spread, 1e-12)) < alpha:
+            alarms.append(f"{missing:.1%} are missing, {missing_then:.1%} in training")
+    unseen = now.unseen / now.rows
+    if unseen > UNSEEN_ALARM and now.unseen >= 5:
+        alarms.append(f"{unseen:.1%} have a category that training did not see")
+    return ColumnDrift(column.name, psi, ks, missing, missing_then, unseen, tuple(alarms))
+
+
+def drift(encoders: Sequence[TableEncoder], table: Table) -> list[ColumnDrift]:
+    """Column by column of a table; those that training kept nothing of are left out.
+
+    Raises:
+        DataError: columns that are not there, or text where numbers are expected.
+    """
+    columns = {each.name: each for encoder in encoders for each in encoder.fitted}
+    raw: dict[str, np.ndarray] = {}
+    for encoder in encoders:
+        raw |= encoder.raw(table)
+    found = []
+    for name, column in columns.items():
+        if column.seen is not None:
+            told = compare(column, count(column, raw[name]), num_columns=len(columns))
+            if told is not None:
+                found.append(told)
+    return found
+
+
+def warning(found: Sequence[ColumnDrift]) -> str | None:
+    """One sentence of the columns that differ; None where none does."""
+    differing = [each for each in found if each.alarms]
+    if not differing:
+        return None
+    shown = "; ".join(f"{each.column}: {', '.join(each.alarms)}" for each in differing[:5])
+    more = f"; and {len(differing) - 5} more" if len(differing) > 5 else ""
+    return (
+        f"these rows are not like those of training in {len(differing)} of {len(found)} columns "
+        f"({shown}{more}); dovetail drift tells more"
+    )
+
+
+class Watcher:
+    """Watches the latest rows of a service, a window at a time.
+
+    Args:
+        name, version: of the model.
+        columns: its own.
+    """
+
+    def __init__(
+        self, name: str, version: str, columns: Sequence[NumberColumn | CategoryColumn]
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.alarming: dict[str, tuple[str, ...]] = {}
+        self._columns = [each for each in columns if each.seen is not None]
+        self._waiting: list[Mapping[str, np.ndarray]] = []
+        self._num_waiting = 0
+        self._parts: list[dict[str, Counts]] = []
+
+    def add(self, feeds: Mapping[str, np.ndarray]) -> list[ColumnDrift]:
+        """Take rows; now and then, what the latest ones say of each column."""
+        if not self._columns:
+            return []
+        self._waiting.append(feeds)
+        self._num_waiting += len(next(iter(feeds.values())))
+        if self._num_waiting < _LOOK:
+            return []
+        part = {}
+        for column in self._columns:
+            values = np.concatenate([each[column.name][:, 0] for each in self._waiting])
+            part[column.name] = count(column, values)
+        self._waiting, self._num_waiting = [], 0
+        self._parts.append(part)
+        while len(self._parts) > 1 and self._rows() > _WINDOW:
+            del self._parts[0]
+        told = []
+        for column in self._columns:
+            parts = [each[column.name] for each in self._parts]
+            now = Counts(
+                np.sum([each.bins for each in parts], axis=0),
+                sum(each.missing for each in parts),
+                sum(each.unseen for each in parts),
+            )
+            found = compare(column, now, num_columns=len(self._columns))
+            if found is not None:
+                told.append(found)
+        return told
+
+    def _rows(self) -> int:
+        first = self._columns[0].name
+        return sum(part[first].rows for part in self._parts)
+
+    def news(self, told: Sequence[ColumnDrift]) -> str | None:
+        """A warning where columns differ that did not before; None otherwise."""
+        now = {each.column: each.alarms for each in told if each.alarms}
+        fresh = [each for each in told if each.alarms and each.column not in self.alarming]
+        if told:
+            self.alarming = now
+        return warning(fresh) if fresh else None

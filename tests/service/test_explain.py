@@ -1,0 +1,97 @@
+"""Explanations add up, find the columns that matter, and are LightGBM's own of its trees."""
+
+import json
+
+import lightgbm
+import numpy as np
+import pytest
+from learned import clinic_table, fitted_model
+
+from dovetail.models.learners.boosting import Boosting
+from dovetail.models.learners.linear import Linear
+from dovetail.models.learners.network import Network
+from dovetail.models.raw import table_of
+from dovetail.service.explained import page
+
+
+@pytest.fixture(scope="module")
+def table():
+    return clinic_table(300)
+
+
+@pytest.mark.parametrize(
+    ("learners", "regression", "how"),
+    [
+        ([Boosting()], False, "trees"),
+        ([Boosting()], True, "trees"),
+        ([Linear()], False, "gradients"),
+        ([Network()], True, "gradients"),
+        ([Linear(), Boosting()], False, "orders"),
+    ],
+    ids=["trees", "trees of a number", "linear", "network of a number", "mean"],
+)
+def test_what_columns_add_sums_to_what_is_said(table, learners, regression, how):
+    model = fitted_model(table, learners, regression=regression)
+    told = model.explain(table, shared_rows=40)
+    assert told.how == how
+    total = told.start + told.shares.sum(axis=1)
+    spread = told.said.std()
+    # Integrated gradients are a sum of 32 steps along kinks.
+    apart = 0.03 if how == "gradients" else 1e-4
+    np.testing.assert_allclose(total, told.said, atol=apart * spread)
+    said = model.predict(table.head(40))
+    if regression:
+        np.testing.assert_allclose(told.said, said.values, rtol=1e-4)
+    else:
+        p = said.probabilities[:, 1]
+        np.testing.assert_allclose(told.said, np.log(p / (1 - p)), atol=1e-3)
+
+
+def test_the_columns_that_matter_come_first_and_intervals_have_the_mean(table):
+    told = fitted_model(table, [Linear()]).explain(table)
+    names = [each.column for each in told.importance]
+    assert names[0] == "age"
+    assert names[-1] == "admitted"  # plays no part in the label
+    for each in told.importance:
+        assert each.low <= each.mean <= each.high
+    assert told.importance[0].low > told.importance[-1].high
+    values = [mean for _, mean in told.dependence["age"]]
+    assert values == sorted(values)  # the older, the likelier ill
+
+
+def test_treeshap_is_lightgbms_own(table):
+    model = fitted_model(table, [Boosting()])
+    trees = model.network.members[0]
+    booster = lightgbm.Booster(model_str=trees.text())
+    x_NF = model.inputs["columns"].transform(table_of(table))
+    raw = booster.predict(x_NF.double().numpy(), pred_contrib=True)[:, 0]  # age stands first
+    told = model.explain(table, shared_rows=300)
+    flag = model.inputs["columns"].feature_names.index("age is missing")
+    raw += booster.predict(x_NF.double().numpy(), pred_contrib=True)[:, flag]
+    np.testing.assert_allclose(
+        told.shares[:, told.columns.index("age")] * model.network.temperature, raw, atol=1e-9
+    )
+
+
+def test_rows_without_labels_are_explained_without_importance(table):
+    told = fitted_model(table, [Linear()]).explain(table.drop(columns=["ill", "cost"]))
+    assert told.importance == ()
+    assert told.base is None
+    assert len(told.dependence) == 3
+
+
+def test_the_command_prints_json_and_writes_a_page(tmp_path, table, capsys):
+    from dovetail.cli.explain import explain as command
+
+    model = fitted_model(table, [Linear()])
+    model.save(tmp_path / "m")
+    table.to_parquet(tmp_path / "rows.parquet")
+    out = tmp_path / "page.html"
+    command(tmp_path / "m", tmp_path / "rows.parquet", row=3, html=out, as_json=True)
+    told = json.loads(capsys.readouterr().out)
+    row = told["row"]
+    assert row["start"] + sum(row["adds"].values()) == pytest.approx(row["said"], abs=0.05)
+    text = out.read_text()
+    assert text.count("<figure>") == 2 + 1 + 3
+    assert "what each column adds in row 3" in text
+    assert page("again", model.explain(table)).count("<figure>") == 5

@@ -1,0 +1,347 @@
+"""The service's answers: what is right, what is refused, and that nothing breaks it."""
+
+import asyncio
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import httpx
+import numpy as np
+import pandas as pd
+import pytest
+from fuzzing import fire
+from learned import clinic_table, fitted_model
+
+from dovetail.errors import ConfigError, ModelError
+from dovetail.models import load
+from dovetail.models.learners.boosting import Boosting
+from dovetail.models.learners.linear import Linear
+from dovetail.service.application import Limits, Service
+from dovetail.service.served import Shelf
+from dovetail.service.serving import Address, named
+
+ROW = {"age": 51.5, "job": "cook", "smoker": True, "admitted": "2024-05-01"}
+
+
+@pytest.fixture(scope="module")
+def table():
+    return clinic_table(400)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, table):
+    place = tmp_path_factory.mktemp("served") / "clinic"
+    fitted_model(table, [Linear(), Boosting()]).save(place)
+    return place
+
+
+def service(paths, limits=None, warnings=None):
+    shelf = Shelf(paths, (warnings if warnings is not None else []).append)
+    return Service(shelf, limits or Limits(rows=200, body=200_000), watch_s=0)
+
+
+def asking(made, what):
+    """What ``what(client)`` gives, asked of the service in this process."""
+
+    async def ask():
+        transport = httpx.ASGITransport(made.application())
+        async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+            return await what(client)
+
+    return asyncio.run(ask())
+
+
+def raw(table):
+    return table.drop(columns=["ill", "cost"])
+
+
+def probabilities(reply):
+    return np.array([list(each["probabilities"].values()) for each in reply.json()["predictions"]])
+
+
+def test_json_csv_and_parquet_are_answered_as_the_model_predicts(folder, table):
+    rows = raw(table).head(60)
+    expected = load(folder).predict_proba(rows)
+    as_json = json.loads(rows.to_json(orient="records", date_format="iso"))
+    parquet = io.BytesIO()
+    rows.to_parquet(parquet)
+    bodies = [
+        ("application/json", json.dumps({"rows": as_json}).encode()),
+        ("text/csv", rows.assign(smoker=rows.smoker.astype(int)).to_csv(index=False).encode()),
+        ("application/vnd.apache.parquet", parquet.getvalue()),
+    ]
+
+    async def ask(client):
+        for kind, body in bodies:
+            reply = await client.post("/predict", headers={"content-type": kind}, content=body)
+            assert reply.status_code == 200, reply.text
+            np.testing.assert_allclose(probabilities(reply), expected, atol=2e-6)
+
+    asking(service({"clinic": folder}), ask)
+
+
+def test_a_bad_row_is_named_and_the_others_are_answered_if_asked(folder):
+    rows = [ROW, {**ROW, "age": "old"}, {**ROW, "job": "astronaut"}, {"age": 1}, ROW]
+
+    async def ask(client):
+        return (
+            await client.post("/predict", json=rows),
+            await client.post("/predict?partial=true", json=rows),
+            await client.post("/predict?partial=true&allow_unseen=true", json=rows[:3]),
+        )
+
+    refused, partly, unseen = asking(service({"clinic": folder}), ask)
+    assert refused.status_code == 422
+    assert refused.json()["error"] == "3 of 5 rows cannot be used"
+    told = refused.json()["errors"]
+    assert told[0] == {"row": 1, "column": "age", "error": "expected a number or null, got 'old'"}
+    assert told[1]["error"].startswith("expected one of 'clerk', 'cook'")
+    assert {each["column"] for each in told if each["row"] == 3} == {"job", "smoker", "admitted"}
+    assert [each["row"] for each in partly.json()["predictions"]] == [0, 4]
+    assert len(partly.json()["errors"]) == len(told)
+    assert [each["row"] for each in unseen.json()["predictions"]] == [0, 2]
+
+
+def test_what_is_not_for_the_service_is_refused_in_a_sentence(folder):
+    limits = Limits(rows=3, body=1000)
+
+    async def ask(client):
+        csv = {"content-type": "text/csv"}
+        return [
+            await client.post("/predict", json=[ROW] * 4),
+            await client.post("/predict", content=b" " * 1001),
+            await client.post("/predict", content=b""),
+            await client.post("/predict", headers=csv, content=b"age\n1\n"),
+            await client.post("/predict", headers={"content-type": "text/html"}, content=b"x"),
+            await client.get("/predict"),
+            await client.get("/nowhere"),
+            await client.post("/models/other/predict", json=ROW),
+        ]
+
+    replies = asking(service({"clinic": folder}, limits), ask)
+    assert [each.status_code for each in replies] == [422, 413, 400, 422, 415, 405, 404, 404]
+    said = [each.json()["error"] for each in replies]
+    assert said[0] == "the body has 4 rows, more than the 3 that one request may have; send several"
+    assert said[3].startswith("the table lacks the columns ['job', 'smoker', 'admitted']")
+    assert said[7] == "no model 'other' is served; there are ['clinic']"
+
+
+def test_several_models_are_asked_by_name_and_their_schemas_are_theirs(folder, tmp_path, table):
+    fitted_model(table, [Linear()], regression=True).save(tmp_path / "costs")
+
+    async def ask(client):
+        return (
+            await client.post("/predict", json=ROW),
+            await client.post("/models/costs/predict", json=ROW),
+            await client.get("/models/clinic/schema"),
+            await client.get("/health"),
+            await client.get("/metrics"),
+            await client.get("/"),
+        )
+
+    made = service({"clinic": folder, "costs": tmp_path / "costs"})
+    which, cost, schema, health, metrics, page = asking(made, ask)
+    assert which.status_code == 404
+    assert "name one" in which.json()["error"]
+    assert isinstance(cost.json()["predictions"][0]["prediction"], float)
+    assert list(schema.json()["properties"]) == ["age", "job", "smoker", "admitted"]
+    assert schema.json()["properties"]["job"]["enum"] == ["clerk", "cook", "nurse", "pilot", None]
+    assert health.json()["models"].keys() == {"clinic", "costs"}
+    assert 'dovetail_rows_total{model="costs"} 1.0' in metrics.text
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+def test_requests_that_wait_together_are_one_run_of_the_model(folder):
+    made = service({"clinic": folder})
+    runs = []
+    made._batcher._seen = lambda model, num_rows: runs.append(num_rows)
+
+    async def ask(client):
+        rows = [{**ROW, "age": float(age)} for age in range(20, 60)]
+        together = await asyncio.gather(*(client.post("/predict", json=row) for row in rows))
+        alone = await client.post("/predict", json=rows)
+        return together, alone
+
+    together, alone = asking(made, ask)
+    said = [each.json()["predictions"][0] for each in together]
+    assert said == alone.json()["predictions"]
+    assert sum(runs) == 80
+    assert len(runs) < 41
+
+
+def test_a_token_is_needed_where_there_is_one(folder):
+    limits = Limits(token="0123456789abcdef")
+
+    async def ask(client):
+        good = {"authorization": "Bearer 0123456789abcdef"}
+        return [
+            (await client.post("/predict", json=ROW)).status_code,
+            (await client.post("/predict", json=ROW, headers={"authorization": "x"})).status_code,
+            (await client.get("/schema")).status_code,
+            (await client.get("/metrics")).status_code,
+            (await client.post("/reload")).status_code,
+            (await client.post("/predict", json=ROW, headers=good)).status_code,
+        ]
+
+    said = asking(service({"clinic": folder}, limits), ask)
+    assert said == [401, 401, 401, 401, 401, 200]
+
+
+def test_names_of_other_hosts_are_refused_on_this_machine(folder):
+    made = service({"clinic": folder}, Limits(hosts=["localhost"]))
+    reply = asking(made, lambda client: client.get("/health"))
+    assert reply.status_code == 400
+
+
+def test_an_address_beyond_this_machine_needs_a_guard(tmp_path):
+    with pytest.raises(ConfigError, match="is not this machine alone"):
+        Address("0.0.0.0", 1).check()
+    (tmp_path / "token").write_text("short")
+    with pytest.raises(ConfigError, match="16 printable characters"):
+        Address("0.0.0.0", 1, tmp_path / "token").token()
+    with pytest.raises(ConfigError, match="needs ca"):
+        Address("0.0.0.0", 1, certificates=tmp_path).tls()
+    assert Address("127.0.0.1", 1).hosts() == ["localhost", "127.0.0.1", "[::1]"]
+    with pytest.raises(ConfigError, match="two models are called 'a'"):
+        named(["x/a", "y/a"], lambda path: path)
+
+
+def test_a_changed_model_is_taken_whole_and_a_broken_one_is_not(tmp_path, table):
+    place = tmp_path / "m"
+    fitted_model(table, [Linear()]).save(place)
+    warnings = []
+    made = service({"m": place}, warnings=warnings)
+    first = made.shelf.models["m"].version
+    assert made.shelf.changed() == []
+    whole = (place / "model.safetensors").read_bytes()
+    (place / "model.safetensors").write_bytes(whole[:-8])
+    os.utime(place / "model.json", ns=(1, 1))
+    assert made.shelf.changed() == ["m"]
+    assert made.shelf.reload(["m"])["m"].startswith("not read")
+    assert made.shelf.models["m"].version == first
+    assert len(warnings) == 1
+    fitted_model(table.head(200), [Linear()]).save(place)
+    assert made.shelf.changed() == ["m"]
+    assert made.shelf.reload() == {"m": made.shelf.models["m"].version}
+    assert made.shelf.models["m"].version != first
+
+
+def test_a_model_of_images_is_no_service_of_columns(tmp_path):
+    from pathlib import Path
+
+    place = Path(__file__).parents[1] / "golden/runs/apfed-strips/models/view-1"
+    with pytest.raises(ModelError, match="takes images or arrays"):
+        Shelf({"strips": place}, print)
+
+
+def test_malformed_requests_get_a_sentence_and_break_nothing(folder):
+    made = service({"clinic": folder})
+
+    async def ask(client):
+        statuses, wrong = await fire(client, 2000, seed=7)
+        return statuses, wrong, await client.post("/predict", json=ROW)
+
+    statuses, wrong, after = asking(made, ask)
+    assert wrong == []
+    assert statuses[422] > 100
+    assert statuses[400] > 100
+    assert after.status_code == 200
+
+
+@pytest.mark.network
+def test_killed_under_load_and_started_again_it_answers_from_a_whole_model(tmp_path, table):
+    """Real processes and sockets; the model is written anew all the while."""
+    place = tmp_path / "m"
+    models = [fitted_model(table.head(n), [Linear()]) for n in (200, 300)]
+    expected = [
+        round(
+            float(
+                m.predict_proba(pd.DataFrame([{**ROW, "admitted": pd.Timestamp("2024-05-01")}]))[
+                    0, 1
+                ]
+            ),
+            4,
+        )
+        for m in models
+    ]
+    models[0].save(place)
+    (tmp_path / "token").write_text("a-token-of-this-test")
+    stop = threading.Event()
+
+    def write():
+        turn = 0
+        while not stop.is_set():
+            turn += 1
+            models[turn % 2].save(place)
+            time.sleep(0.05)
+
+    def start():
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "dovetail.cli.main",
+                "serve",
+                f"m={place}",
+                "--port",
+                "0",
+                "--watch",
+                "0.1",
+                "--token-file",
+                str(tmp_path / "token"),
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            found = re.search(r"http://127.0.0.1:(\d+)", line)
+            if found:
+                threading.Thread(target=process.stderr.read, daemon=True).start()
+                return process, int(found[1])
+        raise AssertionError("".join(lines))
+
+    def ask(port):
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/predict",
+            json.dumps(ROW).encode(),
+            {"content-type": "application/json", "authorization": "Bearer a-token-of-this-test"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            told = json.loads(reply.read())
+        return round(told["predictions"][0]["probabilities"]["yes"], 4), told["version"]
+
+    writer = threading.Thread(target=write)
+    said, versions = set(), set()
+    try:
+        for turn in range(2):
+            process, port = start()
+            if turn == 0:
+                writer.start()
+            deadline = time.monotonic() + 2
+            while time.monotonic() < deadline:
+                value, version = ask(port)
+                said.add(value)
+                versions.add(version)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            with pytest.raises((urllib.error.URLError, ConnectionError)):
+                ask(port)
+            stop.set()
+            writer.join()
+    finally:
+        stop.set()
+        process.kill()
+        process.wait()
+        process.stderr.close()
+    assert said <= {*expected}
+    assert versions
