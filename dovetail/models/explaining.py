@@ -254,11 +254,11 @@ def _shares(
     outputs = model.outputs(x)
     classes_N = outputs.argmax(dim=1)
     said = _said(model.task, outputs, classes_N).double().numpy()
-    trees = _only_trees(model.network)
+    trees = _only_trees(model.network, 1.0)
     # What is calibrated other than by one factor is no sum of trees any more.
     plain = not isinstance(model.about.get("calibration"), Mapping)
     num_classes = model.task.num_outputs
-    if trees is not None and plain and num_classes <= 2 and len(x) == 1:
+    if trees and plain and num_classes <= 2 and len(x) == 1:
         features_NF, start = _tree_shares(model, trees, next(iter(x.values())))
         how: How = "trees"
     elif plain and not any(isinstance(each, BoostedTrees) for each in model.network.modules()):
@@ -279,31 +279,37 @@ def _shares(
     return shares, start, said, how
 
 
-def _only_trees(network: nn.Module) -> tuple[BoostedTrees, float] | None:
-    """The only member of a model, and its temperature, if these are boosted trees."""
-    temperature = 1.0
-    while isinstance(network, Ensemble) and len(network.members) == 1:
-        temperature *= 1.0 if network.regression else network.temperature
-        network = network.members[0]
-    return (network, temperature) if isinstance(network, BoostedTrees) else None
+def _only_trees(network: nn.Module, weight: float) -> list[tuple[BoostedTrees, float]]:
+    """Boosted trees whose weighted sum the model is; none where it is no such sum.
+
+    A mean of several members is one of their values, but not of their log-odds.
+    """
+    if isinstance(network, BoostedTrees):
+        return [(network, weight)]
+    if not isinstance(network, Ensemble) or not (network.regression or len(network.members) == 1):
+        return []
+    weight /= len(network.members) * (1.0 if network.regression else network.temperature)
+    found = [_only_trees(member, weight) for member in network.members]
+    return [each for own in found for each in own] if all(found) else []
 
 
 def _tree_shares(
-    model: Explained, trees: tuple[BoostedTrees, float], x_NF: Tensor
+    model: Explained, trees: list[tuple[BoostedTrees, float]], x_NF: Tensor
 ) -> tuple[np.ndarray, np.ndarray]:
     """TreeSHAP, by LightGBM itself."""
     import lightgbm
 
-    network, temperature = trees
-    network.forest()  # a text that no learner here wrote is refused, as LightGBM would not
-    booster = lightgbm.Booster(model_str=network.text(), params={"verbose": -1})
-    found = np.asarray(booster.predict(x_NF.double().numpy(), pred_contrib=True))
-    scale = 1.0 / temperature
-    offset = 0.0
-    if not isinstance(model.task, Classification):
-        scale, offset = model.task.scale, model.task.mean
-    start = (found[:, -1] + float(network.start_S[0])) * scale + offset
-    return found[:, :-1] * scale, start
+    total_NF = np.zeros((len(x_NF), x_NF.shape[1] + 1))
+    for network, weight in trees:
+        network.forest()  # a text that no learner here wrote is refused, as LightGBM would not
+        booster = lightgbm.Booster(model_str=network.text(), params={"verbose": -1})
+        found_NF = np.asarray(booster.predict(x_NF.double().numpy(), pred_contrib=True))
+        found_NF[:, -1] += float(network.start_S[0])
+        total_NF += found_NF * weight
+    if isinstance(model.task, Classification):
+        return total_NF[:, :-1], total_NF[:, -1]
+    scale = model.task.scale
+    return total_NF[:, :-1] * scale, total_NF[:, -1] * scale + model.task.mean
 
 
 def _gradients(

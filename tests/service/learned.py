@@ -6,7 +6,7 @@ import pandas as pd
 from dovetail import data as dd
 from dovetail.models import Model
 from dovetail.models.learners.choice import best_of, fit_all, mean_of
-from dovetail.models.learners.rows import Rows, hard_targets, make_folds
+from dovetail.models.learners.rows import Rows, first_fold_only, hard_targets, make_folds
 from dovetail.models.raw import table_of
 
 
@@ -37,7 +37,7 @@ def fitted_model(table, learners, *, label="ill", regression=False, seed=0) -> M
     encoder = dd.TableEncoder.fit(read, names, party="clinic")
     y_N = dd.encode_labels(task, labels.values, labels.missing, label=label)
     targets_NC = hard_targets(y_N, task.num_outputs, regression=regression)
-    folds_N = make_folds(y_N, 3, seed=seed, regression=regression)
+    folds_N = first_fold_only(make_folds(y_N, 3, seed=seed, regression=regression))
     rows = Rows(encoder.transform(read), targets_NC, folds_N, regression=regression)
     fitted = fit_all(learners, rows, seed=seed)
     chosen = mean_of([*fitted.values()], rows) if len(fitted) > 1 else best_of(fitted, rows)
