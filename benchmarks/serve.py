@@ -28,16 +28,28 @@ import numpy as np, onnxruntime, uvicorn
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = 1
 session = onnxruntime.InferenceSession(sys.argv[1], options)
-kinds = {each.name: np.float64 if each.type == "tensor(double)" else object for each in session.get_inputs()}
+kinds = {
+    each.name: np.float64 if each.type == "tensor(double)" else object
+    for each in session.get_inputs()
+}
+
 async def predict(request):
     rows = json.loads(await request.body())
-    feeds = {name: np.array([[row[name]] for row in rows], dtype=kind) for name, kind in kinds.items()}
+    feeds = {
+        name: np.array([[row[name]] for row in rows], dtype=kind) for name, kind in kinds.items()
+    }
     values, probabilities = session.run(None, feeds)
-    return JSONResponse({"predictions": [{"prediction": v, "probabilities": p} for v, p in zip(values.tolist(), probabilities.tolist())]})
-uvicorn.run(Starlette(routes=[Route("/predict", predict, methods=["POST"])]), port=int(sys.argv[2]), log_level="error", access_log=False)
+    both = zip(values.tolist(), probabilities.tolist())
+    return JSONResponse(
+        {"predictions": [{"prediction": v, "probabilities": p} for v, p in both]}
+    )
+
+app = Starlette(routes=[Route("/predict", predict, methods=["POST"])])
+uvicorn.run(app, port=int(sys.argv[2]), log_level="error", access_log=False)
 """
 
 

@@ -152,8 +152,8 @@ def load(path: str | Path, *, network: torch.nn.Module | None = None) -> Model |
     return load_folder(path, network=network)
 
 
-def load_onnx(path: str | Path) -> OnnxModel:
-    """The model in an ONNX file that ``dovetail export`` wrote.
+def load_onnx(path: str | Path, *, threads: int | None = None) -> OnnxModel:
+    """The model in an ONNX file that ``dovetail export`` wrote; ``threads`` of one run of it.
 
     Raises:
         ModelError: no such file, or one of another origin.
@@ -166,17 +166,17 @@ def load_onnx(path: str | Path) -> OnnxModel:
         content = path.read_bytes()
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror})") from None
-    return of_bytes(content, where=str(path))
+    return of_bytes(content, where=str(path), threads=threads)
 
 
-def of_bytes(content: bytes, *, where: str) -> OnnxModel:
+def of_bytes(content: bytes, *, where: str, threads: int | None = None) -> OnnxModel:
     """The model in the bytes of an ONNX file.
 
     Raises:
         ModelError: bytes of another origin.
         ConfigError: onnxruntime is not installed.
     """
-    session = open_session(content, where=where)
+    session = open_session(content, where=where, threads=threads)
     stored = session.get_modelmeta().custom_metadata_map.get(METADATA)
     if stored is None:
         raise ModelError(

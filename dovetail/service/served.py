@@ -22,6 +22,9 @@ from dovetail.service.export import onnx_bytes, standing_alone
 from dovetail.service.exported import OnnxModel, load_onnx, of_bytes
 from dovetail.service.rows import Reader, date_text
 
+#: Of one run of a model: threads that wait for each other cost more than a small run takes.
+_THREADS = 1
+
 
 @dataclass(frozen=True, eq=False)
 class Served:
@@ -114,14 +117,14 @@ def open_served(name: str, path: Path) -> Served:
     """
     joint = None
     if path.suffix.lower() == ".onnx":
-        onnx = load_onnx(path)
+        onnx = load_onnx(path, threads=_THREADS)
         version = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     else:
         version = folder_version(path)
         model = load(path)
         alone = standing_alone(model)
         joint = model if alone is not model and alone.network is not model.network else None
-        onnx = of_bytes(onnx_bytes(alone), where=str(path))
+        onnx = of_bytes(onnx_bytes(alone), where=str(path), threads=_THREADS)
     encoders = [each for each in onnx.inputs.values() if isinstance(each, dd.TableEncoder)]
     if not encoders or len(encoders) < len(onnx.inputs) or len(onnx.inputs) < len(onnx.shapes):
         raise ModelError(
