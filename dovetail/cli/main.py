@@ -28,6 +28,7 @@ COMMANDS = {
     "bench": "Make a paper's table: run its cells, and set the figures beside the paper's.",
     "predict": "Predict alone: the model's folder and a table are all it needs.",
     "export": "Write a model as one ONNX file, with its preprocessing inside.",
+    "track": "Log a model to MLflow, so that MLflow's own serving loads it.",
     "serve": "Answer predictions over HTTP: POST /predict with rows as JSON, CSV or Parquet.",
     "explain": "Show which columns a model leans on, for all rows and for one.",
     "calibrate": "Fit what makes probabilities mean what they say, and sets and intervals.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import sys
 from collections.abc import Mapping
@@ -53,6 +54,10 @@ def predict(
     allow_unseen: Annotated[
         bool, typer.Option("--allow-unseen", help="Take categories unseen in training as missing.")
     ] = False,
+    coverage: Annotated[
+        float | None,
+        typer.Option(help="Add the set of classes, or interval, that holds the truth so often."),
+    ] = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
     device: Device = None,
@@ -68,7 +73,8 @@ def predict(
     dovetail predict north.site new.csv --party north.toml --partners clinic,lab
     --listen 0.0.0.0:7443
 
-    Who does not come or answer is left out, and named.
+    Who does not come or answer is left out, and named. Rows that are not like those of training
+    are told of (dovetail drift tells more). --coverage 0.9 needs dovetail calibrate.
     """
     import numpy as np
 
@@ -77,6 +83,7 @@ def predict(
     from dovetail.face.reading import gather
     from dovetail.face.talk import talk_of
     from dovetail.models.devices import device as device_named
+    from dovetail.service.watching import shift
 
     target = None if device is None else device_named(device)
     show = not (quiet or as_json)
@@ -95,7 +102,9 @@ def predict(
     found, labels = given.model, given.labels
     if target is not None:
         found.network.to(target)
-    prediction = found.predict(given.x)
+    prediction = found.predict(given.x, coverage=coverage)
+    if show and (differing := shift(found.inputs, data)) is not None:
+        print(f"dovetail: {differing}", file=sys.stderr)
     num_rows = len(prediction.values)
     label = str(found.about.get("label", "prediction"))
     said: dict[str, np.ndarray] = {label: prediction.values}
@@ -103,6 +112,12 @@ def predict(
         for place, name in enumerate(prediction.classes):
             probabilities = prediction.probabilities[:, place].astype(np.float64)
             said[f"p({name})"] = probabilities.round(6)
+    if prediction.within is not None:
+        names = [str(name) for name in prediction.classes]
+        sets = [" ".join(itertools.compress(names, own)) for own in prediction.within]
+        said["set"] = np.array(sets, dtype=object)
+    if prediction.low is not None and prediction.high is not None:
+        said |= {"low": prediction.low, "high": prediction.high}
     if given.answered is not None:
         said["answered"] = given.answered
     columns = {**_named(given.ids, said), **said}

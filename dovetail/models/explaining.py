@@ -182,7 +182,8 @@ def explain(
     groups = _Groups(model)
     rng = np.random.default_rng(seed)
     name = headline(model.task)
-    base, importance = None, ()
+    base: float | None = None
+    importance: tuple[Importance, ...] = ()
     if labels_N is not None:
         base, importance = _importance(model, groups, x, labels_N, repeats, rng)
     first = {block: own[:shared_rows] for block, own in x.items()}
@@ -274,8 +275,8 @@ def _shares(
     shares = np.zeros((len(said), len(groups.names)))
     for place, column in enumerate(groups.names):
         for block, part in groups.places[column]:
-            own = features_NF[:, offsets[block] + part.start : offsets[block] + part.stop]
-            shares[:, place] += own.sum(axis=1)
+            at = offsets[block]
+            shares[:, place] += features_NF[:, at + part.start : at + part.stop].sum(axis=1)
     return shares, start, said, how
 
 

@@ -20,36 +20,36 @@ class Meters:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        kept = {"registry": self._registry}
+        kept = self._registry
         self._requests = Counter(
-            "dovetail_requests", "Requests for predictions.", ["model", "status"], **kept
+            "dovetail_requests", "Requests for predictions.", ["model", "status"], registry=kept
         )
-        self._rows = Counter("dovetail_rows", "Rows that were predicted.", ["model"], **kept)
+        self._rows = Counter("dovetail_rows", "Rows that were predicted.", ["model"], registry=kept)
         self._seconds = Histogram(
             "dovetail_request_seconds",
             "From a request's arrival to its answer.",
             ["model"],
             buckets=_SECONDS,
-            **kept,
+            registry=kept,
         )
         self._batch = Histogram(
             "dovetail_batch_rows",
             "Rows of one run of the model.",
             ["model"],
             buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 16384),
-            **kept,
+            registry=kept,
         )
         self._shift = Gauge(
             "dovetail_column_psi",
             "Population stability index of a column's latest rows against training.",
             ["model", "column"],
-            **kept,
+            registry=kept,
         )
         self._alarm = Gauge(
             "dovetail_column_alarm",
             "1 where a column's latest rows differ from training.",
             ["model", "column"],
-            **kept,
+            registry=kept,
         )
         self._watchers: dict[str, Watcher] = {}
 

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dovetail.data.preprocessing import CategoryColumn, NumberColumn, TableEncoder
-from dovetail.data.tables import Table
+from dovetail.data.preprocessing import CategoriesSeen, CategoryColumn, NumberColumn, TableEncoder
+from dovetail.data.tables import Table, read_table
+from dovetail.errors import DataError
 
 #: "A significant change" where scorecards are watched (Siddiqi 2006).
 PSI_ALARM = 0.2
@@ -100,15 +102,15 @@ def compare(
     column: NumberColumn | CategoryColumn, now: Counts, *, num_columns: int
 ) -> ColumnDrift | None:
     """One column now and then; None where training kept nothing of it, or too few rows came."""
-    from scipy import stats
+    from scipy import stats  # type: ignore[import-untyped]
 
     seen = column.seen
     if seen is None or now.rows < LEAST_ROWS:
         return None
     then = np.array(seen.counts, dtype=float)
     if isinstance(column, CategoryColumn) and column.other:
-        assert not hasattr(seen, "edges")
-        then = np.append(then, seen.other)  # type: ignore[union-attr]
+        assert isinstance(seen, CategoriesSeen)
+        then = np.append(then, seen.other)
     bins = now.bins.astype(float)
     m, n = then.sum(), bins.sum()
     alpha = ALPHA / max(num_columns, 1) / 3  # of three questions a column
@@ -169,6 +171,17 @@ def warning(found: Sequence[ColumnDrift]) -> str | None:
         f"these rows are not like those of training in {len(differing)} of {len(found)} columns "
         f"({shown}{more}); dovetail drift tells more"
     )
+
+
+def shift(inputs: Mapping[str, Any], source: str | Path) -> str | None:
+    """The warning for a table that is predicted; None where nothing is known."""
+    encoders = [each for each in inputs.values() if isinstance(each, TableEncoder)]
+    if not any(column.seen for encoder in encoders for column in encoder.fitted):
+        return None
+    try:
+        return warning(drift(encoders, read_table(source)))
+    except DataError:  # told of by whoever predicts
+        return None
 
 
 class Watcher:

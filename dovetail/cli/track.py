@@ -1,0 +1,42 @@
+"""``dovetail track``: a model as MLflow keeps and serves it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dovetail.cli.options import AsJson, Quiet
+
+
+def track(
+    model: Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Only write the folder that MLflow serves; log nothing.")
+    ] = None,
+    uri: Annotated[str | None, typer.Option(help="MLflow's. [its own choice]")] = None,
+    experiment: Annotated[str, typer.Option(help="Under which it is listed.")] = "dovetail",
+    name: Annotated[str | None, typer.Option(help="Of the model. [the folder's]")] = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Log a model to MLflow, so that MLflow's own serving loads it.
+
+    It is a pyfunc without any pickle: MLflow imports Dovetail, which reads the model's folder.
+    `mlflow models serve -m URI` answers then. Needs pip install 'dovetail[track]'.
+    """
+    from dovetail.face.reading import model_folder
+    from dovetail.service.flavour import log_mlflow, save_mlflow
+
+    folder = model_folder(model)
+    if out is not None:
+        where = str(save_mlflow(folder, out))
+    else:
+        where = log_mlflow(folder, uri=uri, experiment=experiment, name=name or folder.name)
+    if as_json:
+        print(json.dumps({"model": str(folder), "uri": where}))
+    elif not quiet:
+        print(f"dovetail: mlflow models serve -m {where} answers with it", file=sys.stderr)

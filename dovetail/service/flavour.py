@@ -1,0 +1,147 @@
+"""A model as MLflow keeps and serves it: a ``pyfunc`` that ``dovetail.load`` reads, with no pickle.
+
+``mlflow models serve`` and ``mlflow.pyfunc.load_model`` load it where Dovetail is installed.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from dovetail.data import Classification, TableEncoder
+from dovetail.data.preprocessing import CategoryColumn
+from dovetail.errors import ConfigError
+from dovetail.models import Model, load
+from dovetail.service.exported import OnnxModel
+from dovetail.service.exported import load as load_any
+
+#: What MLflow imports to load it.
+LOADER = "dovetail.service.flavour"
+
+
+class Pyfunc:
+    """What MLflow calls: a DataFrame of raw columns in, a DataFrame of predictions out."""
+
+    def __init__(self, model: Model | OnnxModel) -> None:
+        self.model = model
+
+    def predict(self, rows: Any, params: dict[str, Any] | None = None) -> Any:
+        """The class and each class's probability, or the value; columns as of dovetail predict.
+
+        Args:
+            rows: a DataFrame.
+            params: "allow_unseen": take categories unseen in training as missing.
+        """
+        import pandas as pd
+
+        unseen = bool((params or {}).get("allow_unseen", False))
+        said = self.model.predict(rows, allow_unseen=unseen)
+        told = {str(self.model.about.get("label", "prediction")): said.values}
+        if said.probabilities is not None:
+            for place, name in enumerate(said.classes):
+                told[f"p({name})"] = said.probabilities[:, place]
+        return pd.DataFrame(told)
+
+
+def _load_pyfunc(path: str) -> Pyfunc:
+    """What MLflow calls to load a model it keeps."""
+    return Pyfunc(load_any(path))
+
+
+def signature(model: Model) -> Any:
+    """MLflow's word for which columns go in and come out."""
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
+
+    columns: list[ColSpec | TensorSpec] = []
+    for encoder in model.inputs.values():
+        assert isinstance(encoder, TableEncoder)
+        for column in encoder.fitted:
+            kind = DataType.string if isinstance(column, CategoryColumn) else DataType.double
+            if column.seen is not None and getattr(column.seen, "what", "") == "date":
+                kind = DataType.datetime
+            columns.append(ColSpec(kind, column.name, required=False))
+    label = str(model.about.get("label", "prediction"))
+    out: list[ColSpec | TensorSpec] = [ColSpec(DataType.double, label)]
+    if isinstance(model.task, Classification):
+        is_text = isinstance(model.task.classes[0], str)
+        out = [ColSpec(DataType.string if is_text else DataType.long, label)]
+        out += [ColSpec(DataType.float, f"p({name})") for name in model.task.classes]
+    params = ParamSchema([ParamSpec("allow_unseen", DataType.boolean, False)])
+    return ModelSignature(Schema(columns), Schema(out), params)
+
+
+def save_mlflow(folder: Path, out: Path) -> Path:
+    """Write a model as a folder of MLflow's.
+
+    Raises:
+        ModelError: no model there.
+        ConfigError: MLflow is not installed, the model takes images, or the folder is there.
+    """
+    pyfunc = _pyfunc()
+    model = _of_columns(folder)
+    if out.exists():
+        raise ConfigError(f"{out} is there already; name a folder that is not")
+    pyfunc.save_model(str(out), **_given(folder, model))
+    return out
+
+
+def log_mlflow(folder: Path, *, uri: str | None, experiment: str, name: str) -> str:
+    """Log a model to MLflow as a run of an experiment; what ``mlflow models serve -m`` takes.
+
+    Raises:
+        ModelError: no model there.
+        ConfigError: MLflow is not installed or cannot be reached, or the model takes images.
+    """
+    pyfunc = _pyfunc()
+    model = _of_columns(folder)
+    import mlflow
+
+    try:
+        if uri is not None:
+            mlflow.set_tracking_uri(uri)
+        mlflow.set_experiment(experiment)
+        with mlflow.start_run(run_name=name):
+            for file in ("card.md", "card.json"):
+                if (folder / file).exists():
+                    mlflow.log_artifact(str(folder / file))
+            logged = pyfunc.log_model(name=name, **_given(folder, model))
+    except Exception as error:  # MLflow's, SQLAlchemy's, requests'
+        cause = str(error).strip().splitlines() or [type(error).__name__]
+        raise ConfigError(
+            f"MLflow at {uri or 'its default store'} cannot be used ({cause[0][:300]}); see --uri"
+        ) from None
+    return str(logged.model_uri)
+
+
+def _given(folder: Path, model: Model) -> dict[str, Any]:
+    return {
+        "loader_module": LOADER,
+        "data_path": str(folder),
+        "signature": signature(model),
+        "pip_requirements": [f"dovetail=={version('dovetail')}"],
+    }
+
+
+def _of_columns(folder: Path) -> Model:
+    model = load(folder)
+    if not all(isinstance(model.inputs.get(name), TableEncoder) for name in model.shapes):
+        raise ConfigError(
+            f"{folder}: the model of party {model.party!r} takes images or arrays; MLflow serves "
+            "tables"
+        )
+    return model
+
+
+def _pyfunc() -> Any:
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    try:
+        from mlflow import pyfunc
+    except ImportError:
+        raise ConfigError(
+            "MLflow's models need packages that are not installed here; "
+            "pip install 'dovetail[track]' pandas"
+        ) from None
+    return pyfunc
