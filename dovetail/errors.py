@@ -3,6 +3,7 @@
     DovetailError
     ├── ConfigError          a run file, party file or config says something that cannot be done
     ├── DataError            a table, image set, label or block cannot be used as it is
+    │   ├── MissingColumnError  a table lacks a column that was named
     │   └── AlignmentError   the parties' samples do not line up
     ├── ModelError           a saved model cannot be read, or does not fit the data it is given
     ├── TrainingError        training cannot go on
@@ -28,6 +29,10 @@ class ConfigError(DovetailError):
 
 class DataError(DovetailError):
     """A table, image set, label or block cannot be used as it is."""
+
+
+class MissingColumnError(DataError):
+    """A table lacks a column that was named."""
 
 
 class AlignmentError(DataError):

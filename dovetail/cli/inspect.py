@@ -41,7 +41,8 @@ def inspect(
     score grows with labels: helpers pay where it still rises and many shared rows have none.
 
     A party that shares nothing reads "none", one whose policy does not agree to be counted
-    "refused"; with --hide-below 10, less than that "fewer than 10 (hidden)".
+    "refused", one whose table lacks a column that its file names "column missing"; with
+    --hide-below 10, less than that "fewer than 10 (hidden)".
     """
     early.check_files(run, overrides)
     from dovetail.cli.inspected import show
@@ -95,7 +96,11 @@ def inspect(
             if run_file is None or run_file.parties is None
             else tuple(map(Path, run_file.parties))
         )
-        sites = open_sites(files)
+        lacking: dict[str, str] = {}
+        sites = open_sites(files, lacking=lacking)
+        withheld |= dict.fromkeys(lacking, "column missing")
+        for sentence in lacking.values():
+            talk_of(shown=not (quiet or as_json)).warn(f"dovetail: {sentence}")
         parts = [part_of(site) for site in sites.values()]
         if run_file is not None:
             sizes = message_sizes(
@@ -111,7 +116,7 @@ def inspect(
                         site.check_policy("align", middle)
                     except ConfigError:
                         withheld[name] = "refused"
-                        if len(withheld) == len(sites) - 1:  # there is nothing to be counted
+                        if {*sites} - {*withheld} == {middle}:  # there is nothing to be counted
                             raise
             agreeing = {name: site for name, site in sites.items() if name not in withheld}
             counted = count_sites(agreeing, middle, talk=talk_of(shown=not (quiet or as_json)))

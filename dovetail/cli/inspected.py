@@ -174,7 +174,8 @@ def _overlap_lines(overlaps: Overlaps) -> tuple[Text | Table, ...]:
     table = _table("party", "rows", "shared", f"of {centre}'s", right=3)
     for name in (*overlaps.shared, *overlaps.withheld):
         said_of = (overlaps.shown(name), overlaps.share_shown(name))
-        table.add_row(printable(name), f"{overlaps.rows[name]:,}", *said_of)
+        num_rows = f"{overlaps.rows[name]:,}" if name in overlaps.rows else "-"
+        table.add_row(printable(name), num_rows, *said_of)
     return printable(said), table
 
 

@@ -25,7 +25,7 @@ from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Column, Table, is_query, is_table_path, read_table
 from dovetail.data.task import Task, encode_labels
-from dovetail.errors import DataError
+from dovetail.errors import DataError, MissingColumnError
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +148,8 @@ def read_party_table(
             source = _beside(folder, source)
         return _read(name, source, id, label, columns, blocks, query, folder, matching or {}, truth)
     except DataError as error:
-        raise DataError(f"party {name!r}: {error}") from None
+        kind = MissingColumnError if isinstance(error, MissingColumnError) else DataError
+        raise kind(f"party {name!r}: {error}") from None
 
 
 def _beside(folder: Path, source: str) -> str:

@@ -17,7 +17,7 @@ from typing import Literal
 import duckdb
 import numpy as np
 
-from dovetail.errors import DataError
+from dovetail.errors import DataError, MissingColumnError
 
 _CSV_SUFFIXES = (".csv", ".tsv", ".csv.gz")
 _SUFFIXES = (*_CSV_SUFFIXES, ".parquet")
@@ -101,7 +101,8 @@ class Table:
         """One column; nothing else is read.
 
         Raises:
-            DataError: no such column, or values that cannot be read.
+            MissingColumnError: no such column.
+            DataError: values that cannot be read.
         """
         self._check_has(name)
         column = self._read(name)
@@ -165,7 +166,9 @@ class Table:
 
     def _check_has(self, name: str) -> None:
         if name not in self.names:
-            raise DataError(f"no column {name!r} in {self.description}{nearest(name, self.names)}")
+            raise MissingColumnError(
+                f"no column {name!r} in {self.description}{nearest(name, self.names)}"
+            )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

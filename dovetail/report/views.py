@@ -266,7 +266,12 @@ def html(
 def _overlaps_table(overlaps: Overlaps) -> TableView:
     centre = overlaps.rows[overlaps.centre]
     rows = [
-        (name, f"{overlaps.rows[name]:,}", overlaps.shown(name), overlaps.share_shown(name))
+        (
+            name,
+            f"{overlaps.rows[name]:,}" if name in overlaps.rows else "-",
+            overlaps.shown(name),
+            overlaps.share_shown(name),
+        )
         for name in (*overlaps.shared, *overlaps.withheld)
     ]
     common = ""

@@ -13,7 +13,7 @@ from pydantic import BaseModel, create_model, model_validator
 from dovetail import data as dd
 from dovetail import methods
 from dovetail.alignment import Responder, relay
-from dovetail.errors import ConfigError
+from dovetail.errors import ConfigError, MissingColumnError
 from dovetail.files import read_toml
 from dovetail.methods.party import Algorithm, PartySection, Policy, PolicySection, Site, algorithm
 from dovetail.methods.section import Section
@@ -67,8 +67,15 @@ def _of_sections(sections: tuple[tuple[str, type[BaseModel]], ...]) -> type[_Par
     return create_model("PartyFile", __base__=_PartyFile, **fields)
 
 
-def open_sites(paths: tuple[Path, ...]) -> dict[str, Site]:
+def open_sites(
+    paths: tuple[Path, ...], *, lacking: dict[str, str] | None = None
+) -> dict[str, Site]:
     """Party name -> site, of these party files; tables are read.
+
+    Args:
+        paths: the files.
+        lacking: where given, gets party name -> the sentence, of those whose table lacks a column
+            that its file names; these are left out, unless nobody else is there.
 
     Raises:
         ConfigError: a file that cannot be read, or two parties of one name.
@@ -76,7 +83,13 @@ def open_sites(paths: tuple[Path, ...]) -> dict[str, Site]:
     """
     sites: dict[str, Site] = {}
     for path in paths:
-        site = open_site(path)
+        try:
+            site = open_site(path)
+        except MissingColumnError as error:
+            if lacking is None or (path is paths[-1] and not sites):
+                raise
+            lacking[str(read_toml(path)["party"]["name"])] = str(error)
+            continue
         if site.name in sites:
             raise ConfigError(
                 f"{sites[site.name].where} and {site.where} are both party {site.name!r}; "

@@ -61,17 +61,25 @@ def test_none_hidden_and_refused_are_three_things(dovetail: Any, tmp_path: Path)
     write_party(tmp_path, "lab", ids + 500, c=ids * 2.0)  # shares none
     refuses = '[policy]\nalgorithms = ["apfed"]\n'
     write_party(tmp_path, "club", ids, refuses, d=ids * 2.0)
-    files = [f"{name}.toml" for name in ("bank", "shop", "lab", "club")]
+    write_party(tmp_path, "mill", ids, e=ids * 2.0)
+    (tmp_path / "mill.csv").write_text("customer,e\n1,2\n2,3\n")
+    files = [f"{name}.toml" for name in ("bank", "shop", "lab", "club", "mill")]
     done = dovetail("inspect", *files, "--private", "--hide-below", 10)
     assert done.code == 0, done.err
     rows = {line.split()[0]: line for line in done.out.splitlines() if line.split()}
     assert "fewer than 10 (hidden)" in rows["shop"]
     assert " none" in rows["lab"]
     assert " refused" in rows["club"]
+    assert "column missing" in rows["mill"]
+    assert "party 'mill': no column 'id'" in done.err
     values = dovetail("inspect", *files, "--private", "--hide-below", 10, "--json").out
     overlaps = json.loads(values)["overlaps"]
     assert overlaps["shared"] == {"lab": 0}
-    assert overlaps["not_shown"] == {"shop": "fewer than 10 (hidden)", "club": "refused"}
+    assert overlaps["not_shown"] == {
+        "shop": "fewer than 10 (hidden)",
+        "club": "refused",
+        "mill": "column missing",
+    }
     open_ = dovetail("inspect", *files[:2], "--hide-below", 10)
     assert "fewer than 10 (hidden)" in open_.out
     assert "◆" not in open_.out  # a picture would tell
