@@ -151,8 +151,8 @@ def algorithm(
 class PrivacySection(Section):
     """What one of its samples may cost in one run, towards one driver."""
 
-    epsilon: float = Field(gt=0, allow_inf_nan=False)
-    delta: float = Field(default=1e-5, gt=0, lt=1)
+    epsilon: float = Field(gt=0, allow_inf_nan=False)  # of one row, towards one driver
+    delta: float = Field(default=1e-5, gt=0, lt=1)  # of that epsilon
 
 
 #: Algorithms whose releases of rows are noised and counted, or say nothing of rows.
