@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dovetail.audit.measured import MEASURED
 from dovetail.cli.output import console
 from dovetail.errors import ConfigError
 from dovetail.experiment import coverage, write_text
@@ -132,6 +133,7 @@ def _print(
     for fit in fits:
         if fit.applies and fit.messages:
             out.print(*_message_lines(fit.title, fit.messages), sep="\n")
+            out.print(*map(printable, _told(fit.method)), sep="\n")
             out.print()
     out.print(Text.assemble("Recommended: ", (best.title, "bold")))
     command = printable(best.next_command, style="bold" if best.available else "")
@@ -185,6 +187,14 @@ def _method_table(fits: Sequence[Fit]) -> Table:
         style = "bold green" if fit.applies else ""
         table.add_row(printable(fit.title, style=style), printable(fit.reason))
     return table
+
+
+def _told(method: str) -> list[str]:
+    """What receivers of its messages learn by default settings, as audits found."""
+    lines = [f"  {line}" for line in MEASURED.get(method, ())]
+    if not lines:
+        return ["What they tell: dovetail audit RUN measures it."]
+    return ["What they tell, by default settings (yours: dovetail audit RUN):", *lines]
 
 
 def _message_lines(title: str, messages: Sequence[MessageSize]) -> tuple[Text | Table, ...]:

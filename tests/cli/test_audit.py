@@ -95,3 +95,10 @@ def test_mistakes_are_one_sentence(
     done = dovetail("audit", write_run(), *arguments)
     assert done.code == 2
     assert said in done.err
+
+
+def test_inspect_tells_what_audits_found(dovetail: Any, write_run: Any) -> None:
+    done = dovetail("inspect", write_run())
+    assert done.code == 0, done.err
+    assert "What they tell, by default settings (yours: dovetail audit RUN):" in done.out
+    assert "columns, both ways: high on digits and on credit" in done.out
