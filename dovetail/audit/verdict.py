@@ -28,9 +28,13 @@ LOW_FROM = 0.05
 #: From this advantage on the verdict is "high".
 HIGH_FROM = 0.20
 
+#: By so much R2 of the column worst off may grow, however little the mean over columns does.
+COLUMN_LOW_FROM, COLUMN_HIGH_FROM = 0.2, 0.5
+
 THRESHOLDS = (
     f"none: less than {LOW_FROM:.0%} of what the receiver did not know is gained, or the 95 % "
-    f"interval reaches 0; high: {HIGH_FROM:.0%} or more; low: between"
+    f"interval reaches 0; high: {HIGH_FROM:.0%} or more; low: between; low, too, where R2 of one "
+    f"column grows by {COLUMN_LOW_FROM:g}, and high by {COLUMN_HIGH_FROM:g}"
 )
 
 
@@ -116,15 +120,24 @@ class Finding:
         )  # fmt: skip
 
 
-def verdict_of(advantage: float, low: float) -> Verdict:
-    """The word for an advantage whose interval begins at ``low``.
+def verdict_of(
+    advantage: float, low: float, worst: tuple[str, float, float] | None = None
+) -> Verdict:
+    """The word for an advantage whose interval begins at ``low``, and for the column worst off.
 
     >>> verdict_of(0.4, 0.3), verdict_of(0.1, 0.05), verdict_of(0.1, -0.01), verdict_of(0.03, 0.02)
     ('high', 'low', 'none', 'none')
+    >>> verdict_of(0.07, 0.04, ("sex = Female", -0.01, 0.68))
+    'high'
     """
+    told: Verdict = "high" if advantage >= HIGH_FROM else "low"
     if low <= 0 or advantage < LOW_FROM:
-        return "none"
-    return "high" if advantage >= HIGH_FROM else "low"
+        told = "none"
+    grown = 0.0 if worst is None else worst[2] - max(0.0, worst[1])
+    column: Verdict = "high" if grown >= COLUMN_HIGH_FROM else "low"
+    if grown < COLUMN_LOW_FROM:
+        column = "none"
+    return max(told, column, key=VERDICTS.index)
 
 
 def interval(measured: Measured) -> tuple[float, float, float, float, float]:
@@ -158,7 +171,7 @@ def finding(
     baseline, score, advantage, low, high = interval(measured)
     return Finding(
         stage, observer, owner, channel, target, threat, baseline, score, advantage, low, high,
-        verdict_of(advantage, low), measured.worst, dict(measured.variants), note,
+        verdict_of(advantage, low, measured.worst), measured.worst, dict(measured.variants), note,
     )  # fmt: skip
 
 
@@ -178,11 +191,12 @@ def over_seeds(findings: Sequence[Finding]) -> Finding:
     low, high = mean["advantage"] - reach, mean["advantage"] + reach
     names = set.intersection(*(set(each.variants) for each in findings))
     worst = [each.worst for each in findings if each.worst is not None]
+    off = max(worst, key=lambda each: each[2] - each[1]) if worst else None
     return Finding(
         first.stage, first.observer, first.owner, first.channel, first.target, first.threat,
         mean["baseline"], mean["score"], mean["advantage"], low, high,
-        verdict_of(mean["advantage"], low),
-        max(worst, key=lambda each: each[2] - each[1]) if worst else None,
+        verdict_of(mean["advantage"], low, off),
+        off,
         {n: float(np.mean([each.variants[n] for each in findings])) for n in sorted(names)},
         first.note,
     )  # fmt: skip
