@@ -52,9 +52,11 @@ def make(case: str, num_steps: int) -> tuple[Callable[[], object], Callable[[], 
     parts = federation(case)
     config = hyfem.Config(rounds=1, local_steps=num_steps, mu_1=0.1, mu_2=0.1, learning_rate=0.01)
     server = hyfem.Coordinator(parts.task, dict.fromkeys(parts.blocks, SmallCnn()), config, seed=0)
-    members = {name: hyfem.Member(own, parts.task) for name, own in parts.train.parties.items()}
+    members = {
+        name: hyfem.Member(hyfem.Home(own, parts.task)) for name, own in parts.train.parties.items()
+    }
     engine = InProcess(members, driver="server")
-    hyfem.begin(server, engine)
+    server.begin(engine)
 
     def plain() -> None:
         for own in members.values():
@@ -68,7 +70,7 @@ def make(case: str, num_steps: int) -> tuple[Callable[[], object], Callable[[], 
                 loss.backward()
                 optimizer.step()
 
-    return lambda: hyfem.play_round(server, engine, 1), plain
+    return lambda: server.round(1, engine), plain
 
 
 def main() -> None:

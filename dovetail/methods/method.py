@@ -56,6 +56,7 @@ class Method:
             those of its ``Side`` where it says none.
         Side: the class of a party's side, where a coordinator drives.
         models: who keeps which model after a run, in a sentence or two.
+        silent: stages in which nothing leaves anybody; they have no ledger.
     """
 
     name: ClassVar[str]
@@ -68,6 +69,7 @@ class Method:
     algorithms: ClassVar[Mapping[str, Algorithm]] = {}
     Side: ClassVar[type[Party] | None] = None
     models: ClassVar[str] = "Each party keeps what the method gives it."
+    silent: ClassVar[Collection[str]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -119,6 +121,10 @@ class Method:
         """The homes that a stage trains with; ``pooled(homes)`` for a ruler with all rows."""
         return homes
 
+    def homes_of(self, training: Training, stage: str) -> Mapping[str, Any]:
+        """The same, of a run."""
+        return self.homes(stage, training.homes)
+
     def party(self, home: Any, place: Place) -> Party:
         """A party's side of a run: in simulation, of a party file in this process, at a site."""
         assert self.Side is not None
@@ -146,6 +152,25 @@ class Method:
         """A party's scores on its test rows, as it is now; none without any."""
         model = party.model()
         return {} if model is None else dict(home.scores(model))
+
+    def scored(self, stage: Staged) -> dict[str, dict[str, Scores]]:
+        """Score name -> party -> scores on its test rows, as all is now."""
+        scores = {
+            name: self.test(stage.parties[name], home, stage.name)
+            for name, home in stage.homes.items()
+        }
+        tested = {name: each for name, each in scores.items() if each}
+        return {stage.name: tested} if tested else {}
+
+    def kept(self, stage: Staged) -> dict[str, Model]:
+        """Party -> what it can use alone after a stage."""
+        if stage.homes.keys() != stage.training.homes.keys():
+            return {}  # nobody's
+        made = {
+            name: self.model(stage.parties[name], home, stage.name)
+            for name, home in stage.homes.items()
+        }
+        return {name: model for name, model in made.items() if model is not None}
 
     # --- A run ----------------------------------------------------------------------------------
 
@@ -295,28 +320,55 @@ class Training:
     ) -> Outcome:
         """Train one stage, and score it at every party that has a model and test rows."""
         kind, checkpoint = self.kind, checkpoint or Checkpoint.none()
-        homes = kind.homes(stage, self.homes)
+        homes = kind.homes_of(self, stage)
         settings = kind.choose(self, stage, seed, observe, checkpoint)
         parties = self.parties(homes)
         engine = self.engine(stage, checkpoint.hosting(parties))
         driver = kind.driver(stage, settings, seed)
-
-        def tested() -> dict[str, Scores]:
-            scores = {name: kind.test(parties[name], home, stage) for name, home in homes.items()}
-            return {name: each for name, each in scores.items() if each}
-
+        staged = Staged(self, stage, homes, parties, driver, settings)
         for done in train(driver, engine, checkpoint):
             line = {"round": done.number, **done.told, "seconds": done.seconds}
             if is_due(done.number, driver.num_rounds, self.run.evaluate_every):
-                scores = tested()
-                line |= told(scores) if scores else {}
+                line |= staged.line()
             if done.missed:
                 line |= {"missed": dict.fromkeys(done.missed, 1), "reasons": dict(done.missed)}
             observe(stage, driver.num_rounds, line)
         # The parties now have what they keep, which may be an earlier round's.
-        scores = dict(driver.scores()) if self.elsewhere else tested()
-        outcome = Outcome({stage: scores} if scores else {}, ledger=engine.ledger)
-        if homes.keys() == self.homes.keys():
-            made = {name: kind.model(parties[name], home, stage) for name, home in homes.items()}
-            outcome.models = {name: model for name, model in made.items() if model is not None}
+        outcome = Outcome(staged.scores(), models=kind.kept(staged))
+        if stage not in kind.silent:
+            outcome.ledger = engine.ledger
         return outcome
+
+
+@dataclass(frozen=True, eq=False)
+class Staged:
+    """A stage that is being trained.
+
+    Attributes:
+        training: the run.
+        name: the stage.
+        homes, parties: party -> what it has, and its side; none of those that are elsewhere.
+        driver: what drives it.
+        settings: what it is trained with.
+    """
+
+    training: Training
+    name: str
+    homes: Mapping[str, Any]
+    parties: Mapping[str, Any]
+    driver: Any
+    settings: Any
+
+    def scores(self) -> dict[str, dict[str, Scores]]:
+        """Score name -> party -> scores; of parties that are elsewhere, what they have told."""
+        if not self.training.elsewhere:
+            return self.training.kind.scored(self)
+        told_of = dict(self.driver.scores())
+        return {self.name: told_of} if told_of else {}
+
+    def line(self) -> dict[str, Any]:
+        """What a line of ``metrics.jsonl`` says of a round's scores."""
+        scores = self.training.kind.scored(self)
+        line = told(scores[self.name]) if self.name in scores else {}
+        others = {name: each for name, each in scores.items() if name != self.name}
+        return line | {name: each[name] for name, each in others.items() if name in each}

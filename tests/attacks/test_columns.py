@@ -357,7 +357,7 @@ class Members:
         data = PartyData(
             "shop", torch.arange(40).numpy(), {"own": columns(40, 4)}, torch.arange(40) % 2
         )
-        member = hyfem.Member(data, task, widths=(8,), secret=of_home)
+        member = hyfem.Member(hyfem.Home(data, task, (8,)), secret=of_home)
         settings = hyfem.Config(batch_size=8).model_dump_json()
         extractor = json.dumps(Perceptron((8,)).to_json())
         task_text = json.dumps(task.to_json())

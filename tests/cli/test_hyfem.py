@@ -18,11 +18,12 @@ from dovetail.experiment.runfile import load_run
 from dovetail.experiment.setup import load_data, setup
 from dovetail.files import grid_cells
 from dovetail.methods import hyfem
-from dovetail.methods.hyfem.stages import HyfemSetup
 from dovetail.methods.hyfem.wiring import extractors_of, widths_of
+from dovetail.methods.loop import train
+from dovetail.methods.method import Training
 from dovetail.models import Perceptron
 from dovetail.models.blocks import SmallCnn, Unchanged
-from dovetail.network import InProcess
+from dovetail.network import Checkpoint, InProcess
 
 ASSIGNMENT = """\
 party,blocks,classes
@@ -194,7 +195,7 @@ def test_the_server_is_scored_on_all_blocks_and_a_party_on_its_own(run_file: Pat
     run = load_run(run_file, overrides=("rulers=[]",))
     data = load_data(run)
     task = setup(run, 0, data)
-    assert isinstance(task, HyfemSetup)
+    assert isinstance(task, Training)
     assert isinstance(data.data, dd.Blocks)
     outcome = task.train("hyfem", 0, lambda *_: None)
     test = data.data.pooled_test
@@ -211,14 +212,14 @@ def test_the_server_is_scored_on_all_blocks_and_a_party_on_its_own(run_file: Pat
 def test_standalone_is_training_with_a_coordinator_of_ones_own(run_file: Path) -> None:
     run = load_run(run_file)
     task = setup(run, 0, load_data(run))
-    assert isinstance(task, HyfemSetup)
+    assert isinstance(task, Training)
     outcome = task.train("standalone", 0, lambda *_: None)
-    for name, own in task.parties.items():
-        member = own.member(task.task, torch.device("cpu"))
-        extractors = {block: task.extractors[block] for block in own.blocks}
-        alone = hyfem.alone(task.config)
-        server = hyfem.Coordinator(task.task, extractors, alone, seed=0)
-        list(hyfem.train(server, InProcess({name: member}, driver="server")))
+    recipe = task.kind.choose(task, "standalone", 0, lambda *_: None, Checkpoint.none())
+    for name, home in task.homes.items():
+        member = hyfem.Member(home)
+        extractors = {block: recipe.extractors[block] for block in home.blocks}
+        server = hyfem.Coordinator(home.task, extractors, recipe.config, seed=0)
+        list(train(server, InProcess({name: member}, driver="server")))
         for key, value in member.model().network.state_dict().items():
             assert torch.equal(outcome.models[name].network.state_dict()[key], value)
 
@@ -387,13 +388,13 @@ def test_a_block_is_encoded_alike_at_all_parties_by_what_all_have_in_it(
     models = {name: package.load(tmp_path / "run" / "models" / name) for name in (*HELD, "server")}
     run = load_run(party_files)
     task = setup(run, 0, load_data(run))
-    assert isinstance(task, HyfemSetup)
+    assert isinstance(task, Training)
     for block in GROUPS:
         holders = [name for name, held in HELD.items() if block in held]
         inputs = [models[name].inputs[block].to_json() for name in (*holders, "server")]
         assert all(each == inputs[0] for each in inputs)
         name = inputs[0]["columns"][0]["name"]
-        raw = [task.parties[holder].raw[block].table.column(name).values for holder in holders]
+        raw = [task.homes[holder].train.tables[block].column(name).values for holder in holders]
         pooled = np.concatenate(raw)
         assert inputs[0]["columns"][0]["mean"] == pytest.approx(pooled.mean())
         assert inputs[0]["columns"][0]["scale"] == pytest.approx(pooled.std())

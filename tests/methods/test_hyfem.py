@@ -23,6 +23,7 @@ from dovetail.data import (
 )
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.methods import hyfem
+from dovetail.methods.loop import train
 from dovetail.models import Perceptron, generator
 from dovetail.models.blocks import Extractor, Unchanged
 from dovetail.network import Checkpoint, InProcess, Message
@@ -48,7 +49,9 @@ def rows(name: str, blocks: tuple[str, ...], num_rows: int = 12) -> PartyData:
 
 
 def member(name: str, blocks: tuple[str, ...] | None = None, **settings: Any) -> hyfem.Member:
-    return hyfem.Member(rows(name, blocks or HELD[name]), TASK, **{"widths": (5,), **settings})
+    return hyfem.Member(
+        hyfem.Home(rows(name, blocks or HELD[name]), TASK, **{"widths": (5,), **settings})
+    )
 
 
 def members(**settings: Any) -> dict[str, hyfem.Member]:
@@ -69,7 +72,7 @@ def trained(
     server: hyfem.Coordinator, parties: Mapping[str, Any], checkpoint: Checkpoint | None = None
 ) -> list[hyfem.Round]:
     hosted = parties if checkpoint is None else checkpoint.hosting(parties)
-    return list(hyfem.train(server, InProcess(hosted, driver="server"), checkpoint))
+    return list(train(server, InProcess(hosted, driver="server"), checkpoint))
 
 
 def weights(model: Any) -> dict[str, Tensor]:
@@ -117,11 +120,11 @@ def test_one_party_alone_makes_plain_gradient_steps():
     server.config = hyfem.alone(config(mu_1=0.3, mu_2=0.2))
     own = member("clinic")
     engine = InProcess({"clinic": own}, driver="server")
-    hyfem.begin(server, engine)
+    server.begin(engine)
     network = copy.deepcopy(server.model().network)
     for number in (1, 2, 3):
-        hyfem.play_round(server, engine, number)
-    hyfem.finish(server, engine)
+        server.round(number, engine)
+    server.finish(engine)
     batches = batches_of("clinic")
     plain_steps(network, own, batches, 12)
     for name, value in own.model().network.state_dict().items():
@@ -169,10 +172,10 @@ def test_one_block_is_fedprox_and_without_a_pull_fedavg(mu, frozen):
     if not frozen:
         server.config = hyfem.fedprox(server.config, mu)
     engine = InProcess({name: member(name, ("age",)) for name in names}, driver="server")
-    hyfem.begin(server, engine)
+    server.begin(engine)
     expected = fedprox_by_hand(names, mu, 3, frozen=frozen, start=server.model().network)
     for number in (1, 2, 3):
-        hyfem.play_round(server, engine, number)
+        server.round(number, engine)
     for name, value in weights(server.model()).items():
         torch.testing.assert_close(value, expected.state_dict()[name], rtol=1e-5, atol=1e-6)
 
@@ -189,12 +192,12 @@ def test_with_a_large_mu_1_a_round_is_fedavgs_step_of_rate_1_over_mu_1():
         )  # fmt: skip
         parties = {name: member(name, ("age",)) for name in names}
         engine = InProcess(parties, driver="server")
-        hyfem.begin(server, engine)
+        server.begin(engine)
         start = server.extractors["age"].clone()
         network = copy.deepcopy(server.model().network)
         chosen = list(network.extractors.parameters())
         for number in range(1, 11):
-            hyfem.play_round(server, engine, number)
+            server.round(number, engine)
             losses = [
                 F.cross_entropy(network(dict(own.blocks)), own.labels) for own in parties.values()
             ]
@@ -225,7 +228,7 @@ def test_a_large_pull_brings_the_server_to_what_fedavg_minimises():
             rounds=25, local_steps=6, batch_size=12, learning_rate=1 / (0.5 + mu), mu_2=mu
         )
         server = hyfem.Coordinator(TASK, {"age": Unchanged()}, settings, seed=0)
-        trained(server, {each.name: hyfem.Member(each, TASK, widths=()) for each in data})
+        trained(server, {each.name: hyfem.Member(hyfem.Home(each, TASK, ())) for each in data})
         network = server.model().network
         losses = [F.cross_entropy(network(dict(each.blocks)), each.labels) for each in data]
         gradients = torch.autograd.grad(torch.stack(losses).mean(), list(network.parameters()))
@@ -253,7 +256,7 @@ def test_fedper_sends_no_classifier():
     server = coordinator(rounds=1)
     server.config = hyfem.fedper(server.config)
     engine = InProcess(members(), driver="server")
-    list(hyfem.train(server, engine))
+    list(train(server, engine))
     sent = [line for line in engine.ledger.lines() if line["message"] == "hyfem.Trained"]
     assert {line["from"] for line in sent} == set(HELD)
     for line in sent:
@@ -268,7 +271,7 @@ def test_fedper_sends_no_classifier():
 def test_the_server_step_does_not_raise_its_part_of_the_objective(cost):
     server = coordinator(cost=cost, mu_1=0.1, mu_2=0.1, width=7)
     engine = InProcess(members(), driver="server")
-    hyfem.begin(server, engine)
+    server.begin(engine)
     for _ in range(3):
         requests = {party: hyfem.Train(*sent) for party, sent in server.slices().items()}
         for party, reply in engine.ask(requests, hyfem.Trained).items():
@@ -286,13 +289,13 @@ def test_extractors_are_the_mean_over_the_parties_that_hold_the_block():
     engine = InProcess(
         {
             "clinic": member("clinic"),
-            "small": hyfem.Member(rows("small", ("age",), num_rows=4), TASK, widths=(5,)),
+            "small": hyfem.Member(hyfem.Home(rows("small", ("age",), num_rows=4), TASK, (5,))),
         },
         driver="server",
     )
-    hyfem.begin(server, engine)
+    server.begin(engine)
     assert server.weights() == {"clinic": 0.75, "small": 0.25}
-    hyfem.play_round(server, engine, 1)
+    server.round(1, engine)
     ages = {party: server.known[party][0][:9] for party in ("clinic", "small")}
     expected = 0.75 * ages["clinic"] + 0.25 * ages["small"]
     torch.testing.assert_close(server.extractors["age"], expected)
@@ -301,7 +304,7 @@ def test_extractors_are_the_mean_over_the_parties_that_hold_the_block():
 
 def test_even_weights_count_every_party_alike():
     server = coordinator(weights="even")
-    hyfem.begin(server, InProcess(members(), driver="server"))
+    server.begin(InProcess(members(), driver="server"))
     assert set(server.weights().values()) == {1 / 3}
 
 
@@ -317,10 +320,10 @@ def test_a_partys_slice_predicts_as_the_server_does_where_its_width_is_the_serve
 def test_rounds_beyond_match_rounds_keep_the_assignment():
     server = coordinator(match_rounds=1, width=8)
     engine = InProcess(members(), driver="server")
-    hyfem.begin(server, engine)
+    server.begin(engine)
     found = []
     for number in (1, 2, 3):
-        hyfem.play_round(server, engine, number)
+        server.round(number, engine)
         found.append({party: places[0].tolist() for party, places in server.assignments.items()})
     assert found[0] == found[1] == found[2]
 
@@ -342,8 +345,8 @@ def test_parties_with_classifiers_of_their_own_are_matched_where_position_says_n
 def test_a_free_server_grows_to_all_neurons_at_most():
     server = coordinator(width="free", gamma=50.0)
     played = trained(server, members())
-    assert 5 < played[-1].widths[0] <= 15
-    assert server.model().network.classifier[0].out_features == played[-1].widths[0]
+    assert 5 < played[-1].told["widths"][0] <= 15
+    assert server.model().network.classifier[0].out_features == played[-1].told["widths"][0]
 
 
 def test_classifiers_of_any_depth_and_of_different_widths_are_matched():
@@ -369,7 +372,9 @@ def test_a_regression_trains():
     for name, blocks in HELD.items():
         data = rows(name, blocks)
         labels = next(iter(data.blocks.values())).flatten(1).sum(1)
-        parties[name] = hyfem.Member(PartyData(name, data.ids, data.blocks, labels), task)
+        parties[name] = hyfem.Member(
+            hyfem.Home(PartyData(name, data.ids, data.blocks, labels), task)
+        )
     server = hyfem.Coordinator(task, EXTRACTORS, config(rounds=8), seed=0)
     played = trained(server, parties)
     assert sum(played[-1].losses.values()) < sum(played[0].losses.values())
@@ -392,12 +397,12 @@ def test_a_new_party_predicts_at_once_as_the_server_does_from_its_blocks():
     parties = members()
     trained(server, parties)
     whole = server.model()
-    newcomer = hyfem.Member(rows("hospice", ("scan", "age")), TASK, widths=(5,))
+    newcomer = hyfem.Member(hyfem.Home(rows("hospice", ("scan", "age")), TASK, (5,)))
     engine = InProcess({**parties, "hospice": newcomer}, driver="server")
-    hyfem.welcome(server, engine, "hospice")
+    server.invite(engine, "hospice")
     x = dict(rows("hospice", ("scan", "age")).blocks)
     torch.testing.assert_close(newcomer.model().outputs(x), whole.outputs(x))
-    played = hyfem.play_round(server, engine, 4)
+    played = server.round(4, engine)
     assert set(played.losses) == {*HELD, "hospice"}
     assert len(server.assignments["hospice"][0]) == 5
 
@@ -407,7 +412,7 @@ def test_a_new_party_wider_than_the_server_is_refused():
     trained(server, members())
     engine = InProcess({"hospice": member("hospice", ("age",), widths=(9,))}, driver="server")
     with pytest.raises(PartyError, match=r"hidden widths \(9,\) exceed the server's \(5,\)"):
-        hyfem.welcome(server, engine, "hospice")
+        server.invite(engine, "hospice")
 
 
 # --- Who does not answer, and who lies ---------------------------------------------------------
@@ -452,7 +457,7 @@ def _too_long(number: int, answer: hyfem.Trained) -> Message:
     ("spoil", "reason"),
     [
         (_silent, "round 2: its disk is full"),
-        (_not_finite, "round 2: hyfem.Trained.extractors: its weights are not finite"),
+        (_not_finite, "round 2: hyfem.Trained.extractors: a value in it is not finite"),
         (_too_long, "round 2: hyfem.Trained.classifier: expected shape"),
     ],
     ids=["silent", "not finite", "wrong shape"],
@@ -464,11 +469,11 @@ def test_a_party_that_does_not_answer_as_asked_is_named_and_keeps_its_place(spoi
     engine = InProcess(parties, driver="server")
     known = []
     played = []
-    for each in hyfem.train(server, engine):
+    for each in train(server, engine):
         played.append(each)
         known.append(server.known["lab"][0].clone())
     assert [set(each.missed) for each in played] == [set(), {"lab"}, set()]
-    assert played[1].reasons["lab"].startswith(reason)
+    assert played[1].missed["lab"].startswith(reason)
     assert set(played[1].losses) == {"clinic", "surgery"}
     assert torch.equal(known[0], known[1])  # the weights it last sent
     assert not torch.equal(known[1], known[2])
@@ -510,9 +515,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(settings, tmp_path: 
 
     stopped_server, stopped = coordinator(rounds=4, **settings), members()
     checkpoint = Checkpoint(tmp_path)
-    run = hyfem.train(
-        stopped_server, InProcess(checkpoint.hosting(stopped), driver="server"), checkpoint
-    )
+    run = train(stopped_server, InProcess(checkpoint.hosting(stopped), driver="server"), checkpoint)
     for _ in range(3):  # the third is played but not saved
         next(run)
     run.close()
@@ -541,10 +544,10 @@ def test_a_party_that_lost_its_disk_and_cannot_begin_anew_is_left_out(tmp_path: 
         path.unlink()
     parties: dict[str, Any] = members()
     other = Classification(("no", "yes", "never"))
-    parties["lab"] = hyfem.Member(rows("lab", HELD["lab"]), other, widths=(5,))
+    parties["lab"] = hyfem.Member(hyfem.Home(rows("lab", HELD["lab"]), other, (5,)))
     (played,) = trained(coordinator(rounds=3), parties, Checkpoint(tmp_path))
     assert set(played.losses) == {"clinic", "surgery"}
-    assert played.reasons["lab"] == "round 3: was asked to train before training began"
+    assert played.missed["lab"] == "round 3: was sent hyfem.Train before training began"
 
 
 def test_weights_through_bytes_are_the_same_bits():
@@ -552,7 +555,7 @@ def test_weights_through_bytes_are_the_same_bits():
     for through_bytes in (False, True):
         server = coordinator()
         engine = InProcess(members(), driver="server", through_bytes=through_bytes)
-        list(hyfem.train(server, engine))
+        list(train(server, engine))
         models.append(weights(server.model()))
     assert_same_bits(*models)
 
@@ -573,12 +576,12 @@ def test_the_saved_server_predicts_from_whichever_blocks_there_are(tmp_path: Pat
 
 def test_a_party_without_samples_is_refused():
     with pytest.raises(ConfigError, match="party 'clinic' has no labelled sample"):
-        hyfem.Member(rows("clinic", ("age",), num_rows=0), TASK)
+        hyfem.Member(hyfem.Home(rows("clinic", ("age",), num_rows=0), TASK))
 
 
 def test_a_party_without_blocks_is_refused():
     with pytest.raises(ConfigError, match="party 'clinic' has no block"):
-        hyfem.Member(rows("clinic", ()), TASK)
+        hyfem.Member(hyfem.Home(rows("clinic", ()), TASK))
 
 
 def test_a_block_that_no_party_holds_is_refused():
@@ -597,7 +600,7 @@ def test_a_class_that_no_party_holds_is_refused():
     for name in HELD:
         data = rows(name, HELD[name])
         kept = data.with_labels_on((data.labels != 2).nonzero().flatten())
-        parties[name] = hyfem.Member(kept, TASK)
+        parties[name] = hyfem.Member(hyfem.Home(kept, TASK))
     with pytest.raises(ConfigError, match="no party has a sample of class 'perhaps'"):
         trained(coordinator(), parties)
 
@@ -610,7 +613,7 @@ def test_classifiers_of_different_depth_are_refused():
 
 def test_a_block_of_another_shape_is_refused():
     other = PartyData("lab", np.arange(3), {"age": torch.zeros(3, 7)}, torch.arange(3))
-    parties = {**members(), "lab": hyfem.Member(other, TASK, widths=(5,))}
+    parties = {**members(), "lab": hyfem.Member(hyfem.Home(other, TASK, (5,)))}
     with pytest.raises(PartyError, match=r"its block 'age' has rows of shape \(7,\), other"):
         trained(coordinator(), parties)
 
@@ -631,7 +634,7 @@ def test_a_party_refuses_a_slice_that_is_not_its_own():
     server = coordinator()
     parties = members()
     engine = InProcess(parties, driver="server")
-    hyfem.begin(server, engine)
+    server.begin(engine)
     _, own = server.slices()["clinic"]
     replies = engine.ask({"clinic": hyfem.Train(torch.zeros(2), own)}, hyfem.Trained)
     assert "hyfem.Train.extractors: expected shape" in replies.failures["clinic"].cause
@@ -662,14 +665,14 @@ def beginning(*extractors: dict[str, Any]) -> hyfem.Begin:
     ],
 )
 def test_a_party_refuses_a_network_that_would_take_its_memory(extractor, words):
-    own = hyfem.Member(rows("surgery", ("scan",)), TASK, widths=(5,))
+    own = hyfem.Member(hyfem.Home(rows("surgery", ("scan",)), TASK, (5,)))
     with pytest.raises(MessageError, match=words):
         own.handle(beginning(extractor))
     assert own.network is None
 
 
 def test_a_party_refuses_an_extractor_that_its_block_cannot_have():
-    own = hyfem.Member(rows("clinic", ("age",)), TASK, widths=(5,))
+    own = hyfem.Member(hyfem.Home(rows("clinic", ("age",)), TASK, (5,)))
     with pytest.raises(MessageError, match="a ResNet-18 needs images"):
         own.handle(beginning({"kind": "resnet-18", "width": 8, "stem": "small"}))
 
@@ -700,16 +703,16 @@ def test_a_summary_that_cannot_be_is_its_partys_fault(summary: str, words: str):
 
 def test_columns_are_encoded_by_the_rows_of_all_and_a_newcomer_takes_that_encoding():
     def own(name: str, years: list[float]) -> hyfem.Member:
-        table = table_from_arrays(name, {"years": np.array(years)})
-        data = PartyData(name, np.arange(3), labels=torch.arange(3))
-        return hyfem.Member(data, TASK, raw={"age": hyfem.Columns(table, ("years",))}, widths=(5,))
+        tables = {"age": table_from_arrays(name, {"years": np.array(years)})}
+        data = PartyData(name, np.arange(3), labels=torch.arange(3), tables=tables)
+        return hyfem.Member(hyfem.Home(data, TASK, (5,)))
 
     parties = {"clinic": own("clinic", [1, 2, 3]), "lab": own("lab", [5, 6, 7])}
     newcomer = own("surgery", [100, 200, 300])
     server = coordinator(("age",))
     trained(server, parties)
     everyone = InProcess({**parties, "surgery": newcomer}, driver="server")
-    hyfem.welcome(server, everyone, "surgery")
+    server.invite(everyone, "surgery")
     pooled = np.array([1, 2, 3, 5, 6, 7])
     (column,) = server.encodings["age"].to_json()["columns"]
     assert (column["mean"], column["scale"]) == (pooled.mean(), pytest.approx(pooled.std()))

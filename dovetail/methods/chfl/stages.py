@@ -104,7 +104,7 @@ def chosen(
     best: dict[str, Any] | None = found.get(stage) if search.seed is not None else None
     if best is None:
         numbers = itertools.count(1)
-        homes = training.kind.homes(stage, training.homes)
+        homes = training.kind.homes_of(training, stage)
 
         def start(trial: chfl.Config) -> Engine:
             return training.engine(f"{stage}-trial-{next(numbers)}", training.parties(homes))

@@ -59,11 +59,11 @@ from __future__ import annotations
 import json
 import logging
 import math
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -77,14 +77,14 @@ from dovetail.data import (
     NumberSummary,
     PartyData,
     Summary,
-    Table,
     TableEncoder,
     Task,
     agree,
     summarise,
 )
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
-from dovetail.methods.loop import begin_anew, rounds
+from dovetail.methods.loop import Driver, Party, answers, answers_always
+from dovetail.methods.loop import Round as BaseRound
 from dovetail.models import (
     Model,
     OptimizerConfig,
@@ -103,7 +103,7 @@ from dovetail.models.blocks import (
     extractor_from_json,
 )
 from dovetail.models.networks import Shape, network_input
-from dovetail.network import Checkpoint, Engine, Message, Replies, State, check_shape
+from dovetail.network import Engine, Message, Replies, State, Values
 
 _log = logging.getLogger(__name__)
 
@@ -168,6 +168,10 @@ def fedper(config: Config) -> Config:
 
 # --- What crosses the boundary -----------------------------------------------------------------
 
+#: Theta and w, each as one vector: block after block, layer after layer.
+Extractors = Annotated[Tensor, Values(torch.float32, "E")]
+Classifier = Annotated[Tensor, Values(torch.float32, "W")]
+
 
 @dataclass(frozen=True, eq=False)
 class Hello(Message):
@@ -210,21 +214,18 @@ class Ready(Message):
 
 @dataclass(frozen=True, eq=False)
 class Train(Message):
-    """Server -> party: P_m Theta_0 and Pi_m w_0, from where it makes Q steps (Alg. 1 line 4).
+    """Server -> party: P_m Theta_0 and Pi_m w_0, from where it makes Q steps (Alg. 1 line 4)."""
 
-    Each is one vector: block after block, layer after layer.
-    """
-
-    extractors: Tensor
-    classifier: Tensor
+    extractors: Extractors
+    classifier: Classifier
 
 
 @dataclass(frozen=True, eq=False)
 class Trained(Message):
     """Party -> server: Theta_m and w_m after its steps (line 5), and their mean loss f_m."""
 
-    extractors: Tensor
-    classifier: Tensor  # empty if it keeps its own
+    extractors: Extractors
+    classifier: Classifier  # empty if it keeps its own
     loss: float
 
 
@@ -232,8 +233,8 @@ class Trained(Message):
 class Finish(Message):
     """Server -> party: its slice of the server's model, to use alone (line 9)."""
 
-    extractors: Tensor
-    classifier: Tensor
+    extractors: Extractors
+    classifier: Classifier
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,122 +269,145 @@ def _whole(value: Any) -> list[int]:
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
-    """A block as raw columns of a table, which is encoded as all parties agree.
+class Home:
+    """What a party has; blocks of raw columns are encoded as all agree when training begins.
 
     Attributes:
-        table: rows, in the order of the party's other blocks.
-        names: its columns.
-        categorical: names of number columns whose values are names.
-    """
-
-    table: Table
-    names: tuple[str, ...]
-    categorical: tuple[str, ...] = ()
-
-
-class Member:
-    """A party with blocks and labels of its samples.
-
-    Args:
-        data: its rows; those without a label are left out.
-        raw: blocks of raw columns, of the same rows; all of them count for the encoding.
+        train: training rows; those without a label are left out.
         task: what the labels say; the same at all parties, also of classes it has no sample of.
         widths: hidden widths of its classifier; parties may differ in widths, not in depth.
-        device: where it computes.
-        secret: of its home, mixed into all it draws; None in simulation.
+        test: rows to score on.
+        categorical: names of number columns whose values are names.
 
     Raises:
         ConfigError: no labelled row, or no block.
     """
 
-    accepts = (Hello, Begin, Train, Finish)
+    train: PartyData
+    task: Task
+    widths: tuple[int, ...] = (64,)
+    test: PartyData | None = None
+    categorical: Sequence[str] = ()
 
-    def __init__(
-        self,
-        data: PartyData,
-        task: Task,
-        *,
-        raw: Mapping[str, Columns] | None = None,
-        widths: Sequence[int] = (64,),
-        device: torch.device | None = None,
-        secret: Secret | None = None,
-    ) -> None:
-        self._secret = secret
-        self.name = data.name
-        self.task = task
-        self.widths = tuple(widths)
-        self.device = device or torch.device("cpu")
-        rows = data.labelled_rows()
-        if data.labels is None or not len(rows):
+    def __post_init__(self) -> None:
+        if not len(self.train.labelled_rows()):
             raise ConfigError(
                 f"party {self.name!r} has no labelled sample; every party of HyFEM trains on its "
                 "own labels, so leave it out"
             )
-        self.raw = dict(raw or {})
-        if not (data.blocks or self.raw):
+        if not self.blocks:
             raise ConfigError(f"party {self.name!r} has no block; give it one, or leave it out")
-        self.blocks = dict(data.blocks)
+
+    @property
+    def name(self) -> str:
+        return self.train.name
+
+    @property
+    def label(self) -> str:
+        """What the labels are called, where that is known."""
+        return self.train.label or ""
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """Names of all."""
+        return (*self.train.blocks, *self.train.tables)
+
+    def only(self, blocks: Iterable[str]) -> Home:
+        """The same, with these blocks only."""
+        wanted = set(blocks)
+        encoded = {name: x for name, x in self.train.blocks.items() if name in wanted}
+        tables = {name: own for name, own in self.train.tables.items() if name in wanted}
+        return replace(self, train=replace(self.train, blocks=encoded, tables=tables))
+
+    def summary(self, block: str) -> str:
+        """What its rows add to how all encode this block of raw columns, in JSON."""
+        table = self.train.tables[block]
+        found = summarise(table, table.names, categorical=self.categorical, party=self.name)
+        return json.dumps({name: asdict(summary) for name, summary in found.items()})
+
+
+class Member(Party):
+    """A party with blocks and labels of its samples.
+
+    Args:
+        home: what it has.
+        device: where it computes.
+        secret: of its home, mixed into all it draws; None in simulation.
+    """
+
+    saved = ("network", "started", "batches")
+
+    def __init__(
+        self, home: Home, *, device: torch.device | None = None, secret: Secret | None = None
+    ) -> None:
+        self._secret = secret
+        self.name = home.name
+        self.home = home
+        self.task = home.task
+        self.device = device or torch.device("cpu")
+        self.blocks = dict(home.train.blocks)
         self.inputs: dict[str, TableEncoder] = {}
-        self.labels = data.labels.to(self.device)
-        self._rows = rows
+        assert home.train.labels is not None
+        self.labels = home.train.labels.to(self.device)
+        self._rows = home.train.labelled_rows()
         self.network: BlocksNetwork | None = None
 
-    def handle(self, message: Message) -> Message:
-        match message:
-            case Hello():
-                return self._holding(message)
-            case Begin():
-                return self._begin(message)
-            case Train():
-                return self._train(message)
-            case Finish():
-                return self._finish(message)
-        raise AssertionError(f"an engine passes on only {self.accepts}")
+    def sizes(self) -> dict[str, int]:
+        """E and W, the numbers of its extractors and of its classifier."""
+        if self.network is None:
+            return {}
+        network = self.network
+        return {
+            "E": sum(x.numel() for x in _by_extractor(network.extractors)),
+            "W": sum(x.numel() for x in _by_extractor(network.classifier)),
+        }
 
-    def _holding(self, hello: Hello) -> Holding:
+    @answers_always
+    def hold(self, hello: Hello) -> Holding:
+        """What it has."""
         counts: tuple[int, ...] = ()
         if isinstance(self.task, Classification):
             labels = self.labels[self._rows.to(self.device)].cpu()
             found = torch.bincount(labels, minlength=self.task.num_outputs)
             counts = tuple(found.tolist() if hello.count_classes else found.clamp(max=1).tolist())
-        summaries = {name: _summary_json(own, self.name) for name, own in self.raw.items()}
-        encoded = {name: x for name, x in self.blocks.items() if name not in self.raw}
+        encoded, tables = self.home.train.blocks, self.home.train.tables
         return Holding(
-            (*encoded, *self.raw),
+            self.home.blocks,
             (
                 *("x".join(map(str, block.shape[1:])) for block in encoded.values()),
-                *("" for _ in self.raw),
+                *("" for _ in tables),
             ),
-            (*("" for _ in encoded), *summaries.values()),
-            self.widths,
+            (*("" for _ in encoded), *map(self.home.summary, tables)),
+            self.home.widths,
             len(self._rows),
             counts,
         )
 
-    def _begin(self, begin: Begin) -> Ready:
+    @answers
+    def begin(self, begin: Begin) -> Ready:
+        """Make its networks."""
         own = _task_text(self.task)
         if begin.task != own:
             raise ConfigError(
                 f"its labels are {own[:200]}, the server's are {begin.task[:200]}; name all "
                 "classes of the federation in the party's file"
             )
-        names = [*(name for name in self.blocks if name not in self.raw), *self.raw]
+        names = self.home.blocks
         if not len(begin.extractors) == len(begin.encodings) == len(names):
             raise MessageError(
                 f"{begin.wire_name()}: expected {len(names)} extractors and encodings, "
                 f"got {len(begin.extractors)} and {len(begin.encodings)}"
             )
         encodings = dict(zip(names, begin.encodings, strict=True))
-        for name, columns in self.raw.items():
+        for name, table in self.home.train.tables.items():
             try:
                 encoder = TableEncoder.from_json(json.loads(encodings[name]))
             except (ValueError, DovetailError) as error:
                 raise MessageError(f"{begin.wire_name()}: it cannot be read ({error})") from None
-            if encoder.columns != columns.names:
+            if encoder.columns != table.names:
                 raise MessageError(f"{begin.wire_name()}: another block's encoding of {name!r}")
-            self.inputs[name] = encoder.watching(columns.table)
-            self.blocks[name] = encoder.transform(columns.table, allow_unseen=True)
+            self.inputs[name] = encoder.watching(table)
+            self.blocks[name] = encoder.transform(table, allow_unseen=True)
         try:
             self.config = Config.model_validate_json(begin.settings)
             extractors = tuple(extractor_from_json(json.loads(each)) for each in begin.extractors)
@@ -394,7 +418,7 @@ class Member:
             tuple(self.blocks),
             tuple(tuple(block.shape[1:]) for block in self.blocks.values()),
             extractors,
-            self.widths,
+            self.home.widths,
             self.task.num_outputs,
         )
         try:
@@ -407,13 +431,13 @@ class Member:
                 f"{begin.wire_name()}: its extractors make a network of more than "
                 f"{MAX_PARAMETER_BYTES} bytes of parameters here"
             )
-        self._begun = begin
+        self.seed = begin.seed
         key = key_of(self._secret)
         with RandomStream(begin.seed, self.name, "hyfem", secret=key):
             self.network = self.spec.build()
         self.network.to(self.device).train()
         self.network.classifier.requires_grad_(self.config.classifier != "frozen")
-        self._started = False  # its weights are not the server's yet
+        self.started = False  # its weights are not the server's yet
         self.batches = Minibatches(
             self._rows,
             self.config.batch_size,
@@ -421,11 +445,11 @@ class Member:
         )
         return Ready()
 
-    def _train(self, train: Train) -> Trained:
+    @answers
+    def update(self, train: Train) -> Trained:
         """Alg. 2, ClientUpdate."""
-        self._check_begun()
-        network = self._with_slice(train, load=self.config.restart or not self._started)
-        self._started = True
+        network = self._with_slice(train, load=self.config.restart or not self.started)
+        self.started = True
         network.train()
         shared = list(network.extractors.parameters())
         own = [each for each in network.classifier.parameters() if each.requires_grad]
@@ -469,13 +493,10 @@ class Member:
             return F.cross_entropy(outputs, target)  # Eq. (3)
         return F.mse_loss(outputs[:, 0], target)
 
-    def _check_begun(self) -> None:
-        if self.network is None:
-            raise PartyError(self.name, "was asked to train before training began")
-
-    def _finish(self, finish: Finish) -> Finished:
-        self._check_begun()
-        self._started = True
+    @answers
+    def finish(self, finish: Finish) -> Finished:
+        """Take its slice over."""
+        self.started = True
         self._with_slice(finish, load=True)
         return Finished()
 
@@ -483,15 +504,8 @@ class Member:
         """Its network, at the server's slice if ``load``; what pulls it is kept."""
         network = self.network
         assert network is not None
-        keeps_own = self.config.classifier == "own" if self._started else self.config.start == "own"
-        shared = _vector(network.extractors)
-        check_shape(message, "extractors", tuple(shared.shape), torch.float32)
-        expected = _classifier_vector(network.classifier)
-        check_shape(message, "classifier", tuple(expected.shape), torch.float32)
-        vectors = message.extractors, message.classifier
-        if not all(vector.isfinite().all() for vector in vectors):
-            raise MessageError(f"{message.wire_name()}: weights that are not finite")
-        kept = shared, expected
+        keeps_own = self.config.classifier == "own" if self.started else self.config.start == "own"
+        kept = _vector(network.extractors), _classifier_vector(network.classifier)
         with torch.no_grad():
             _load_vector(network.extractors, message.extractors)
             _load_classifier(network.classifier, message.classifier)
@@ -501,7 +515,7 @@ class Member:
                 _load_vector(network.extractors, kept[0])
             if not load or keeps_own:
                 _load_classifier(network.classifier, kept[1])
-            if not self._started:  # a classifier of its own is not pulled to what it never was
+            if not self.started:  # a classifier of its own is not pulled to what it never was
                 self._target_own = [p.detach().clone() for p in network.classifier.parameters()]
         return network
 
@@ -516,35 +530,14 @@ class Member:
             spec=self.spec,
             shapes=dict(zip(self.spec.blocks, self.spec.shapes, strict=True)),
             inputs=dict(self.inputs),
-            about={"method": "hyfem", "seed": self._begun.seed},
+            about={"method": "hyfem", "seed": self.seed},
         )
-
-    def state(self) -> State:
-        """What its next round depends on, and what it was told when training began."""
-        if self.network is None:
-            raise TrainingError("it has nothing to save before training began")
-        return {
-            "begun": {field.name: getattr(self._begun, field.name) for field in fields(Begin)},
-            "network": self.network.state_dict(),
-            "started": self._started,
-            "batches": self.batches.state(),
-        }
-
-    def restore(self, state: State) -> None:
-        """Go on from there; a party that never began needs no ``Begin``."""
-        begun = dict(state["begun"])
-        lists = {name: tuple(begun[name]) for name in ("extractors", "encodings")}
-        self._begin(Begin(**{**begun, **lists}))
-        assert self.network is not None
-        self.network.load_state_dict(state["network"])
-        self._started = bool(state["started"])
-        self.batches.restore(state["batches"])
 
 
 # --- What the server executes ------------------------------------------------------------------
 
 
-class Coordinator:
+class Coordinator(Driver):
     """The server: drives, combines, and has no data.
 
     Args:
@@ -577,7 +570,8 @@ class Coordinator:
         self.classifier: list[np.ndarray] = []  # w_0
         self.assignments: dict[str, matching.Assignment] = {}  # Pi
         self.known: dict[str, tuple[Tensor, Tensor]] = {}  # party -> (Theta_m, w_m), last sent
-        self.num_rounds = 0
+        self.num_rounds = config.rounds
+        self.combined = 0  # rounds so far
 
     def hold(self, holdings: Mapping[str, Holding]) -> None:
         """Take note of what parties hold; the server's model is made of it.
@@ -779,12 +773,8 @@ class Coordinator:
             MessageError: they are not what was asked for: a party that lies is left out.
         """
         shared, own = self._slice(party)
-        check_shape(reply, "extractors", tuple(shared.shape), torch.float32)
         num_own = len(own) if self.config.classifier == "matched" else 0
-        check_shape(reply, "classifier", (num_own,), torch.float32)
-        for name, vector in reply.tensors().items():
-            if not vector.sum().isfinite():
-                raise MessageError(f"{reply.wire_name()}.{name}: its weights are not finite")
+        reply.check(E=len(shared), W=num_own)
         self.known[party] = reply.extractors.cpu(), reply.classifier.cpu() if num_own else own
 
     def combine(self) -> None:
@@ -795,13 +785,13 @@ class Coordinator:
             total = sum(p[party] * self._known_block(party, block).double() for party in holders)
             assert isinstance(total, Tensor)
             self.extractors[block] = (total / sum(p[party] for party in holders)).float()
-        self.num_rounds += 1
+        self.combined += 1
         if self.config.classifier != "matched":
             return
         parties = [self._classifier_of(party) for party in self.holdings]
         assignments = list(self.assignments.values())
-        limit, first = self.config.match_rounds, self.num_rounds == 1
-        if limit is None or self.num_rounds <= limit:  # line 8
+        limit, first = self.config.match_rounds, self.combined == 1
+        if limit is None or self.combined <= limit:  # line 8
             assignments = matching.match(
                 parties,
                 self._sizes(),
@@ -810,7 +800,7 @@ class Coordinator:
                 width=self._width(),
                 sweeps=self.config.sweeps,
                 rng=np.random.default_rng(
-                    derive_seed(self.seed, self.name, "matching", str(self.num_rounds))
+                    derive_seed(self.seed, self.name, "matching", str(self.combined))
                 ),
                 start=None if self.config.start == "own" and first else assignments,
             )
@@ -962,7 +952,7 @@ class Coordinator:
                 for party, assignment in self.assignments.items()
             },
             "known": {party: list(vectors) for party, vectors in self.known.items()},
-            "num_rounds": self.num_rounds,
+            "num_rounds": self.combined,
         }
 
     def restore(self, state: State) -> None:
@@ -982,158 +972,104 @@ class Coordinator:
             for party, assignment in state["assignments"].items()
         }
         self.known = {party: (pair[0], pair[1]) for party, pair in state["known"].items()}
-        self.num_rounds = int(state["num_rounds"])
+        self.combined = int(state["num_rounds"])
+
+    # --- Algorithm 1 ---------------------------------------------------------------------------
+
+    def begin(self, network: Engine) -> None:
+        """Ask what each party holds, and have it make its networks.
+
+        Raises:
+            ConfigError: blocks, classes or widths that do not fit together.
+            PartyError: a party cannot begin.
+        """
+        holdings = self.ask(network, Hello(self.config.class_weights), Holding)
+        if not holdings:
+            raise ConfigError("HyFEM needs one party or more, got none")
+        self.hold(dict(holdings))
+        self._ask_to_begin(network, network.parties).or_raise()
+
+    def _ask_to_begin(self, network: Engine, parties: Iterable[str]) -> Replies[Ready]:
+        requests = {
+            party: Begin(
+                self.config.model_dump_json(),
+                tuple(
+                    json.dumps(self.specs[block].to_json()) for block in self.holdings[party].blocks
+                ),
+                tuple(
+                    json.dumps(self.encodings[block].to_json()) if block in self.encodings else ""
+                    for block in self.holdings[party].blocks
+                ),
+                _task_text(self.task),
+                self.seed,
+            )
+            for party in parties
+        }
+        return network.ask(requests, Ready)
+
+    def begin_again(self, behind: Mapping[str, int], network: Engine) -> None:
+        """Who has nothing begins anew, and goes on from its slice."""
+        lost = [party for party, step in behind.items() if not step]
+        if lost:
+            for failure in self._ask_to_begin(network, lost).failures.values():
+                _log.warning("it does not begin anew: %s", failure)
+
+    def round(self, number: int, network: Engine) -> Round:
+        """Lines 3-9; closes at the deadline with who answered.
+
+        Raises:
+            TrainingError: nobody answered as asked.
+        """
+        requests = {party: Train(*weights) for party, weights in self.slices().items()}
+        replies = network.ask(requests, Trained, timeout_s=self.config.timeout_s)  # lines 3-5
+        failures = dict(replies.failures)
+        losses = {}
+        for party, reply in replies.items():
+            try:
+                self.receive(party, reply)
+            except MessageError as cause:
+                failures[party] = PartyError(party, str(cause))
+            else:
+                losses[party] = reply.loss
+        if not losses:
+            raise TrainingError(
+                f"round {number}: no party answered as asked; the first says: "
+                f"{next(iter(failures.values()))}"
+            )
+        self.combine()  # lines 6-8
+        told: dict[str, Any] = {"loss": statistics.fmean(losses.values())}
+        if self.config.width == "free":
+            told["widths"] = list(self.widths())
+        missed = {party: f"round {number}: {failure.cause}" for party, failure in failures.items()}
+        return Round(told=told, missed=missed, losses=losses)
+
+    def finish(self, network: Engine) -> None:
+        """Send each party its slice, to use alone; who is not reached keeps its last weights."""
+        requests = {party: Finish(*weights) for party, weights in self.slices().items()}
+        network.ask(requests, Finished, timeout_s=self.config.timeout_s)
+
+    def invite(self, network: Engine, party: str) -> None:
+        """Remark 2: a new party gets its model at once, and takes part from the next round on.
+
+        Raises:
+            PartyError: it cannot begin, or holds what does not fit the others.
+        """
+        hello = Hello(self.config.class_weights)
+        self.welcome(party, network.ask({party: hello}, Holding).or_raise()[party])
+        self._ask_to_begin(network, [party]).or_raise()
+        slice_ = Finish(*self.known[party])
+        network.ask({party: slice_}, Finished, timeout_s=self.config.timeout_s).or_raise()
 
 
-@dataclass(frozen=True)
-class Round:
+@dataclass(frozen=True, kw_only=True)
+class Round(BaseRound):
     """What one round did.
 
     Attributes:
-        number: 1, 2, ...
         losses: party -> mean of f_m over its steps, of those that answered.
-        widths: hidden widths of the server's classifier.
-        seconds: wall time.
-        missed: party -> 1, of those that did not answer as asked by the deadline.
-        reasons: party -> why.
     """
 
-    number: int
     losses: Mapping[str, float]
-    widths: tuple[int, ...]
-    seconds: float
-    missed: Mapping[str, int]
-    reasons: Mapping[str, str]
-
-
-def train(
-    coordinator: Coordinator, network: Engine, checkpoint: Checkpoint | None = None
-) -> Iterator[Round]:
-    """Algorithm 1, round by round; between them ``coordinator.model()`` is the model so far.
-
-    Args:
-        coordinator: the server, which drives.
-        network: reaches the parties.
-        checkpoint: saves each round, and goes on from what it saved; None saves nothing.
-
-    Raises:
-        ConfigError: blocks, classes or widths that do not fit together.
-        PartyError: a party cannot begin.
-        TrainingError: no party answered in a round.
-    """
-
-    yield from rounds(
-        coordinator,
-        network,
-        checkpoint or Checkpoint.none(),
-        total=lambda: coordinator.config.rounds,
-        begin=lambda: begin(coordinator, network),
-        # A party that lost its disk goes on from its slice.
-        again=begin_anew(lambda lost: _ask_to_begin(coordinator, network, lost), _log),
-        play=lambda number: play_round(coordinator, network, number),
-        finish=lambda: finish(coordinator, network),
-    )
-
-
-def begin(coordinator: Coordinator, network: Engine) -> None:
-    """Ask what each party holds, and have it make its networks.
-
-    Raises:
-        ConfigError: blocks, classes or widths that do not fit together.
-        PartyError: a party cannot begin.
-    """
-    hello = Hello(coordinator.config.class_weights)
-    holdings = network.ask(dict.fromkeys(network.parties, hello), Holding).or_raise()
-    if not holdings:
-        raise ConfigError("HyFEM needs one party or more, got none")
-    coordinator.hold(dict(holdings))
-    _ask_to_begin(coordinator, network, network.parties).or_raise()
-
-
-def _ask_to_begin(
-    coordinator: Coordinator, network: Engine, parties: Iterable[str]
-) -> Replies[Ready]:
-    requests = {
-        party: Begin(
-            coordinator.config.model_dump_json(),
-            tuple(
-                json.dumps(coordinator.specs[block].to_json())
-                for block in coordinator.holdings[party].blocks
-            ),
-            tuple(
-                json.dumps(coordinator.encodings[block].to_json())
-                if block in coordinator.encodings
-                else ""
-                for block in coordinator.holdings[party].blocks
-            ),
-            _task_text(coordinator.task),
-            coordinator.seed,
-        )
-        for party in parties
-    }
-    return network.ask(requests, Ready)
-
-
-def play_round(coordinator: Coordinator, network: Engine, number: int) -> Round:
-    """Lines 3-9; closes at the deadline with who answered.
-
-    Raises:
-        TrainingError: nobody answered as asked.
-    """
-    started = time.perf_counter()
-    requests = {party: Train(*weights) for party, weights in coordinator.slices().items()}
-    replies = network.ask(requests, Trained, timeout_s=coordinator.config.timeout_s)  # lines 3-5
-    failures: dict[str, DovetailError] = dict(replies.failures)
-    losses = {}
-    for party, reply in replies.items():
-        try:
-            coordinator.receive(party, reply)
-        except MessageError as cause:
-            failures[party] = PartyError(party, str(cause))
-        else:
-            losses[party] = reply.loss
-    if not losses:
-        raise TrainingError(
-            f"round {number}: no party answered as asked; the first says: "
-            f"{next(iter(failures.values()))}"
-        )
-    coordinator.combine()  # lines 6-8
-    return Round(
-        number,
-        losses,
-        coordinator.widths(),
-        time.perf_counter() - started,
-        dict.fromkeys(failures, 1),
-        {party: f"round {number}: {_cause(error)}" for party, error in failures.items()},
-    )
-
-
-def _cause(error: DovetailError) -> str:
-    return error.cause if isinstance(error, PartyError) else str(error)
-
-
-def finish(coordinator: Coordinator, network: Engine) -> dict[str, PartyError]:
-    """Send each party its slice, to use alone; gives those that it did not reach.
-
-    They keep their own weights of their last round.
-    """
-    requests = {party: Finish(*weights) for party, weights in coordinator.slices().items()}
-    replies = network.ask(requests, Finished, timeout_s=coordinator.config.timeout_s)
-    return replies.failures
-
-
-def welcome(coordinator: Coordinator, network: Engine, party: str) -> None:
-    """Remark 2: a new party gets its model at once, and takes part from the next round on.
-
-    Raises:
-        PartyError: it cannot begin, or holds what does not fit the others.
-    """
-    hello = Hello(coordinator.config.class_weights)
-    holding = network.ask({party: hello}, Holding).or_raise()[party]
-    coordinator.welcome(party, holding)
-    _ask_to_begin(coordinator, network, [party]).or_raise()
-    slice_ = Finish(*coordinator.known[party])
-    network.ask({party: slice_}, Finished, timeout_s=coordinator.config.timeout_s).or_raise()
 
 
 # --- Tasks and summaries as text ---------------------------------------------------------------
@@ -1142,11 +1078,6 @@ def welcome(coordinator: Coordinator, network: Engine, party: str) -> None:
 def _task_text(task: Task) -> str:
     """What must be the same at all: the classes in their order, or that it is a number."""
     return json.dumps(task.to_json()) if isinstance(task, Classification) else "a number"
-
-
-def _summary_json(own: Columns, party: str) -> str:
-    found = summarise(own.table, own.names, categorical=own.categorical, party=party)
-    return json.dumps({name: asdict(summary) for name, summary in found.items()})
 
 
 def _summary_of(party: str, block: str, text: str) -> dict[str, Summary]:

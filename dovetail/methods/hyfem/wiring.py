@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, ClassVar, Literal, get_args
@@ -14,7 +15,7 @@ from pydantic import Field
 from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.methods import hyfem
-from dovetail.methods.base import SILENT, Asked, Finishing, Loaded, Maker, Parts, Run, Talk
+from dovetail.methods.base import SILENT, Loaded, Parts, Place, Run, Talk
 from dovetail.methods.homes import (
     Homes,
     check_labels,
@@ -23,21 +24,25 @@ from dovetail.methods.homes import (
     draw_share,
 )
 from dovetail.methods.hyfem.stages import (
+    POOLED,
     SERVER,
-    Holding,
-    HyfemSetup,
+    Apart,
+    Recipe,
     Stage,
-    holdings,
-    model_of,
-    scores_of_member,
+    is_tested,
+    party_model,
+    scores_of,
     stage_config,
+    told_model,
 )
-from dovetail.methods.method import Method
+from dovetail.methods.loop import Driver, Party
+from dovetail.methods.method import Method, Staged, Training
+from dovetail.methods.outcome import Observer, Scores, Setup
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import PartyName, Section
-from dovetail.models import Perceptron
+from dovetail.models import Model, Perceptron
 from dovetail.models.blocks import Extractor, ResNet18, SmallCnn, Unchanged
-from dovetail.network.checkpoint import StatefulParty
+from dovetail.network import Checkpoint, Engine, InProcess, Precision
 
 #: What can be trained, and what a table calls it.
 STAGES: Mapping[str, str] = {
@@ -201,7 +206,7 @@ def classes_of(site: Site) -> tuple[str | int, ...]:
     return own or tuple(present.tolist())
 
 
-def holding(site: Site, task: dd.Classification | None = None) -> Holding:
+def home_of(site: Site, task: dd.Classification | None = None) -> hyfem.Home:
     """A party's labelled rows, dealt out to training and test by its own file.
 
     Raises:
@@ -211,8 +216,9 @@ def holding(site: Site, task: dd.Classification | None = None) -> Holding:
     table, section, party = site.table, site.settings("hyfem", MemberSection), site.party
     task = task or dd.Classification(classes_of(site))
     assert table.labels is not None
-    assert table.label is not None
-    labels = dd.encode_labels(task, table.labels.values, table.labels.missing, label=table.label)
+    labels = dd.encode_labels(
+        task, table.labels.values, table.labels.missing, label=table.label or ""
+    )
     train = np.flatnonzero(~table.labels.missing)
     if not len(train):
         raise ConfigError(
@@ -220,33 +226,44 @@ def holding(site: Site, task: dd.Classification | None = None) -> Holding:
             "labels, so leave it out"
         )
     train, test = draw_share(site, train, section.test_share, "test_share")
-
-    def rows(chosen: np.ndarray, blocks: Mapping[str, torch.Tensor]) -> dd.PartyData:
-        at = torch.from_numpy(chosen)
-        own = {name: x[at] for name, x in blocks.items()}
-        return dd.PartyData(site.name, table.ids[chosen], own, labels[at])
-
-    if not isinstance(table.x, dd.Table):
-        whole = dict.fromkeys(table.blocks, table.x)
-        inputs = dict.fromkeys(table.blocks, site.fit_input())
-        return Holding(
-            rows(train, whole), section.widths, rows(test, whole), inputs=inputs, label=table.label
-        )
-    x = table.x
-    categorical = x.select(party.categorical)
-    return Holding(
-        rows(train, {}),
+    whole = dd.PartyData(site.name, table.ids, labels=labels, label=table.label)
+    categorical: list[str] = []
+    if isinstance(table.x, dd.Table):
+        x = table.x
+        categorical = x.select(party.categorical)
+        tables = {block: x.only(names) for block, names in table.blocks.items()}
+        whole = replace(whole, tables=tables)
+    else:
+        blocks, inputs = dict.fromkeys(table.blocks, table.x), site.fit_input()
+        whole = replace(whole, blocks=blocks, inputs=dict.fromkeys(table.blocks, inputs))
+    return hyfem.Home(
+        whole.take(torch.from_numpy(train)),
+        task,
         section.widths,
-        rows(test, {}),
-        {
-            block: hyfem.Columns(
-                x.take(train), names, tuple(name for name in categorical if name in names)
-            )
-            for block, names in table.blocks.items()
-        },
-        dict.fromkeys(table.blocks, x.take(test)),
-        label=table.label,
+        whole.take(torch.from_numpy(test)),
+        categorical,
     )
+
+
+def homes_of(data: dd.Blocks, widths: Mapping[str, tuple[int, ...]]) -> dict[str, hyfem.Home]:
+    """Party -> the same, of what a partition deals out."""
+    return {
+        name: hyfem.Home(
+            own, data.task, widths[name], None if data.test is None else data.test[name]
+        )
+        for name, own in data.train.parties.items()
+    }
+
+
+def whole_of(data: dd.Partitioned, homes: Mapping[str, hyfem.Home]) -> hyfem.Home | None:
+    """Everybody's rows with all blocks, at the widest party; None where they are in no one place.
+
+    Its test rows are those that the server's model is scored on.
+    """
+    if not isinstance(data, dd.Blocks):
+        return None
+    widest = max((home.widths for home in homes.values()), key=lambda own: (len(own), own))
+    return hyfem.Home(data.pooled, data.task, widest, data.pooled_test)
 
 
 class Hyfem(Method):
@@ -258,7 +275,8 @@ class Hyfem(Method):
     stages = STAGES
     scores: ClassVar[Mapping[str, str]] = {"server": "HyFEM, the server's model (all blocks)"}
     partitions = ("blocks",)
-    driven_by = "coordinator"
+    Side = hyfem.Member
+    silent = ("standalone", "pooled")
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
         "hyfem": algorithm("hyfem", hyfem.Member.accepts, weights=True, begins=(hyfem.Begin,))
     }
@@ -343,27 +361,111 @@ class Hyfem(Method):
                 f"{where}: the parties' classes are numbers and texts: {sorted(map(str, labels))}"
             )
         task = dd.Classification(classes)
-        held = {name: holding(site, task) for name, site in sites.items()}
-        federation = dd.Federation(own.train for own in held.values())
-        label = next(iter(held.values())).label
-        return Homes(federation, None, task, {}, label, held), None, None
+        homes = {name: home_of(site, task) for name, site in sites.items()}
+        label = next(iter(homes.values())).label
+        return Homes(dd.Federation([]), None, task, {}, label, homes), None, None
 
-    def members(self, site: Site, allowed: Collection[str]) -> dict[str, Maker]:
-        """Algorithm -> what makes the party's side of its runs, where its policy allows them."""
-        if "hyfem" not in allowed:
+    def home(self, site: Site) -> hyfem.Home:
+        """What a party has by its own file."""
+        return home_of(site)
+
+    def party(self, home: hyfem.Home, place: Place) -> hyfem.Member:
+        """A party's side of a run."""
+        return hyfem.Member(home, device=place.device, secret=place.secret)
+
+    def homes_of(self, training: Training, stage: str) -> Mapping[str, hyfem.Home]:
+        """Everybody's own; of "pooled" one, and of rulers on common blocks only these."""
+        homes = training.homes
+        if stage == "pooled":
+            whole = whole_of(training.loaded.data, homes)
+            assert whole is not None
+            return {POOLED: whole}
+        if stage in ("fedavg", "fedprox"):
+            return {name: home.only(common_blocks(homes)) for name, home in homes.items()}
+        return homes
+
+    def choose(
+        self, training: Training, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint
+    ) -> Recipe:
+        """What a stage is trained with."""
+        section: HyfemSection = training.settings
+        own, data = section.stages.get(stage, {}), training.loaded.data
+        extractors = run_extractors(section, training.homes, data)
+        homes = self.homes_of(training, stage)
+        if stage in ("fedavg", "fedprox") and not training.elsewhere:
+            common = common_blocks(homes)
+            extractors = {block: own for block, own in extractors.items() if block in common}
+        settings = stage_config(config(section), stage, own, proximal=section.proximal)
+        return Recipe(settings, data.task, extractors, homes)
+
+    def driver(self, stage: str, settings: Recipe, seed: int) -> Driver:
+        """What drives a stage."""
+        if stage == "standalone":
+            return Apart(settings, seed=seed)
+        task, extractors = settings.task, settings.extractors
+        return hyfem.Coordinator(task, extractors, settings.config, seed=seed, name=SERVER)
+
+    def model(self, party: Party, home: hyfem.Home, stage: str = "") -> Model:
+        """What a party can use alone, as it is now."""
+        assert isinstance(party, hyfem.Member)
+        method = stage or ("fedper" if party.config.classifier == "own" else "hyfem")
+        rate, inputs = party.config.learning_rate, home.train.inputs
+        return told_model(
+            party.model(), inputs, method=method, label=home.label, learning_rate=rate
+        )
+
+    def test(self, party: Party, home: hyfem.Home, stage: str = "") -> Scores:
+        """A party's scores on its test rows, as it is now; none without any."""
+        assert isinstance(party, hyfem.Member)
+        rate = party.config.learning_rate
+        return scores_of(party.name, party.model(), home, what="hyfem", learning_rate=rate)
+
+    def scored(self, stage: Staged) -> dict[str, dict[str, Scores]]:
+        """Of parties on their own blocks; of the server on all, where these are in one place."""
+        name, driver, settings = stage.name, stage.driver, stage.settings
+        whole = whole_of(stage.training.loaded.data, stage.training.homes)
+        whole = whole if whole is not None and is_tested(whole) else None
+
+        def scored(party: str, model: Model, home: hyfem.Home) -> Scores:
+            rate = settings.config.learning_rate
+            return scores_of(party, model, home, what=name, learning_rate=rate)
+
+        if name == "pooled" and whole is None:
             return {}
-        held = holding(site)  # now: mistakes in the table are told at once
-        task = dd.Classification(classes_of(site))
+        if name in ("fedavg", "fedprox") and whole is not None:
+            return {name: {SERVER: scored(SERVER, driver.model(), whole)}}
+        parties = {
+            party: scored(party, party_model(driver, stage.parties[party]), home)
+            for party, home in stage.homes.items()
+            if is_tested(home)
+        }
+        found = {name: parties} if parties else {}
+        if name == "hyfem" and whole is not None:
+            found[SERVER] = {SERVER: scored(SERVER, driver.model(), whole)}
+        return found
 
-        def of_run(asked: Asked) -> Callable[[], StatefulParty]:
-            def make() -> StatefulParty:
-                own = held.member(task, asked.device, asked.secret)
-                keep = lambda: asked.keep(model_of(own, held), scores_of_member(own, held))  # noqa: E731
-                return Finishing(own, hyfem.Finish, keep)
+    def kept(self, stage: Staged) -> dict[str, Model]:
+        """Party -> its model, and the server's."""
+        data, settings = stage.training.loaded.data, stage.settings
+        models = {name: party.model() for name, party in stage.parties.items()}
+        if stage.name in ("hyfem", "fedavg", "fedprox"):
+            models[SERVER] = stage.driver.model()
+        inputs = data.block_inputs if isinstance(data, dd.Blocks) else {}
+        found = {}
+        for name, model in models.items():
+            home = stage.homes.get(name)
+            found[name] = told_model(
+                model,
+                {**inputs, **({} if home is None else home.train.inputs)},
+                method=stage.name,
+                label=(home.label if home else "") or data.label,
+                learning_rate=settings.config.learning_rate,
+            )
+        return found
 
-            return make
-
-        return {"hyfem": of_run}
+    def engine(self, parties: Mapping[str, Any], precision: Precision) -> Engine:
+        """What reaches the parties of this process."""
+        return InProcess(parties, driver=SERVER, precision=precision)
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
         """What the party will do, of what its policy agrees to."""
@@ -375,7 +477,7 @@ class Hyfem(Method):
     def load_driver(self, run: Run, driver: Any, *, where: str) -> Parts:
         """What a coordinator has, once its parties are here: no row, but all classes."""
         driver.wait()
-        return Homes[Holding].nobody(run.settings("hyfem", HyfemSection).classes), None, None
+        return Homes[hyfem.Home].nobody(run.settings("hyfem", HyfemSection).classes), None, None
 
     def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
         """Rate and sizes."""
@@ -385,44 +487,55 @@ class Hyfem(Method):
             "hyfem.local_steps": (16, 32, 64),
         }
 
-    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> HyfemSetup:
-        """Everything that one seed's run is a function of."""
-        section, data, where = run.settings("hyfem", HyfemSection), loaded.data, "the run file"
-        inputs: Mapping[str, dd.Input] = {}
-        pooled = None
+    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Setup:
+        """Everything that one seed's run is a function of.
+
+        Raises:
+            ConfigError: rows that are in no one place are to be pooled, no block is common to all,
+                or an extractor or widths do not fit.
+        """
+        section, data = run.settings("hyfem", HyfemSection), loaded.data
         if isinstance(data, dd.Blocks):
-            shapes = {block: tuple(x.shape[1:]) for block, x in data.pooled.blocks.items()}
-            widths = widths_of(section, list(data.train.parties), where=where)
-            widest = max(widths.values(), key=lambda own: (len(own), own))
-            parties = holdings(data, widths)
-            pooled = Holding(data.pooled, widest, data.pooled_test)
-            extractors = extractors_of(section, shapes, where=where)
-            inputs = data.block_inputs
+            widths = widths_of(section, list(data.train.parties), where="the run file")
+            homes: Mapping[str, hyfem.Home] = homes_of(data, widths)
         else:
             assert isinstance(data, Homes)
-            parties = dict(data.holdings)
-            if loaded.connect is not None:
-                extractors = {block: extractor(own) for block, own in section.extractors.items()}
-            else:
-                # How many features columns give is not known yet; their extractors take any number.
-                shapes = {block: (1,) for own in parties.values() for block in own.raw}
-                for each in parties.values():
-                    shapes |= {block: tuple(x.shape[1:]) for block, x in each.train.blocks.items()}
-                extractors = extractors_of(section, shapes, where=where)
-        return HyfemSetup(
-            method=run.method,  # type: ignore[arg-type]  # one of STAGES
-            task=data.task,
-            label=data.label,
-            extractors=extractors,
-            parties=parties,
-            config=config(section),
-            stages=section.stages,
-            proximal=section.proximal,
-            rulers=run.rulers,  # type: ignore[arg-type]  # each one of STAGES
-            pooled=pooled,
-            inputs=inputs,
-            evaluate_every=run.evaluate_every,
-            device=device,
-            precision=run.engine.precision,
-            connect=loaded.connect,
+            homes = data.holdings
+        stages = {run.method, *run.rulers}
+        if "pooled" in stages and not isinstance(data, dd.Blocks):
+            raise ConfigError("'pooled' needs everybody's rows in one place; leave it out")
+        if loaded.connect is None and not common_blocks(homes) and {"fedavg", "fedprox"} & stages:
+            raise ConfigError(
+                "no block is at every party, and FedAvg and FedProx train on nothing else; leave "
+                "'fedavg' and 'fedprox' out"
+            )
+        run_extractors(section, homes, data)
+        return Training(
+            kind=self, run=run, settings=section, homes=homes, loaded=loaded, device=device
         )
+
+
+def common_blocks(homes: Mapping[str, hyfem.Home]) -> list[str]:
+    """The blocks that every party has."""
+    first, *others = homes.values()
+    return [block for block in first.blocks if all(block in own.blocks for own in others)]
+
+
+def run_extractors(
+    section: HyfemSection, homes: Mapping[str, hyfem.Home], data: dd.Partitioned
+) -> dict[str, Extractor]:
+    """Block -> its extractor, of every block of a run.
+
+    Raises:
+        ConfigError: a name that no block has, or an extractor that does not fit a block.
+    """
+    if isinstance(data, dd.Blocks):
+        shapes = {block: tuple(x.shape[1:]) for block, x in data.pooled.blocks.items()}
+    elif not homes:  # the parties are elsewhere, and the run file names every block
+        return {block: extractor(own) for block, own in section.extractors.items()}
+    else:
+        # How many features columns give is not known yet; their extractors take any number.
+        shapes = {block: (1,) for own in homes.values() for block in own.train.tables}
+        for each in homes.values():
+            shapes |= {block: tuple(x.shape[1:]) for block, x in each.train.blocks.items()}
+    return extractors_of(section, shapes, where="the run file")
