@@ -5,26 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
+from dovetail.methods.base import DataKeys
 from dovetail.methods.section import PartyName, Section
-
-
-class DataKeys(Protocol):
-    """What all kinds share: [data] of a run file."""
-
-    @property
-    def task(self) -> Literal["classification", "regression"]: ...
-    @property
-    def split_seed(self) -> int: ...
-    @property
-    def categorical(self) -> tuple[str, ...]: ...
-    @property
-    def max_categories(self) -> int: ...
 
 
 class PartitionSection(Section):

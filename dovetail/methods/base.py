@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from pydantic import BaseModel
@@ -183,10 +183,16 @@ class PartitionKeys(Protocol):
 
 
 class DataKeys(Protocol):
-    """[data] of a run file, as methods need it."""
+    """[data] of a run file, as methods and partitions need it."""
 
     @property
     def partition(self) -> PartitionKeys: ...
+    @property
+    def task(self) -> Literal["classification", "regression"]: ...
+    @property
+    def split_seed(self) -> int: ...
+    @property
+    def categorical(self) -> tuple[str, ...]: ...
     @property
     def max_categories(self) -> int: ...
 

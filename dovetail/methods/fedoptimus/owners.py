@@ -30,9 +30,7 @@ from dovetail.alignment.stored import StoredRows, alignment_of, digest, load_row
 from dovetail.errors import (
     AlignmentError,
     ConfigError,
-    DataError,
     MessageError,
-    ModelError,
     PartyError,
 )
 from dovetail.methods import fedoptimus
@@ -41,14 +39,13 @@ from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.fedoptimus.stages import Columns, Labels, Part, chooser_of, told_top
 from dovetail.methods.homes import draw_share
 from dovetail.methods.party import Site
+from dovetail.methods.recall import kept_at
 from dovetail.methods.section import Section
 from dovetail.models.owners import (
-    Bottom,
     BottomSpec,
     ColumnsMlp,
     OwnerResNet,
     StripCnn,
-    load_bottom,
 )
 from dovetail.network import InProcess, State
 from dovetail.network.certificates import certificate_name, make_folder
@@ -500,24 +497,8 @@ def _predicts(site: Site) -> Maker:
     """Makes a data owner's side of a prediction, for the label owner who asks."""
 
     def of_run(asked: Asked) -> Callable[[], StatefulParty]:
-        rows_S = asked.rows_S()
-
-        def kept(trained: str) -> tuple[Bottom, Tensor]:
-            folder = asked.kept(trained)
-            try:
-                own = load_bottom(folder)
-                assert own.input is not None  # of a run at home
-                x = site.table.encoded(own.input).joined()
-            except (ModelError, DataError) as error:  # names files and columns of this machine
-                _log.warning("run %s: %s", asked.run, error)
-                raise ModelError(
-                    f"it keeps no network of the run {trained!r} that fits its table; its log has "
-                    "the details"
-                ) from None
-            own.network.to(asked.device)
-            return own, x
-
-        return lambda: _Stateless(predicting.Recalling(site.name, rows_S, kept))
+        rows_S, kept = asked.rows_S(), kept_at(site, asked, lambda own: True)
+        return lambda: predicting.Recalling(site.name, rows_S, kept)
 
     return of_run
 

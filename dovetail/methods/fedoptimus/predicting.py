@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +40,8 @@ from dovetail.methods.fedoptimus import (
     checked_embedding,
     checked_embeddings,
 )
+from dovetail.methods.loop import answers
+from dovetail.methods.recall import Recaller
 from dovetail.models import Model, Prediction, load
 from dovetail.models.owners import (
     Bottom,
@@ -49,7 +51,7 @@ from dovetail.models.owners import (
     load_bottom,
     mean_embedding,
 )
-from dovetail.network import Engine, Message, check_shape
+from dovetail.network import Engine, Integers, Message, check_shape
 
 # --- What crosses the boundary -----------------------------------------------------------------
 
@@ -59,7 +61,7 @@ class Recall(Message):
     """Label owner -> data owner: embed these samples with the network that you kept of a run."""
 
     trained: str  # the run's id
-    samples_B: Tensor  # int64, places in the order that the two have agreed on
+    samples_B: Integers  # places in the order that the two have agreed on
 
 
 # --- While training goes on --------------------------------------------------------------------
@@ -328,37 +330,13 @@ def join(top: Model, bottoms: Sequence[Bottom]) -> Model:
 # --- Afterwards, each at home ------------------------------------------------------------------
 
 
-class Recalling:
-    """A data owner after training: embeds with the network that it kept of the run that is named.
+class Recalling(Recaller):
+    """A data owner after training: embeds with the network that it kept of a run."""
 
-    Args:
-        name: the party.
-        rows_S: its row of each sample that it has agreed on with the label owner, -1: it has none.
-        kept: id of a run -> its network of that run, and all its rows as that network's inputs;
-            raises where it keeps none.
-    """
-
-    accepts = (Recall,)
-
-    def __init__(
-        self, name: str, rows_S: Tensor, kept: Callable[[str], tuple[Bottom, Tensor]]
-    ) -> None:
-        self.name = name
-        self._rows_S = rows_S
-        self._kept = kept
-        self._recalled: tuple[str, Bottom, SharedRows] | None = None
-
-    def handle(self, message: Message) -> Message:
-        assert isinstance(message, Recall)
-        num = message.samples_B.numel()
-        check_shape(message, "samples_B", (num,), torch.int64)
-        if num > len(self._rows_S):
-            raise MessageError(f"{message.wire_name()}: each sample once")
-        if self._recalled is None or self._recalled[0] != message.trained:
-            bottom, x = self._kept(message.trained)
-            self._recalled = message.trained, bottom, SharedRows(self.name, x, self._rows_S)
-        _, bottom, shared = self._recalled
-        return Embeddings(bottom.embed(shared[message.samples_B]))
+    @answers
+    def recall(self, message: Recall) -> Embeddings:
+        """Embeddings of these samples."""
+        return Embeddings(self.embed(message.trained, message.samples_B))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,74 @@
+"""After training: a party answers from the network that it kept of a run, at its home."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from torch import Tensor
+
+from dovetail.data import SharedRows
+from dovetail.errors import DataError, MessageError, ModelError
+from dovetail.methods.base import Asked
+from dovetail.methods.loop import Party
+from dovetail.methods.party import Site
+from dovetail.models import Bottom, load_bottom
+
+_log = logging.getLogger(__name__)
+
+#: Id of a run -> a party's network of that run, and all its rows as that network's inputs; raises
+#: where it keeps none.
+Kept = Callable[[str], tuple[Bottom, Tensor]]
+
+
+class Recaller(Party):
+    """A party that embeds and learns nothing; a subclass says which message asks for that.
+
+    Args:
+        name: the party.
+        rows_S: its row of each sample that it has agreed on with the label owner, -1: it has none.
+        kept: what it keeps.
+    """
+
+    def __init__(self, name: str, rows_S: Tensor, kept: Kept) -> None:
+        self.name = name
+        self._rows_S = rows_S
+        self._kept = kept
+        self._recalled: tuple[str, Bottom, SharedRows] | None = None
+
+    def embed(self, trained: str, samples_B: Tensor) -> Tensor:
+        """(B, E) of these samples, by its network of this run.
+
+        Raises:
+            MessageError: more samples than there are.
+            ModelError: it keeps no such network.
+        """
+        if len(samples_B) > len(self._rows_S):
+            raise MessageError("more samples than are shared: each sample once")
+        if self._recalled is None or self._recalled[0] != trained:
+            bottom, x = self._kept(trained)
+            self._recalled = trained, bottom, SharedRows(self.name, x, self._rows_S)
+        _, bottom, shared = self._recalled
+        return bottom.embed(shared[samples_B])
+
+
+def kept_at(site: Site, asked: Asked, fits: Callable[[Bottom], bool]) -> Kept:
+    """What a party keeps at its home, of runs whose networks fit."""
+
+    def kept(trained: str) -> tuple[Bottom, Tensor]:
+        folder = asked.kept(trained)
+        try:
+            own = load_bottom(folder)
+            if own.input is None or not fits(own):
+                raise ModelError(f"{folder} is of another method")
+            x = site.table.encoded(own.input).joined()
+        except (ModelError, DataError) as error:  # names files and columns of this machine
+            _log.warning("run %s: %s", asked.run, error)
+            raise ModelError(
+                f"it keeps no network of the run {trained!r} that fits its table; its log has "
+                "the details"
+            ) from None
+        own.network.to(asked.device)
+        return own, x
+
+    return kept
