@@ -43,7 +43,6 @@ from dovetail.models.learners.choice import mean_of
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.rows import fitting_temperature
 from dovetail.models.learners.specs import EnsembleSpec
-from dovetail.models.learners.stacked import HeadSpec, PartSpec
 
 #: Small and quick, of every kind.
 QUICK: dict[str, Learner] = {
@@ -428,18 +427,6 @@ def flat(state: Any, name: str = "") -> dict[str, Tensor]:
         for key, value in state.items() if isinstance(state, dict) else enumerate(state):
             found |= flat(value, f"{name}/{key}")
     return found
-
-
-@pytest.mark.parametrize("spec", [PartSpec(4, 6, 9, (5, 3), 2), HeadSpec(4, 3, 5, 2)])
-def test_a_part_of_a_joint_model_is_what_its_json_says(spec: PartSpec | HeadSpec) -> None:
-    stored = json.loads(json.dumps(spec.to_json()))
-    assert type(spec).from_json(stored) == spec
-    sizes = [tuple(value.shape) for value in spec.build().state_dict().values()]
-    assert sizes == [tuple(value.shape) for value in spec.build().state_dict().values()]
-    if isinstance(spec, PartSpec):
-        assert spec.build()(torch.zeros(7, 6)).shape == (4, 7, 3 + 2)
-    else:
-        assert spec.build()([torch.zeros(4, 7, 5 + 2)] * 3).shape == (4, 7, 2)
 
 
 def test_two_parties_without_hidden_layers_are_one_party_with_both_columns() -> None:
