@@ -90,7 +90,11 @@ class Party:
         name = self._handlers[type(message)]
         begins = "begin" in self._handlers.values()
         if begins and self._begun is None and name not in self._early:
-            raise PartyError(self.name, f"was sent {message.wire_name()} before training began")
+            raise PartyError(
+                self.name,
+                f"was sent {message.wire_name()} before training began, or was restarted since; go "
+                "on with --resume",
+            )
         message.check(**self.sizes())
         answer: Message = getattr(self, name)(message)
         if name == "begin":
@@ -190,9 +194,9 @@ class Driver:
         """Every party's answer to one message.
 
         Raises:
-            PartyError: one did not answer.
+            PartyError: one did not answer, or not as the reply declares.
         """
-        return network.ask(dict.fromkeys(network.parties, message), reply).or_raise()
+        return network.ask(dict.fromkeys(network.parties, message), reply).fitting().or_raise()
 
     def begin(self, network: Engine) -> None:
         """Open the run with every party."""
@@ -246,7 +250,7 @@ def train(driver: Driver, network: Engine, checkpoint: Checkpoint | None = None)
                 raise TrainingError(f"its {name} is {value} in round {number}; lower its rate")
         return replace(done, number=number, seconds=time.perf_counter() - started)
 
-    yield from rounds(
+    return rounds(
         driver,
         network,
         checkpoint or Checkpoint.none(),

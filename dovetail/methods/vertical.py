@@ -50,7 +50,7 @@ from dovetail.data import (
 )
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.methods.limits import NO_LIMITS, Limits, limits_of
-from dovetail.methods.loop import rounds
+from dovetail.methods.loop import Party, answers, rounds
 from dovetail.models import (
     EncoderSpec,
     Head,
@@ -62,7 +62,7 @@ from dovetail.models import (
     network_input,
     output_shape,
 )
-from dovetail.network import Checkpoint, Engine, Message, State, check_shape
+from dovetail.network import Checkpoint, Engine, Integers, Message, Numbers, State
 
 # --- Hyper-parameters --------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Opened(Message):
 class Encode(Message):
     """Label owner -> party: encode these shared samples; for training, or for inference only."""
 
-    samples_B: Tensor  # int64, places in the shared order
+    samples_B: Integers  # places in the shared order
     training: bool
     test: bool  # samples of the test table, in its own shared order
 
@@ -120,14 +120,14 @@ class Encode(Message):
 class Codes(Message):
     """Party -> label owner: h^p of the samples asked for."""
 
-    code_BD: Tensor
+    code_BD: Numbers  # looked at with its bound
 
 
 @dataclass(frozen=True, eq=False)
 class CodeGradient(Message):
     """Label owner -> party: dl/dh^p of the codes sent last."""
 
-    gradient_BD: Tensor
+    gradient_BD: Numbers  # looked at with its bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ class Updated(Message):
 # --- What a party without labels executes ------------------------------------------------------
 
 
-class Member:
+class Member(Party):
     """A party that encodes its columns, in training and whenever somebody predicts.
 
     Args:
@@ -150,7 +150,7 @@ class Member:
         secret: of its home, mixed into all it draws; None in simulation.
     """
 
-    accepts = (Open, Encode, CodeGradient)
+    saved = ("encoder", "optimizer", "random")
 
     def __init__(
         self,
@@ -169,32 +169,16 @@ class Member:
         self.device = device or torch.device("cpu")
         self._make = encoder
         self._secret = secret
-        self._seed: int | None = None
         self._code_BD: Tensor | None = None
 
-    def handle(self, message: Message) -> Message:
-        if self._seed is None and not isinstance(message, Open):
-            raise PartyError(
-                self.name,
-                f"was sent {message.wire_name()} before training began, or was restarted since; go "
-                "on with --resume",
-            )
-        match message:
-            case Open():
-                return self._open(message)
-            case Encode():
-                return self._encode(message)
-            case CodeGradient():
-                return self._update(message)
-        raise AssertionError(f"an engine passes on only {self.accepts}")
-
-    def _open(self, message: Open) -> Opened:
+    @answers
+    def begin(self, message: Open) -> Opened:
+        """Make its encoder."""
         row_shape = tuple(self.shared.x.shape[1:])
-        self._seed = message.seed
-        self._random = RandomStream(
+        self.random = RandomStream(
             message.seed, self.name, "member", secret=key_of(self._secret), device=self.device
         )
-        with self._random:
+        with self.random:
             made = self._make
             network = made if isinstance(made, nn.Module) else made.encoder(row_shape)
         self.encoder = network.to(self.device)
@@ -203,48 +187,34 @@ class Member:
         shape = output_shape(self.encoder, row_shape, self.device)
         return Opened(math.prod(shape))
 
-    def _encode(self, message: Encode) -> Codes:
+    @answers
+    def encode(self, message: Encode) -> Codes:
+        """Codes of these samples."""
         table = self.test if message.test else self.shared
         if table is None:
             raise ConfigError("it has no test table to predict from")
-        check_shape(message, "samples_B", (message.samples_B.numel(),), torch.int64)
         x = network_input(table[message.samples_B], self.device)
         self.encoder.train(message.training)
-        with self._random, torch.set_grad_enabled(message.training):
+        with self.random, torch.set_grad_enabled(message.training):
             code_BD = self.encoder(x).flatten(1)  # Eq. (2)
         if message.training:
             self._code_BD = code_BD
         return Codes(code_BD.detach())
 
-    def _update(self, message: CodeGradient) -> Updated:
+    @answers
+    def update(self, message: CodeGradient) -> Updated:
+        """One step, as the label owner wants the last codes to move."""
         if self._code_BD is None:
             raise TrainingError("it was sent a gradient for codes it did not send")
         code_BD, self._code_BD = self._code_BD, None
-        check_shape(message, "gradient_BD", tuple(code_BD.shape), torch.float32)
+        num_rows, width = code_BD.shape
+        message.check(B=num_rows, D=width)
         if not message.gradient_BD.abs().max() <= MAX_CODE:
             raise TrainingError(f"it was sent a gradient that is not finite, or above {MAX_CODE:g}")
         self.optimizer.zero_grad(set_to_none=True)
         code_BD.backward(message.gradient_BD.to(self.device))
         self.optimizer.step()
         return Updated()
-
-    def state(self) -> State:
-        """What its next step depends on, and the seed it was told when training began."""
-        if self._seed is None:
-            raise TrainingError("it has nothing to save before training began")
-        return {
-            "seed": self._seed,
-            "encoder": self.encoder.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "random": self._random.state(),
-        }
-
-    def restore(self, state: State) -> None:
-        """Go on from there; a party that never began needs no ``Open``."""
-        self._open(Open(state["seed"]))
-        self.encoder.load_state_dict(state["encoder"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._random.restore(state["random"])
 
 
 # --- What the label owner executes -------------------------------------------------------------
@@ -408,7 +378,7 @@ def train(owner: Owner, network: Engine, checkpoint: Checkpoint | None = None) -
         PartyError: a party does not answer; classic vertical learning cannot do without it.
         TrainingError: the loss is no longer finite.
     """
-    yield from rounds(
+    return rounds(
         owner,
         network,
         checkpoint or Checkpoint.none(),
@@ -542,7 +512,7 @@ def _code(owner: Owner, party: str, reply: Codes, num_rows: int) -> Tensor:
         PartyError: codes of another shape, or that are not finite.
     """
     try:
-        check_shape(reply, "code_BD", (num_rows, owner.code_widths[party]), torch.float32)
+        reply.check(B=num_rows, D=owner.code_widths[party])
     except MessageError as cause:
         raise PartyError(party, str(cause)) from None
     largest = reply.code_BD.abs().max() if num_rows else torch.zeros(())

@@ -122,11 +122,14 @@ class Values:
         dtype: of every value.
         shape: letters and numbers, where the name has none.
         most: the largest size there may be.
+        finite: no value is NaN or infinite; False where its receiver sees to that in a pass over
+            the values that it makes anyway.
     """
 
     dtype: torch.dtype
     shape: str = ""
     most: int | None = None
+    finite: bool = True
 
     def sizes(self, name: str) -> list[str]:
         """Letters and numbers, an axis each."""
@@ -138,6 +141,9 @@ Floats = Annotated[Tensor, Values(torch.float32)]
 Doubles = Annotated[Tensor, Values(torch.float64)]
 Integers = Annotated[Tensor, Values(torch.int64)]
 Bytes = Annotated[Tensor, Values(torch.uint8)]
+
+#: The same of float32, where its receiver refuses what is not finite.
+Numbers = Annotated[Tensor, Values(torch.float32, finite=False)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +175,7 @@ class Message:
                 raise MessageError(
                     f"{self.wire_name()}.{name}: {max(shape)} are more than {values.most}"
                 )
-            if tensor.is_floating_point() and not tensor.isfinite().all():
+            if values.finite and tensor.is_floating_point() and not tensor.isfinite().all():
                 raise MessageError(f"{self.wire_name()}.{name}: a value in it is not finite")
 
     @classmethod

@@ -272,7 +272,7 @@ def test_a_party_that_was_restarted_goes_on_from_its_saved_state(joined: Any) ->
     assert isinstance(restored, Restored)
     assert gradient(restarted) == expected[0]
     other = joined().runs.open("a1/apfed/seed-1", "apfed", "bank")
-    with pytest.raises(PartyError, match="was sent codes before training began"):
+    with pytest.raises(PartyError, match=r"was sent apfed.Codes before training began"):
         other.handle(codes)
 
 

@@ -547,7 +547,7 @@ def test_a_party_that_lost_its_disk_and_cannot_begin_anew_is_left_out(tmp_path: 
     parties["lab"] = hyfem.Member(hyfem.Home(rows("lab", HELD["lab"]), other, (5,)))
     (played,) = trained(coordinator(rounds=3), parties, Checkpoint(tmp_path))
     assert set(played.losses) == {"clinic", "surgery"}
-    assert played.missed["lab"] == "round 3: was sent hyfem.Train before training began"
+    assert played.missed["lab"].startswith("round 3: was sent hyfem.Train before training began")
 
 
 def test_weights_through_bytes_are_the_same_bits():

@@ -306,7 +306,7 @@ def test_apfed_resumes_without_a_passive_that_lost_its_disk_and_cannot_begin(
     network = InProcess({**hosted, "shop": Broken()}, driver="clinic")
     (epoch,) = apfed.train(resumed.driver, network, checkpoint)
     assert set(epoch.missed) == {"shop"}
-    assert "was sent codes before training began" in epoch.reasons["shop"]
+    assert "was sent apfed.Codes before training began" in epoch.reasons["shop"]
     assert "does not begin anew: party 'shop': it has no memory left" in caplog.text
 
 

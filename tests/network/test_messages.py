@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import string
 import tracemalloc
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -21,9 +22,13 @@ from torch import Tensor
 
 from dovetail.errors import MessageError
 from dovetail.network import (
+    Bytes,
+    Floats,
     Header,
     Message,
     Precision,
+    Replies,
+    Values,
     check_shape,
     decode,
     encode,
@@ -756,6 +761,48 @@ def test_a_tensor_of_another_shape_or_dtype_is_refused() -> None:
         check_shape(message, "x", (3, 2), torch.float32)
     with pytest.raises(MessageError, match=r"x: .* of torch.float64, got .* of torch.float32"):
         check_shape(message, "x", (2, 3), torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Declared(Message):
+    rows_BD: Floats
+    keys_B4: Bytes
+    weights: Annotated[Tensor, Values(torch.float32, "P", most=3, finite=False)]
+
+
+def declared(**changed: Tensor) -> Declared:
+    fields = {"rows_BD": torch.zeros(2, 5), "keys_B4": torch.zeros(2, 4, dtype=torch.uint8)}
+    return Declared(**{**fields, "weights": torch.full((3,), torch.nan), **changed})
+
+
+def test_tensors_that_are_as_declared_pass_and_travel_as_ever() -> None:
+    declared().check()
+    declared().check(B=2, D=5, P=3)
+    again = decode(bytes(encode(declared())), (Declared,))
+    assert torch.equal(again.rows_BD, torch.zeros(2, 5))
+
+
+@pytest.mark.parametrize(
+    ("changed", "sizes", "words"),
+    [
+        ({"rows_BD": torch.zeros(2, 5).double()}, {}, r"rows_BD: .*float32, got .*float64"),
+        ({"rows_BD": torch.zeros(2)}, {}, r"rows_BD: expected shape"),
+        ({"rows_BD": torch.zeros(3, 5)}, {}, r"keys_B4: expected shape \(3, 4\) .* \(2, 4\)"),
+        ({}, {"D": 6}, r"rows_BD: expected shape \(2, 6\) .* \(2, 5\)"),
+        ({"rows_BD": torch.full((2, 5), torch.inf)}, {}, "rows_BD: a value in it is not finite"),
+        ({"weights": torch.zeros(4)}, {}, "weights: 4 are more than 3"),
+    ],
+)
+def test_a_tensor_that_is_not_as_declared_is_refused_and_its_sender_named(
+    changed: dict[str, Tensor], sizes: dict[str, int], words: str
+) -> None:
+    with pytest.raises(MessageError, match=words):
+        declared(**changed).check(**sizes)
+    replies = Replies({"bank": declared(), "shop": declared(**changed)}, {})
+    if changed:
+        assert set(replies.fitting(**sizes)) == {"bank"}
+        assert re.search(words, replies.failures["shop"].cause)
+        assert replies.failures["shop"].party == "shop"
 
 
 @dataclass(frozen=True, eq=False)

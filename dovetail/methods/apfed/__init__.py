@@ -56,7 +56,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -68,7 +69,7 @@ from dovetail.data import Alignment, Classification, Minibatches, PartyData, Sha
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.methods.leftout import LeftOut
 from dovetail.methods.limits import NO_LIMITS, Limits, limits_of
-from dovetail.methods.loop import begin_anew, rounds
+from dovetail.methods.loop import Party, answers, begin_anew, rounds
 from dovetail.models import (
     Convolutional,
     EncoderHead,
@@ -85,7 +86,16 @@ from dovetail.models import (
     network_input,
     output_shape,
 )
-from dovetail.network import Checkpoint, Engine, InProcess, Message, Replies, State, check_shape
+from dovetail.network import (
+    Checkpoint,
+    Engine,
+    InProcess,
+    Integers,
+    Message,
+    Numbers,
+    Replies,
+    State,
+)
 from dovetail.privacy import Release, Releasing, distance_correlation, randomised_response
 
 _log = logging.getLogger(__name__)
@@ -178,15 +188,15 @@ class Ready(Message):
 class Codes(Message):
     """Active -> passive: h^A of these shared samples (line 4)."""
 
-    samples_B: Tensor  # int64, places in the shared order
-    code_BD: Tensor
+    samples_B: Integers  # places in the shared order
+    code_BD: Numbers  # looked at where its loss is not finite
 
 
 @dataclass(frozen=True, eq=False)
 class CodeGradient(Message):
     """Passive -> active: dL_p/dh^A, how it wants those codes to move (line 7)."""
 
-    gradient_BD: Tensor
+    gradient_BD: Numbers  # looked at with its bound
 
 
 # --- What a passive party executes -------------------------------------------------------------
@@ -256,7 +266,7 @@ MAX_PARAMETER_BYTES = 2**28
 NetworkFactory = Callable[[tuple[int, ...], tuple[int, ...]], nn.Module]
 
 
-class Passive:
+class Passive(Party):
     """A party that helps: holds columns, no labels; a black box to the active party.
 
     Args:
@@ -268,7 +278,7 @@ class Passive:
         secret: of its home, mixed into all it draws; None in simulation.
     """
 
-    accepts = (Begin, Codes)
+    saved = ("network", "optimizer", "random")
 
     def __init__(
         self,
@@ -288,15 +298,13 @@ class Passive:
         self.network: nn.Module | None = None
         self.released: Releasing | None = None
 
-    def handle(self, message: Message) -> Message:
-        match message:
-            case Begin():
-                return self._begin(message)
-            case Codes():
-                return self._gradient(message)
-        raise AssertionError(f"an engine passes on only {self.accepts}")
+    def sizes(self) -> dict[str, int]:
+        """D, the width of codes."""
+        return {} if self.network is None else {"D": self._width}
 
-    def _begin(self, begin: Begin) -> Ready:
+    @answers
+    def begin(self, begin: Begin) -> Ready:
+        """Make its network."""
         width = max(math.prod(begin.code_shape), begin.projected_width)
         if (
             not begin.code_shape
@@ -309,11 +317,10 @@ class Passive:
                 f"{begin.projected_width}"
             )
         projected = self.config.loss != "reconstruction" and begin.projected_width > 0
-        self._begun = begin
-        self._random = RandomStream(
+        self.random = RandomStream(
             begin.seed, self.name, "passive", secret=key_of(self._secret), device=self.device
         )
-        with self._random:
+        with self.random:
             self.network = self._build(begin).to(self.device)
         self.network.train()
         self._width = begin.projected_width if projected else math.prod(begin.code_shape)
@@ -353,23 +360,20 @@ class Passive:
             )
         return network
 
-    def _gradient(self, codes: Codes) -> CodeGradient:
-        if self.network is None:
-            raise PartyError(self.name, "was sent codes before training began")
-        num_rows = codes.samples_B.numel()
-        check_shape(codes, "samples_B", (num_rows,), torch.int64)
-        check_shape(codes, "code_BD", (num_rows, self._width), torch.float32)
+    @answers
+    def gradient(self, codes: Codes) -> CodeGradient:
+        """How it wants these codes to move, at its parameters before their update."""
         x = network_input(self.shared[codes.samples_B], self.device)
         code_BD = codes.code_BD.detach().to(self.device).requires_grad_()  # line 3
-        if num_rows and MAX_CODE < codes.code_BD.abs().max() < math.inf:
+        if len(code_BD) and MAX_CODE < codes.code_BD.abs().max() < math.inf:
             raise TrainingError(f"it was sent codes above {MAX_CODE:g}")
         # With the contrast a row moves the gradients of all rows of its message.
-        times = num_rows if self.config.loss == "contrastive" else 1
+        times = len(code_BD) if self.config.loss == "contrastive" else 1
         if self.released is not None and not self.released.allowed(
             _ACTIVE, codes.samples_B, times=times
         ):
             raise PartyError(self.name, "has spent its budget of epsilon, and answers no more")
-        with self._random:
+        with self.random:
             loss = self.loss(code_BD, x)  # line 4, Eq. (7)
         if not loss.isfinite():
             if not code_BD.isfinite().all():
@@ -401,25 +405,14 @@ class Passive:
         return reconstruction_loss(self.network(code_BD), x)
 
     def state(self) -> State:
-        """What its next step depends on, and what it was told when training began."""
-        if self.network is None:
-            raise TrainingError("it has nothing to save before training began")
-        return {
-            "begun": {field.name: getattr(self._begun, field.name) for field in fields(Begin)},
-            "network": self.network.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "random": self._random.state(),
-            **({} if self.released is None else {"released": self.released.state()}),
-        }
+        """What its next step depends on, and what it has released."""
+        released = {} if self.released is None else {"released": self.released.state()}
+        return {**super().state(), **released}
 
     def restore(self, state: State) -> None:
         """Go on from there; a party that never began needs no ``Begin``."""
         before = self.released
-        self._begin(Begin(**state["begun"]))
-        assert self.network is not None
-        self.network.load_state_dict(state["network"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._random.restore(state["random"])
+        super().restore(state)
         if self.released is not None:  # of a driver that has it go back, no release is forgotten
             self.released.restore(state["released"], before)
 
@@ -871,7 +864,7 @@ def train(
     network = network or InProcess({}, driver=active.name)
     reached = network
 
-    yield from rounds(
+    return rounds(
         active,
         reached,
         checkpoint or Checkpoint.none(),
@@ -879,7 +872,7 @@ def train(
         begin=lambda: begin(active, reached),
         # One that lost its disk helps again, from its beginning.
         again=begin_anew(lambda lost: _ask_to_begin(active, reached, lost), _log),
-        play=lambda number: run_epoch(number, active, reached),
+        play=partial(run_epoch, active=active, network=reached),
         ended=active.ended,
     )
 
@@ -980,5 +973,6 @@ def step(active: Active, network: Engine) -> tuple[float, dict[str, PartyError]]
 
 def _checked(reply: CodeGradient, code_BD: Tensor) -> Tensor:
     """The gradient, on the code's device, if it is one: a party that lies is left out."""
-    check_shape(reply, "gradient_BD", tuple(code_BD.shape), code_BD.dtype)
+    num_rows, width = code_BD.shape
+    reply.check(B=num_rows, D=width)
     return reply.gradient_BD.to(code_BD.device)

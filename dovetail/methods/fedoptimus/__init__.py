@@ -1128,7 +1128,7 @@ def train(
             coordinator.batches.pop(name, None)
         _begin_again(saved.lost, coordinator, network)
 
-    yield from rounds(
+    return rounds(
         coordinator,
         network,
         checkpoint or Checkpoint.none(),
