@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,15 @@ class Replicas(ABC):
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def state(self) -> dict[str, Any]:
+        """What its next step depends on."""
+        return {"values": self.values.detach(), "statistics": self.statistics_NQ}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.values.detach().copy_(state["values"])
+        self.statistics_NQ.copy_(state["statistics"])
 
     @abstractmethod
     def forward(self, x: Sequence[Tensor]) -> Tensor:

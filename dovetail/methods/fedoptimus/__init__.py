@@ -55,7 +55,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -71,7 +71,7 @@ from dovetail.errors import (
     PartyError,
     TrainingError,
 )
-from dovetail.methods.loop import rounds
+from dovetail.methods.loop import Party, answers, rounds
 from dovetail.models import (
     Model,
     OptimizerConfig,
@@ -94,7 +94,16 @@ from dovetail.models.replicas import (
     vector_of,
     write_vector,
 )
-from dovetail.network import Checkpoint, Engine, Message, State, check_shape
+from dovetail.network import (
+    Checkpoint,
+    Engine,
+    Integers,
+    Message,
+    Numbers,
+    State,
+    Values,
+    check_shape,
+)
 
 # --- Hyper-parameters --------------------------------------------------------------------------
 
@@ -180,7 +189,7 @@ class Batch(Message):
     """Label owner -> coordinator: its batch, which stays the same until it is learned."""
 
     batch: int  # 1, 2, ...
-    samples_B: Tensor  # int64, places in its shared order
+    samples_B: Integers  # places in its shared order
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,9 +204,9 @@ class Step(Message):
     round: int
     step: int  # 1, 2, ...
     previous: int
-    gradient_BE: Tensor
+    gradient_BE: Annotated[Tensor, Values(torch.float32, "GE", finite=False)]
     learned: tuple[int, ...]
-    samples_B: Tensor  # int64, one label owner's after the other's
+    samples_B: Integers  # one label owner's after the other's
     sizes: tuple[int, ...]
 
 
@@ -205,7 +214,7 @@ class Step(Message):
 class Embeddings(Message):
     """Data owner -> coordinator: embeddings of the samples asked for."""
 
-    embedding_BE: Tensor
+    embedding_BE: Numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +222,7 @@ class Learn(Message):
     """Coordinator -> label owner: the mean embedding of its batch (line 10); learn from it."""
 
     batch: int
-    mean_BE: Tensor
+    mean_BE: Numbers
     give_top: bool  # the round ends: the reply has the top's weights
 
 
@@ -222,10 +231,10 @@ class Learned(Message):
     """Label owner -> coordinator: dl/dh, and its next batch; the top only where asked for."""
 
     loss: float
-    gradient_BE: Tensor
+    gradient_BE: Annotated[Tensor, Values(torch.float32, "GE", finite=False)]
     batch: int
-    samples_B: Tensor  # int64
-    top_P: Tensor
+    samples_B: Integers
+    top_P: Numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +243,7 @@ class Average(Message):
 
     round: int
     previous: int
-    gradient_BE: Tensor
+    gradient_BE: Annotated[Tensor, Values(torch.float32, "GE", finite=False)]
     learned: tuple[int, ...]
 
 
@@ -250,7 +259,7 @@ class TakeTop(Message):
     """Coordinator -> label owner: the top after this round."""
 
     round: int
-    top_P: Tensor
+    top_P: Numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,7 +292,7 @@ class Embed(Message):
     """
 
     label_owner: str
-    samples_B: Tensor  # int64
+    samples_B: Integers
     test: bool
 
 
@@ -291,8 +300,8 @@ class Embed(Message):
 class Measure(Message):
     """Coordinator -> label owner: how good is the top on these test samples?"""
 
-    samples_B: Tensor  # int64
-    mean_BE: Tensor
+    samples_B: Integers
+    mean_BE: Numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -475,7 +484,7 @@ def weighted_mean(rows_NP: Tensor, weights_N: Sequence[float]) -> Tensor:
 # --- What a data owner executes ----------------------------------------------------------------
 
 
-class DataOwner:
+class DataOwner(Party):
     """A party with columns: a bottom model with one replica for each label owner.
 
     Args:
@@ -488,7 +497,7 @@ class DataOwner:
         secret: of its home, mixed into all it draws; None in simulation.
     """
 
-    accepts = (BeginData, Step, Average, Embed, FinishData)
+    saved = ("replicas", "optimizer", "server", "iterates", "open_round")
 
     def __init__(
         self,
@@ -516,26 +525,13 @@ class DataOwner:
             raise ConfigError(f"data owner {name!r} has rows of different shapes: {sorted(shapes)}")
         (self.shape,) = shapes
 
-    def handle(self, message: Message) -> Message:
-        if isinstance(message, BeginData):
-            return self._begin(message)
-        if self.replicas is None:
-            raise PartyError(self.name, f"was sent {message.wire_name()} before training began")
-        match message:
-            case Step():
-                return self._step(message)
-            case Average():
-                self._check_gradient(message)
-                self._follow(message)
-                self._average()
-                return Averaged(message.round)
-            case Embed():
-                return Embeddings(self._embed(message))
-            case FinishData():
-                return Finished()
-        raise AssertionError(f"an engine passes on only {self.accepts}")
+    def sizes(self) -> dict[str, int]:
+        """E, the width of embeddings."""
+        return {} if self.replicas is None else {"E": self.config.embedding}
 
-    def _begin(self, begin: BeginData) -> DataReady:
+    @answers
+    def begin(self, begin: BeginData) -> DataReady:
+        """Make its network, a replica for each label owner."""
         config = _config(begin)
         num = len(begin.label_owners)
         if not num == len(begin.num_samples) == len(begin.num_rows) == len(set(begin.label_owners)):
@@ -550,7 +546,7 @@ class DataOwner:
         with RandomStream(begin.seed, self.name, "bottom", secret=key_of(self._secret)):
             network = self.spec.build(self.shape, config.embedding)
         self.config = config
-        self._begun = begin
+        self.seed, self.num_rows = begin.seed, begin.num_rows
         self.label_owners = begin.label_owners
         self.replicas = replicas_of(network.to(self.device), num)
         self.optimizer = config.build([self.replicas.values])
@@ -563,7 +559,7 @@ class DataOwner:
         limits = torch.tensor(begin.num_samples)
         self._bounds = torch.stack([limits, limits.cumsum(0) - limits])
         self._pending: tuple[int, tuple[int, ...]] | None = None  # step, and rows of each replica
-        self._open_round: int | None = None  # steps were made in it, but no average yet
+        self.open_round: int | None = None  # steps were made in it, but no average yet
         return DataReady()
 
     def _check_shard(self, owner: str, num_samples: int) -> None:
@@ -585,15 +581,17 @@ class DataOwner:
                 "every data owner needs all of them, so align on those that all have"
             )
 
-    def _step(self, message: Step) -> Embeddings:
+    @answers
+    def step(self, message: Step) -> Embeddings:
+        """Learn from the last batches, and embed the next."""
         replicas = self.replicas
         assert replicas is not None
         self._check_gradient(message)
         x = self._rows(message)  # refused before anything is learned
-        if self._open_round not in (None, message.round):
+        if self.open_round not in (None, message.round):
             self._average()  # it did not hear of the end of that round
         self._follow(message)
-        self._open_round = message.round
+        self.open_round = message.round
         embedding_BE = replicas.forward(x)  # line 7
         self._pending = (message.step, message.sizes)
         return Embeddings(embedding_BE.cpu())
@@ -617,6 +615,24 @@ class DataOwner:
             for shared, batch in zip(shards, batches, strict=True):
                 shared[batch]  # says whose samples they are
         return list(shards[0].x[self._rows_S[samples_B + starts]].split(sizes))
+
+    @answers
+    def end_round(self, message: Average) -> Averaged:
+        """Learn from the round's last batches, and average."""
+        self._check_gradient(message)
+        self._follow(message)
+        self._average()
+        return Averaged(message.round)
+
+    @answers
+    def embed(self, message: Embed) -> Embeddings:
+        """Embeddings of these samples; nothing is learned."""
+        return Embeddings(self._embed(message))
+
+    @answers
+    def finish(self, message: FinishData) -> Finished:
+        """Training is over: its bottom model is as it is."""
+        return Finished()
 
     def _check_gradient(self, message: Step | Average) -> None:
         learned = message.learned
@@ -665,13 +681,13 @@ class DataOwner:
         replicas = self.replicas
         assert replicas is not None
         rows_NP = self.iterates.mean(replicas.values)
-        w_P = self.server.step(weighted_mean(rows_NP, self._begun.num_rows))
+        w_P = self.server.step(weighted_mean(rows_NP, self.num_rows))
         replicas.values.detach()[:] = w_P
         if replicas.statistics_NQ.numel():
-            statistics_Q = weighted_mean(replicas.statistics_NQ, self._begun.num_rows)
+            statistics_Q = weighted_mean(replicas.statistics_NQ, self.num_rows)
             replicas.statistics_NQ[:] = statistics_Q
         self._pending = None
-        self._open_round = None
+        self.open_round = None
 
     def _embed(self, message: Embed) -> Tensor:
         held = self.test if message.test else self.shared
@@ -681,7 +697,6 @@ class DataOwner:
                 f"{message.wire_name()}: it shares no {'test ' if message.test else ''}rows with "
                 f"{message.label_owner!r}"
             )
-        check_shape(message, "samples_B", (message.samples_B.numel(),), torch.int64)
         if message.samples_B.numel() > len(shared.rows_S):
             raise MessageError(f"{message.wire_name()}: each sample once")
         place = 0  # of one that takes no part in training
@@ -708,39 +723,14 @@ class DataOwner:
             self.shape,
             self.config.embedding,
             self.input,
-            {"method": "fedoptimus", "seed": self._begun.seed},
+            {"method": "fedoptimus", "seed": self.seed},
         )
-
-    def state(self) -> State:
-        """What its next round depends on, and what it was told when training began."""
-        if self.replicas is None:
-            raise TrainingError("it has nothing to save before training began")
-        return {
-            "begun": {item.name: getattr(self._begun, item.name) for item in fields(BeginData)},
-            "values": self.replicas.values.detach(),
-            "statistics": self.replicas.statistics_NQ,
-            "optimizer": self.optimizer.state_dict(),
-            "server": self.server.state(),
-            "iterates": self.iterates.state(),
-            "open_round": self._open_round,
-        }
-
-    def restore(self, state: State) -> None:
-        """Go on from there; a data owner that never began needs no ``BeginData``."""
-        self._begin(BeginData(**state["begun"]))
-        assert self.replicas is not None
-        self.replicas.values.detach().copy_(state["values"])
-        self.replicas.statistics_NQ.copy_(state["statistics"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.server.restore(state["server"])
-        self.iterates.restore(state["iterates"])
-        self._open_round = state["open_round"]
 
 
 # --- What a label owner executes ---------------------------------------------------------------
 
 
-class LabelOwner:
+class LabelOwner(Party):
     """A party with labels: a top model on the mean of the data owners' embeddings.
 
     Args:
@@ -754,7 +744,7 @@ class LabelOwner:
         secret: of its home, mixed into all it draws; None in simulation.
     """
 
-    accepts = (BeginLabels, Draw, Learn, TakeTop, Measure, FinishLabels)
+    saved = ("top", "optimizer", "iterates", "batches", "number", "batch")
 
     def __init__(
         self,
@@ -782,31 +772,22 @@ class LabelOwner:
                 f"has {len(self.samples)}, of which {int(labelled_S[self.samples].sum())} have one"
             )
 
-    def handle(self, message: Message) -> Message:
-        if isinstance(message, BeginLabels):
-            return self._begin(message)
+    def sizes(self) -> dict[str, int]:
+        """E, the width of embeddings, and P, the parameters of its top."""
         if self.top is None:
-            raise PartyError(self.name, f"was sent {message.wire_name()} before training began")
-        match message:
-            case Draw():
-                return Batch(self._number, self._draw())
-            case Learn():
-                return self._learn(message)
-            case TakeTop():
-                return self._take_top(message)
-            case Measure():
-                return self._measure(message)
-            case FinishLabels():
-                return Finished()
-        raise AssertionError(f"an engine passes on only {self.accepts}")
+            return {}
+        num = sum(parameter.numel() for parameter in self.top.parameters())
+        return {"E": self.config.embedding, "P": num}
 
-    def _begin(self, begin: BeginLabels) -> LabelsReady:
+    @answers
+    def begin(self, begin: BeginLabels) -> LabelsReady:
+        """Make its top."""
         config = _config(begin)
         spec = TopSpec(config.embedding, config.top, self.task.num_outputs)
         with torch.device("meta"):  # takes no memory
             num_bytes = sum(each.nbytes for each in spec.build().parameters())
         _check_bytes(begin, num_bytes * (config.iterate_average + 1))
-        self.config, self.spec, self._begun = config, spec, begin
+        self.config, self.spec, self.seed = config, spec, begin.seed
         with RandomStream(begin.seed, "top", secret=_start(begin)):  # w_0 is one model
             self.top = spec.build().to(self.device)
         self.optimizer = config.build(self.top.parameters())
@@ -816,27 +797,34 @@ class LabelOwner:
             config.batch_size,
             generator(begin.seed, self.name, "batches", secret=key_of(self._secret)),
         )
-        self._number = 1  # of the batch that comes next
-        self._batch: Tensor | None = None
+        self.number = 1  # of the batch that comes next
+        self.batch: Tensor | None = None
         task = json.dumps(self.task.to_json())
         return LabelsReady(len(self.samples), len(self.labels_S), len(self.test_labels), task)
 
-    def _draw(self) -> Tensor:
-        if self._batch is None:
-            self._batch = next(self.batches)
-        return self._batch
+    @answers
+    def draw(self, message: Draw) -> Batch:
+        """Its next batch."""
+        return Batch(self.number, self._draw())
 
-    def _learn(self, message: Learn) -> Learned:
+    def _draw(self) -> Tensor:
+        if self.batch is None:
+            self.batch = next(self.batches)
+        return self.batch
+
+    @answers
+    def learn(self, message: Learn) -> Learned:
+        """One step of its top."""
         top = self.top
         assert top is not None
-        if self._batch is None or message.batch != self._number:
+        if self.batch is None or message.batch != self.number:
             raise PartyError(
-                self.name, f"was sent batch {message.batch}, but batch {self._number} is due"
+                self.name, f"was sent batch {message.batch}, but batch {self.number} is due"
             )
-        check_shape(message, "mean_BE", (len(self._batch), self.config.embedding), torch.float32)
+        check_shape(message, "mean_BE", (len(self.batch), self.config.embedding), torch.float32)
         _check_finite(message, "mean_BE")
         mean_BE = message.mean_BE.detach().to(self.device).requires_grad_()
-        labels_B = self.labels_S[self._batch].to(self.device)
+        labels_B = self.labels_S[self.batch].to(self.device)
         loss = self._loss(top(mean_BE), labels_B)
         if not loss.isfinite():
             raise TrainingError(
@@ -848,33 +836,33 @@ class LabelOwner:
         if self.config.iterate_average > 1:
             self.iterates.add(vector_of(top))
         assert mean_BE.grad is not None
-        self._number += 1
-        self._batch = None
+        self.number += 1
+        self.batch = None
         top_P = torch.empty(0)
         if message.give_top:
             top_P = self.iterates.mean(vector_of(top)).cpu()  # line 8
-        return Learned(loss.item(), mean_BE.grad.cpu(), self._number, self._draw(), top_P)
+        return Learned(loss.item(), mean_BE.grad.cpu(), self.number, self._draw(), top_P)
 
     def _loss(self, outputs: Tensor, labels_B: Tensor, *, reduction: str = "mean") -> Tensor:
         if isinstance(self.task, Classification):
             return F.cross_entropy(outputs, labels_B, reduction=reduction)
         return F.mse_loss(outputs[:, 0], labels_B.to(outputs.dtype), reduction=reduction)
 
-    def _take_top(self, message: TakeTop) -> TopTaken:
+    @answers
+    def take_top(self, message: TakeTop) -> TopTaken:
+        """Go on from all label owners' top."""
         assert self.top is not None
         if not self.config.average_tops:
             raise MessageError(f"{message.wire_name()}: each label owner keeps its own top here")
-        num = sum(parameter.numel() for parameter in self.top.parameters())
-        check_shape(message, "top_P", (num,), torch.float32)
         _check_finite(message, "top_P")
         write_vector(message.top_P.to(self.device), self.top)
         return TopTaken(message.round)
 
-    def _measure(self, message: Measure) -> Measured:
+    @answers
+    def measure(self, message: Measure) -> Measured:
+        """How good its top is on these test samples."""
         assert self.top is not None
         num = message.samples_B.numel()
-        check_shape(message, "samples_B", (num,), torch.int64)
-        check_shape(message, "mean_BE", (num, self.config.embedding), torch.float32)
         if num and not 0 <= int(message.samples_B.min()) <= int(message.samples_B.max()) < len(
             self.test_labels
         ):
@@ -890,6 +878,11 @@ class LabelOwner:
             num_right = int((outputs.argmax(dim=1) == labels_B).sum())
         return Measured(loss, num_right, num)
 
+    @answers
+    def finish(self, message: FinishLabels) -> Finished:
+        """Training is over: its top is as it is."""
+        return Finished()
+
     def model(self) -> Model:
         """The top as it is: mean embeddings to predictions."""
         if self.top is None:
@@ -900,33 +893,8 @@ class LabelOwner:
             network=self.top,
             spec=self.spec,
             shapes={"embedding": (self.config.embedding,)},
-            about={"method": "fedoptimus", "seed": self._begun.seed},
+            about={"method": "fedoptimus", "seed": self.seed},
         )
-
-    def state(self) -> State:
-        """What its next step depends on, and what it was told when training began."""
-        if self.top is None:
-            raise TrainingError("it has nothing to save before training began")
-        return {
-            "begun": {item.name: getattr(self._begun, item.name) for item in fields(BeginLabels)},
-            "top": self.top.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "iterates": self.iterates.state(),
-            "batches": self.batches.state(),
-            "number": self._number,
-            "batch": self._batch,
-        }
-
-    def restore(self, state: State) -> None:
-        """Go on from there; a label owner that never began needs no ``BeginLabels``."""
-        self._begin(BeginLabels(**state["begun"]))
-        assert self.top is not None
-        self.top.load_state_dict(state["top"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.iterates.restore(state["iterates"])
-        self.batches.restore(state["batches"])
-        self._number = state["number"]
-        self._batch = state["batch"]
 
 
 # --- What the coordinator executes: Algorithm 1 ------------------------------------------------
