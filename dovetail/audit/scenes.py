@@ -10,12 +10,11 @@ from torch import Tensor
 
 from dovetail.audit import readings
 from dovetail.audit.scene import Holding, Scene, flat, holding, names_of
-from dovetail.data import Partitioned, PartyData, TableEncoder
+from dovetail.data import Blocks, Partitioned, PartyData, TableEncoder
 from dovetail.errors import ConfigError
-from dovetail.methods import chfl
+from dovetail.methods import chfl, hyfem
 from dovetail.methods.apfed.stages import ApfedSetup
 from dovetail.methods.fedoptimus.stages import FedOptimusSetup
-from dovetail.methods.hyfem.stages import HyfemSetup
 from dovetail.methods.method import Training
 from dovetail.methods.outcome import Setup
 from dovetail.models import Model
@@ -36,8 +35,8 @@ def scene_of(setup: Setup, data: Partitioned) -> Scene:
             return _fedoptimus(setup)
         case Training() if all(isinstance(each, chfl.Home) for each in setup.homes.values()):
             return _chfl(setup.homes)
-        case HyfemSetup():
-            return _hyfem(setup, data)
+        case Training() if all(isinstance(each, hyfem.Home) for each in setup.homes.values()):
+            return _hyfem(setup.homes, data)
     raise ConfigError(
         f"the audit does not know the messages of {setup.method!r}, a method of your own; it "
         "audits apfed, tvfl, fedoptimus, chfl and hyfem"
@@ -131,19 +130,20 @@ def _read_by(model: Model, data: PartyData) -> PartyData:
     return replace(data, blocks=blocks, tables={})
 
 
-def _hyfem(setup: HyfemSetup, data: Partitioned) -> Scene:
+def _hyfem(homes: Mapping[str, hyfem.Home], data: Partitioned) -> Scene:
+    inputs = data.block_inputs if isinstance(data, Blocks) else {}
     parties: dict[str, Holding] = {}
     candidates: dict[str, tuple[PartyData, PartyData]] = {}
-    for name, own in setup.parties.items():
-        if own.raw:
+    for name, own in homes.items():
+        if own.train.tables:
             parties[name] = Holding(None)
             continue
         columns: list[str] = []
         for block, x in own.train.blocks.items():
-            given = names_of(setup.inputs.get(block), x)
+            given = names_of(inputs.get(block), x)
             columns += [f"{block}: {column}" for column in given]
         x = torch.cat([flat(each) for each in own.train.blocks.values()], dim=1)
         parties[name] = Holding(x, tuple(columns), own.train.labels)
         if own.test is not None and own.test.labels is not None:
             candidates[name] = own.train.take(own.train.labelled_rows()), own.test
-    return Scene(setup.task, parties, {}, readings.Hyfem(), candidates)
+    return Scene(data.task, parties, {}, readings.Hyfem(), candidates)
