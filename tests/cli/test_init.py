@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -117,3 +118,30 @@ def test_what_cannot_be_is_one_sentence(
     assert done.code == 2
     assert sentence in done.err
     assert not list(tmp_path.glob("*.toml"))
+
+
+def test_what_is_not_said_is_asked_at_a_terminal(
+    dovetail: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    write_tables(tmp_path)
+    # table, role, id (as proposed), label (as proposed), task (as proposed), name, partners
+    answers = ["customers.csv", "owner", "", "", "", "bank", "shop, lab"]
+    monkeypatch.setattr("sys.stdin", Terminal("\n".join(answers) + "\n"))
+    done = dovetail("init", "--out", "files")
+    assert done.code == 2  # a table's path begins at the folder of the files
+    assert "there is no file" in done.err
+    monkeypatch.setattr("sys.stdin", Terminal("\n".join(answers) + "\n"))
+    done = dovetail("init")
+    assert done.code == 0, done.err
+    assert "Column to predict [bought]" in done.out
+    assert "hand each partner its folder" in done.out
+    party = tomllib.loads((tmp_path / "bank.toml").read_text())["party"]
+    assert (party["name"], party["id"], party["label"]) == ("bank", "customer", "bought")
+    assert tomllib.loads((tmp_path / "run.toml").read_text())["engine"]["partners"] == [
+        "shop",
+        "lab",
+    ]
