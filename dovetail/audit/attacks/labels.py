@@ -17,11 +17,13 @@ Departure from Fu et al.: completion by regularised logistic regression in place
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
@@ -135,7 +137,10 @@ def completion(
     def right(x: np.ndarray) -> np.ndarray:
         found = np.full((len(draws), len(x)), np.nan)
         for draw, rows in enumerate(draws):
-            model = LogisticRegression(max_iter=200).fit(x[rows], labels[rows])
+            model = LogisticRegression(max_iter=200)
+            with warnings.catch_warnings():  # codes of large numbers; an attacker takes what it has
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                model.fit(x[rows], labels[rows])
             found[draw] = model.predict(x) == labels
             found[draw, rows] = np.nan
         return found
