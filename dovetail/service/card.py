@@ -32,7 +32,7 @@ from dovetail.models.saved import Raw
 from dovetail.service.rows import date_text
 
 #: Draws of rows for an interval, and groups that are told of a column.
-_DRAWS, _MOST_GROUPS = 200, 12
+_DRAWS, _MOST_GROUPS = 100, 12
 #: Groups of fewer rows say nothing.
 _LEAST_GROUP = 20
 _PACKAGES = ("dovetail", "torch", "lightgbm", "scikit-learn", "numpy")

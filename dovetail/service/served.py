@@ -103,7 +103,7 @@ def _property(column: Any) -> dict[str, Any]:
             "description": "a date, or days since 1970; in training "
             f"{date_text(column.seen.low)} to {date_text(column.seen.high)}",
         }
-    told = {"type": ["number", "null"], "examples": [column.median]}
+    told = {"type": ["number", "null"], "examples": [float(f"{column.median:.6g}")]}
     if column.seen is not None:
         told["description"] = f"in training {column.seen.low:g} to {column.seen.high:g}"
     return told
