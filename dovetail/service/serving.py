@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import socket
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -180,13 +181,17 @@ def run(
         **tls,
     )
     server = uvicorn.Server(config)
-    sockets = [config.bind_socket()] if address.port == 0 else None
-    port = sockets[0].getsockname()[1] if sockets else address.port
+    try:
+        # Listens at once: who asks from here on waits until the service answers.
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        listening = socket.create_server((address.host, address.port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {address.host}:{address.port} ({error.strerror}); --port 0 takes a "
+            "free one"
+        ) from None
     scheme = "https" if tls else "http"
     shown = ", ".join(f"{name} ({each.version})" for name, each in shelf.models.items())
-    log.info("serving %s at %s://%s:%d", shown, scheme, address.host, port)
-    server.run(sockets=sockets)
-    if not server.started:
-        raise ConfigError(
-            f"cannot listen on {address.host}:{address.port}; is it taken? --port 0 finds one"
-        )
+    log.info("serving %s at %s://%s:%d", shown, scheme, address.host, listening.getsockname()[1])
+    with listening:
+        uvicorn.Server(config).run(sockets=[listening])
