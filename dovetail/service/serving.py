@@ -180,7 +180,6 @@ def run(
         h11_max_incomplete_event_size=64 * 1024,
         **tls,
     )
-    server = uvicorn.Server(config)
     try:
         # Listens at once: who asks from here on waits until the service answers.
         family = socket.AF_INET6 if ":" in address.host else socket.AF_INET

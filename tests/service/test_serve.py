@@ -284,31 +284,19 @@ def test_killed_under_load_and_started_again_it_answers_from_a_whole_model(tmp_p
             time.sleep(0.05)
 
     def start():
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "dovetail.cli.main",
-                "serve",
-                f"m={place}",
-                "--port",
-                "0",
-                "--watch",
-                "0.1",
-                "--token-file",
-                str(tmp_path / "token"),
-            ],
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        lines = []
-        for line in process.stderr:
-            lines.append(line)
-            found = re.search(r"http://127.0.0.1:(\d+)", line)
+        log = tmp_path / "log"
+        command = ["serve", f"m={place}", "--port", "0", "--watch", "0.1"]
+        command += ["--token-file", str(tmp_path / "token")]
+        with log.open("w") as told:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dovetail.cli.main", *command], stderr=told
+            )
+        while process.poll() is None:
+            found = re.search(r"http://127.0.0.1:(\d+)", log.read_text())
             if found:
-                threading.Thread(target=process.stderr.read, daemon=True).start()
                 return process, int(found[1])
-        raise AssertionError("".join(lines))
+            time.sleep(0.1)
+        raise AssertionError(log.read_text())
 
     def ask(port):
         request = urllib.request.Request(
@@ -342,6 +330,5 @@ def test_killed_under_load_and_started_again_it_answers_from_a_whole_model(tmp_p
         stop.set()
         process.kill()
         process.wait()
-        process.stderr.close()
     assert said <= {*expected}
     assert versions
