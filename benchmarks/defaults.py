@@ -126,6 +126,9 @@ def in_one_place(method: str, loaded: Loaded, seed: int = 0) -> tuple[float, flo
     data = loaded.data
     assert data.test is not None
     assert not isinstance(data.task, Regression)
+    if isinstance(data, dd.CommonUnique):
+        data = data.encoded()
+        assert data.test is not None
     places: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     if isinstance(data, dd.Owners):
         assert data.test_labels is not None

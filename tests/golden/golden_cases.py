@@ -220,6 +220,7 @@ test = 0.25
 partition = { kind = "common-unique", parties = 3, common = 0.2, validation = 0.25, seed = 1 }
 [chfl]
 widths = [8, 4]
+weight_decay = 0.0
 rounds = 3
 local_epochs = 1
 batch_size = 16

@@ -67,8 +67,13 @@ class SearchSection(Section):
 
 
 class ChflSection(chfl.Config):
-    """Settings of the method and its rulers."""
+    """Settings of the method and its rulers.
 
+    Widths and weight decay are for a user's tables; the paper's are ``chfl.Config``'s.
+    """
+
+    widths: tuple[int, ...] = Field(default=(64, 32), min_length=1)  # of both columns' layers
+    weight_decay: float = Field(default=1e-3, ge=0, allow_inf_nan=False)  # of weights, in a step
     proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the ruler "fedprox"
     search: SearchSection = SearchSection()
     stages: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a stage's own settings

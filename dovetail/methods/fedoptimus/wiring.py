@@ -65,9 +65,9 @@ class FedOptimusSection(fedoptimus.Config):
     """
 
     optimizer: Literal["sgd", "adam", "adamw"] = "adamw"  # what follows the gradients
-    learning_rate: float = Field(default=2e-3, gt=0, allow_inf_nan=False)  # eta
-    weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of weights, in a step
-    epochs: int = Field(default=40, ge=1)  # passes over the largest shard
+    learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)  # eta
+    weight_decay: float = Field(default=0.3, ge=0, allow_inf_nan=False)  # of weights, in a step
+    epochs: int = Field(default=35, ge=1)  # passes over the largest shard
     server: Literal["average", "fedavgm"] = "average"  # what the coordinator does with weights
     slowmo: Literal["off", "interpolate", "initial", "momentum"] = "off"  # slow momentum on them
     bottom: BottomField | None = None  # of every data owner; None: by what its rows are
