@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from dovetail.face.scores import cell, result_rows
-from dovetail.face.talk import SCORES
+from dovetail.face.scores import caption, cell, result_intervals, result_rows
+from dovetail.models.metrics import shown_first
 
 
 def console() -> Console:
@@ -24,19 +24,31 @@ def result_table(result: Mapping[str, Any], *, title: str | None = None) -> Tabl
     told by the mean over their parties.
     """
     rows = result_rows(result)
-    return score_table(rows, title=title, num_seeds=len(result.get("seeds", [0])))
+    return score_table(
+        rows,
+        title=title,
+        num_seeds=len(result.get("seeds", [0])),
+        intervals=result_intervals(result),
+    )
 
 
 def score_table(
-    rows: Mapping[str, Mapping[str, Any]], *, title: str | None, num_seeds: int
+    rows: Mapping[str, Mapping[str, Any]],
+    *,
+    title: str | None,
+    num_seeds: int,
+    intervals: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
 ) -> Table:
-    """One row per name, one column per score."""
-    spread = f"mean ± std of {num_seeds} seeds" if num_seeds > 1 else None
+    """One row per name, one column for each of the one or two scores that matter most."""
+    spread = caption(num_seeds, bool(intervals)) or None
     table = Table(title=title, caption=spread, title_justify="left", caption_justify="left")
     table.add_column("on the test rows")
-    names = [name for name in SCORES if any(name in scores for scores in rows.values())]
-    for name in names:
+    shown = shown_first({name for scores in rows.values() for name in scores})
+    names = list(enumerate(shown))
+    for _, name in names:
         table.add_column(name, justify="right")
     for title_, scores in rows.items():
-        table.add_row(title_, *(cell(scores.get(name)) for name in names))
+        own = (intervals or {}).get(title_, {})
+        cells = [cell(scores.get(name), own.get(name) if not at else None) for at, name in names]
+        table.add_row(title_, *cells)
     return table

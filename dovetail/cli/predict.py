@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from dovetail.data import Column
     from dovetail.models import Model
 
+#: The scores that are printed; all are in the JSON.
+SHOWN = ("accuracy", "log_loss", "auc", "macro_f1", "rmse", "mae", "r2")
+
 
 def predict(
     model: Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")],
@@ -107,6 +110,8 @@ def predict(
         print(f"dovetail: {differing}", file=sys.stderr)
     num_rows = len(prediction.values)
     label = str(found.about.get("label", "prediction"))
+    if found.decision is not None and show and len(found.classes) == 2:
+        print(f"dovetail: {found.decision.text(found.classes[1])}", file=sys.stderr)
     said: dict[str, np.ndarray] = {label: prediction.values}
     if prediction.probabilities is not None:
         for place, name in enumerate(prediction.classes):
@@ -133,7 +138,7 @@ def predict(
         num_scored = int((~labels.missing).sum())
         scores = _scores(found, given.x, labels, label)
         if scores is not None and show:
-            shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+            shown = ", ".join(f"{name} {scores[name]:.4f}" for name in SHOWN if name in scores)
             part = f" ({num_scored} of {num_rows} rows have it)" if num_scored < num_rows else ""
             print(f"against the column {label!r}{part}: {shown}", file=sys.stderr)
     if as_json:
@@ -166,7 +171,7 @@ def _scores(
     """Scores of the rows that have a label; None, with a note, where there is nothing to score."""
     import numpy as np
 
-    from dovetail.models.metrics import score
+    from dovetail.models.metrics import all_scores
     from dovetail.models.raw import RawRows
 
     try:
@@ -174,7 +179,8 @@ def _scores(
     except DataError as error:
         print(f"dovetail: not scored: {error}", file=sys.stderr)
         return None
-    return score(model.task, model.outputs(inputs), truth)
+    threshold = None if model.decision is None else model.decision.threshold
+    return all_scores(model.task, model.outputs(inputs), truth, threshold=threshold)
 
 
 def _print_csv(columns: dict[str, np.ndarray]) -> None:

@@ -21,7 +21,7 @@ from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.minibatches import Minibatches
 from dovetail.data.owners import Owners, owners
 from dovetail.data.partitions import Partitioned, columns, strips
-from dovetail.data.party import UNLABELLED, PartyData
+from dovetail.data.party import UNLABELLED, UNSEEN, PartyData
 from dovetail.data.partytables import PartyTable, read_party_table
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.regions import ImageRegion, quadrants
@@ -39,6 +39,7 @@ from dovetail.data.task import (
     Classification,
     Regression,
     Task,
+    check_classes,
     encode_labels,
     fit_task,
     task_from_json,
@@ -47,6 +48,7 @@ from dovetail.data.task import (
 __all__ = [
     "BUILT_IN",
     "UNLABELLED",
+    "UNSEEN",
     "Alignment",
     "Blocks",
     "CategorySummary",
@@ -76,6 +78,7 @@ __all__ = [
     "Task",
     "agree",
     "blocks",
+    "check_classes",
     "columns",
     "common_first",
     "common_unique",

@@ -238,7 +238,9 @@ def blocks(
     pooled = PartyData("pooled", train.ids, whole, labels).take(torch.from_numpy(used))
     test_federation, pooled_test = None, None
     if test is not None:
-        test_labels = encode_labels(task, test.labels.values, test.labels.missing, label=test.label)
+        test_labels = encode_labels(
+            task, test.labels.values, test.labels.missing, label=test.label, unseen=True
+        )
         test_federation = Federation(
             PartyData(party, test.ids, {name: whole_test[name] for name in own}, test_labels)
             for party, own in held.items()

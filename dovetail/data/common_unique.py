@@ -167,7 +167,9 @@ def common_unique(
                 f"label {test.label!r} is missing in {int(test.labels.missing.sum())} of the "
                 f"{test.num_rows} test rows; remove them: they cannot be scored"
             )
-        test_labels = encode_labels(task, test.labels.values, test.labels.missing, label=test.label)
+        test_labels = encode_labels(
+            task, test.labels.values, test.labels.missing, label=test.label, unseen=True
+        )
         tested = deal(test, test_labels, dict.fromkeys(names, np.arange(test.num_rows)))
     return CommonUnique(
         deal(train, labels, train_rows),

@@ -152,7 +152,9 @@ def draw_rows(
     strata = None
     if stratify:
         # Rows without a label are a stratum of their own.
-        _, strata = np.unique(labels.values, return_inverse=True)
+        _, strata, counts = np.unique(labels.values, return_inverse=True, return_counts=True)
+        # A class of a single row cannot be in both parts: it goes where it is drawn to.
+        strata = np.where(counts[strata] == 1, counts.argmax(), strata)
         strata = np.where(labels.missing, -1, strata)
     try:
         left, drawn = train_test_split(

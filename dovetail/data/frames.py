@@ -88,8 +88,10 @@ def _column(table: str, name: str, series: nw.Series[Any]) -> Column:
     dtype = series.dtype
     missing = series.is_null().to_numpy().astype(bool)
     values: np.ndarray
-    if dtype.is_integer() or dtype == nw.Boolean:
-        values = series.fill_null(False if dtype == nw.Boolean else 0).to_numpy().astype(np.int64)
+    if dtype == nw.Boolean:
+        values = series.fill_null(False).to_numpy().astype(bool)
+    elif dtype.is_integer():
+        values = series.fill_null(0).to_numpy().astype(np.int64)
     elif dtype.is_numeric():  # floats and decimals
         values = series.cast(nw.Float64).fill_null(0.0).to_numpy().astype(np.float64)
         missing = missing | np.isnan(values)

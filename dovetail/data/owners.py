@@ -150,7 +150,9 @@ def owners(
         training.append(whole.take(torch.arange(num_validation, len(own))))
     test_labels = None
     if test is not None:
-        test_labels = encode_labels(task, test.labels.values, test.labels.missing, label=test.label)
+        test_labels = encode_labels(
+            task, test.labels.values, test.labels.missing, label=test.label, unseen=True
+        )
     return Owners(
         Federation([*held(train), *training]),
         None if test is None else Federation(held(test)),

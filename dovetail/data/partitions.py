@@ -219,7 +219,9 @@ def _labels(
     )
 
     def encode(part: Dataset) -> Tensor:
-        return encode_labels(task, part.labels.values, part.labels.missing, label=part.label)
+        return encode_labels(
+            task, part.labels.values, part.labels.missing, label=part.label, unseen=part is test
+        )
 
     if test is None:
         return task, encode(train), None

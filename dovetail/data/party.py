@@ -17,6 +17,10 @@ from dovetail.errors import DataError
 #: The class index that marks a row without a label; for regression the mark is NaN.
 UNLABELLED = -1
 
+#: The class index of a row whose class no labelled training row has: only in rows that test, where
+#: whatever a model says of it is wrong.
+UNSEEN = -2
+
 
 @dataclass(frozen=True, eq=False)
 class PartyData:

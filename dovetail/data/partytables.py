@@ -101,7 +101,9 @@ class PartyTable:
             block = fitted.transform(self.x)
         labels = None
         if task is not None and self.labels is not None and self.label is not None:
-            labels = encode_labels(task, self.labels.values, self.labels.missing, label=self.label)
+            labels = encode_labels(
+                task, self.labels.values, self.labels.missing, label=self.label, unseen=True
+            )
         label = None if labels is None else self.label
         return PartyData(self.name, self.ids, {"own": block}, labels, {"own": fitted}, label)
 

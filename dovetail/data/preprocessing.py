@@ -353,6 +353,8 @@ def _present_numbers(column: Column, where: str) -> np.ndarray:
         DataError: text that is no number.
     """
     present = column.values[~column.missing]
+    if {*present} <= {"false", "true"}:  # a model of numbers that stood for them
+        present = np.array(["01"[text == "true"] for text in present])
     try:
         numbers: np.ndarray = present.astype(np.float64)
     except ValueError:
@@ -396,7 +398,10 @@ def _encode_categories(
     out: np.ndarray, fitted: CategoryColumn, column: Column, where: str, *, allow_unseen: bool
 ) -> None:
     """Fill ``out`` (N, categories + other + flag) with zeros and ones; it comes all zeros."""
-    codes = _codes(column, {category: code for code, category in enumerate(fitted.categories)})
+    index = {category: code for code, category in enumerate(fitted.categories)}
+    if fitted.categories == ("false", "true") and not column.is_text:
+        index |= {"0": 0, "1": 1}
+    codes = _codes(column, index)
     unseen = codes == _UNSEEN
     if fitted.other:
         codes[unseen] = len(fitted.categories)

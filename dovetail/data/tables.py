@@ -35,11 +35,17 @@ _QUERY = re.compile(
 _MISSING_TEXT = "?"
 
 _INTEGERS = {
-    *("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "BIGINT"),
+    *("TINYINT", "SMALLINT", "INTEGER", "BIGINT"),
     *("UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT"),
 }
 _FLOATS = {"FLOAT", "DOUBLE", "DECIMAL", "HUGEINT", "UHUGEINT"}
-_TEXTS = {"VARCHAR", "ENUM", "UUID", '"NULL"'}
+_TEXTS = {"BOOLEAN", "VARCHAR", "ENUM", "UUID", '"NULL"'}
+
+#: How a yes or no is written, wherever it comes from: as the values of two categories.
+_BOOLEANS = ("false", "true")
+
+#: What pandas calls an index without a name in a file.
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 
 
 What = Literal["number", "date"]
@@ -80,6 +86,8 @@ class Table:
         num_rows: rows that ``read`` gives.
         read: column name -> the whole column.
         rows: (N,) int64, the rows of it that this table has; None for all.
+        index: columns that are pandas' numbers of rows: no features, but read where they are asked
+            for by name.
     """
 
     def __init__(
@@ -89,7 +97,10 @@ class Table:
         num_rows: int,
         read: Callable[[str], Column],
         rows: np.ndarray | None = None,
+        *,
+        index: Sequence[str] = (),
     ) -> None:
+        self.index = tuple(index)
         self.description = description
         self.names = tuple(names)
         self.num_rows = num_rows if rows is None else len(rows)
@@ -111,7 +122,9 @@ class Table:
     def take(self, rows: np.ndarray) -> Table:
         """The same table, these rows only, in this order; no value is read or copied."""
         own = np.arange(self.num_rows) if self._rows is None else self._rows
-        return Table(self.description, self.names, self._num_read, self._read, own[rows])
+        return Table(
+            self.description, self.names, self._num_read, self._read, own[rows], index=self.index
+        )
 
     def select(self, patterns: Sequence[str]) -> list[str]:
         """Names that match any of these globs, in table order.
@@ -151,7 +164,9 @@ class Table:
         for name in names:
             self._check_has(name)
         left = [name for name in self.names if name not in names]
-        return Table(self.description, left, self._num_read, self._read, self._rows)
+        return Table(
+            self.description, left, self._num_read, self._read, self._rows, index=self.index
+        )
 
     def only(self, names: Iterable[str]) -> Table:
         """The same table with these columns, in this order.
@@ -165,7 +180,7 @@ class Table:
         return Table(self.description, names, self._num_read, self._read, self._rows)
 
     def _check_has(self, name: str) -> None:
-        if name not in self.names:
+        if name not in self.names and name not in self.index:
             raise MissingColumnError(
                 f"no column {name!r} in {self.description}{nearest(name, self.names)}"
             )
@@ -229,9 +244,11 @@ def is_table_path(path: Path) -> bool:
 def read_table(source: str | Path, *, folder: Path | None = None) -> Table:
     """A table from a .csv, .tsv, .csv.gz or .parquet file, or a ``SELECT``; rows in its order.
 
-    Numbers and stored booleans are float64 or int64, dates and times float64 days since 1970,
-    all else text without the blanks around it. NULL, NaN, empty text and "?" are missing. A CSV
-    file's first line names its columns; its types come from all of its rows.
+    Numbers are float64 or int64, dates and times float64 days since 1970, all else text without
+    the blanks around it. Stored booleans are the texts "false" and "true", as is text of nothing
+    but these words in any case: a table is the same as Parquet and as CSV. NULL, NaN, empty text
+    and "?" are missing. A CSV file's first line names its columns; its types come from all of its
+    rows.
 
     Parquet columns are read from the file when asked for. CSV files and queries are run once,
     into DuckDB's memory: a second run of a query need not give the same order of rows. A query
@@ -285,6 +302,7 @@ def read_attached(connection: duckdb.DuckDBPyConnection, description: str, query
 def _loaded(connection: duckdb.DuckDBPyConnection, description: str, names: Sequence[str]) -> Table:
     """The table or view ``data`` of a connection, whose columns the source calls ``names``."""
     types = {name: kind for name, kind, *_ in connection.execute("DESCRIBE data").fetchall()}
+    index = tuple(name for name in types if _PANDAS_INDEX.fullmatch(name))
     counted = connection.execute("SELECT count(*) FROM data").fetchone()
     num_rows = int(counted[0]) if counted else 0
     check_rows(description, names, num_rows)
@@ -292,7 +310,8 @@ def _loaded(connection: duckdb.DuckDBPyConnection, description: str, names: Sequ
     def read(name: str) -> Column:
         return _read_column(connection, description, name, types[name])
 
-    return Table(description, list(types), num_rows, read)
+    kept = [name for name in types if name not in index] or list(types)
+    return Table(description, kept, num_rows, read, index=index if len(kept) < len(types) else ())
 
 
 def check_rows(description: str, names: Sequence[str], num_rows: int) -> None:
@@ -508,7 +527,22 @@ def _filled(values: np.ndarray, missing: np.ndarray, what: What = "number") -> C
     if values.dtype.kind == "f":
         missing = missing | np.isnan(values)
     fill = {"f": np.nan, "i": 0}.get(values.dtype.kind, "")
+    if values.dtype.kind == "O":
+        values = _lower_booleans(values, missing)
     return Column(np.where(missing, fill, values) if missing.any() else values, missing, what)
+
+
+def _lower_booleans(texts: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    """These texts; in lower case where they are nothing but true and false."""
+    present = texts[~missing]
+    if not len(present) or str(present[0]).lower() not in _BOOLEANS:
+        return texts
+    written = {str(text) for text in set(present.tolist())}
+    if written <= {*_BOOLEANS} or not all(text.lower() in _BOOLEANS for text in written):
+        return texts
+    lowered = texts.copy()
+    lowered[~missing] = [str(text).lower() for text in present]
+    return lowered
 
 
 def column_of(values: np.ndarray, missing: np.ndarray) -> Column:
@@ -519,7 +553,9 @@ def column_of(values: np.ndarray, missing: np.ndarray) -> Column:
 
 def _column(values: np.ndarray) -> Column:
     """A column from an array in memory, by the rules of ``read_table``."""
-    if values.dtype.kind in "biu":
+    if values.dtype.kind == "b":
+        return _filled(_as_words(values), np.zeros(len(values), dtype=bool))
+    if values.dtype.kind in "iu":
         return _filled(values.astype(np.int64), np.zeros(len(values), dtype=bool))
     if values.dtype.kind == "f":
         return _filled(values.astype(np.float64), np.isnan(values))
@@ -530,6 +566,10 @@ def _column(values: np.ndarray) -> Column:
     # Only NaN differs from itself.
     missing = np.array([value is None or value != value for value in objects], dtype=bool)
     present = [value for value in objects if value is not None and value == value]
+    if present and all(isinstance(value, (bool, np.bool_)) for value in present):
+        words = np.full(len(objects), "", dtype=object)
+        words[~missing] = _as_words(np.array(present, dtype=bool))
+        return _filled(words, missing)
     if present and all(isinstance(value, (bool, int, float, np.number)) for value in present):
         numbers = np.zeros(len(objects), dtype=np.array(present).dtype)
         numbers[~missing] = present
@@ -537,6 +577,12 @@ def _column(values: np.ndarray) -> Column:
     text = np.full(len(objects), "", dtype=object)
     text[~missing] = [str(value).strip() for value in present]
     return _filled(text, missing | (text == "") | (text == _MISSING_TEXT))
+
+
+def _as_words(values: np.ndarray) -> np.ndarray:
+    """(N,) booleans as text."""
+    words: np.ndarray = np.array(_BOOLEANS, dtype=object)[values.astype(np.int64)]
+    return words
 
 
 def _writable(values: np.ndarray) -> np.ndarray:

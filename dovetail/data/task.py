@@ -10,8 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.data.party import UNLABELLED
+from dovetail.data.party import UNLABELLED, UNSEEN
 from dovetail.errors import DataError, ModelError
+
+#: Numbers of so many values or fewer may be classes.
+_FEW_VALUES = 20
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ def fit_task(values: np.ndarray, missing: np.ndarray, *, regression: bool, label
     if not len(present):
         raise DataError(f"label {label!r} has no value in the training rows")
     if not regression:
+        check_classes(present, label=label)
         classes = tuple(np.unique(present).tolist())
         if len(classes) < 2:
             raise DataError(
@@ -116,8 +120,30 @@ def fit_task(values: np.ndarray, missing: np.ndarray, *, regression: bool, label
     return Regression(float(present.mean()), float(present.std()) or 1.0)
 
 
-def encode_labels(task: Task, values: np.ndarray, missing: np.ndarray, *, label: str) -> Tensor:
+def check_classes(present: np.ndarray, *, label: str) -> None:
+    """Refuse numbers that are no classes: fractions of many values, or nearly as many as rows.
+
+    Raises:
+        DataError: saying how to predict numbers.
+    """
+    if present.dtype.kind not in "iuf" or len(present) <= _FEW_VALUES:
+        return
+    count = len(np.unique(present))
+    fractions = present.dtype.kind == "f" and not np.equal(np.mod(present, 1), 0).all()
+    if count > (max(_FEW_VALUES, len(present) // 10) if fractions else len(present) // 2):
+        raise DataError(
+            f"label {label!r} has {count} different numbers in {len(present)} rows, which are "
+            'hardly classes: to predict a number, give task = "regression"'
+        )
+
+
+def encode_labels(
+    task: Task, values: np.ndarray, missing: np.ndarray, *, label: str, unseen: bool = False
+) -> Tensor:
     """(N,) labels as networks see them: int64 class indices or standardised float32 values.
+
+    Args:
+        unseen: of rows that test: a class that the training rows do not have is ``UNSEEN``.
 
     Raises:
         DataError: a class that the training rows do not have; a label that is text or infinite
@@ -127,19 +153,29 @@ def encode_labels(task: Task, values: np.ndarray, missing: np.ndarray, *, label:
         numbers = np.full(len(values), np.nan)
         numbers[~missing] = _numbers(values[~missing], label)
         return torch.from_numpy((numbers - task.mean) / task.scale).float()
-    index = {name: place for place, name in enumerate(task.classes)}
+    index = _index(task.classes)
     present, inverse = np.unique(values[~missing], return_inverse=True)
     unknown = [name for name in present.tolist() if name not in index]
-    if unknown:
+    if unknown and not unseen:
         raise DataError(
             f"label {label!r} has the class {unknown[0]!r}, which the training rows do not have; "
             f"known are {list(task.classes)[:20]}"
         )
     encoded = np.full(len(values), UNLABELLED, dtype=np.int64)
-    encoded[~missing] = np.array([index[name] for name in present.tolist()], dtype=np.int64)[
-        inverse
-    ]
+    encoded[~missing] = np.array(
+        [index.get(name, UNSEEN) for name in present.tolist()], dtype=np.int64
+    )[inverse]
     return torch.from_numpy(encoded)
+
+
+def _index(classes: tuple[str | int, ...]) -> dict[str | int, int]:
+    """Class -> its place; false and true are 0 and 1 where a table has them as numbers."""
+    index: dict[str | int, int] = {name: place for place, name in enumerate(classes)}
+    if set(classes) == {"false", "true"}:
+        index |= {0: index["false"], 1: index["true"]}
+    elif set(classes) == {0, 1}:
+        index |= {"false": index[0], "true": index[1]}
+    return index
 
 
 def _numbers(present: np.ndarray, label: str) -> np.ndarray:

@@ -17,6 +17,7 @@ from dovetail.experiment.track import Kind
 from dovetail.files import merge, override, read_run
 from dovetail.methods.section import Section
 from dovetail.methods.validation import validate
+from dovetail.models.decisions import ClassWeights, Threshold
 from dovetail.site.engines import EngineSection, InProcessSection
 
 S = TypeVar("S", bound=BaseModel)
@@ -99,6 +100,8 @@ class RunFile(Section):
     checkpoint_every: int = Field(default=1, ge=0)  # epochs or rounds; 0: never
     # Share of its steps or rounds that each party is to take part in; 0: whatever comes.
     min_participation: float = Field(default=MIN_PARTICIPATION, ge=0, le=1)
+    class_weights: ClassWeights | None = None  # "balanced", or class -> weight
+    threshold: Threshold | None = None  # of two classes: a goal, such as "f1"
     device: str = "cpu"  # where to compute: cpu, cuda, cuda:1
     data: DataSection | None = None  # simulation: one pooled data set and a partition
     parties: tuple[str, ...] | None = None  # or party files, each with a table of its own

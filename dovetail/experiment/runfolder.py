@@ -7,7 +7,7 @@ import platform
 import secrets
 import shutil
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -18,9 +18,18 @@ from typing import Any
 import tomli_w
 
 from dovetail.errors import CheckpointError, ConfigError
-from dovetail.methods.outcome import JOINT, Outcome, mean_over, number
+from dovetail.methods.outcome import (
+    ALONE,
+    DETAILS,
+    JOINT,
+    Outcome,
+    Scores,
+    mean_over,
+    number,
+    numbers,
+)
 from dovetail.models.metrics import mean_and_spread
-from dovetail.models.recovered import over_seeds
+from dovetail.models.recovered import over_seeds, warnings_of
 from dovetail.network import Checkpoint
 from dovetail.network.patience import write_text
 from dovetail.site.proposal import Proposal, Signature, signature_path
@@ -177,7 +186,7 @@ class RunFolder:
             "seconds": outcome.seconds,
             "bytes": outcome.ledger.bytes_by_party(),
             "missed": outcome.missed,
-            "scores": outcome.scores,
+            **_apart(outcome.scores),
             "models": list(outcome.models),
             **({"about": outcome.about} if outcome.about else {}),
         }
@@ -199,6 +208,7 @@ class RunFolder:
             name: each for done in self._stages.values() for name, each in done["scores"].items()
         }
         own = scores.pop(self._method, {party: {} for party in method["models"]})
+        warnings = list(_warnings(own, scores, method.get(DETAILS, {}).get(self._method, {})))
         result = {
             "method": self._method,
             "seed": self._seed,
@@ -210,6 +220,7 @@ class RunFolder:
             "missed": method["missed"],
             **({"proposal": self._proposal} if self._proposal else {}),
             **method.get("about", {}),
+            **({"warnings": warnings} if warnings else {}),
             "stages": {
                 stage: {name: told for name, told in done.items() if name not in _NOT_TOLD}
                 for stage, done in self._stages.items()
@@ -277,6 +288,47 @@ class RunFolder:
             if stage in self._stages or 0 < done >= number(line):
                 kept.append(text)
         return kept
+
+
+def _apart(scores: Mapping[str, Mapping[str, Scores]]) -> dict[str, Any]:
+    """Scores, and their details apart: name -> party -> them."""
+    details = {
+        name: found
+        for name, each in scores.items()
+        if (found := {party: own[DETAILS] for party, own in each.items() if DETAILS in own})
+    }
+    return {
+        "scores": {
+            name: {party: numbers(own) for party, own in each.items()}
+            for name, each in scores.items()
+        },
+        **({DETAILS: details} if details else {}),
+    }
+
+
+def _warnings(
+    own: Mapping[str, Scores],
+    rulers: Mapping[str, Mapping[str, Scores]],
+    details: Mapping[str, Mapping[str, Any]],
+) -> Iterator[str]:
+    """What is plainly wrong with each party's model."""
+    alone = [name for name in ALONE if name in rulers]
+    for party, scores in own.items():
+        about = details.get(party, {})
+        majority = rulers.get("majority", {}).get(party) or about.get("mean")
+        if majority is None and "commonest" in about:
+            majority = {"accuracy": about["commonest"]}
+        yield from warnings_of(
+            f"the model of {party!r}",
+            scores,
+            alone=next((rulers[name][party] for name in alone if party in rulers[name]), None),
+            majority=majority,
+        )
+        if "unseen_rows" in scores:
+            yield (
+                f"{scores['unseen_rows']:.0f} of the test rows of {party!r} are of a class that no "
+                "labelled training row has; they count as wrong"
+            )
 
 
 def summarise(results: list[dict[str, Any]]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from dovetail import data as dd
 from dovetail import methods
 from dovetail.errors import ConfigError, TrainingError
 from dovetail.experiment.runfile import RunFile, SearchSection, check_run
-from dovetail.experiment.setup import NOTHING, Given, load_data, pooled_parts
+from dovetail.experiment.setup import NOTHING, Given, load_data, pooled_parts, read_pooled
 from dovetail.experiment.stages import run as run_stages
 from dovetail.files import merge
 from dovetail.methods.base import SILENT, Loaded, Talk
@@ -226,7 +226,7 @@ def _held_back(run: RunFile, section: SearchSection, given: Given, seed: int) ->
     labels than the run.
     """
     assert run.data is not None
-    train, _ = pooled_parts(run.data, given.pooled)
+    train, _ = pooled_parts(run.data, given.pooled or read_pooled(run.data))
     classify = run.data.task == "classification"
     known = ~train.labels.missing
     kept: dict[str, np.ndarray] = {}

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from torch import Tensor
+
 from dovetail import data as dd
 from dovetail import methods
 from dovetail.errors import ConfigError
@@ -45,7 +47,9 @@ def load_data(
     With a driver its own file is read, if it has one, and its partners are waited for.
     """
     if run.data is not None:
-        return Loaded(_load_pooled(run.data, given.pooled), run.data.partition.active_party())
+        pooled = given.pooled or read_pooled(run.data)
+        _tell_of_index(pooled[0].x, run.data.source, talk)
+        return Loaded(_load_pooled(run.data, pooled), run.data.partition.active_party())
     method, where = methods.method_of(run.method), given.where
     if driver is not None:
         sites = driver.sites
@@ -57,12 +61,23 @@ def load_data(
             assert run.parties is not None
             sites = open_sites(tuple(Path(file) for file in run.parties))
         parts = method.load_sites(run, sites, where=where, talk=talk)
+    for name, site in sites.items():
+        _tell_of_index(site.table.x, f"party {name!r}", talk)
     data, alignment, test_alignment = parts
     labelled = [name for name, party in data.train.parties.items() if party.labels is not None]
     active = labelled[0] if len(labelled) == 1 else None
     connect = None if driver is None else driver.connect
     secret = None if driver is None else driver.secret
     return Loaded(data, active, sites, alignment, test_alignment, connect, secret)
+
+
+def _tell_of_index(x: dd.Table | Tensor, whose: str, talk: Talk) -> None:
+    """Say that a table's numbers of rows, which pandas wrote, are no feature."""
+    if isinstance(x, dd.Table) and x.index:
+        talk.warn(
+            f"{whose}: the column {x.index[0]!r} of {x.description} is pandas' index, not a "
+            "feature, and is left out; write the file with index=False"
+        )
 
 
 def setup(run: RunFile, seed: int, loaded: Loaded) -> Setup:
@@ -97,7 +112,7 @@ def read_pooled(section: DataSection) -> tuple[dd.Dataset, dd.Dataset | None]:
 
 
 def pooled_parts(
-    section: DataSection, given: tuple[dd.Dataset, dd.Dataset | None] | None
+    section: DataSection, pooled: tuple[dd.Dataset, dd.Dataset | None]
 ) -> tuple[dd.Dataset, dd.Dataset]:
     """The rows that train, and the rows that test, of one data set.
 
@@ -105,7 +120,7 @@ def pooled_parts(
         ConfigError: no test rows, or two ways to have them.
     """
     classify = section.task == "classification"
-    train, test = given or read_pooled(section)
+    train, test = pooled
     if test is None:
         if section.test is None:
             raise ConfigError(
@@ -123,8 +138,8 @@ def pooled_parts(
 
 
 def _load_pooled(
-    section: DataSection, given: tuple[dd.Dataset, dd.Dataset | None] | None
+    section: DataSection, pooled: tuple[dd.Dataset, dd.Dataset | None]
 ) -> dd.Partitioned:
     """One data set, split and dealt out."""
-    train, test = pooled_parts(section, given)
+    train, test = pooled_parts(section, pooled)
     return section.partition.deal(train, test, section)

@@ -40,9 +40,9 @@ from dovetail.errors import ConfigError, DataError
 from dovetail.methods.apfed.stages import ApfedSetup
 from dovetail.methods.fedoptimus import selection
 from dovetail.methods.fedoptimus.stages import FedOptimusSetup, Labels
-from dovetail.methods.outcome import Scores, Setup, mean_over
+from dovetail.methods.outcome import Scores, Setup, mean_over, numbers
 from dovetail.models import generator
-from dovetail.models.metrics import headline, score
+from dovetail.models.metrics import SCORES, all_scores, headline
 from dovetail.network import InProcess, Party
 
 #: Coalitions of so many partners are all trained: 2^8 of them.
@@ -56,7 +56,10 @@ Measure = Literal["mi", "loo", "shapley"]
 MEASURES: tuple[Measure, ...] = ("mi", "loo", "shapley")
 
 #: Scores of which less is better.
-LOWER_IS_BETTER = {"log_loss", "rmse", "mae"}
+LOWER_IS_BETTER = {name for name, more_is_better in SCORES.items() if not more_is_better}
+
+#: Methods of an active party with partners.
+_OF_APFED = ("apfed", "apfed-r", "apfed-c", "apfed-d", "tvfl")
 
 Coalition = frozenset[str]
 
@@ -181,14 +184,14 @@ def game(setup: Setup) -> Game:
             "partners are valued where all tables are in one place: name every party's file in "
             "parties, and leave [engine] out"
         )
-    if isinstance(setup, ApfedSetup) and setup.method in ("apfed", "apfed-r", "apfed-c", "tvfl"):
+    if isinstance(setup, ApfedSetup) and setup.method in _OF_APFED:
         found: Game = _ApfedGame(setup)
     elif isinstance(setup, FedOptimusSetup) and setup.method == "fedoptimus":
         found = _FedOptimusGame(setup)
     else:
         raise ConfigError(
-            f"the method {setup.method!r} has no partners to value; those of apfed, apfed-r, "
-            "apfed-c, tvfl and fedoptimus have"
+            f"the method {setup.method!r} has no partners to value; those of "
+            f"{', '.join(_OF_APFED)} and fedoptimus have"
         )
     if not found.partners:
         raise ConfigError("the run has no partner to value, only the party with labels")
@@ -223,7 +226,7 @@ class _ApfedGame:
             raise ConfigError(_NO_TEST)
         nobody = "best-alone" if setup.method == "apfed-d" else "alone"
         stage = setup.method if coalition else nobody
-        return setup.train(stage, seed, _silent).scores[stage][setup.active]
+        return numbers(setup.train(stage, seed, _silent).scores[stage][setup.active])
 
     def _with(self, coalition: Collection[str]) -> ApfedSetup:
         """The run with these partners only."""
@@ -324,7 +327,7 @@ class _FedOptimusGame:
             else:
                 output = labels.mean()[None]
             tested = own.scored["test"]
-            scores[name] = score(task, output.float().expand(len(tested), -1), tested)
+            scores[name] = all_scores(task, output.float().expand(len(tested), -1), tested)
         return scores
 
     def information(self, partners: Collection[str], seed: int) -> dict[str, float]:
@@ -505,7 +508,7 @@ def value(
             scores = kept.get(seed, coalition | always)
             assert scores is not None
             _check_metric(metric, scores)
-            return sign * scores[metric]
+            return sign * float(scores[metric])
 
         if by != "mi":
             rows["loo"] = leave_one_out(players, worth)

@@ -31,6 +31,7 @@ from dovetail.face.talk import talk_of
 from dovetail.methods.base import SILENT, Talk
 from dovetail.methods.party import PolicySection, Site
 from dovetail.methods.validation import validate
+from dovetail.models.decisions import ClassWeights, Threshold
 from dovetail.site.driver import Coordinator, Driver
 
 WHERE = "dovetail.fit"
@@ -55,6 +56,8 @@ def fit(
     evaluate_every: int = 1,
     checkpoint_every: int = 1,
     track: Sequence[str] = (),
+    class_weights: ClassWeights | None = None,
+    threshold: Threshold | Mapping[str, Any] | None = None,
 ) -> Run:
     """Train a method with these parties, and rulers beside it; what ``dovetail train`` does.
 
@@ -74,6 +77,10 @@ def fit(
         overwrite: replace a run that finished in ``out``.
         quiet: show no bars; what must not be missed is told even so.
         device: where to compute: "cpu", "cuda", ...
+        class_weights: how much each class counts in training: "balanced", or class -> weight.
+        threshold: of two classes, what the probability from which the second is said is chosen
+            for on validation rows: "f1", "cost", or a table such as {"goal": "recall",
+            "precision": 0.8}.
         evaluate_every: score the test rows every so many epochs or rounds; 0: after the last.
         checkpoint_every: save every so many epochs or rounds; 0: never.
         track: watch it in "tensorboard", "mlflow".
@@ -109,8 +116,13 @@ def fit(
         "track": {"to": [track] if isinstance(track, str) else list(track)},
         chosen.name: chosen.settings,
     }
-    if active is not None:
-        values["active"] = active
+    for key, value in (
+        ("active", active),
+        ("class_weights", class_weights),
+        ("threshold", threshold),
+    ):
+        if value is not None:
+            values[key] = value
     if isinstance(parties, Simulation):
         data = _simulated(chosen, parties, test, folder / GIVEN, partners)
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail import methods
 from dovetail.errors import ConfigError
-from dovetail.face.talk import SCORES
+from dovetail.models.metrics import SCORES, shown_first
 from dovetail.models.recovered import recovered_text
 from dovetail.privacy import spent_text
 
@@ -47,13 +47,36 @@ def _title(method: str, name: str, scores: Mapping[str, Any]) -> str:
     return f"{said} (on {num_rows:.0f} rows that all have)"
 
 
-def cell(value: Value | None) -> str:
-    """A score as a table shows it."""
+def result_intervals(result: Mapping[str, Any]) -> dict[str, Mapping[str, Sequence[float]]]:
+    """Title -> score -> its 95 % interval over draws of the test rows; of one seed, and of rows
+    that are of one party."""
+    method = result["method"]
+    rows: dict[str, Mapping[str, Sequence[float]]] = {}
+    for stage in result.get("stages", {}).values():
+        for name, each in stage.get("details", {}).items():
+            if name == method and "mean" in result:
+                rows |= {
+                    f"{methods.title(method, method)}: {party}": own["intervals"]
+                    for party, own in each.items()
+                }
+            elif len(each) == 1:
+                scores = stage["scores"][name]
+                title = _title(method, name, *scores.values())
+                rows[title] = next(iter(each.values()))["intervals"]
+    return rows
+
+
+def cell(value: Value | None, interval: Sequence[float] | None = None) -> str:
+    """A score as a table shows it.
+
+    >>> cell(0.5), cell({"mean": 0.5, "std": 0.1}), cell(0.5, [0.4, 0.6])
+    ('0.500', '0.500 ± 0.100', '0.500 (0.400 to 0.600)')
+    """
     if value is None:
         return ""
     if isinstance(value, Mapping):
         return f"{value['mean']:.3f} ± {value['std']:.3f}"
-    return f"{value:.3f}"
+    return f"{value:.3f}" + (f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else "")
 
 
 def notes(result: Mapping[str, Any]) -> Iterator[str]:
@@ -84,6 +107,13 @@ def _each_seed(told: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return [("", told)] if "pays" in told else list(told.items())
 
 
+def caption(num_seeds: int, intervals: bool) -> str:
+    """What stands behind a score."""
+    if num_seeds > 1:
+        return f"mean ± std of {num_seeds} seeds"
+    return "in brackets: 95 % interval over draws of the test rows" if intervals else ""
+
+
 class Scores(Mapping[str, Mapping[str, Value]]):
     """Row -> score -> its value, on the test rows; mean and spread where there are several seeds.
 
@@ -92,6 +122,7 @@ class Scores(Mapping[str, Mapping[str, Value]]):
 
     Attributes:
         names: the scores that any row has.
+        shown: the one or two of them that are printed.
         notes: what stands below the table: what of the partners' help stays, and warnings.
     """
 
@@ -100,6 +131,8 @@ class Scores(Mapping[str, Mapping[str, Value]]):
         self._num_seeds = len(result.get("seeds", [0]))
         self.notes = tuple(notes(result))
         self.names = [name for name in SCORES if any(name in row for row in self._rows.values())]
+        self.shown = shown_first(self.names)
+        self._intervals = result_intervals(result)
 
     def __getitem__(self, row: str) -> Mapping[str, Value]:
         return self._rows[row]
@@ -137,8 +170,8 @@ class Scores(Mapping[str, Mapping[str, Value]]):
         return pandas.DataFrame.from_dict(self.to_dict(), orient="index")
 
     def __repr__(self) -> str:
-        lines = [["on the test rows", *self.names]]
-        lines += [[title, *(cell(row.get(n)) for n in self.names)] for title, row in self.items()]
+        lines = [["on the test rows", *self.shown]]
+        lines += [[title, *self._cells(title)] for title in self]
         widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
         text = "\n".join(
             "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
@@ -146,17 +179,24 @@ class Scores(Mapping[str, Mapping[str, Value]]):
         )
         return "\n".join(filter(None, [text, self._caption, *self.notes]))
 
+    def _cells(self, title: str) -> list[str]:
+        row, intervals = self[title], self._intervals.get(title, {})
+        return [
+            cell(row.get(name), intervals.get(name) if name == self.shown[0] else None)
+            for name in self.shown
+        ]
+
     @property
     def _caption(self) -> str:
-        return f"mean ± std of {self._num_seeds} seeds" if self._num_seeds > 1 else ""
+        return caption(self._num_seeds, bool(self._intervals))
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.names)
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.shown)
         body = "".join(
             f'<tr><th style="text-align:left">{escape(title)}</th>'
-            + "".join(f"<td>{cell(row.get(name))}</td>" for name in self.names)
+            + "".join(f"<td>{text}</td>" for text in self._cells(title))
             + "</tr>"
-            for title, row in self.items()
+            for title in self
         )
         caption = f"<caption>{self._caption}</caption>" if self._caption else ""
         return (
@@ -167,9 +207,9 @@ class Scores(Mapping[str, Mapping[str, Value]]):
 
     def picture(self) -> str:
         """The first score of each row as a dot on one axis, with its spread: an SVG."""
-        if not self.names:
+        if not self.shown:
             return ""
-        name = self.names[0]
+        name = self.shown[0]
         shown: list[tuple[str, float, float]] = []
         for title, row in self.items():
             value = row.get(name)

@@ -16,6 +16,7 @@ from dovetail.methods.hyfem.wiring import Hyfem
 from dovetail.methods.loop import Driver, Party, Round, answers
 from dovetail.methods.method import Method
 from dovetail.methods.own import installed
+from dovetail.methods.rulers import TITLES as RULERS
 
 __all__ = [
     "METHODS",
@@ -96,6 +97,19 @@ def check(run: Run, *, where: str) -> None:
                 f"{where}: {ruler!r} is no ruler beside {run.method!r}; there are "
                 f"{', '.join(method.stages)}"
             )
+        if ruler in RULERS and run.engine.kind != "inprocess" and coordinated(run.method):
+            raise ConfigError(
+                f"{where}: the ruler {ruler!r} learns from a party's own rows, and a coordinator "
+                "has none; leave it out"
+            )
+    for key in ("class_weights", "threshold"):
+        if getattr(run, key) is not None and not method.decides:
+            raise ConfigError(f"{where}: {run.method!r} does not mind {key}; leave it out")
+    if run.threshold is not None and run.engine.kind != "inprocess" and coordinated(run.method):
+        raise ConfigError(
+            f"{where}: a threshold is chosen on a party's own validation rows, and a coordinator "
+            "has none; leave threshold out"
+        )
     if run.engine.kind != "inprocess" and method.driven_by is None:
         raise ConfigError(
             f"{where}: {run.method!r} trains in one process only so far; leave [engine] out"

@@ -16,6 +16,7 @@ from dovetail import data as dd
 from dovetail.alignment.limits import Guard
 from dovetail.methods.party import Site
 from dovetail.models import Model, Secret
+from dovetail.models.decisions import ClassWeights, Threshold
 from dovetail.models.owners import Bottom
 from dovetail.network import Engine, Message, Precision, State
 from dovetail.network.checkpoint import StatefulParty
@@ -207,6 +208,10 @@ class Run(Protocol):
     @property
     def evaluate_every(self) -> int: ...
     @property
+    def class_weights(self) -> ClassWeights | None: ...
+    @property
+    def threshold(self) -> Threshold | None: ...
+    @property
     def active(self) -> str | None: ...
     @property
     def test(self) -> float | None: ...
@@ -219,6 +224,16 @@ class Run(Protocol):
 
     def settings(self, method: str, kind: type[S], /) -> S:
         """The run's settings of a method, which are of this kind."""
+
+
+C = TypeVar("C", bound=BaseModel)
+
+
+def weighed(config: C, run: Run) -> C:
+    """The same settings, with the run's weights of classes, if it has any."""
+    if run.class_weights is None:
+        return config
+    return config.model_copy(update={"loss_weights": run.class_weights})
 
 
 class Driver(Protocol):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -18,11 +18,12 @@ from dovetail import data as dd
 from dovetail.data.datasets import draw_rows
 from dovetail.errors import ConfigError, DataError
 from dovetail.methods.base import Run
-from dovetail.methods.outcome import Scores
+from dovetail.methods.outcome import Scores, judged
 from dovetail.methods.party import Site
+from dovetail.methods.rulers import OwnRows
 from dovetail.methods.section import Section
 from dovetail.models import Model, NetworkSpec
-from dovetail.models.metrics import score
+from dovetail.models.decisions import Decision
 
 H = TypeVar("H")
 
@@ -97,12 +98,18 @@ class Home:
         inputs = {self.block: self.input}
         return Model(self.name, self.task, network, spec, {self.block: shape}, inputs, about)
 
-    def scores(self, model: Model) -> Scores:
+    def scores(
+        self, model: Model, *, last: bool = False, decision: Decision | None = None
+    ) -> Scores:
         """Of a model on the rows that only test; none without any."""
         if self.test is None or not len(self.test[1]):
             return {}
         x_NF, labels_N = self.test
-        return score(self.task, model.outputs(x_NF), labels_N)
+        return judged(self.task, model.outputs(x_NF), labels_N, last=last, decision=decision)
+
+    def own_rows(self) -> OwnRows:
+        """What it has for a model alone."""
+        return OwnRows(self.task, self.x_NF, self.labels_N, *(self.test or (None, None)))
 
 
 def homes_of_partition(data: dd.Partitioned) -> dict[str, Home]:
@@ -212,6 +219,72 @@ def pooled(homes: Mapping[str, Home]) -> dict[str, Home]:
     return {"pooled": home}
 
 
+# --- Labels that are numbers ---------------------------------------------------------------------
+
+#: Mean and scale of a label that is a number, as a party file's ``label_scale`` says them.
+LabelScale = tuple[float, Annotated[float, Field(gt=0)]]
+
+
+def own_scale(site: Site, section: Any) -> dd.Regression:
+    """How a party's numbers are standardised: as its file says, or by its training rows."""
+    if section.label_scale is not None:
+        mean, scale = section.label_scale
+        return dd.Regression(float(mean), float(scale))
+    labels = _training_labels(site, section)
+    task = dd.fit_task(labels.values, labels.missing, regression=True, label=str(site.table.label))
+    assert isinstance(task, dd.Regression)
+    return task
+
+
+def common_scale(sites: Mapping[str, Site], name: str, *, where: str) -> dd.Regression | None:
+    """How the numbers of parties in one process are standardised: alike, by the training rows of
+    all; None where labels are classes.
+
+    Args:
+        sites: the parties with labels.
+        name: the section that each of their files has of the method.
+
+    Raises:
+        ConfigError: some predict numbers and some classes, or their files say different scales.
+    """
+    numbers = [site.name for site in sites.values() if site.party.task == "regression"]
+    if not numbers:
+        return None
+    if len(numbers) < len(sites):
+        others = [each for each in sites if each not in numbers]
+        raise ConfigError(
+            f"{where}: party {numbers[0]!r} predicts numbers and {others[0]!r} classes; give all "
+            "the same task"
+        )
+    sections: dict[str, Any] = {each: site.sections[name] for each, site in sites.items()}
+    said = {section.label_scale for section in sections.values()} - {None}
+    if len(said) > 1:
+        raise ConfigError(
+            f"{where}: the parties' files say different scales of the label, "
+            f"{' and '.join(str(list(each)) for each in sorted(said))}; give all the same"
+        )
+    if said:
+        (scale,) = said
+        return dd.Regression(*scale)
+    parts = [_training_labels(site, sections[each]) for each, site in sites.items()]
+    task = dd.fit_task(
+        np.concatenate([part.values for part in parts]),
+        np.concatenate([part.missing for part in parts]),
+        regression=True,
+        label=str(next(iter(sites.values())).table.label),
+    )
+    assert isinstance(task, dd.Regression)
+    return task
+
+
+def _training_labels(site: Site, section: Any) -> dd.Column:
+    """The labels of rows that do not test."""
+    assert site.table.labels is not None
+    rows = np.flatnonzero(~site.table.labels.missing)
+    rest, _ = draw_share(site, rows, section.test_share, "test_share")
+    return site.table.labels.take(rest)
+
+
 # --- What is refused -----------------------------------------------------------------------------
 
 
@@ -241,6 +314,8 @@ def check_stages(
                 f"{where}: [{section}.stages.{stage}] is no stage; there are {', '.join(stages)}"
             )
     for stage in dict.fromkeys((run.method, *run.rulers, *own)):
+        if stage not in stages:
+            continue  # a model alone, which has no settings of the method
         check_settings(
             make, stage, own.get(stage, {}), where=f"{where}, [{section}.stages.{stage}]"
         )
@@ -303,5 +378,11 @@ def draw_share(
         return rows, rows[:0]
     assert site.table.labels is not None
     whose = f"labelled rows of party {site.name!r} with {what} = {share}"
-    left, drawn = draw_rows(site.table.labels.take(rows), share, seed=0, stratify=True, whose=whose)
+    left, drawn = draw_rows(
+        site.table.labels.take(rows),
+        share,
+        seed=0,
+        stratify=site.party.task != "regression",
+        whose=whose,
+    )
     return rows[np.sort(left)], rows[np.sort(drawn)]

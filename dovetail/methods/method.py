@@ -8,11 +8,12 @@ room names a method.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 from pydantic import BaseModel
+from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
@@ -26,10 +27,22 @@ from dovetail.methods.homes import (
     homes_of_partition,
 )
 from dovetail.methods.loop import Driver, Party, train
-from dovetail.methods.outcome import Observer, Outcome, Scores, Setup, is_due, told
+from dovetail.methods.outcome import (
+    Deciding,
+    Observer,
+    Outcome,
+    Scores,
+    Setup,
+    about_decision,
+    is_due,
+    told,
+)
 from dovetail.methods.party import Algorithm, Site
+from dovetail.methods.rulers import TITLES as RULERS
+from dovetail.methods.rulers import OwnRows, train_rulers
 from dovetail.methods.section import Section
 from dovetail.models import Model
+from dovetail.models.decisions import Decision
 from dovetail.network import Checkpoint, Engine, InProcess, Precision
 from dovetail.network.checkpoint import StatefulParty
 
@@ -57,8 +70,10 @@ class Method:
         Side: the class of a party's side, where a coordinator drives.
         models: who keeps which model after a run, in a sentence or two.
         silent: stages in which nothing leaves anybody; they have no ledger.
+        decides: whether it minds a run's class_weights and threshold.
     """
 
+    decides: ClassVar[bool] = False
     name: ClassVar[str]
     Settings: ClassVar[type[BaseModel]] = Section
     HomeSettings: ClassVar[type[BaseModel] | None] = None
@@ -148,15 +163,41 @@ class Method:
         """What a party can use alone, as it is now; at its home it knows no stage."""
         return party.model()
 
-    def test(self, party: Party, home: Any, stage: str = "") -> Scores:
-        """A party's scores on its test rows, as it is now; none without any."""
+    def test(
+        self,
+        party: Party,
+        home: Any,
+        stage: str = "",
+        *,
+        last: bool = False,
+        decision: Decision | None = None,
+    ) -> Scores:
+        """A party's scores on its test rows, as it is now, with details of the last; none without
+        any rows."""
         model = party.model()
-        return {} if model is None else dict(home.scores(model))
+        if model is None:
+            return {}
+        return dict(home.scores(model, last=last, decision=decision))
 
-    def scored(self, stage: Staged) -> dict[str, dict[str, Scores]]:
+    def validate(self, party: Party, home: Any) -> tuple[Tensor, Tensor] | None:
+        """Outputs and labels of a party's validation rows, as it is now; None without any."""
+        return None
+
+    def own_rows(self, home: Any) -> OwnRows:
+        """What a party has for a model alone, on its own columns."""
+        rows: OwnRows = home.own_rows()
+        return rows
+
+    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
         """Score name -> party -> scores on its test rows, as all is now."""
         scores = {
-            name: self.test(stage.parties[name], home, stage.name)
+            name: self.test(
+                stage.parties[name],
+                home,
+                stage.name,
+                last=last,
+                decision=stage.decisions.get(name) if last else None,
+            )
             for name, home in stage.homes.items()
         }
         tested = {name: each for name, each in scores.items() if each}
@@ -303,6 +344,27 @@ class Training:
         """Whether the parties are."""
         return self.loaded.connect is not None
 
+    @property
+    def deciding(self) -> Deciding:
+        """What mistakes cost."""
+        return Deciding(self.run.class_weights, self.run.threshold)
+
+    def _decision(self, party: Party, home: Any) -> Decision | None:
+        """A party's threshold, of its model as it is now.
+
+        Raises:
+            ConfigError: it has no validation rows.
+        """
+        if self.deciding.threshold is None:
+            return None
+        judged = self.kind.validate(party, home)
+        if judged is None:
+            raise ConfigError(
+                f"party {party.name!r} has no validation rows to choose a threshold on; give it "
+                "validation_share, or leave threshold out"
+            )
+        return self.deciding.decision(home.task, *judged)
+
     def parties(self, homes: Mapping[str, Any]) -> dict[str, Party]:
         """Their sides, in this process."""
         return {
@@ -320,6 +382,9 @@ class Training:
     ) -> Outcome:
         """Train one stage, and score it at every party that has a model and test rows."""
         kind, checkpoint = self.kind, checkpoint or Checkpoint.none()
+        if stage in RULERS:
+            rows = {name: kind.own_rows(home) for name, home in self.homes.items()}
+            return train_rulers(stage, rows, seed, observe, self.deciding)
         homes = kind.homes_of(self, stage)
         settings = kind.choose(self, stage, seed, observe, checkpoint)
         parties = self.parties(homes)
@@ -334,7 +399,21 @@ class Training:
                 line |= {"missed": dict.fromkeys(done.missed, 1), "reasons": dict(done.missed)}
             observe(stage, driver.num_rounds, line)
         # The parties now have what they keep, which may be an earlier round's.
-        outcome = Outcome(staged.scores(), models=kind.kept(staged))
+        if not self.elsewhere:
+            staged.decisions.update(
+                {
+                    name: self._decision(parties[name], home)
+                    for name, home in homes.items()
+                    if name in self.homes
+                }
+            )
+        models = {
+            name: replace(
+                model, about={**model.about, **about_decision(staged.decisions.get(name))}
+            )
+            for name, model in kind.kept(staged).items()
+        }
+        outcome = Outcome(staged.scores(last=True), models=models)
         if stage not in kind.silent:
             outcome.ledger = engine.ledger
         return outcome
@@ -350,6 +429,7 @@ class Staged:
         homes, parties: party -> what it has, and its side; none of those that are elsewhere.
         driver: what drives it.
         settings: what it is trained with.
+        decisions: party -> its threshold, once training is over.
     """
 
     training: Training
@@ -358,11 +438,12 @@ class Staged:
     parties: Mapping[str, Any]
     driver: Any
     settings: Any
+    decisions: dict[str, Decision | None] = field(default_factory=dict)
 
-    def scores(self) -> dict[str, dict[str, Scores]]:
+    def scores(self, *, last: bool = False) -> dict[str, dict[str, Scores]]:
         """Score name -> party -> scores; of parties that are elsewhere, what they have told."""
         if not self.training.elsewhere:
-            return self.training.kind.scored(self)
+            return self.training.kind.scored(self, last=last)
         told_of = dict(self.driver.scores())
         return {self.name: told_of} if told_of else {}
 

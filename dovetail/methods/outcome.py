@@ -15,15 +15,23 @@ from torch import Tensor
 from dovetail.data import Task
 from dovetail.errors import TrainingError
 from dovetail.models import Model
-from dovetail.models.metrics import score
+from dovetail.models.decisions import ClassWeights, Decision, Threshold, choose, class_weights
+from dovetail.models.metrics import all_scores, details, score
 from dovetail.models.owners import Bottom
 from dovetail.network import Checkpoint, Ledger
 
 #: The folder of a joint model, beside those of parties.
 JOINT = "joint"
 
-#: Score name -> value.
-Scores = Mapping[str, float]
+#: Score name -> value. Those of a model that is trained also have "details" (``metrics.details``),
+#: which a run's folder keeps apart.
+Scores = Mapping[str, Any]
+
+#: Of scores, what is no number.
+DETAILS = "details"
+
+#: Stages that are what a party reaches with nothing but its own, the one to compare with first.
+ALONE = ("best-alone", "alone", "local", "standalone")
 
 #: Told of each epoch or round: stage, how many there are in all, and the line for
 #: ``metrics.jsonl``. A line has "epoch" or "round" (its number from 1) and "seconds"; where parties
@@ -31,6 +39,34 @@ Scores = Mapping[str, float]
 #: "steps" (how many the epoch had) if that counts steps rather than rounds. A line without a number
 #: is told before the first.
 Observer = Callable[[str, int, dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Deciding:
+    """What mistakes cost, as a run file says it.
+
+    Attributes:
+        class_weights: how much each class counts in training.
+        threshold: what the probability from which the second of two classes is said is chosen for.
+    """
+
+    class_weights: ClassWeights | None = None
+    threshold: Threshold | None = None
+
+    def weights(self, task: Task, labels_N: Tensor) -> Tensor | None:
+        """(C,) weights of the classes; None: all count alike."""
+        return class_weights(self.class_weights, task, labels_N)
+
+    def decision(self, task: Task, outputs_NC: Tensor, labels_N: Tensor) -> Decision | None:
+        """The threshold that does best on validation rows; None where none is asked for."""
+        if self.threshold is None:
+            return None
+        return choose(self.threshold, task, outputs_NC, labels_N)
+
+
+def about_decision(decision: Decision | None) -> dict[str, Any]:
+    """What is kept of it with a model."""
+    return {} if decision is None else {"decision": decision.to_json()}
 
 
 @dataclass
@@ -88,9 +124,18 @@ def is_due(place: int, total: int, every: int) -> bool:
 
 
 def score_party(
-    party: str, what: str, task: Task, outputs: Tensor, labels: Tensor, *, learning_rate: float
-) -> dict[str, float]:
-    """A party's scores on its test rows; see ``score``.
+    party: str,
+    what: str,
+    task: Task,
+    outputs: Tensor,
+    labels: Tensor,
+    *,
+    learning_rate: float,
+    last: bool = False,
+    decision: Decision | None = None,
+) -> dict[str, Any]:
+    """A party's scores on its test rows: the few that are told as training goes on, or, of the
+    last, all of them and their details.
 
     Raises:
         TrainingError: outputs that are not finite: the last step of an epoch led astray.
@@ -101,7 +146,25 @@ def score_party(
             f"party {party!r}: after training {what!r} its outputs are not finite on "
             f"{num_lost} of {len(outputs)} test rows; lower the learning_rate ({learning_rate})"
         )
-    return score(task, outputs, labels)
+    return judged(task, outputs, labels, last=last, decision=decision)
+
+
+def judged(
+    task: Task, outputs: Tensor, labels: Tensor, *, last: bool, decision: Decision | None = None
+) -> dict[str, Any]:
+    """Few scores, or, of the last, all of them and their details."""
+    if not last:
+        return {**score(task, outputs, labels)}
+    threshold = None if decision is None else decision.threshold
+    return {
+        **all_scores(task, outputs, labels, threshold=threshold),
+        DETAILS: details(task, outputs, labels, threshold=threshold),
+    }
+
+
+def numbers(scores: Scores) -> dict[str, float]:
+    """The scores without their details."""
+    return {name: value for name, value in scores.items() if name != DETAILS}
 
 
 def mean_over(scores: Mapping[str, Scores]) -> dict[str, float]:
@@ -110,9 +173,9 @@ def mean_over(scores: Mapping[str, Scores]) -> dict[str, float]:
     >>> mean_over({"bank": {"accuracy": 0.5, "auc": 0.5}, "shop": {"accuracy": 1.0}})
     {'accuracy': 0.75}
     """
-    each = list(scores.values())
+    each = [numbers(own) for own in scores.values()]
     if len(each) == 1:
-        return dict(each[0])
+        return each[0]
     return {
         name: statistics.fmean(party[name] for party in each)
         for name in each[0]
@@ -127,4 +190,6 @@ def told(scores: Mapping[str, Scores]) -> dict[str, Any]:
     {'accuracy': 0.5}
     """
     line: dict[str, Any] = mean_over(scores)
-    return line if len(scores) == 1 else {**line, "parties": dict(scores)}
+    if len(scores) == 1:
+        return line
+    return {**line, "parties": {party: numbers(own) for party, own in scores.items()}}

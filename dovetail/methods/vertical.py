@@ -62,6 +62,7 @@ from dovetail.models import (
     network_input,
     output_shape,
 )
+from dovetail.models.decisions import ClassWeights, class_weights, on
 from dovetail.network import Checkpoint, Engine, Integers, Message, Numbers, State
 
 # --- Hyper-parameters --------------------------------------------------------------------------
@@ -73,6 +74,7 @@ class Config(OptimizerConfig):
     epochs: int = Field(default=30, ge=1)  # passes over the rows
     batch_size: int = Field(default=64, ge=1)  # rows a step
     steps_per_epoch: int | None = Field(default=None, ge=1)  # None: one pass over the rows
+    loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     timeout_s: float | None = Field(default=None, gt=0)
 
 
@@ -257,6 +259,9 @@ class Owner:
         self._key = key_of(secret)
         self.x = data.joined()
         self.labels = data.labels
+        self.class_weights_C = on(
+            self.device, class_weights(config.loss_weights, task, self.labels)
+        )
         self.rows_S = alignment.rows[self.name]
         self._head_spec = head
         with self._stream("networks"):
@@ -315,7 +320,7 @@ class Owner:
             outputs = self.head(torch.cat(list(codes_BD), dim=1))
         target = self.labels[rows_B].to(self.device)
         if isinstance(self.task, Classification):
-            return F.cross_entropy(outputs, target)
+            return F.cross_entropy(outputs, target, weight=self.class_weights_C)
         return F.mse_loss(outputs[:, 0], target)
 
     def eval(self) -> None:

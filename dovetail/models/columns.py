@@ -115,7 +115,9 @@ class Columns(nn.Module):
         if self.unique is None:
             return common[-1]
         if self.join == "input":
-            probabilities = common[-1].softmax(dim=-1)
+            # Of one output, which is a number, a probability would always be 1.
+            said = common[-1]
+            probabilities = said.softmax(dim=-1) if said.shape[-1] > 1 else said
             joined: Tensor = self.unique(torch.cat([probabilities, x_unique], dim=-1), common)
             return joined
         logits: Tensor = common[-1] + self.unique(x_unique, common)  # Eq. (7), before softmax

@@ -1,19 +1,81 @@
-"""How good a model's outputs are, and the mean and spread of that over seeds."""
+"""How good a model's outputs are, and the mean and spread of that over seeds.
+
+Letters: N rows, C classes, B draws of the rows.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from dovetail.data import Classification, Task
+from dovetail.data import Classification, Regression, Task
 from dovetail.errors import DataError
+
+#: Times that test rows are drawn anew for an interval: so often of few rows, of many less often,
+#: as their scores hardly vary.
+DRAWS = 400
+_FEWEST_DRAWS = 100
+_DRAWN_ROWS = 2_000_000
+
+#: Of the draws; the same for every model, so that intervals on the same rows are of the same draws.
+_SEED = 20240911
+
+#: Bins of equal width, of what a model says its probability is.
+_BINS = 10
+
+#: Points of a curve that are kept, and classes of which each has a row of the confusion matrix.
+_POINTS = 60
+_MOST_CLASSES = 40
+
+#: Bytes of draws that are held at a time.
+_HELD = 64_000_000
+
+#: Score, in the order of tables -> whether more is better.
+SCORES: Mapping[str, bool] = {
+    "accuracy": True,
+    "auc": True,
+    "average_precision": True,
+    "macro_f1": True,
+    "balanced_accuracy": True,
+    "auc_macro": True,
+    "average_precision_macro": True,
+    "log_loss": False,
+    "brier": False,
+    "ece": False,
+    "rmse": False,
+    "mae": False,
+    "r2": True,
+    "validation": True,
+}
+
+#: Score -> how a sentence and a table's head call it.
+TITLES: Mapping[str, str] = {
+    "accuracy": "accuracy",
+    "auc": "AUC",
+    "average_precision": "average precision",
+    "macro_f1": "macro F1",
+    "balanced_accuracy": "balanced accuracy",
+    "auc_macro": "AUC, mean of the classes",
+    "average_precision_macro": "average precision, mean of the classes",
+    "log_loss": "log loss",
+    "brier": "Brier score",
+    "ece": "calibration error",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R²",
+    "validation": "validation accuracy",
+}
 
 
 def score(task: Task, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """Scores of a model's outputs on labelled rows.
+    """The few scores of a model's outputs on labelled rows that are told as training goes on.
+
+    A row of a class that training rows do not have (``UNSEEN``) counts as wrong, and has no part in
+    the scores of probabilities.
 
     Args:
         task: what was predicted.
@@ -32,25 +94,307 @@ def score(task: Task, outputs: Tensor, labels: Tensor) -> dict[str, float]:
 
     if not len(labels):
         raise DataError("there is no test row to score on")
-    if isinstance(task, Classification):
-        probabilities = outputs.double().softmax(dim=1).numpy()
-        truth = labels.numpy()
-        scores = {
-            "accuracy": float((probabilities.argmax(axis=1) == truth).mean()),
-            "log_loss": float(
-                metrics.log_loss(truth, probabilities, labels=range(task.num_outputs))
-            ),
+    if isinstance(task, Regression):
+        predicted, wanted = _values(task, outputs, labels)
+        return {
+            "rmse": float(metrics.root_mean_squared_error(wanted, predicted)),
+            "mae": float(metrics.mean_absolute_error(wanted, predicted)),
+            "r2": float(metrics.r2_score(wanted, predicted)),
         }
-        if task.num_outputs == 2 and len(np.unique(truth)) == 2:
-            scores["auc"] = float(metrics.roc_auc_score(truth, probabilities[:, 1]))
+    probabilities = outputs.double().softmax(dim=1).numpy()
+    truth = labels.numpy()
+    scores = {"accuracy": float((probabilities.argmax(axis=1) == truth).mean())}
+    seen = truth >= 0
+    if seen.any():
+        scores["log_loss"] = float(
+            metrics.log_loss(truth[seen], probabilities[seen], labels=range(task.num_outputs))
+        )
+    if task.num_outputs == 2 and len(np.unique(truth[seen])) == 2:
+        scores["auc"] = float(metrics.roc_auc_score(truth[seen], probabilities[seen, 1]))
+    return scores
+
+
+def all_scores(
+    task: Task, outputs: Tensor, labels: Tensor, *, threshold: float | None = None
+) -> dict[str, float]:
+    """What ``score`` gives, and every other number that people decide by.
+
+    Args:
+        task, outputs, labels: as of ``score``.
+        threshold: of two classes, the probability from which the second is said; None: a half.
+
+    Returns:
+        Beside those of ``score``, of classes: macro_f1, balanced_accuracy (means over the classes
+        that the rows have), brier (of two classes the second's squared error, of more the sum over
+        all), ece (expected calibration error, ``_BINS`` bins); of two, average_precision, of
+        more auc_macro and average_precision_macro (each class against the rest); ``unseen_rows``
+        where there are rows of classes that training rows do not have.
+    """
+    from sklearn import metrics
+
+    scores = score(task, outputs, labels)
+    if isinstance(task, Regression):
         return scores
-    predicted = outputs[:, 0].double().numpy() * task.scale + task.mean
-    wanted = labels.double().numpy() * task.scale + task.mean
-    return {
-        "rmse": float(metrics.root_mean_squared_error(wanted, predicted)),
-        "mae": float(metrics.mean_absolute_error(wanted, predicted)),
-        "r2": float(metrics.r2_score(wanted, predicted)),
+    probabilities = outputs.double().softmax(dim=1).numpy()
+    truth = labels.numpy()
+    said = _said(probabilities, threshold)
+    classes = np.unique(truth)
+    scores |= {
+        "accuracy": float((said == truth).mean()),
+        "macro_f1": float(
+            metrics.f1_score(truth, said, labels=classes, average="macro", zero_division=0)
+        ),
+        "balanced_accuracy": float(np.mean([(said[truth == c] == c).mean() for c in classes])),
     }
+    seen = truth >= 0
+    kept, known = probabilities[seen], truth[seen]
+    if len(known):
+        scores["brier"] = (
+            float(metrics.brier_score_loss(known, kept[:, 1], labels=[0, 1]))
+            if task.num_outputs == 2
+            else float(metrics.brier_score_loss(known, kept, labels=range(task.num_outputs)))
+        )
+        scores["ece"] = _ece(reliability(kept, known))
+    if task.num_outputs == 2 and "auc" in scores:
+        scores["average_precision"] = float(metrics.average_precision_score(known, kept[:, 1]))
+    elif task.num_outputs > 2:
+        both = [c for c in np.unique(known) if (known != c).any()]
+        if both:
+            each = [(known == c, kept[:, c]) for c in both]
+            scores["auc_macro"] = float(np.mean([metrics.roc_auc_score(*one) for one in each]))
+            scores["average_precision_macro"] = float(
+                np.mean([metrics.average_precision_score(*one) for one in each])
+            )
+    if not seen.all():
+        scores["unseen_rows"] = float((~seen).sum())
+    return scores
+
+
+def details(
+    task: Task,
+    outputs: Tensor,
+    labels: Tensor,
+    *,
+    threshold: float | None = None,
+    draws: int = DRAWS,
+) -> dict[str, Any]:
+    """What a report draws of a model on test rows; JSON-ready.
+
+    Returns:
+        "rows"; "intervals": score -> the middle 95 % over draws of the rows with replacement;
+        of values "mean" (scores of always saying the mean of these rows); of classes "classes",
+        "commonest" (the share of the commonest class), "confusion" (a row a class as it is, a
+        column a class as it is said; absent above 40 classes) and "reliability" (of each bin: how
+        many rows, the mean that was said, the share that was so); of two classes "threshold",
+        "roc" (false positives, true positives) and "precision_recall" (recall, precision).
+    """
+    told: dict[str, Any] = {
+        "rows": len(labels),
+        "intervals": _intervals(task, outputs, labels, threshold, draws),
+    }
+    if isinstance(task, Regression):
+        told["mean"] = {"rmse": float(_values(task, outputs, labels)[1].std())}
+        return told
+    probabilities = outputs.double().softmax(dim=1).numpy()
+    truth = labels.numpy()
+    said = _said(probabilities, threshold)
+    counts = np.unique(truth, return_counts=True)[1]
+    told |= {"classes": list(task.classes), "commonest": float(counts.max() / len(truth))}
+    seen = truth >= 0
+    if task.num_outputs <= _MOST_CLASSES:
+        cells = truth[seen] * task.num_outputs + said[seen]
+        told["confusion"] = (
+            np.bincount(cells, minlength=task.num_outputs**2).reshape(task.num_outputs, -1).tolist()
+        )
+    if seen.any():
+        told["reliability"] = reliability(probabilities[seen], truth[seen])
+    if task.num_outputs == 2:
+        told["threshold"] = 0.5 if threshold is None else threshold
+        if len(np.unique(truth[seen])) == 2:
+            told |= _curves(probabilities[seen, 1], truth[seen])
+    return told
+
+
+def reliability(probabilities_NC: np.ndarray, truth_N: np.ndarray) -> list[dict[str, float]]:
+    """Bins of what was said, as ``details`` has them: of two classes the second's probability, of
+    more that of the class that is said."""
+    if probabilities_NC.shape[1] == 2:
+        said, is_so = probabilities_NC[:, 1], truth_N == 1
+    else:
+        said, is_so = probabilities_NC.max(axis=1), probabilities_NC.argmax(axis=1) == truth_N
+    bins = np.minimum((said * _BINS).astype(int), _BINS - 1)
+    return [
+        {
+            "rows": int(inside.sum()),
+            "said": float(said[inside].mean()),
+            "was": float(is_so[inside].mean()),
+        }
+        for place in range(_BINS)
+        if (inside := bins == place).any()
+    ]
+
+
+def _ece(bins: Sequence[Mapping[str, float]]) -> float:
+    """The mean distance of said and was over all rows (Guo et al. 2017, Eq. 3)."""
+    rows = sum(each["rows"] for each in bins)
+    return float(sum(each["rows"] * abs(each["said"] - each["was"]) for each in bins) / rows)
+
+
+def _said(probabilities_NC: np.ndarray, threshold: float | None) -> np.ndarray:
+    """(N,) the class that is said."""
+    if threshold is not None and probabilities_NC.shape[1] == 2:
+        return (probabilities_NC[:, 1] >= threshold).astype(np.int64)
+    best: np.ndarray = probabilities_NC.argmax(axis=1)
+    return best
+
+
+def _values(task: Regression, outputs: Tensor, labels: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) predicted and true values in the label's own unit."""
+    predicted = outputs[:, 0].double().numpy() * task.scale + task.mean
+    return predicted, labels.double().numpy() * task.scale + task.mean
+
+
+def _curves(second_N: np.ndarray, truth_N: np.ndarray) -> dict[str, list[list[float]]]:
+    """Points of both curves, as many as a picture needs."""
+    from sklearn import metrics
+
+    false, true, _ = metrics.roc_curve(truth_N, second_N)
+    precision, recall, _ = metrics.precision_recall_curve(truth_N, second_N)
+    return {
+        "roc": _thinned(false, true),
+        "precision_recall": _thinned(recall[::-1], precision[::-1]),
+    }
+
+
+def _thinned(x: np.ndarray, y: np.ndarray) -> list[list[float]]:
+    """Points that are evenly far from each other along x, the first and the last among them."""
+    wanted = np.searchsorted(x, np.linspace(x[0], x[-1], _POINTS))
+    places = np.unique([0, *np.minimum(wanted, len(x) - 1), len(x) - 1])
+    return [[round(float(x[place]), 6), round(float(y[place]), 6)] for place in places]
+
+
+# --- Intervals ------------------------------------------------------------------------------------
+
+#: (B, N) how often each row was drawn -> score -> (B,).
+_Weighted = Callable[[np.ndarray], dict[str, np.ndarray]]
+
+
+def _intervals(
+    task: Task, outputs: Tensor, labels: Tensor, threshold: float | None, draws: int
+) -> dict[str, list[float]]:
+    """Score -> its middle 95 % over draws of the rows."""
+    measure = (
+        _of_values(*_values(task, outputs, labels))
+        if isinstance(task, Regression)
+        else _of_classes(outputs.double().softmax(dim=1).numpy(), labels.numpy(), threshold)
+    )
+    num_rows = len(labels)
+    draws = min(draws, max(_FEWEST_DRAWS, _DRAWN_ROWS // num_rows))
+    rng = np.random.default_rng(_SEED)
+    found: dict[str, list[np.ndarray]] = {}
+    step = max(1, _HELD // (8 * num_rows))
+    for start in range(0, draws, step):
+        weights_BN = np.stack(
+            [
+                np.bincount(rng.integers(0, num_rows, num_rows), minlength=num_rows)
+                for _ in range(min(step, draws - start))
+            ]
+        ).astype(np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            for name, values in measure(weights_BN).items():
+                found.setdefault(name, []).append(values)
+    told = {}
+    for name, parts in found.items():
+        values = np.concatenate(parts)
+        values = values[np.isfinite(values)]
+        if len(values) >= draws / 2:
+            told[name] = [float(end) for end in np.quantile(values, [0.025, 0.975])]
+    return told
+
+
+def _of_values(predicted: np.ndarray, wanted: np.ndarray) -> _Weighted:
+    squared, centred = (predicted - wanted) ** 2, wanted - wanted.mean()
+
+    def measure(w: np.ndarray) -> dict[str, np.ndarray]:
+        error = _mean(w, squared)
+        variance = _mean(w, centred**2) - _mean(w, centred) ** 2
+        return {
+            "rmse": np.sqrt(error),
+            "mae": _mean(w, np.abs(predicted - wanted)),
+            "r2": 1 - error / variance,
+        }
+
+    return measure
+
+
+def _of_classes(
+    probabilities_NC: np.ndarray, truth: np.ndarray, threshold: float | None
+) -> _Weighted:
+    """Those of ``all_scores`` but the calibration error, and of more classes those of orders."""
+    said = _said(probabilities_NC, threshold)
+    is_right = said == truth
+    classes = np.unique(truth)
+    few = len(classes) <= _MOST_CLASSES
+    of_class = (truth[:, None] == classes).astype(np.float64)
+    called = (said[:, None] == classes).astype(np.float64)
+    seen = truth >= 0
+    kept, known = probabilities_NC[seen], truth[seen]
+    own = kept[np.arange(len(known)), known]
+    losses = -np.log(np.clip(own, np.finfo(float).eps, 1))
+    two = probabilities_NC.shape[1] == 2
+    errors = (kept[:, 1] - known) ** 2 if two else (kept**2).sum(axis=1) + 1 - 2 * own
+    ranked = _ranked(kept[:, 1], known == 1) if two and len(np.unique(known)) == 2 else None
+
+    def measure(w: np.ndarray) -> dict[str, np.ndarray]:
+        told = {"accuracy": _mean(w, is_right)}
+        if few:
+            right, true = w @ (of_class * called), w @ of_class
+            told["balanced_accuracy"] = _mean_of_there(right / true)
+            told["macro_f1"] = (2 * right / np.maximum(true + w @ called, 1)).mean(axis=1)
+        if len(known):
+            of_known = w if len(known) == len(truth) else w[:, seen]
+            told |= {"log_loss": _mean(of_known, losses), "brier": _mean(of_known, errors)}
+            told |= {} if ranked is None else ranked(of_known)
+        return told
+
+    return measure
+
+
+def _mean(weights_BN: np.ndarray, values_N: np.ndarray) -> np.ndarray:
+    mean: np.ndarray = weights_BN @ values_N / weights_BN.sum(axis=1)
+    return mean
+
+
+def _mean_of_there(values_BC: np.ndarray) -> np.ndarray:
+    """(B,) over the classes that a draw has."""
+    there = ~np.isnan(values_BC)
+    mean: np.ndarray = np.where(there, values_BC, 0).sum(axis=1) / there.sum(axis=1)
+    return mean
+
+
+def _ranked(second_N: np.ndarray, is_second_N: np.ndarray) -> _Weighted:
+    """Area under the ROC curve and average precision, of rows that count so often."""
+    order = np.argsort(-second_N, kind="stable")
+    starts = np.flatnonzero(np.diff(second_N[order], prepend=np.inf))  # of rows of one value
+    positive = is_second_N[order].astype(np.float64)
+
+    def measure(weights_BN: np.ndarray) -> dict[str, np.ndarray]:
+        ordered = weights_BN[:, order]
+        true = np.add.reduceat(ordered * positive, starts, axis=1)
+        every = np.add.reduceat(ordered, starts, axis=1)
+        false = every - true
+        hits, alarms = true.cumsum(axis=1), false.cumsum(axis=1)
+        below = alarms[:, -1:] - alarms + false / 2
+        return {
+            "auc": (true * below).sum(axis=1) / (hits[:, -1] * alarms[:, -1]),
+            "average_precision": (true * (hits / np.maximum(hits + alarms, 1))).sum(axis=1)
+            / hits[:, -1],
+        }
+
+    return measure
+
+
+# --- Of tables ------------------------------------------------------------------------------------
 
 
 def headline(task: Task) -> str:
@@ -58,6 +402,17 @@ def headline(task: Task) -> str:
     if isinstance(task, Classification):
         return "auc" if task.num_outputs == 2 else "accuracy"
     return "rmse"
+
+
+def shown_first(names: Collection[str]) -> list[str]:
+    """The one or two of these scores that matter most, and "validation" where it is there.
+
+    >>> shown_first(["log_loss", "accuracy", "auc"]), shown_first(["mae", "r2", "rmse"])
+    (['auc', 'accuracy'], ['rmse', 'r2'])
+    """
+    pairs = (("auc", "accuracy"), ("rmse", "r2"), ("accuracy", "macro_f1"))
+    pair = next((pair for pair in pairs if pair[0] in names), ())
+    return [name for name in (*pair, "validation") if name in names]
 
 
 def mean_and_spread(scores: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:

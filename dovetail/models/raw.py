@@ -57,13 +57,13 @@ class RawRows:
         """The rows that have a label: their inputs, and labels as a network learns them.
 
         Raises:
-            DataError: no row has one, or one of them is of a class that the task does not have.
+            DataError: no row has one.
         """
         labels = self.labels
         present = np.flatnonzero(~labels.missing) if labels is not None else np.arange(0)
         if labels is None or not len(present):
             raise DataError(f"label {label!r} has no value in any row")
-        truth = dd.encode_labels(task, labels.values, labels.missing, label=label)
+        truth = dd.encode_labels(task, labels.values, labels.missing, label=label, unseen=True)
         rows = torch.from_numpy(present)
         return {name: block[rows] for name, block in self.x.items()}, truth[rows]
 

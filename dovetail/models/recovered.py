@@ -16,13 +16,10 @@ import numpy as np
 from torch import Tensor
 
 from dovetail.data import Classification, Task
-from dovetail.models.metrics import headline
+from dovetail.models.metrics import SCORES, headline
 
 #: Times that test rows are drawn anew.
 _DRAWS = 400
-
-#: Scores where less is better.
-_LOSSES = ("rmse", "mae", "log_loss")
 
 
 def recovered_share(
@@ -42,6 +39,9 @@ def recovered_share(
         None where the interval of the help has 0 in it, as a share of nothing says nothing.
     """
     name = headline(task)
+    if isinstance(task, Classification) and task.num_outputs == 2:
+        seen = labels >= 0  # rows of other classes have no part in an order of two
+        labels, solo, alone, joint = labels[seen], solo[seen], alone[seen], joint[seen]
     truth = labels.double().numpy()
     said = [_said(task, outputs) for outputs in (solo, alone, joint)]
     rng = np.random.default_rng(seed)
@@ -98,7 +98,7 @@ when they leave: alone 0.700, solo 0.750, joint 0.800.'
 
 
 def _shares(name: str, values: Sequence[float], draws: Sequence[Sequence[float]]) -> dict[str, Any]:
-    sign = -1 if name in _LOSSES else 1
+    sign = 1 if SCORES[name] else -1
     solo, alone, joint = values
     told: dict[str, Any] = {"gain": sign * (solo - alone), "help": sign * (joint - alone)}
     gains = [sign * (draw[0] - draw[1]) for draw in draws]

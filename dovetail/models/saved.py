@@ -22,9 +22,10 @@ from dovetail.data.tables import Table
 from dovetail.data.task import Classification, Task, task_from_json
 from dovetail.errors import DataError, ModelError
 from dovetail.models.calibration import calibration_of, radius_of
+from dovetail.models.decisions import Decision, decision_of
 from dovetail.models.explaining import Explanation, explain
 from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
-from dovetail.models.metrics import score
+from dovetail.models.metrics import all_scores
 from dovetail.models.networks import Shape, network_input
 from dovetail.models.raw import read_rows
 from dovetail.models.specs import NetworkSpec, spec_from_json
@@ -171,6 +172,17 @@ class Model:
         return {name: x[name] for name in self.shapes if name in x}
 
     @property
+    def decision(self) -> Decision | None:
+        """From which probability on the second of two classes is said; None: from a half."""
+        decision, calibration = decision_of(self.about), calibration_of(self.about)
+        if decision is None or calibration is None:
+            return decision
+        # It was chosen by what the model said before it was calibrated.
+        said = torch.tensor([[1 - decision.threshold, decision.threshold]]).clamp(min=1e-12).log()
+        threshold = float(calibration.applied(said).double().softmax(dim=1)[0, 1])
+        return replace(decision, threshold=threshold)
+
+    @property
     def classes(self) -> tuple[str | int, ...]:
         """The classes, in the order of the columns of ``predict_proba``; () for a regression."""
         return self.task.classes if isinstance(self.task, Classification) else ()
@@ -215,6 +227,8 @@ class Model:
             classes = np.array(self.task.classes)
             probabilities = outputs.softmax(dim=1)
             best = probabilities.argmax(dim=1).numpy()
+            if self.decision is not None and len(classes) == 2:
+                best = (probabilities[:, 1].double() >= self.decision.threshold).long().numpy()
             return Prediction(classes[best], probabilities.numpy(), self.task.classes)
         values = outputs[:, 0].double() * self.task.scale + self.task.mean
         return Prediction(values.numpy())
@@ -258,7 +272,8 @@ class Model:
                 "score(..., label=COLUMN)"
             )
         inputs, truth = rows.labelled(self.task, str(name))
-        return score(self.task, self.outputs(inputs), truth)
+        threshold = None if self.decision is None else self.decision.threshold
+        return all_scores(self.task, self.outputs(inputs), truth, threshold=threshold)
 
     def explain(
         self,

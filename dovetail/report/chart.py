@@ -207,6 +207,41 @@ def chart(title: str, series: Sequence[Series], *, x_name: str) -> Chart | None:
     )
 
 
+def square(
+    title: str, x_name: str, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]
+) -> Chart:
+    """Lines in the square from 0 to 1, the first of which is the main one."""
+    marks = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    ends = [(1 - points[-1][1]) * HEIGHT_REM for _, points in lines]
+    drawn = []
+    for place, ((name, points), at) in enumerate(zip(lines, _apart(ends), strict=True)):
+        places = [(1000 * x, 1000 * (1 - y)) for x, y in points]
+        few = place == 0 and len(places) <= 12
+        drawn.append(
+            Line(
+                name,
+                place,
+                DASHES[place % len(DASHES)],
+                _path(places),
+                "",
+                "".join(f"M{x:.1f} {y:.1f}h0" for x, y in (places if few else [])),
+                f"{at - NAME_REM / 2:.2f}",
+                place == 0,
+            )
+        )
+    first = lines[0][1]
+    told = ", ".join(f"{y:.2f} at {x:.2f}" for x, y in first[:: max(1, len(first) // 6)])
+    return Chart(
+        title,
+        f"{title} by {x_name}. {lines[0][0]}: {told}.",
+        x_name,
+        [Tick(f"{100 * x:.0f}", f"{x:.1f}") for x in marks],
+        [Tick(f"{100 * (1 - y):.0f}", f"{y:.1f}") for y in marks],
+        drawn,
+        False,
+    )
+
+
 def _range(series: Sequence[Series]) -> tuple[float, float]:
     """What the upright axis has to cover: the lines, and the bands unless they dwarf these."""
     means = [point.mean for each in series for point in each.points]

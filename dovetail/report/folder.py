@@ -17,20 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dovetail.errors import ConfigError
 from dovetail.methods.outcome import JOINT, number
+from dovetail.models.metrics import SCORES
 from dovetail.privacy import spent_text
 
 B = TypeVar("B", bound=BaseModel)
-
-#: Scores by name, in the order of tables -> whether more is better.
-SCORES: Mapping[str, bool] = {
-    "accuracy": True,
-    "auc": True,
-    "log_loss": False,
-    "rmse": False,
-    "mae": False,
-    "r2": True,
-    "validation": True,
-}
 
 #: Lines of ``metrics.jsonl`` and ``ledger.jsonl`` that are read of one folder.
 MAX_LINES = 200_000
@@ -51,12 +41,34 @@ class Missed(_Read):
     first: str = ""
 
 
+class Bin(_Read):
+    """Rows of about the same probability: what was said of them, and how many were so."""
+
+    rows: int
+    said: float
+    was: float
+
+
+class Judged(_Read):
+    """A model on test rows (``models/metrics.py``)."""
+
+    rows: int
+    intervals: dict[str, tuple[float, float]] = {}
+    classes: list[str | int] = []
+    confusion: list[list[int]] = []
+    reliability: list[Bin] = []
+    threshold: float | None = None
+    roc: list[tuple[float, float]] = []
+    precision_recall: list[tuple[float, float]] = []
+
+
 class Done(_Read):
     """A stage that is done, as ``result.json`` and a checkpoint's ``outcome.json`` tell it."""
 
     seconds: float = 0.0
     missed: dict[str, Missed] = {}
     scores: dict[str, dict[str, dict[str, float]]] = {}
+    details: dict[str, dict[str, Judged]] = {}
 
 
 class Recovered(_Read):

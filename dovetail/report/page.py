@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dovetail.experiment.coverage import Groups, Overlaps, Part, group, name_list, summary
+from dovetail.methods.outcome import ALONE
+from dovetail.models.metrics import SCORES
+from dovetail.models.metrics import TITLES as NAMES
 from dovetail.report.chart import (
     DASHES,
     HEIGHT_REM,
@@ -19,10 +22,9 @@ from dovetail.report.chart import (
     mean_std,
     points_of,
 )
-from dovetail.report.folder import SCORES, Run, number_of, scores_of
+from dovetail.report.folder import Run, number_of, scores_of
+from dovetail.report.judged import JudgedView, judged
 from dovetail.report.tables import (
-    ALONE,
-    NAMES,
     Flow,
     Headline,
     Names,
@@ -94,6 +96,7 @@ class _RunView:
     missed: TableView | None
     searched: TableView | None
     worths: Sequence[Worth]
+    judged: Sequence[JudgedView]
 
 
 def html(
@@ -147,6 +150,7 @@ def _view(run: Run, titles: Titles, coverage: Coverage | None) -> _RunView:
         missed_table(run, titles),
         search_table(run),
         worths(run),
+        judged(run),
     )
 
 

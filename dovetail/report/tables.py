@@ -9,24 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from dovetail.experiment.coverage import bytes_text, count_text, name_list
+from dovetail.methods.outcome import ALONE
+from dovetail.models.metrics import SCORES
+from dovetail.models.metrics import TITLES as NAMES
 from dovetail.models.recovered import over_seeds, recovered_text
 from dovetail.report.chart import mean_std
-from dovetail.report.folder import SCORES, Run, Seed, Sent
+from dovetail.report.folder import Run, Seed, Sent
 from dovetail.report.views import Cell, TableView
-
-#: Rulers that are what a party reaches with nothing but its own.
-ALONE = ("best-alone", "alone", "local", "standalone")
-
-#: Score -> how a sentence and a table's head call it.
-NAMES: Mapping[str, str] = {
-    "accuracy": "accuracy",
-    "auc": "AUC",
-    "log_loss": "log loss",
-    "rmse": "RMSE",
-    "mae": "MAE",
-    "r2": "R²",
-    "validation": "validation accuracy",
-}
 
 
 @dataclass(frozen=True)

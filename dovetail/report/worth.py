@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dovetail.models.metrics import TITLES as NAMES
 from dovetail.report.chart import Dots, Spread, dots, mean_std
 from dovetail.report.folder import Run, ValueFile, number_of
-from dovetail.report.tables import NAMES
 from dovetail.report.views import TableView
 
 _MEASURES: Mapping[str, str] = {

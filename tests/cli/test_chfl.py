@@ -401,7 +401,7 @@ def test_a_party_with_fewer_rows_than_a_batch_is_told(dovetail: Any, party_files
     [
         ('algorithms = ["chfl"]', 'algorithms = ["align"]', "refuses 'chfl': its policy allows"),
         ('label = "diagnosis"', "", "party 'north' has no labels, which CHFL needs at every party"),
-        ('id = "row"', 'id = "row"\ntask = "regression"', "CHFL predicts classes"),
+        ('id = "row"', 'id = "row"\ntask = "regression"', "party 'north' predicts numbers and"),
         ("mean *", "mena *", "mena *"),
         (
             "[chfl]",

@@ -1,6 +1,7 @@
 import gzip
 import re
 
+import duckdb
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -77,7 +78,7 @@ def test_a_query_is_a_table_in_its_own_order(csv):
     table = read_table(f"SELECT a, a * 2 AS b, a > 1 AS c FROM '{path}' ORDER BY a DESC;")
     assert read(table, "a") == [3, 2, 1]
     assert read(table, "b") == [6, 4, 2]
-    assert read(table, "c") == [1, 1, 0]
+    assert read(table, "c") == ["true", "true", "false"]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_arrays_in_memory_follow_the_same_rules():
     assert read(table, "whole") == [1, None, 2, 3]
     assert table.column("whole").values.dtype == np.int64
     assert read(table, "text") == ["a", None, None, "3"]
-    assert read(table, "flag") == [1, 0, 1, 1]
+    assert read(table, "flag") == ["true", "false", "true", "true"]
 
 
 def test_taken_rows_of_taken_rows_are_rows_of_the_table():
@@ -359,3 +360,28 @@ def test_a_glob_that_matches_nothing_offers_one_that_does(glob, offered):
     with pytest.raises(DataError, match=words):
         table.select([glob])
     assert table.select([offered])
+
+
+def test_true_and_false_are_the_same_words_wherever_they_come_from(csv, tmp_path):
+    path = tmp_path / "t.parquet"
+    duckdb.sql(
+        "SELECT * FROM (VALUES (true, 'yes'), (false, 'no'), (NULL, 'no')) AS t(a, b)"
+    ).write_parquet(str(path))
+    stored = read_table(path)
+    written = read_table(csv("a,b\nTrue,yes\nFalse,no\n,no\n"))
+    given = table_from_arrays("t", {"a": np.array([True, False, None], dtype=object)})
+    for table in (stored, written, given):
+        assert read(table, "a") == ["true", "false", None]
+    assert read(stored, "b") == read(written, "b") == ["yes", "no", "no"]
+    kept = read_table(csv("a,b\nTrue,1\nperhaps,2\n", "other.csv"))
+    assert read(kept, "a") == ["True", "perhaps"]  # a word among others stays as it is
+
+
+def test_the_index_that_pandas_writes_is_no_column(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    path = tmp_path / "t.parquet"
+    pandas.DataFrame({"age": [3, 4, 5]}).iloc[[2, 0, 1]].to_parquet(path)
+    table = read_table(path)
+    assert table.names == ("age",)
+    assert table.index == table.take(np.array([0])).index == ("__index_level_0__",)
+    assert read(table, "__index_level_0__") == [2, 0, 1]  # where it is asked for by name

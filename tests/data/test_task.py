@@ -3,7 +3,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dovetail.data import Classification, Regression, encode_labels, fit_task, task_from_json
+from dovetail.data import (
+    UNSEEN,
+    Classification,
+    Regression,
+    encode_labels,
+    fit_task,
+    task_from_json,
+)
 from dovetail.errors import DataError, ModelError
 
 
@@ -115,3 +122,32 @@ def test_a_label_that_is_no_number_is_refused_for_a_regression(values, words):
     missing = np.array([True, False])
     with pytest.raises(DataError, match=words):
         encode_labels(Regression(), values, missing, label="y")
+
+
+def test_a_class_of_rows_that_test_may_be_unseen():
+    task = Classification(("a", "b"))
+    values = np.array(["b", "c"], dtype=object)
+    encoded = encode_labels(task, values, none_missing(values), label="y", unseen=True)
+    assert encoded.tolist() == [1, UNSEEN]
+
+
+def test_false_and_true_are_zero_and_one_of_a_table_that_has_them_so():
+    words, numbers = np.array(["true", "false"], dtype=object), np.array([1, 0])
+    for task in (Classification(("false", "true")), Classification((0, 1))):
+        for values in (words, numbers):
+            encoded = encode_labels(task, values, none_missing(values), label="y")
+            assert encoded.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("values", [np.linspace(0, 1, 50), np.arange(400) * 1000])
+def test_numbers_that_are_hardly_classes_are_asked_about(values):
+    with pytest.raises(DataError, match='give task = "regression"'):
+        fit_task(values, none_missing(values), regression=False, label="price")
+
+
+@pytest.mark.parametrize(
+    "values", [np.arange(20), np.repeat(np.arange(5) / 2, 20), np.repeat(np.arange(100), 3)]
+)
+def test_numbers_that_come_again_are_classes(values):
+    task = fit_task(values, none_missing(values), regression=False, label="grade")
+    assert isinstance(task, Classification)

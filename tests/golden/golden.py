@@ -137,10 +137,18 @@ def of_file(path: Path) -> dict[str, Any]:
 #: Of results and lines of rounds: what differs from run to run.
 PASSING = {"seconds", "versions", "run", "id", "started", "finished", "time"}
 
+#: Of results and lines of rounds: what follows from the same outputs as the scores that are
+#: compared, and is tested by hand in tests/models/test_metrics.py.
+FOLLOWS = {
+    *("average_precision", "macro_f1", "balanced_accuracy", "brier", "ece"),
+    *("auc_macro", "average_precision_macro", "details", "warnings"),
+}
+
 
 def without_passing(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: without_passing(each) for key, each in value.items() if key not in PASSING}
+        left_out = PASSING | FOLLOWS
+        return {key: without_passing(each) for key, each in value.items() if key not in left_out}
     if isinstance(value, list):
         return [without_passing(each) for each in value]
     return value

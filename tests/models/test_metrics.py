@@ -10,9 +10,10 @@ import pytest
 import torch
 from sklearn import metrics
 
-from dovetail.data import Classification, Regression
+from dovetail.data import UNSEEN, Classification, Regression
 from dovetail.errors import DataError
 from dovetail.experiment import headline, mean_and_spread, score
+from dovetail.models.metrics import all_scores, details
 
 TWO = Classification(("no", "yes"))
 THREE = Classification(("a", "b", "c"))
@@ -89,3 +90,96 @@ def test_mean_and_spread_are_those_of_the_sample() -> None:
     assert spread == {"accuracy": {"mean": pytest.approx(0.7), "std": pytest.approx(0.2)}}
     assert spread["accuracy"]["std"] == pytest.approx(np.std([0.5, 0.7, 0.9], ddof=1))
     assert mean_and_spread([{"accuracy": 0.5}]) == {"accuracy": {"mean": 0.5, "std": 0.0}}
+
+
+def random_outputs(num_classes: int, num_rows: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = torch.Generator().manual_seed(num_classes)
+    labels = torch.randint(num_classes, (num_rows,), generator=rng)
+    outputs = torch.randn(num_rows, num_classes, generator=rng)
+    return outputs + torch.nn.functional.one_hot(labels, num_classes), labels
+
+
+def test_all_scores_of_two_classes_are_scikit_learns() -> None:
+    outputs, labels = random_outputs(2)
+    second = outputs.double().softmax(dim=1)[:, 1].numpy()
+    said = (second >= 0.3).astype(int)
+    scores = all_scores(TWO, outputs, labels, threshold=0.3)
+    assert scores["accuracy"] == pytest.approx(metrics.accuracy_score(labels, said))
+    assert scores["macro_f1"] == pytest.approx(metrics.f1_score(labels, said, average="macro"))
+    assert scores["balanced_accuracy"] == pytest.approx(
+        metrics.balanced_accuracy_score(labels, said)
+    )
+    assert scores["brier"] == pytest.approx(metrics.brier_score_loss(labels, second))
+    assert scores["average_precision"] == pytest.approx(
+        metrics.average_precision_score(labels, second)
+    )
+    assert scores["auc"] == score(TWO, outputs, labels)["auc"]  # which no threshold changes
+    told = details(TWO, outputs, labels, threshold=0.3)
+    assert told["confusion"] == metrics.confusion_matrix(labels, said).tolist()
+    assert told["threshold"] == 0.3
+    assert told["roc"][0] == [0, 0]
+    assert told["roc"][-1] == [1, 1]
+
+
+def test_all_scores_of_more_classes_are_means_of_each_against_the_rest() -> None:
+    outputs, labels = random_outputs(3)
+    said = outputs.double().softmax(dim=1).numpy()
+    scores = all_scores(THREE, outputs, labels)
+    assert scores["auc_macro"] == pytest.approx(
+        metrics.roc_auc_score(labels, said, multi_class="ovr", average="macro")
+    )
+    one_hot = np.eye(3)[labels.numpy()]
+    assert scores["brier"] == pytest.approx(((said - one_hot) ** 2).sum(axis=1).mean())
+    assert "auc" not in scores
+    told = details(THREE, outputs, labels)
+    assert sum(map(sum, told["confusion"])) == len(labels) == told["rows"]
+    assert told["commonest"] == pytest.approx(np.bincount(labels).max() / len(labels))
+
+
+def test_the_calibration_error_is_the_mean_distance_of_said_and_was() -> None:
+    # Ten rows at 0.8, of which six are so; ten at 0.3, of which three are.
+    outputs = logits(*[(0.2, 0.8)] * 10, *[(0.7, 0.3)] * 10)
+    labels = torch.tensor([1] * 6 + [0] * 4 + [1] * 3 + [0] * 7)
+    assert all_scores(TWO, outputs, labels)["ece"] == pytest.approx(0.1, abs=1e-6)
+    high, low = details(TWO, outputs, labels)["reliability"][::-1]
+    assert (high["rows"], high["was"], low["rows"], low["was"]) == (10, 0.6, 10, 0.3)
+
+
+def test_intervals_are_those_of_rows_drawn_anew() -> None:
+    outputs, labels = random_outputs(2, 400)
+    intervals = details(TWO, outputs, labels)["intervals"]
+    scores = all_scores(TWO, outputs, labels)
+    for name in ("accuracy", "auc", "average_precision", "macro_f1", "brier", "log_loss"):
+        low, high = intervals[name]
+        assert low < scores[name] < high
+    low, high = intervals["accuracy"]
+    spread = math.sqrt(scores["accuracy"] * (1 - scores["accuracy"]) / 400)
+    assert (high - low) / (2 * 1.96) == pytest.approx(spread, rel=0.15)
+    assert details(TWO, outputs, labels)["intervals"] == intervals  # the draws are seeded
+
+
+def test_the_interval_of_the_auc_counts_equal_values_half() -> None:
+    outputs, labels = random_outputs(2, 300)
+    outputs = outputs.round()
+    rng = np.random.default_rng(0)
+    second = (outputs[:, 1] - outputs[:, 0]).numpy()
+    drawn = [rng.integers(0, 300, 300) for _ in range(400)]
+    own = [metrics.roc_auc_score(labels.numpy()[rows], second[rows]) for rows in drawn]
+    interval = details(TWO, outputs, labels)["intervals"]["auc"]
+    assert interval == pytest.approx(np.quantile(own, [0.025, 0.975]).tolist(), abs=0.02)
+
+
+def test_rows_of_a_class_that_training_had_not_count_as_wrong() -> None:
+    outputs = logits((0.9, 0.1), (0.1, 0.9), (0.2, 0.8), (0.6, 0.4))
+    scores = all_scores(TWO, outputs, torch.tensor([0, 1, UNSEEN, 0]))
+    assert scores["accuracy"] == 3 / 4
+    assert scores["unseen_rows"] == 1
+    assert scores["log_loss"] == pytest.approx(-math.log(0.9 * 0.9 * 0.6) / 3, rel=1e-6)
+    assert scores["balanced_accuracy"] == pytest.approx((1 + 1 + 0) / 3)
+
+
+def test_a_regression_is_compared_with_the_mean() -> None:
+    task = Regression(mean=10.0, scale=2.0)
+    told = details(task, torch.zeros(4, 1), torch.tensor([1.0, -1, 1, -1]))
+    assert told["mean"] == {"rmse": 2.0}
+    assert told["intervals"]["rmse"] == pytest.approx([2.0, 2.0])

@@ -86,6 +86,7 @@ from dovetail.models import (
     network_input,
     output_shape,
 )
+from dovetail.models.decisions import ClassWeights, class_weights, on
 from dovetail.network import (
     Checkpoint,
     Engine,
@@ -126,6 +127,7 @@ class Config(OptimizerConfig):
     overlap: Literal["pairwise", "common"] = "pairwise"  # common: train on the set I only, Eq. (1)
     # The largest row of a dL_p/dh, in multiples of dL_A/dh's median row at its largest so far.
     clip: float | None = Field(default=1e4, gt=0, allow_inf_nan=False)  # None: any
+    loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
     codes: Release | None = None  # how codes leave; None: as they are
     label_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # of all labels
@@ -494,6 +496,8 @@ class Active:
         if config.codes is not None:
             rng = generator(seed, self.name, "released") if secret is None else None
             self.released = Releasing(config.codes, f"codes of {self.name!r}", rng)
+        weights_C = class_weights(config.loss_weights, task, self.labels)
+        self.class_weights_C = on(self.device, weights_C)
         self.alignment = alignment
         self.left_out = LeftOut()
         self.spec: EncoderHead | None = None
@@ -745,7 +749,7 @@ class Active:
         outputs = self.head(code_BD)
         target = self.labels[rows_B.to(self.device)]
         if isinstance(self.task, Classification):
-            return F.cross_entropy(outputs, target)
+            return F.cross_entropy(outputs, target, weight=self.class_weights_C)
         return F.mse_loss(outputs[:, 0], target)
 
     def judge(self, number: int) -> None:

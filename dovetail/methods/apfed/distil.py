@@ -52,9 +52,10 @@ from torch import Tensor
 from dovetail.data import Alignment, SharedRows
 from dovetail.data.inputs import Input
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
-from dovetail.methods.apfed.stacks import Config, PartnerConfig, Stack, adamw, features
+from dovetail.methods.apfed.stacks import Config, PartnerConfig, Stack, adamw
 from dovetail.methods.leftout import LeftOut
 from dovetail.methods.limits import NO_LIMITS, Limits, Uses
+from dovetail.methods.rulers import features
 from dovetail.models import Bottom, RandomStream, Secret, key_of
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.joint import Bottoms, BottomsSpec

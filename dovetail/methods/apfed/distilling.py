@@ -18,16 +18,30 @@ from dovetail.data import Alignment, Classification, PartyData, Task
 from dovetail.data.inputs import Input
 from dovetail.errors import ConfigError
 from dovetail.methods.apfed import distil, teaching
-from dovetail.methods.apfed.stacks import Config, features
-from dovetail.methods.outcome import Observer, Outcome, score_party
+from dovetail.methods.apfed.stacks import Config
+from dovetail.methods.outcome import (
+    Deciding,
+    Observer,
+    Outcome,
+    about_decision,
+    numbers,
+    score_party,
+)
+from dovetail.methods.rulers import (
+    NOTHING_ELSE,
+    TITLES,
+    features,
+    held_out_decision,
+    judged_rows,
+    majority_of,
+)
 from dovetail.models import Model, Secret, derive_seed
+from dovetail.models.decisions import Decision
 from dovetail.models.learners import (
     LEARNERS,
     NO_FOLD,
     Fitted,
-    Rows,
     best_of,
-    first_fold_only,
     fit_all,
     hard_targets,
     make_folds,
@@ -51,15 +65,12 @@ from dovetail.models.learners.joint import (
     fold_means,
 )
 from dovetail.models.learners.stacked import mean_outputs
-from dovetail.models.recovered import recovered_share, warnings_of
+from dovetail.models.recovered import recovered_share
 from dovetail.network import Checkpoint, Engine
 
 #: What is learned from the label owner's own columns; "best-alone" is the best of the learners by
 #: held-out rows.
-ALONE = ("best-alone", *LEARNERS, "majority")
-
-#: More labelled rows than this, and one fold's models are enough to choose by.
-_MANY_ROWS = 3000
+ALONE = tuple(TITLES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +87,7 @@ class Distilling:
         students: of the student and the gate.
         seed: of everything random here.
         secret: of the home that drives; None in simulation.
+        deciding: what mistakes cost.
     """
 
     train: PartyData
@@ -89,6 +101,7 @@ class Distilling:
     students: DistilConfig
     seed: int
     secret: Secret | None = None
+    deciding: Deciding = NOTHING_ELSE
 
     @property
     def regression(self) -> bool:
@@ -116,7 +129,8 @@ class Distilling:
         known = labels.nan_to_num() if self.regression else labels.clamp(min=0)
         targets = hard_targets(known, self.task.num_outputs, regression=self.regression)
         targets[folds < 0] = 0
-        return Owner(features(self.train.joined()), targets, folds, self.regression)
+        weights_C = self.deciding.weights(self.task, labels)
+        return Owner(features(self.train.joined()), targets, folds, self.regression, weights_C)
 
     def model(self, network: torch.nn.Module, spec: Any, method: str, **about: Any) -> Model:
         """A model on the label owner's own columns."""
@@ -131,7 +145,14 @@ class Distilling:
             about={"method": method, "seed": self.seed, "label": self.label, **about},
         )
 
-    def scored(self, what: str, outputs: Tensor, rows: Tensor | None = None) -> dict[str, float]:
+    def scored(
+        self,
+        what: str,
+        outputs: Tensor,
+        rows: Tensor | None = None,
+        *,
+        decision: Decision | None = None,
+    ) -> dict[str, Any]:
         """Scores on test rows."""
         assert self.test is not None
         assert self.test.labels is not None
@@ -143,47 +164,36 @@ class Distilling:
             outputs,
             labels,
             learning_rate=self.config.learning_rate,
+            last=True,
+            decision=decision,
         )
-
-
-def judged_rows(owner: Owner) -> Rows:
-    """The labelled rows, of which all are held out once, or of many one fold."""
-    rows = owner.labelled_rows()
-    if len(rows.x_NF) <= _MANY_ROWS:
-        return rows
-    return Rows(
-        rows.x_NF, rows.targets_NC, first_fold_only(rows.folds_N), regression=rows.regression
-    )
-
-
-def majority_of(owner: Owner) -> Tensor:
-    """(1, C) outputs that say the commonest class, or the mean."""
-    known = owner.targets_RC[owner.labelled]
-    mean = known.mean(dim=0, keepdim=True)
-    return mean if owner.regression else (mean + 1e-6).log()
 
 
 def train_alone(work: Distilling, stage: str, observe: Observer) -> Outcome:
     """One of ``ALONE``, trained and scored."""
     started = time.perf_counter()
     owner = work.owner()
-    rows = judged_rows(owner)
-    outcome = Outcome()
+    rows = judged_rows(owner.labelled_rows())
+    outcome, decision = Outcome(), None
     names = tuple(LEARNERS) if stage == "best-alone" else (stage,)
     if stage == "majority":
-        said = majority_of(owner)
+        said = majority_of(rows)
         outputs = None if work.test is None else said.expand(work.test.num_rows, -1)
     else:
         learners = [LEARNERS[name] for name in names]
         fitted = fit_all(learners, rows, seed=work.seed, encode_on=owner.x_RF)
         best = best_of(fitted, rows)
-        model = work.model(best.network, best.spec, stage, learner=best.learner)
+        decision = held_out_decision(work.deciding, work.task, best, rows)
+        model = work.model(
+            best.network, best.spec, stage, learner=best.learner, **about_decision(decision)
+        )
         outcome.models[work.train.name] = model
         outputs = None if work.test is None else best.outputs(features(work.test.joined()))
     if outputs is not None:
-        outcome.scores[stage] = {work.train.name: work.scored(stage, outputs)}
+        scored = work.scored(stage, outputs, decision=decision)
+        outcome.scores[stage] = {work.train.name: scored}
     line = {"epoch": 1, "seconds": time.perf_counter() - started, "steps": 1}
-    observe(stage, 1, {**line, **outcome.scores.get(stage, {}).get(work.train.name, {})})
+    observe(stage, 1, {**line, **numbers(outcome.scores.get(stage, {}).get(work.train.name, {}))})
     return outcome
 
 
@@ -211,7 +221,7 @@ def train_distilled(
         observe("apfed-d", each.most + 1, _line(each))
         number = each.number
     started = time.perf_counter()
-    rows = judged_rows(owner)
+    rows = judged_rows(owner.labelled_rows())
     fitted = fit_all(list(LEARNERS.values()), rows, seed=work.seed, encode_on=owner.x_RF)
     alone = best_of(fitted, rows)
     done, teacher = _distil(work, active, owner, alone)
@@ -220,10 +230,15 @@ def train_distilled(
     outcome.about["distilled"] = _told(active, teacher, alone, done)
     run = {"run": engine.run} if engine.run else {}
     choice = done.choice if done is not None and done.pays else "alone"
-    outcome.models[name] = work.model(solo.network, solo.spec, "apfed-d", learner=choice, **run)
+    decision = held_out_decision(work.deciding, work.task, solo, rows)
+    kept = about_decision(decision)
+    outcome.models[name] = work.model(
+        solo.network, solo.spec, "apfed-d", learner=choice, **run, **kept
+    )
     if teacher is not None:
         network, spec = _joint(work, active, teacher, solo)
-        joint = work.model(network, spec, "apfed-d", **run)
+        kept = about_decision(_joint_decision(work, owner, teacher))
+        joint = work.model(network, spec, "apfed-d", **run, **kept)
         widths = {partner: (width,) for partner, width in spec.widths.items()}
         joint.shapes = {**joint.shapes, **widths}
         outcome.joint = joint
@@ -233,7 +248,7 @@ def train_distilled(
         "epoch": number + 1,
         "seconds": time.perf_counter() - started,
         "steps": 1,
-        **outcome.scores.get("apfed-d", {}).get(name, {}),
+        **numbers(outcome.scores.get("apfed-d", {}).get(name, {})),
     }
     observe("apfed-d", number + 1, line)
     return outcome
@@ -351,39 +366,49 @@ def _score(
     alone: Fitted,
     fitted: Mapping[str, Fitted],
 ) -> None:
-    """Everything's scores on the same test rows, the recovered share, and warnings."""
+    """Everything's scores on the same test rows, and the recovered share."""
     assert work.test is not None
     assert work.test.labels is not None
     name = work.train.name
     x = features(work.test.joined())
     said = {"apfed-d": solo.outputs(x), "best-alone": alone.outputs(x)}
     said |= {learner: each.outputs(x) for learner, each in fitted.items()}
-    said["majority"] = majority_of(owner).expand(len(x), -1)
-    scores = {what: work.scored(what, outputs) for what, outputs in said.items()}
+    said["majority"] = majority_of(owner.labelled_rows()).expand(len(x), -1)
+    rows = judged_rows(owner.labelled_rows())
+    decisions = {
+        what: held_out_decision(work.deciding, work.task, each, rows)
+        for what, each in {"apfed-d": solo, "best-alone": alone, **fitted}.items()
+    }
+    scores = {
+        what: work.scored(what, outputs, decision=decisions.get(what))
+        for what, outputs in said.items()
+    }
     if active.told is not None and active.told.test is not None and teacher is not None:
         joint = _teacher_says(active, active.told.test, teacher)
-        rows = (~joint.isnan().any(dim=1)).nonzero().flatten()
-        if len(rows):
-            scores["joint"] = work.scored("joint", joint[rows], rows)
-            if len(rows) < len(x):
-                scores["joint"]["rows"] = float(len(rows))
+        tested = (~joint.isnan().any(dim=1)).nonzero().flatten()
+        if len(tested):
+            decision = _joint_decision(work, owner, teacher)
+            scores["joint"] = work.scored("joint", joint[tested], tested, decision=decision)
+            if len(tested) < len(x):
+                scores["joint"]["rows"] = float(len(tested))
             outcome.about["recovered"] = recovered_share(
                 work.task,
-                work.test.labels[rows],
-                solo=said["apfed-d"][rows],
-                alone=said["best-alone"][rows],
-                joint=joint[rows],
+                work.test.labels[tested],
+                solo=said["apfed-d"][tested],
+                alone=said["best-alone"][tested],
+                joint=joint[tested],
                 seed=derive_seed(work.seed, "recovered"),
             )
     outcome.scores |= {what: {name: each} for what, each in scores.items()}
-    warned = warnings_of(
-        f"the solo model of {name!r}",
-        scores["apfed-d"],
-        alone=scores["best-alone"],
-        majority=scores["majority"],
+
+
+def _joint_decision(work: Distilling, owner: Owner, teacher: Teacher) -> Decision | None:
+    """The joint model's threshold, by labelled rows that its members did not see."""
+    held_out_RC = teacher.held_out(owner.folds_R)
+    judged = ~held_out_RC.isnan().any(dim=1)
+    return work.deciding.decision(
+        work.task, held_out_RC[judged], owner.targets_RC[judged].argmax(dim=1)
     )
-    if warned:
-        outcome.about["warnings"] = warned
 
 
 def _teacher_says(active: distil.Active, told: Mapping[str, Tensor], teacher: Teacher) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from dovetail.models import RandomStream, network_input
+from dovetail.models import RandomStream
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.joint import Part
 from dovetail.models.learners.stacked import Bottom
@@ -128,8 +128,3 @@ def adamw(module: torch.nn.Module, config: StackedConfig) -> torch.optim.Optimiz
     return torch.optim.AdamW(
         module.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
     )
-
-
-def features(x: Tensor) -> Tensor:
-    """(N, F) float32 of rows of columns or images."""
-    return network_input(x).flatten(1)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dovetail.data import (
     Alignment,
+    Classification,
     Federation,
     ImageInput,
     Partitioned,
@@ -25,8 +26,18 @@ from dovetail.methods.apfed.distilling import ALONE, Distilling, train_alone, tr
 from dovetail.methods.apfed.stacks import Config as DistilTeacher
 from dovetail.methods.apfed.stacks import PartnerConfig
 from dovetail.methods.limits import NO_LIMITS, Limited, Limits
-from dovetail.methods.outcome import Observer, Outcome, is_due, score_party, told
-from dovetail.models import EncoderSpec, Head, Secret
+from dovetail.methods.outcome import (
+    Deciding,
+    Observer,
+    Outcome,
+    about_decision,
+    is_due,
+    score_party,
+    told,
+)
+from dovetail.models import EncoderSpec, Head, Secret, derive_seed
+from dovetail.models.decisions import Decision
+from dovetail.models.learners import make_folds
 from dovetail.models.learners.distil import DistilConfig
 from dovetail.network import Checkpoint, Engine, InProcess, Precision
 from dovetail.network.checkpoint import StatefulParty
@@ -63,6 +74,10 @@ SUBSTITUTES: Mapping[vertical.Substitute, str] = {
     "average": "tvfl-a",
     "random": "tvfl-r",
 }
+
+
+#: Of the labelled rows, one in so many chooses a threshold.
+_HOLD_OUT_ONE_IN = 5
 
 
 @dataclass(frozen=True)
@@ -108,6 +123,8 @@ class ApfedSetup:
         secret: of the home that drives; None in simulation.
         precision: how float32 tensors travel between parties made here.
         distil: of "apfed-d", and of what is learned alone beside it.
+        deciding: what mistakes cost; a threshold is chosen on a fifth of the labelled rows, which
+            then train nobody ("apfed-d" has held-out rows anyway).
     """
 
     method: Stage
@@ -127,6 +144,7 @@ class ApfedSetup:
     secret: Secret | None = None
     precision: Precision = "float32"
     distil: DistilSetup = field(default_factory=DistilSetup)
+    deciding: Deciding = field(default_factory=Deciding)
 
     def __post_init__(self) -> None:
         if self.connect is None:
@@ -186,6 +204,10 @@ def _train_active(
             test_data = pool(setup.data, test, setup.active, test_alignment)
     if stage not in _LOSSES and setup.config.overlap == "common":
         data = _on_common_rows(setup, data)
+    held_out = torch.empty(0, dtype=torch.int64)
+    labels = data.labels
+    if setup.deciding.threshold is not None:
+        data, held_out = _held_out(setup, data, seed)
     active = apfed.Active(
         data,
         alignment,
@@ -202,9 +224,9 @@ def _train_active(
     for epoch in apfed.train(active, engine, checkpoint):
         line = _line(epoch)
         if test_data is not None and _is_due(setup, epoch.number):
-            scores = _score_alone(setup, stage, active, test_data)
-            checkpoint.extra["scores"] = {stage: scores}
-            line |= told(scores)
+            assert test_data.labels is not None
+            outputs = active.model().outputs(test_data.joined())
+            line |= told({setup.active: _score(setup, stage, outputs, test_data.labels)})
         if epoch.missed:
             line |= {"missed": dict(epoch.missed), "reasons": dict(epoch.reasons)}
         if epoch.cut:
@@ -213,10 +235,16 @@ def _train_active(
         if spent:
             line |= {"epsilon": max(each["epsilon"] for each in spent)}
         observe(stage, setup.config.epochs, line)
-    if test_data is not None and active.best.epoch:  # it may have ended before an epoch was due
-        checkpoint.extra["scores"] = {stage: _score_alone(setup, stage, active, test_data)}
-    # Kept with the state, for a stage that is resumed after its last epoch.
-    outcome.scores |= checkpoint.extra.get("scores", {})
+    decision = None
+    if setup.deciding.threshold is not None:
+        assert labels is not None
+        outputs = active.model().outputs(data.joined()[held_out])
+        decision = setup.deciding.decision(setup.data.task, outputs, labels[held_out])
+    if test_data is not None:
+        assert test_data.labels is not None
+        outputs = active.model().outputs(test_data.joined())
+        last = _score(setup, stage, outputs, test_data.labels, last=True, decision=decision)
+        outcome.scores[stage] = {setup.active: last}
     if active.best.epoch:
         outcome.about["best epoch"] = active.best.epoch
     outcome.ledger = engine.ledger
@@ -225,6 +253,7 @@ def _train_active(
     if stage != "pooled":
         model = active.model()
         about = {**model.about, "method": stage, "label": setup.data.label}
+        about |= about_decision(decision)
         inputs = {block: setup.data.inputs[setup.active] for block in model.shapes}
         outcome.models[setup.active] = replace(model, inputs=inputs, about=about)
     return outcome
@@ -285,6 +314,19 @@ def _on_common_rows(setup: ApfedSetup, data: PartyData) -> PartyData:
     return data.with_labels_on(labelled[torch.isin(labelled, rows)])
 
 
+def _held_out(setup: ApfedSetup, data: PartyData, seed: int) -> tuple[PartyData, Tensor]:
+    """The data with labels on four fifths of its labelled rows, and the rows of the others."""
+    labelled = data.labelled_rows()
+    assert data.labels is not None
+    folds = make_folds(
+        data.labels[labelled],
+        min(_HOLD_OUT_ONE_IN, len(labelled)),
+        seed=derive_seed(seed, data.name, "threshold"),
+        regression=not isinstance(setup.data.task, Classification),
+    )
+    return data.with_labels_on(labelled[folds != 0]), labelled[folds == 0]
+
+
 def _distilling(setup: ApfedSetup, seed: int, *, aligned: bool) -> Distilling:
     """The label owner's side of "apfed-d", or what it learns alone."""
     train, test = setup.data.train, setup.data.test
@@ -300,6 +342,7 @@ def _distilling(setup: ApfedSetup, seed: int, *, aligned: bool) -> Distilling:
         students=setup.distil.students,
         seed=seed,
         secret=setup.secret,
+        deciding=setup.deciding,
     )
 
 
@@ -379,7 +422,8 @@ def _train_vertical(
     for epoch in vertical.train(owner, engine, checkpoint):
         line = _line(epoch)
         if test is not None and test_alignment is not None and _is_due(setup, epoch.number):
-            together = _score_together(setup, owner, engine, test, test_alignment)
+            last = epoch.number == config.epochs
+            together = _score_together(setup, owner, engine, test, test_alignment, last=last)
             if together is not None:
                 scores = {setup.active: together}
                 checkpoint.extra["scores"] = {stage: scores}
@@ -393,7 +437,8 @@ def _train_vertical(
         assert own.labels is not None
         for substitute, outputs in vertical.predict_alone(owner, own.joined()).items():
             name = SUBSTITUTES[substitute]
-            outcome.scores[name] = {setup.active: _score(setup, name, outputs, own.labels)}
+            said = _score(setup, name, outputs, own.labels, last=True)
+            outcome.scores[name] = {setup.active: said}
     return outcome
 
 
@@ -421,7 +466,9 @@ def _score_together(
     engine: Engine,
     test: Federation,
     alignment: Alignment,
-) -> dict[str, float] | None:
+    *,
+    last: bool,
+) -> dict[str, Any] | None:
     """Scores with every partner present, on the test samples that all have; None if too few.
 
     Where that is not every test row, "rows" says how many.
@@ -435,19 +482,19 @@ def _score_together(
     own = test[setup.active]
     assert own.labels is not None
     outputs = vertical.predict(owner, engine, own.joined()[rows], samples)
-    scores = _score(setup, "tvfl", outputs, own.labels[rows])
+    scores = _score(setup, "tvfl", outputs, own.labels[rows], last=last)
     return scores if len(rows) == own.num_rows else {**scores, "rows": len(rows)}
 
 
-def _score_alone(
-    setup: ApfedSetup, stage: str, active: apfed.Active, test: PartyData
-) -> dict[str, dict[str, float]]:
-    assert test.labels is not None
-    outputs = active.model().outputs(test.joined())
-    return {setup.active: _score(setup, stage, outputs, test.labels)}
-
-
-def _score(setup: ApfedSetup, what: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+def _score(
+    setup: ApfedSetup,
+    what: str,
+    outputs: Tensor,
+    labels: Tensor,
+    *,
+    last: bool = False,
+    decision: Decision | None = None,
+) -> dict[str, Any]:
     return score_party(
         setup.active,
         what,
@@ -455,6 +502,8 @@ def _score(setup: ApfedSetup, what: str, outputs: Tensor, labels: Tensor) -> dic
         outputs,
         labels,
         learning_rate=setup.config.learning_rate,
+        last=last,
+        decision=decision,
     )
 
 

@@ -28,10 +28,11 @@ from dovetail.methods.base import (
     Parts,
     Run,
     Talk,
+    weighed,
 )
 from dovetail.methods.limits import NO_LIMITS
 from dovetail.methods.method import Method
-from dovetail.methods.outcome import JOINT
+from dovetail.methods.outcome import JOINT, Deciding
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import EncoderField, encoder_spec
 from dovetail.methods.validation import validate
@@ -292,6 +293,7 @@ def _policy(stage: str) -> str:
 class Apfed(Method):
     """APFed, and classic vertical learning beside it."""
 
+    decides = True
     name = "apfed"
     Settings = ApfedSection
     HomeSettings = PassiveFields
@@ -471,7 +473,9 @@ class Apfed(Method):
             method=run.method,  # type: ignore[arg-type]  # one of STAGES
             data=loaded.data,
             active=loaded.active,
-            config=apfed.Config(**section.model_dump(include=set(apfed.Config.model_fields))),
+            config=weighed(
+                apfed.Config(**section.model_dump(include=set(apfed.Config.model_fields))), run
+            ),
             encoder=encoder_spec(section.encoder),
             head=Head(section.head, section.dropout),
             passives={
@@ -489,6 +493,7 @@ class Apfed(Method):
             alignment=loaded.alignment,
             test_alignment=loaded.test_alignment,
             rulers=_rulers(run),  # type: ignore[arg-type]  # each one of STAGES
+            deciding=Deciding(run.class_weights, run.threshold),
             evaluate_every=run.evaluate_every,
             device=device,
             connect=loaded.connect,

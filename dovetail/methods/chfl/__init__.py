@@ -77,6 +77,7 @@ from dovetail.data import (
     Summary,
     Table,
     TableEncoder,
+    Task,
     agree,
     common_first,
     fit_rest,
@@ -106,6 +107,7 @@ from dovetail.models import (
     generator,
     key_of,
 )
+from dovetail.models.decisions import ClassWeights, class_weights, on
 from dovetail.network import (
     Bytes,
     Doubles,
@@ -152,6 +154,7 @@ class Config(OptimizerConfig):
     choose: Literal["mean", "each", "last"] = "mean"  # which round's parameters are kept
     patience: int | None = Field(default=None, ge=1)  # stop after so many rounds without a better
     max_categories: int = Field(default=100, ge=1)  # of a common column that members encode alike
+    loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     timeout_s: float | None = Field(default=None, gt=0)  # how long a round waits for an answer
 
     @model_validator(mode="after")
@@ -182,7 +185,8 @@ class Description(Message):
 
     columns: tuple[str, ...]
     kinds: tuple[str, ...]
-    classes: tuple[str, ...]  # as JSON, so that 1 and "1" differ
+    # As JSON, so that 1 and "1" differ; of labels that are numbers one, with their mean and scale.
+    classes: tuple[str, ...]
     num_rows: int
     counts_C: Integers  # rows with a value
     missing_C: Integers  # rows without
@@ -379,7 +383,7 @@ class Home:
     """
 
     train: PartyData
-    task: Classification
+    task: Task
     common: Sequence[str]
     validation: PartyData | None = None
     test: PartyData | None = None
@@ -512,7 +516,7 @@ class Member(Party):
         return Description(
             tuple(summaries),
             tuple("categories" if s is None else "numbers" for s in is_number),
-            tuple(json.dumps(name) for name in self.task.classes),
+            labels_said(self.task),
             len(self.home.train.labelled_rows()),
             torch.tensor([s.count if s else 0 for s in is_number], dtype=torch.int64),
             torch.tensor([s.missing for s in summaries.values()], dtype=torch.int64),
@@ -591,6 +595,8 @@ class Member(Party):
         self.x_common = prepared.x[:, list(common)].to(self.device)
         self.x_unique = prepared.x[:, list(unique)].to(self.device)
         self.labels = labels.to(self.device)
+        weights_C = class_weights(config.loss_weights, self.task, labels)
+        self.class_weights_C = on(self.device, weights_C)
         self.validation: tuple[Tensor, Tensor] | None = None
         chosen_on = self.home.validation
         if prepared.validation is not None and chosen_on is not None:
@@ -633,16 +639,30 @@ class Member(Party):
         assert self.columns is not None
         return {name: value.clone() for name, value in self.columns.state_dict().items()}
 
+    def loss(self, outputs: Tensor, labels_B: Tensor) -> Tensor:
+        """Of a batch: cross entropy, or of numbers the squared error."""
+        if isinstance(self.task, Classification):
+            return F.cross_entropy(outputs, labels_B, weight=self.class_weights_C)
+        return F.mse_loss(outputs[:, 0], labels_B)
+
     @torch.no_grad()
     def accuracy(self) -> tuple[float, int]:
-        """Share of its validation rows that are classified rightly, and their number."""
+        """Share of its validation rows that are classified rightly, and their number.
+
+        Of numbers 1 / (1 + mean squared error, in squares of their scale): 1 where all are right.
+        """
         if self.validation is None or self.columns is None:
             return 0.0, 0
         x, labels = self.validation
-        right = 0
+        right, error = 0, 0.0
         for part, true in zip(x.split(8192), labels.split(8192), strict=True):
-            right += int((self.columns(part).argmax(dim=1) == true).sum())
-        return right / len(labels), len(labels)
+            if isinstance(self.task, Classification):
+                right += int((self.columns(part).argmax(dim=1) == true).sum())
+            else:
+                error += float((self.columns(part)[:, 0] - true).square().sum())
+        if isinstance(self.task, Classification):
+            return right / len(labels), len(labels)
+        return 1 / (1 + error / len(labels)) if math.isfinite(error) else 0.0, len(labels)
 
     def can_train(self, message: Train) -> bool:
         """Whether it has the theta_c that this round starts from."""
@@ -731,6 +751,18 @@ class Member(Party):
         return self.x_common[rows], self.x_unique[rows], self.labels[rows]
 
 
+def labels_said(task: Task) -> tuple[str, ...]:
+    """What must be the same at all members: the classes, or how a number is standardised."""
+    if isinstance(task, Classification):
+        return tuple(json.dumps(name) for name in task.classes)
+    return (json.dumps(task.to_json()),)
+
+
+def _tables(said: Iterable[str]) -> list[str]:
+    """Those that are objects of JSON, which no class is."""
+    return [each for each in said if each.startswith("{")]
+
+
 def local_learning(member: Member) -> tuple[float, float]:
     """ClientLocalLearning, lines 10-19: E passes; mean losses of the common column and of all."""
     columns, config = member.columns, member.config
@@ -743,7 +775,7 @@ def local_learning(member: Member) -> tuple[float, float]:
     for _ in range(config.local_epochs):  # line 12
         batches = (part.split(config.batch_size) for part in member.next_pass())
         for x_common, x_unique, labels_B in zip(*batches, strict=True):  # line 13
-            loss = F.cross_entropy(columns.common(x_common), labels_B)
+            loss = member.loss(columns.common(x_common), labels_B)
             common_optimizer.zero_grad(set_to_none=True)
             loss.backward()
             if config.proximal:
@@ -755,7 +787,7 @@ def local_learning(member: Member) -> tuple[float, float]:
                 continue
             with torch.no_grad():  # the common column is fixed: no gradient reaches it
                 z_common = columns.common.outputs(x_common)
-            joint_loss = F.cross_entropy(columns.joint(x_unique, z_common), labels_B)
+            joint_loss = member.loss(columns.joint(x_unique, z_common), labels_B)
             member.unique_optimizer.zero_grad(set_to_none=True)
             joint_loss.backward()
             member.unique_optimizer.step()  # lines 15 and 16
@@ -869,9 +901,10 @@ def _stack_key(member: Member) -> object:
         for optimizer in optimizers
     )
     return (
-        member.config,
+        member.config.model_dump_json(),
         columns.unique is None,
-        member.task.num_outputs,
+        # Stacked losses are of classes; who learns a number trains by itself.
+        member.task.num_outputs if isinstance(member.task, Classification) else member.name,
         member.batches.steps_per_pass,
         ages,
         str(member.device),
@@ -975,6 +1008,9 @@ class _Rows:
         self._x_unique = _side_by_side([member.x_unique for member in members])
         self._labels = torch.cat([*(member.labels for member in members), torch.zeros(1).long()])
         self._weights_KN = torch.empty(0, 0)
+        own = [member.class_weights_C for member in members]
+        weighted = [weights for weights in own if weights is not None]
+        self._class_weights_KC = torch.stack(weighted) if weighted else None
 
     def next_pass(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Batches of one pass of each: common and own features, labels, weights in the mean."""
@@ -997,7 +1033,12 @@ class _Rows:
             self._weights_KN.split(self._batch_size, dim=1),
             strict=True,
         ):
-            yield self._x[batch_KB], self._x_unique[batch_KB], self._labels[batch_KB], weights_KB
+            labels_KB = self._labels[batch_KB]
+            if self._class_weights_KC is not None:
+                weights_KB = weights_KB * self._class_weights_KC.gather(1, labels_KB)
+                tiny = torch.finfo(weights_KB.dtype).tiny
+                weights_KB = weights_KB / weights_KB.sum(dim=1, keepdim=True).clamp(min=tiny)
+            yield self._x[batch_KB], self._x_unique[batch_KB], labels_KB, weights_KB
 
 
 def _side_by_side(parts: Sequence[Tensor]) -> Tensor:
@@ -1232,6 +1273,12 @@ def agree_on(described: Mapping[str, Description], config: Config) -> tuple[tupl
     for member in others:
         if set(described[member].classes) != set(described[first].classes):
             odd = set(described[member].classes) ^ set(described[first].classes)
+            if any("regression" in json.loads(each).get("kind", "") for each in _tables(odd)):
+                raise ConfigError(
+                    f"labels that are numbers are learned by one mean and scale, but {first!r} and "
+                    f"{member!r} have {' and '.join(sorted(odd))}; give both the same "
+                    "label_scale = [MEAN, SCALE] below [chfl] in their files"
+                )
             raise ConfigError(
                 f"all members need one label set (Eq. 3), but {sorted(odd)[0]} is a class at only "
                 f"one of {first!r} and {member!r}; give both the same classes"

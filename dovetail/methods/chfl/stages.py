@@ -10,12 +10,14 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from dovetail.data import PartyData, stacked
+from dovetail.data import PartyData, TableEncoder, stacked
 from dovetail.data.common_unique import BLOCK
 from dovetail.methods import chfl
 from dovetail.methods.method import Training
 from dovetail.methods.outcome import Observer, Scores, score_party
+from dovetail.methods.rulers import OwnRows
 from dovetail.models import Model
+from dovetail.models.decisions import Decision
 from dovetail.network import Checkpoint, Engine
 from dovetail.network.checkpoint import load_state
 
@@ -185,11 +187,45 @@ def pool(homes: Mapping[str, chfl.Home]) -> chfl.Home:
     )
 
 
-def scores_of(member: chfl.Member, stage: str = "") -> Scores:
+def own_rows(home: chfl.Home) -> OwnRows:
+    """What a party has for a model alone: all its columns, training and validation rows."""
+    parts = [home.train, *([] if home.validation is None else [home.validation])]
+    tables = [part.tables[BLOCK] for part in parts]
+    encoder = TableEncoder.fit(
+        tables[0],
+        tables[0].names,
+        categorical=home.categorical,
+        max_categories=home.max_categories,
+        party=home.name,
+    )
+    x = torch.cat([encoder.transform(table, allow_unseen=True) for table in tables])
+    labels = torch.cat([part.labels for part in parts if part.labels is not None])
+    if home.test is None or home.test.labels is None:
+        return OwnRows(home.task, x, labels)
+    test = encoder.transform(home.test.tables[BLOCK], allow_unseen=True)
+    return OwnRows(home.task, x, labels, test, home.test.labels)
+
+
+def scores_of(
+    member: chfl.Member,
+    stage: str = "",
+    *,
+    last: bool = False,
+    decision: Decision | None = None,
+) -> Scores:
     """A member's scores on its test rows, of its model as it is now; none without rows."""
     x, rows = member.prepared.test, member.home.test
     if x is None or rows is None or rows.labels is None or not len(rows.labels):
         return {}
     rate = member.config.learning_rate
     outputs, what = member.model().outputs(x), stage or member.config.method
-    return score_party(member.name, what, member.task, outputs, rows.labels, learning_rate=rate)
+    return score_party(
+        member.name,
+        what,
+        member.task,
+        outputs,
+        rows.labels,
+        learning_rate=rate,
+        last=last,
+        decision=decision,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, get_args
 from weakref import WeakKeyDictionary
@@ -10,29 +11,44 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.data.common_unique import BLOCK
 from dovetail.errors import ConfigError
 from dovetail.methods import chfl
-from dovetail.methods.base import Loaded, Place, Run
+from dovetail.methods.base import SILENT, Loaded, Parts, Place, Run, Talk, weighed
 from dovetail.methods.chfl.stages import (
     POOLED,
     Search,
     Stage,
     chosen,
+    own_rows,
     pool,
     scores_of,
     stage_config,
     trained_model,
 )
-from dovetail.methods.homes import DRIVER, check_labels, check_settings, check_stages, draw_share
+from dovetail.methods.homes import (
+    DRIVER,
+    Homes,
+    LabelScale,
+    check_labels,
+    check_settings,
+    check_stages,
+    common_scale,
+    draw_share,
+    own_scale,
+)
 from dovetail.methods.loop import Party
 from dovetail.methods.method import Method, Training
 from dovetail.methods.outcome import Observer, Scores, Setup
 from dovetail.methods.party import Algorithm, Site, algorithm
+from dovetail.methods.rulers import TITLES as RULERS
+from dovetail.methods.rulers import OwnRows
 from dovetail.methods.section import PartyName, Section
 from dovetail.models import Model
+from dovetail.models.decisions import Decision
 from dovetail.network import Checkpoint, Engine, Precision
 
 #: What can be trained, and what a table calls it.
@@ -90,15 +106,20 @@ class MemberSection(Section):
     common: tuple[str, ...] = ("*",)  # columns that others may have too; names take *
     validation_share: float = Field(default=0.25, ge=0, lt=1)  # of the rows that do not test
     test_share: float = Field(default=0.2, ge=0, lt=1)  # of the labelled rows
+    label_scale: LabelScale | None = None  # of numbers: mean and scale of all members' labels
     secure: bool = False  # take part only where common columns are summed in secret
     members: tuple[PartyName, ...] | None = None  # whom it sums with; None: whoever is certified
 
 
-def home_of(site: Site) -> chfl.Home:
+def home_of(site: Site, numbers: dd.Regression | None = None) -> chfl.Home:
     """A party's labelled rows, dealt out to training, validation and test by its own file.
 
+    Args:
+        site: the party.
+        numbers: how labels that are numbers are standardised; None: by its own file or rows.
+
     Raises:
-        ConfigError: no table, no label, or a label of numbers.
+        ConfigError: no table, or no label.
         DataError: rows that cannot be dealt out, or columns that are not there.
     """
     table, section, party = site.table, site.settings("chfl", MemberSection), site.party
@@ -108,13 +129,14 @@ def home_of(site: Site) -> chfl.Home:
     x = table.x
     if not isinstance(x, dd.Table):
         raise ConfigError(f"party {site.name!r} holds images; CHFL learns from tables")
+    task: dd.Task
     if party.task == "regression":
-        raise ConfigError(f"party {site.name!r} predicts numbers; CHFL predicts classes")
-    task = dd.fit_task(
-        table.labels.values, table.labels.missing, regression=False, label=table.label
-    )
+        task = numbers or own_scale(site, section)
+    else:
+        task = dd.fit_task(
+            table.labels.values, table.labels.missing, regression=False, label=table.label
+        )
     labels = dd.encode_labels(task, table.labels.values, table.labels.missing, label=table.label)
-    assert isinstance(task, dd.Classification)
     whole = dd.PartyData(site.name, table.ids, labels=labels, label=table.label, tables={BLOCK: x})
     rows = np.flatnonzero(~table.labels.missing)
     rest, tested = draw_share(site, rows, section.test_share, "test_share")
@@ -156,10 +178,11 @@ _FOUND: WeakKeyDictionary[dd.Partitioned, dict[str, dict[str, float]]] = WeakKey
 class Chfl(Method):
     """CHFL."""
 
+    decides = True
     name = "chfl"
     Settings = ChflSection
     HomeSettings = MemberSection
-    stages = STAGES
+    stages: ClassVar[Mapping[str, str]] = {**STAGES, **RULERS}
     partitions = ("common-unique",)
     Side = chfl.Member
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
@@ -199,6 +222,20 @@ class Chfl(Method):
             for value in values:
                 check_settings(make, "fedprox", {name: value}, where=f"{where}, [chfl.search]")
 
+    def load_sites(
+        self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Talk = SILENT
+    ) -> Parts:
+        """Party files; numbers that they predict are standardised alike."""
+        labelled = {name: site for name, site in sites.items() if site.table.labels is not None}
+        numbers = common_scale(labelled, "chfl", where=where)
+        parts = super().load_sites(run, sites, where=where, talk=talk)
+        if numbers is None:
+            return parts
+        data = parts[0]
+        assert isinstance(data, Homes)
+        homes = {name: home_of(site, numbers) for name, site in sites.items()}
+        return replace(data, task=numbers, holdings=homes), None, None
+
     def home(self, site: Site) -> chfl.Home:
         """What a party has by its own file."""
         return home_of(site)
@@ -230,7 +267,7 @@ class Chfl(Method):
         """A stage's settings, once a search has chosen."""
         section: ChflSection = training.settings
         own = section.stages.get(stage, {})
-        plain = config(section)
+        plain = weighed(config(section), training.run)
         if training.run.data is not None:  # one place says it for all columns of one table
             plain = plain.model_copy(update={"max_categories": training.run.data.max_categories})
         search = Search(section.search.grid(), section.search.rounds, section.search.seed)
@@ -252,10 +289,30 @@ class Chfl(Method):
         assert isinstance(party, chfl.Member)
         return trained_model(party, stage)
 
-    def test(self, party: Party, home: chfl.Home, stage: str = "") -> Scores:
+    def test(
+        self,
+        party: Party,
+        home: chfl.Home,
+        stage: str = "",
+        *,
+        last: bool = False,
+        decision: Decision | None = None,
+    ) -> Scores:
         """A party's scores on its test rows, as it is now; none without any."""
         assert isinstance(party, chfl.Member)
-        return scores_of(party, stage)
+        return scores_of(party, stage, last=last, decision=decision)
+
+    def validate(self, party: Party, home: chfl.Home) -> tuple[Tensor, Tensor] | None:
+        """Outputs and labels of its validation rows."""
+        assert isinstance(party, chfl.Member)
+        if party.validation is None:
+            return None
+        x, labels = party.validation
+        return party.model().outputs(x.cpu()), labels.cpu()
+
+    def own_rows(self, home: chfl.Home) -> OwnRows:
+        """All its columns."""
+        return own_rows(home)
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
         """What the party will do, of what its policy agrees to."""

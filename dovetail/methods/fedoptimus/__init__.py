@@ -81,6 +81,7 @@ from dovetail.models import (
     generator,
     key_of,
 )
+from dovetail.models.decisions import ClassWeights, class_weights, on
 from dovetail.models.owners import (
     Bottom,
     BottomSpec,
@@ -130,6 +131,7 @@ class Config(OptimizerConfig):
     average_tops: bool = True  # the paper's w_t is one global model
     embedding: int = Field(default=64, ge=1)  # E
     top: tuple[int, ...] = (64,)  # hidden widths: two fully connected layers, section 3.2
+    loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
 
 
@@ -790,6 +792,10 @@ class LabelOwner(Party):
         self.config, self.spec, self.seed = config, spec, begin.seed
         with RandomStream(begin.seed, "top", secret=_start(begin)):  # w_0 is one model
             self.top = spec.build().to(self.device)
+        labels_N = self.labels_S[self.samples]
+        self.class_weights_C = on(
+            self.device, class_weights(config.loss_weights, self.task, labels_N)
+        )
         self.optimizer = config.build(self.top.parameters())
         self.iterates = Iterates(config.iterate_average)
         self.batches = Minibatches(
@@ -825,7 +831,7 @@ class LabelOwner(Party):
         _check_finite(message, "mean_BE")
         mean_BE = message.mean_BE.detach().to(self.device).requires_grad_()
         labels_B = self.labels_S[self.batch].to(self.device)
-        loss = self._loss(top(mean_BE), labels_B)
+        loss = self._loss(top(mean_BE), labels_B, weight_C=self.class_weights_C)
         if not loss.isfinite():
             raise TrainingError(
                 f"its loss is {loss.item()}; lower the learning_rate ({self.config.learning_rate})"
@@ -843,9 +849,16 @@ class LabelOwner(Party):
             top_P = self.iterates.mean(vector_of(top)).cpu()  # line 8
         return Learned(loss.item(), mean_BE.grad.cpu(), self.number, self._draw(), top_P)
 
-    def _loss(self, outputs: Tensor, labels_B: Tensor, *, reduction: str = "mean") -> Tensor:
+    def _loss(
+        self,
+        outputs: Tensor,
+        labels_B: Tensor,
+        *,
+        reduction: str = "mean",
+        weight_C: Tensor | None = None,
+    ) -> Tensor:
         if isinstance(self.task, Classification):
-            return F.cross_entropy(outputs, labels_B, reduction=reduction)
+            return F.cross_entropy(outputs, labels_B, weight=weight_C, reduction=reduction)
         return F.mse_loss(outputs[:, 0], labels_B.to(outputs.dtype), reduction=reduction)
 
     @answers
@@ -1125,7 +1138,8 @@ def begin(coordinator: Coordinator, network: Engine) -> None:
         if ready[owner].task != ready[first].task:
             raise ConfigError(
                 f"all label owners learn one task, but {first!r} has {ready[first].task} and "
-                f"{owner!r} {ready[owner].task}; give both the same classes, in one order"
+                f"{owner!r} {ready[owner].task}; give both the same classes, in one order, or of "
+                "numbers the same label_scale"
             )
     coordinator.ready = {owner: ready[owner] for owner in coordinator.label_owners}
     data = dict.fromkeys(coordinator.data_owners, coordinator.begin_data())

@@ -37,9 +37,15 @@ from dovetail.methods import fedoptimus
 from dovetail.methods.base import SILENT, Asked, CarryingDriver, Finishing, Maker, Talk
 from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.fedoptimus.stages import Columns, Labels, Part, chooser_of, told_top
-from dovetail.methods.homes import draw_share
+from dovetail.methods.homes import (
+    LabelScale,
+    common_scale,
+    draw_share,
+    own_scale,
+)
 from dovetail.methods.party import Site
 from dovetail.methods.recall import kept_at
+from dovetail.methods.rulers import OwnRows
 from dovetail.methods.section import Section
 from dovetail.models.owners import (
     BottomSpec,
@@ -110,6 +116,7 @@ class OwnerSection(Section):
 
     bottom: BottomField | None = None  # of a data owner: its network; None: by what its rows are
     classes: tuple[str | int, ...] = ()  # of a label owner: of all, where it has not all of them
+    label_scale: LabelScale | None = None  # of a label owner's numbers: mean and scale of all's
     test_share: float = Field(default=0.2, ge=0, lt=1)  # of a label owner: of its labelled rows
 
 
@@ -132,12 +139,15 @@ def is_label_owner(site: Site) -> bool:
     return site.table.labels is not None
 
 
-def task_of(labellers: Mapping[str, Site], *, where: str) -> dd.Classification:
-    """All classes that label owners have between them.
+def task_of(labellers: Mapping[str, Site], *, where: str) -> dd.Task:
+    """All classes that label owners have between them, or how their numbers are standardised.
 
     Raises:
         ConfigError: labels that are numbers, or of several kinds.
     """
+    numbers = common_scale(labellers, "fedoptimus", where=where)
+    if numbers is not None:
+        return numbers
     classes: set[str | int] = set()
     for site in labellers.values():
         classes |= set(classes_of(site))
@@ -149,19 +159,21 @@ def task_of(labellers: Mapping[str, Site], *, where: str) -> dd.Classification:
 
 
 def classes_of(site: Site) -> tuple[str | int, ...]:
-    """All classes that a label owner's file names, or else has.
-
-    Raises:
-        ConfigError: labels that are numbers.
-    """
+    """All classes that a label owner's file names, or else has."""
     labels = site.table.labels
     assert labels is not None
-    if site.party.task == "regression":
-        raise ConfigError(
-            f"party {site.name!r} predicts numbers; from party files FedOptimus predicts classes"
-        )
     own = site.settings("fedoptimus", OwnerSection).classes
-    return own or tuple(np.unique(labels.values[~labels.missing]).tolist())
+    present = labels.values[~labels.missing]
+    if not own:
+        dd.check_classes(present, label=str(site.table.label))
+    return own or tuple(np.unique(present).tolist())
+
+
+def own_task(site: Site) -> dd.Task:
+    """What a label owner predicts by its own file."""
+    if site.party.task == "regression":
+        return own_scale(site, site.settings("fedoptimus", OwnerSection))
+    return dd.Classification(classes_of(site))
 
 
 def dealt(site: Site) -> dict[str, np.ndarray]:
@@ -181,7 +193,7 @@ def dealt(site: Site) -> dict[str, np.ndarray]:
     return {TRAIN: train, TEST: test} if len(test) else {TRAIN: train}
 
 
-def labels_of(site: Site, task: dd.Classification, rows: Mapping[str, Tensor]) -> Labels:
+def labels_of(site: Site, task: dd.Task, rows: Mapping[str, Tensor]) -> Labels:
     """A label owner's labels in the orders that it shares with the data owners.
 
     It trains on samples in the order of its own rows: so what is drawn does not depend on how an
@@ -198,7 +210,12 @@ def labels_of(site: Site, task: dd.Classification, rows: Mapping[str, Tensor]) -
     assert table.label is not None
     labels = dd.encode_labels(task, table.labels.values, table.labels.missing, label=table.label)
     scored = {TEST: labels[rows[TEST]]} if TEST in rows else {}
-    return Labels(labels[rows[TRAIN]], rows[TRAIN].argsort(), scored)
+    alone = None
+    if TEST in rows and table.blocks:
+        encoder = site.fit_input(table.take(rows[TRAIN].numpy()))
+        x = table.encoded(encoder).joined()
+        alone = OwnRows(task, x[rows[TRAIN]], labels[rows[TRAIN]], x[rows[TEST]], scored[TEST])
+    return Labels(labels[rows[TRAIN]], rows[TRAIN].argsort(), scored, alone)
 
 
 def columns_of(site: Site, rows: Mapping[str, Mapping[str, Tensor]]) -> Columns:
@@ -385,7 +402,7 @@ class _Live:
         if asked.run not in self._held:
             site, rows = self.site, _Kept(self.site, asked).rows()
             if is_label_owner(site):
-                task = dd.Classification(classes_of(site))
+                task = own_task(site)
                 self._held[asked.run] = labels_of(site, task, rows[site.name])
             else:
                 self._held[asked.run] = columns_of(site, rows)
@@ -433,7 +450,7 @@ def _trains(site: Site, live: _Live) -> Maker:
             return Finishing(own, fedoptimus.FinishData, lambda: asked.keep(own.bottom_model(), {}))
 
         def labels(held: Labels) -> StatefulParty:
-            task = dd.Classification(classes_of(site))
+            task = own_task(site)
             own = fedoptimus.LabelOwner(
                 site.name,
                 held.labels_S,

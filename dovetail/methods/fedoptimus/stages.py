@@ -18,8 +18,20 @@ from dovetail.data import Input, Owners, PartyData, SharedRows, Task
 from dovetail.errors import ConfigError
 from dovetail.methods import fedoptimus
 from dovetail.methods.fedoptimus import predicting, selection
-from dovetail.methods.outcome import Observer, Outcome, Scores, is_due, score_party, told
+from dovetail.methods.outcome import (
+    Deciding,
+    Observer,
+    Outcome,
+    Scores,
+    about_decision,
+    is_due,
+    score_party,
+    told,
+)
+from dovetail.methods.rulers import TITLES as RULERS
+from dovetail.methods.rulers import OwnRows, train_rulers
 from dovetail.models import Model, Secret
+from dovetail.models.decisions import Decision
 from dovetail.models.owners import Bottom, BottomSpec
 from dovetail.network import Checkpoint, Composite, Engine, InProcess, Precision
 from dovetail.network.checkpoint import StatefulParty
@@ -76,11 +88,13 @@ class Labels:
         labels_S: of all samples of its shared order.
         samples: the places that it trains on; None: those that have a label.
         scored: part -> labels of the rows that are scored.
+        alone: columns of its own table, which only its models alone learn from.
     """
 
     labels_S: Tensor
     samples: Tensor | None = None
     scored: Mapping[Part, Tensor] = field(default_factory=dict)
+    alone: OwnRows | None = None
 
 
 def holdings(
@@ -225,6 +239,7 @@ class FedOptimusSetup:
         connect: stage -> what reaches parties that live elsewhere; None: all are here.
         elsewhere: names of the data owners and of the label owners that ``connect`` reaches.
         secret: of the home that drives; None in simulation.
+        deciding: what mistakes cost; a threshold is chosen on a label owner's validation rows.
     """
 
     method: Stage
@@ -245,6 +260,7 @@ class FedOptimusSetup:
     connect: Callable[[str], Engine] | None = None
     elsewhere: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     secret: Secret | None = None
+    deciding: Deciding = field(default_factory=Deciding)
 
     def __post_init__(self) -> None:
         for stage in ("classic", "pooled"):
@@ -262,6 +278,8 @@ class FedOptimusSetup:
     ) -> Outcome:
         """Train one stage, and score it at every label owner."""
         checkpoint = checkpoint or Checkpoint.none()
+        if stage in RULERS:
+            return train_rulers(stage, self.own_rows(), seed, observe, self.deciding)
         if stage == "alone":
             return self._train_alone(seed, observe)
         columns, labels = self._held(stage)
@@ -269,12 +287,32 @@ class FedOptimusSetup:
         trial = _Trial(self, stage, columns, labels, seed, checkpoint)
         for line, total in trial.rounds():
             observe(stage, total, line)
-        scores = checkpoint.extra.get("scores", {})
+        # Over a network as the last round told them: asking again would send the rows again.
+        elsewhere = self.connect is not None
+        scores = checkpoint.extra.get("scores", {}) if elsewhere else trial.scores(last=True)
         outcome = Outcome({stage: scores} if scores else {}, ledger=trial.network.ledger)
         if self.connect is None and stage in ("fedoptimus", "classic"):
             outcome.models = trial.tops()
             outcome.bottoms = trial.bottoms()
         return outcome
+
+    def own_rows(self) -> dict[str, OwnRows]:
+        """Label owner -> what it has for a model alone: columns of its own, or, in a simulation,
+        everybody's columns of its own samples, as of the stage "alone"."""
+        own = {name: each.alone for name, each in self.labels.items() if each.alone is not None}
+        if own or self.axis is None:
+            return own
+        whole = side_by_side(self.columns, self.axis)[POOLED]
+        found = {}
+        for name, each in self.labels.items():
+            rows = whole.shared[name]
+            x, labels = rows.x[rows.rows_S], each.labels_S
+            if each.samples is not None:
+                x, labels = x[each.samples], labels[each.samples]
+            tested = whole.scored.get("test", {}).get(name)
+            test = None if tested is None else tested.x[tested.rows_S]
+            found[name] = OwnRows(self.task, x, labels, test, each.scored.get("test"))
+        return found
 
     def _held(self, stage: str) -> tuple[Mapping[str, Columns], Mapping[str, Labels]]:
         if stage == "fedoptimus":
@@ -316,6 +354,9 @@ class FedOptimusSetup:
             if any("accuracy" in each or "rmse" in each for each in lines):
                 line |= told(scores)
             observe("alone", max(each[1] for each in round if each is not None), line)
+        scores = {
+            name: own for trial in trials.values() for name, own in trial.scores(last=True).items()
+        }
         return Outcome({"alone": scores} if scores else {})
 
 
@@ -464,7 +505,7 @@ class _Trial:
         """Whose embeddings are in the mean that top models know: those chosen last, or all."""
         return list(self.coordinator.participants)
 
-    def scores(self, part: Part = "test") -> dict[str, Scores]:
+    def scores(self, part: Part = "test", *, last: bool = False) -> dict[str, Scores]:
         """Label owner -> scores of its model with the participants' bottoms, as they are now."""
         if self.setup.connect is not None:
             return self._scores_elsewhere()
@@ -485,7 +526,14 @@ class _Trial:
             rate = self.config.learning_rate
             truth = labels.scored[part]
             scores[name] = score_party(
-                name, self.stage, self.setup.task, known[first], truth, learning_rate=rate
+                name,
+                self.stage,
+                self.setup.task,
+                known[first],
+                truth,
+                learning_rate=rate,
+                last=last,
+                decision=self.decision(name) if last else None,
             )
         return scores
 
@@ -500,10 +548,36 @@ class _Trial:
             for name, own in found.items()
         }
 
+    def decision(self, name: str) -> Decision | None:
+        """A label owner's threshold, of its model with the participants' bottoms as they are now.
+
+        Raises:
+            ConfigError: it has no validation rows.
+        """
+        deciding = self.setup.deciding
+        if deciding.threshold is None:
+            return None
+        labels = self.labels[name].scored.get("validation")
+        if labels is None:
+            raise ConfigError(
+                f"label owner {name!r} has no validation rows to choose a threshold on; in a "
+                "simulation give data.partition.validation, or leave threshold out"
+            )
+        owners = [self.data_owners[owner] for owner in self.participants]
+        model = predicting.joint(self.label_owners[name], owners)
+        rows = {owner.name: self.columns[owner.name].scored["validation"][name] for owner in owners}
+        outputs = model.outputs({owner: each.x[each.rows_S] for owner, each in rows.items()})
+        return deciding.decision(self.setup.task, outputs, labels)
+
     def tops(self) -> dict[str, Model]:
         """Label owner -> its model, which takes the mean of embeddings."""
         return {
-            name: told_top(own.model(), method=self.stage, label=self.setup.label)
+            name: told_top(
+                own.model(),
+                method=self.stage,
+                label=self.setup.label,
+                decision=self.decision(name),
+            )
             for name, own in self.label_owners.items()
         }
 
@@ -512,9 +586,9 @@ class _Trial:
         return {name: self.data_owners[name].bottom_model() for name in self.participants}
 
 
-def told_top(model: Model, *, method: str, label: str) -> Model:
+def told_top(model: Model, *, method: str, label: str, decision: Decision | None = None) -> Model:
     """A label owner's model with how it came about."""
-    about = {**model.about, "method": method}
+    about = {**model.about, "method": method, **about_decision(decision)}
     return replace(model, about={**about, "label": label} if label else about)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.methods import fedoptimus
-from dovetail.methods.base import SILENT, Loaded, Maker, Parts, Run, Talk
+from dovetail.methods.base import SILENT, Loaded, Maker, Parts, Run, Talk, weighed
 from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.fedoptimus.owners import (
     BottomField,
@@ -38,7 +38,9 @@ from dovetail.methods.fedoptimus.stages import (
 )
 from dovetail.methods.homes import check_nobody_is_active, check_stages
 from dovetail.methods.method import Method
+from dovetail.methods.outcome import Deciding
 from dovetail.methods.party import Algorithm, Site, algorithm
+from dovetail.methods.rulers import TITLES as RULERS
 from dovetail.network import Message
 
 #: What can be trained, and what a table calls it.
@@ -91,10 +93,11 @@ def _both(algorithm: ModuleType) -> tuple[type[Message], ...]:
 class FedOptimus(Method):
     """FedOptimus."""
 
+    decides = True
     name = "fedoptimus"
     Settings = FedOptimusSection
     HomeSettings = OwnerSection
-    stages = STAGES
+    stages: ClassVar[Mapping[str, str]] = {**STAGES, **RULERS}
     partitions = ("owners",)
     driven_by = "coordinator"
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
@@ -263,7 +266,7 @@ class FedOptimus(Method):
             label=data.label,
             columns=columns,
             labels=labels,
-            config=config(section),
+            config=weighed(config(section), run),
             stages=section.stages,
             selection=None
             if chosen is None
@@ -272,6 +275,7 @@ class FedOptimus(Method):
             select_by="embeddings" if chosen is None else chosen.by,
             rulers=run.rulers,  # type: ignore[arg-type]  # each one of STAGES
             axis=axis,
+            deciding=Deciding(run.class_weights, run.threshold),
             evaluate_every=run.evaluate_every,
             device=device,
             precision=run.engine.precision,

@@ -102,6 +102,7 @@ from dovetail.models.blocks import (
     classifier,
     extractor_from_json,
 )
+from dovetail.models.decisions import ClassWeights, class_weights, on
 from dovetail.models.networks import Shape, network_input
 from dovetail.network import Engine, Message, Replies, State, Values
 
@@ -137,6 +138,7 @@ class Config(OptimizerConfig):
     width: int | tuple[int, ...] | Literal["widest", "free"] = "widest"  # of the server's layers
     match_rounds: int | None = Field(default=None, ge=0)  # rounds with matching; None: all
     class_weights: bool = False  # weigh output rows by the samples of their class
+    loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     timeout_s: float | None = Field(default=None, gt=0)  # when a round closes
 
     def matching_cost(self) -> matching.Cost:
@@ -278,6 +280,7 @@ class Home:
         widths: hidden widths of its classifier; parties may differ in widths, not in depth.
         test: rows to score on.
         categorical: names of number columns whose values are names.
+        validation: rows of ``train`` without their labels there, to choose a threshold on.
 
     Raises:
         ConfigError: no labelled row, or no block.
@@ -288,6 +291,7 @@ class Home:
     widths: tuple[int, ...] = (64,)
     test: PartyData | None = None
     categorical: Sequence[str] = ()
+    validation: PartyData | None = None
 
     def __post_init__(self) -> None:
         if not len(self.train.labelled_rows()):
@@ -349,6 +353,7 @@ class Member(Party):
         self.inputs: dict[str, TableEncoder] = {}
         assert home.train.labels is not None
         self.labels = home.train.labels.to(self.device)
+        self.class_weights_C: Tensor | None = None
         self._rows = home.train.labelled_rows()
         self.network: BlocksNetwork | None = None
 
@@ -413,6 +418,8 @@ class Member(Party):
             extractors = tuple(extractor_from_json(json.loads(each)) for each in begin.extractors)
         except (ValidationError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise MessageError(f"{begin.wire_name()}: it cannot be read ({error})") from None
+        weights_C = class_weights(self.config.loss_weights, self.task, self.labels)
+        self.class_weights_C = on(self.device, weights_C)
         _check_size(begin, extractors)
         self.spec = BlocksSpec(
             tuple(self.blocks),
@@ -490,7 +497,7 @@ class Member(Party):
         outputs = network(x)
         target = self.labels[rows_B.to(self.device)]
         if isinstance(self.task, Classification):
-            return F.cross_entropy(outputs, target)  # Eq. (3)
+            return F.cross_entropy(outputs, target, weight=self.class_weights_C)  # Eq. (3)
         return F.mse_loss(outputs[:, 0], target)
 
     @answers

@@ -7,12 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from dovetail.data import Input, TableEncoder, Task
+import torch
+from torch import Tensor
+
+from dovetail.data import Input, PartyData, TableEncoder, Task
 from dovetail.methods import hyfem
 from dovetail.methods.loop import Driver
 from dovetail.methods.outcome import Scores, score_party
-from dovetail.models import Model
+from dovetail.methods.rulers import OwnRows, features
+from dovetail.models import Model, derive_seed
 from dovetail.models.blocks import Extractor
+from dovetail.models.decisions import Decision
+from dovetail.models.learners import make_folds
 from dovetail.network import Engine, Message, Pending, State
 
 R = TypeVar("R", bound=Message)
@@ -27,6 +33,9 @@ SERVER = "server"
 
 #: The only party of the ruler "pooled".
 POOLED = "pooled"
+
+#: Of a party's labelled rows, one in so many chooses a threshold.
+_HOLD_OUT_ONE_IN = 5
 
 
 def stage_config(
@@ -161,20 +170,82 @@ def is_tested(home: hyfem.Home) -> bool:
     return home.test is not None and home.test.labels is not None and home.test.num_rows > 0
 
 
+def with_validation(home: hyfem.Home) -> hyfem.Home:
+    """The same, with a fifth of its labelled rows kept out of training."""
+    labelled = home.train.labelled_rows()
+    assert home.train.labels is not None
+    folds = make_folds(
+        home.train.labels[labelled],
+        min(_HOLD_OUT_ONE_IN, len(labelled)),
+        seed=derive_seed(0, home.name, "threshold"),
+    )
+    return replace(
+        home,
+        train=home.train.with_labels_on(labelled[folds != 0]),
+        validation=home.train.take(labelled[folds == 0]),
+    )
+
+
+def own_rows(home: hyfem.Home) -> OwnRows:
+    """What a party has for a model alone: all its blocks side by side."""
+    encoders = {
+        name: TableEncoder.fit(
+            table,
+            table.names,
+            categorical=[each for each in home.categorical if each in table.names],
+            party=home.name,
+        )
+        for name, table in home.train.tables.items()
+    }
+
+    def joined(rows: PartyData) -> Tensor:
+        parts = [features(rows.blocks[name]) for name in home.train.blocks]
+        parts += [
+            encoder.transform(rows.tables[name], allow_unseen=True)
+            for name, encoder in encoders.items()
+        ]
+        return torch.cat(parts, dim=1)
+
+    assert home.train.labels is not None
+    x = joined(home.train)
+    if home.test is None or not is_tested(home):
+        return OwnRows(home.task, x, home.train.labels)
+    return OwnRows(home.task, x, home.train.labels, joined(home.test), home.test.labels)
+
+
+def outputs_of(model: Model, rows: PartyData) -> Tensor:
+    """What a model says of a party's rows."""
+    x = {}
+    for block in model.shapes:
+        if block in rows.tables:
+            encoder = model.inputs[block]
+            assert isinstance(encoder, TableEncoder)
+            x[block] = encoder.transform(rows.tables[block], allow_unseen=True)
+        else:
+            x[block] = rows.blocks[block]
+    return model.outputs(x)
+
+
 def scores_of(
-    name: str, model: Model, home: hyfem.Home, *, what: str, learning_rate: float
+    name: str,
+    model: Model,
+    home: hyfem.Home,
+    *,
+    what: str,
+    learning_rate: float,
+    last: bool = False,
+    decision: Decision | None = None,
 ) -> Scores:
     """A model's scores on this party's test rows; none without rows."""
     if home.test is None or home.test.labels is None or not home.test.num_rows:
         return {}
-    x = {}
-    for block in model.shapes:
-        if block in home.test.tables:
-            encoder = model.inputs[block]
-            assert isinstance(encoder, TableEncoder)
-            x[block] = encoder.transform(home.test.tables[block], allow_unseen=True)
-        else:
-            x[block] = home.test.blocks[block]
-    outputs = model.outputs(x)
-    labels = home.test.labels
-    return score_party(name, what, model.task, outputs, labels, learning_rate=learning_rate)
+    return score_party(
+        name,
+        what,
+        model.task,
+        outputs_of(model, home.test),
+        home.test.labels,
+        learning_rate=learning_rate,
+        last=last,
+        decision=decision,
+    )

@@ -11,17 +11,21 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.methods import hyfem
-from dovetail.methods.base import SILENT, Loaded, Parts, Place, Run, Talk
+from dovetail.methods.base import SILENT, Loaded, Parts, Place, Run, Talk, weighed
 from dovetail.methods.homes import (
     Homes,
+    LabelScale,
     check_labels,
     check_nobody_is_active,
     check_stages,
+    common_scale,
     draw_share,
+    own_scale,
 )
 from dovetail.methods.hyfem.stages import (
     POOLED,
@@ -30,18 +34,24 @@ from dovetail.methods.hyfem.stages import (
     Recipe,
     Stage,
     is_tested,
+    outputs_of,
+    own_rows,
     party_model,
     scores_of,
     stage_config,
     told_model,
+    with_validation,
 )
 from dovetail.methods.loop import Driver, Party
 from dovetail.methods.method import Method, Staged, Training
 from dovetail.methods.outcome import Observer, Scores, Setup
 from dovetail.methods.party import Algorithm, Site, algorithm
+from dovetail.methods.rulers import TITLES as RULERS
+from dovetail.methods.rulers import OwnRows
 from dovetail.methods.section import PartyName, Section
 from dovetail.models import Model, Perceptron
 from dovetail.models.blocks import Extractor, ResNet18, SmallCnn, Unchanged
+from dovetail.models.decisions import Decision
 from dovetail.network import Checkpoint, Engine, InProcess, Precision
 
 #: What can be trained, and what a table calls it.
@@ -185,6 +195,7 @@ class MemberSection(Section):
 
     widths: tuple[int, ...] = (64,)  # hidden widths
     classes: tuple[str | int, ...] = ()  # of the whole federation; () where it has all of them
+    label_scale: LabelScale | None = None  # of numbers: mean and scale of all parties' labels
     test_share: float = Field(default=0.2, ge=0, lt=1)  # share of the labelled rows
 
 
@@ -194,19 +205,25 @@ def classes_of(site: Site) -> tuple[str | int, ...]:
     Raises:
         ConfigError: no labels, or labels that are numbers.
     """
-    table, party = site.table, site.party
+    table = site.table
     check_labels(site, "HyFEM")
     assert table.labels is not None
-    if party.task == "regression":
-        raise ConfigError(
-            f"party {site.name!r} predicts numbers; from party files HyFEM predicts classes"
-        )
     own = site.settings("hyfem", MemberSection).classes
-    present = np.unique(table.labels.values[~table.labels.missing])
-    return own or tuple(present.tolist())
+    present = table.labels.values[~table.labels.missing]
+    if not own:
+        dd.check_classes(present, label=str(table.label))
+    return own or tuple(np.unique(present).tolist())
 
 
-def home_of(site: Site, task: dd.Classification | None = None) -> hyfem.Home:
+def task_of(site: Site) -> dd.Task:
+    """What a party predicts by its own file."""
+    if site.party.task == "regression":
+        check_labels(site, "HyFEM")
+        return own_scale(site, site.settings("hyfem", MemberSection))
+    return dd.Classification(classes_of(site))
+
+
+def home_of(site: Site, task: dd.Task | None = None) -> hyfem.Home:
     """A party's labelled rows, dealt out to training and test by its own file.
 
     Raises:
@@ -214,7 +231,7 @@ def home_of(site: Site, task: dd.Classification | None = None) -> hyfem.Home:
         DataError: rows that cannot be dealt out, or a class that is not among those of all.
     """
     table, section, party = site.table, site.settings("hyfem", MemberSection), site.party
-    task = task or dd.Classification(classes_of(site))
+    task = task or task_of(site)
     assert table.labels is not None
     labels = dd.encode_labels(
         task, table.labels.values, table.labels.missing, label=table.label or ""
@@ -269,10 +286,11 @@ def whole_of(data: dd.Partitioned, homes: Mapping[str, hyfem.Home]) -> hyfem.Hom
 class Hyfem(Method):
     """HyFEM."""
 
+    decides = True
     name = "hyfem"
     Settings = HyfemSection
     HomeSettings = MemberSection
-    stages = STAGES
+    stages: ClassVar[Mapping[str, str]] = {**STAGES, **RULERS}
     scores: ClassVar[Mapping[str, str]] = {"server": "HyFEM, the server's model (all blocks)"}
     partitions = ("blocks",)
     Side = hyfem.Member
@@ -350,9 +368,14 @@ class Hyfem(Method):
         labels: set[str | int] = set()
         for site in sites.values():
             site.check_policy("hyfem", SERVER)
-            labels |= set(classes_of(site))
+            check_labels(site, "HyFEM")
         if not sites:
             raise ConfigError(f"{where}: parties names no party file")
+        numbers = common_scale(sites, "hyfem", where=where)
+        if numbers is not None:
+            return self._at_home(sites, numbers)
+        for site in sites.values():
+            labels |= set(classes_of(site))
         classes = run.settings("hyfem", HyfemSection).classes or tuple(
             np.unique(list(labels)).tolist()
         )
@@ -360,7 +383,10 @@ class Hyfem(Method):
             raise ConfigError(
                 f"{where}: the parties' classes are numbers and texts: {sorted(map(str, labels))}"
             )
-        task = dd.Classification(classes)
+        return self._at_home(sites, dd.Classification(classes))
+
+    def _at_home(self, sites: Mapping[str, Site], task: dd.Task) -> Parts:
+        """What parties of one process have."""
         homes = {name: home_of(site, task) for name, site in sites.items()}
         label = next(iter(homes.values())).label
         return Homes(dd.Federation([]), None, task, {}, label, homes), None, None
@@ -382,6 +408,8 @@ class Hyfem(Method):
             return {POOLED: whole}
         if stage in ("fedavg", "fedprox"):
             return {name: home.only(common_blocks(homes)) for name, home in homes.items()}
+        if training.run.threshold is not None:
+            return {name: with_validation(home) for name, home in homes.items()}
         return homes
 
     def choose(
@@ -395,7 +423,8 @@ class Hyfem(Method):
         if stage in ("fedavg", "fedprox") and not training.elsewhere:
             common = common_blocks(homes)
             extractors = {block: own for block, own in extractors.items() if block in common}
-        settings = stage_config(config(section), stage, own, proximal=section.proximal)
+        plain = weighed(config(section), training.run)
+        settings = stage_config(plain, stage, own, proximal=section.proximal)
         return Recipe(settings, data.task, extractors, homes)
 
     def driver(self, stage: str, settings: Recipe, seed: int) -> Driver:
@@ -414,13 +443,41 @@ class Hyfem(Method):
             party.model(), inputs, method=method, label=home.label, learning_rate=rate
         )
 
-    def test(self, party: Party, home: hyfem.Home, stage: str = "") -> Scores:
+    def validate(self, party: Party, home: hyfem.Home) -> tuple[Tensor, Tensor] | None:
+        """Outputs and labels of rows that were kept out of training."""
+        assert isinstance(party, hyfem.Member)
+        rows = home.validation
+        if rows is None or rows.labels is None:
+            return None
+        return outputs_of(party.model(), rows), rows.labels
+
+    def own_rows(self, home: hyfem.Home) -> OwnRows:
+        """All its blocks."""
+        return own_rows(home)
+
+    def test(
+        self,
+        party: Party,
+        home: hyfem.Home,
+        stage: str = "",
+        *,
+        last: bool = False,
+        decision: Decision | None = None,
+    ) -> Scores:
         """A party's scores on its test rows, as it is now; none without any."""
         assert isinstance(party, hyfem.Member)
         rate = party.config.learning_rate
-        return scores_of(party.name, party.model(), home, what="hyfem", learning_rate=rate)
+        return scores_of(
+            party.name,
+            party.model(),
+            home,
+            what="hyfem",
+            learning_rate=rate,
+            last=last,
+            decision=decision,
+        )
 
-    def scored(self, stage: Staged) -> dict[str, dict[str, Scores]]:
+    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
         """Of parties on their own blocks; of the server on all, where these are in one place."""
         name, driver, settings = stage.name, stage.driver, stage.settings
         whole = whole_of(stage.training.loaded.data, stage.training.homes)
@@ -428,7 +485,15 @@ class Hyfem(Method):
 
         def scored(party: str, model: Model, home: hyfem.Home) -> Scores:
             rate = settings.config.learning_rate
-            return scores_of(party, model, home, what=name, learning_rate=rate)
+            return scores_of(
+                party,
+                model,
+                home,
+                what=name,
+                learning_rate=rate,
+                last=last,
+                decision=stage.decisions.get(party) if last else None,
+            )
 
         if name == "pooled" and whole is None:
             return {}

@@ -90,12 +90,18 @@ class Owner:
         targets_RC: of labelled rows; not read elsewhere.
         folds_R: the fold of a labelled row, ``NO_FOLD`` where there is no label.
         regression: whether targets are values.
+        weights_C: how much each class counts; None: all alike.
     """
 
     x_RF: Tensor
     targets_RC: Tensor
     folds_R: Tensor
     regression: bool = False
+    weights_C: Tensor | None = None
+
+    def weights(self, targets_NC: Tensor) -> Tensor | None:
+        """(N,) how much rows of these targets count; None: all alike."""
+        return None if self.weights_C is None else targets_NC @ self.weights_C
 
     @property
     def labelled(self) -> Tensor:
@@ -114,6 +120,7 @@ class Owner:
             self.x_RF[chosen],
             self.targets_RC[chosen],
             first_fold_only(folds) if len(folds) > _MANY_LABELS else folds,
+            self.weights(self.targets_RC[chosen]),
             regression=self.regression,
         )
 
@@ -254,7 +261,14 @@ def student_rows(
     chosen = chosen[torch.randperm(len(chosen), generator=rng)]
     folds = torch.full((len(chosen),), NO_FOLD)
     folds[: min(4000, max(1, round(config.stop_share * len(chosen))))] = 0
-    return Rows(owner.x_RF[chosen], targets_RC[chosen], folds, regression=owner.regression)
+    targets_NC = targets_RC[chosen]
+    return Rows(
+        owner.x_RF[chosen],
+        targets_NC,
+        folds,
+        owner.weights(targets_NC),
+        regression=owner.regression,
+    )
 
 
 def distil(

@@ -1,0 +1,201 @@
+"""How much each class counts in training, and from which probability on one is said.
+
+Both answer what mistakes cost: weights change what is learned, a threshold what is made of it. A
+threshold is chosen on rows that nothing was trained on, and kept with the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from dovetail.data import Classification, Task
+from dovetail.errors import ConfigError
+
+#: "balanced": as much for each class, however many rows it has; or class -> weight, 1 for a class
+#: that is not named.
+ClassWeights = Literal["balanced"] | dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+
+
+class CostGoal(BaseModel):
+    """The threshold where mistakes cost least."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    goal: Literal["cost"]
+    false_positive: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    false_negative: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+
+
+class RecallGoal(BaseModel):
+    """The threshold that finds most, of those with this share of what is said being so."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    goal: Literal["recall"]
+    precision: float = Field(gt=0, le=1)
+
+
+class F1Goal(BaseModel):
+    """The threshold of the best F1."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    goal: Literal["f1"] = "f1"
+
+
+Goal = Annotated[CostGoal | RecallGoal | F1Goal, Field(discriminator="goal")]
+
+#: What a run file says: a goal, or its name where it needs nothing more.
+Threshold = Literal["f1", "cost"] | Goal
+
+_BY_NAME: Mapping[str, CostGoal | F1Goal] = {"f1": F1Goal(), "cost": CostGoal(goal="cost")}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """From which probability on the second of two classes is said.
+
+    Attributes:
+        threshold: 0 to 1.
+        goal: what it was chosen for, JSON-ready.
+        rows: it was chosen on.
+        value: the F1, the cost a row or the recall there.
+    """
+
+    threshold: float
+    goal: dict[str, Any]
+    rows: int
+    value: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def text(self, second: object) -> str:
+        """What it comes to, in words."""
+        what = {
+            "f1": "the best F1",
+            "cost": f"the least cost ({self.goal.get('false_positive', 1):g} for a false "
+            f"{second!r}, {self.goal.get('false_negative', 1):g} for a missed one)",
+            "recall": f"most recall at a precision of {self.goal.get('precision', 0):g}",
+        }[str(self.goal["goal"])]
+        return (
+            f"{second!r} is said from a probability of {self.threshold:.3g} on: {what} on "
+            f"{self.rows} validation rows"
+        )
+
+
+def decision_of(about: Mapping[str, Any]) -> Decision | None:
+    """The decision that a model was saved with; None where it has none."""
+    stored = about.get("decision")
+    if not isinstance(stored, Mapping):
+        return None
+    return Decision(
+        float(stored["threshold"]),
+        dict(stored["goal"]),
+        int(stored["rows"]),
+        float(stored["value"]),
+    )
+
+
+def goal_of(threshold: Threshold) -> CostGoal | RecallGoal | F1Goal:
+    """A goal by its name, or as it is."""
+    return _BY_NAME[threshold] if isinstance(threshold, str) else threshold
+
+
+def choose(threshold: Threshold, task: Task, outputs_NC: Tensor, labels_N: Tensor) -> Decision:
+    """The threshold that serves the goal best on these rows.
+
+    Args:
+        threshold: the goal.
+        task: of two classes.
+        outputs_NC: of validation rows.
+        labels_N: theirs.
+
+    Raises:
+        ConfigError: more classes than two, rows of one class only, or a precision that no
+            threshold has.
+    """
+    if not isinstance(task, Classification) or task.num_outputs != 2:
+        raise ConfigError(
+            "threshold is for labels of two classes; leave it out, or predict one class against "
+            "the rest"
+        )
+    is_second = labels_N.numpy() == 1
+    if len(is_second) == 0 or is_second.all() or not is_second.any():
+        raise ConfigError(
+            f"threshold is chosen on validation rows, and the {len(is_second)} here do not have "
+            "both classes; label more rows, or leave threshold out"
+        )
+    second = outputs_NC.double().softmax(dim=1).numpy()[:, 1]
+    order = np.argsort(-second, kind="stable")
+    values, hits = second[order], is_second[order].cumsum()
+    places = np.flatnonzero(np.diff(values, append=-np.inf))  # of several of one value, the last
+    said, true = places + 1, hits[places]
+    total = int(is_second.sum())
+    goal = goal_of(threshold)
+    match goal:
+        case F1Goal():
+            worth = 2 * true / (said + total)
+            best = int(worth.argmax())
+            value = float(worth[best])
+        case CostGoal():
+            cost = (said - true) * goal.false_positive + (total - true) * goal.false_negative
+            best = int(cost.argmin())
+            value = float(cost[best] / len(second))
+        case RecallGoal():
+            fits = true / said >= goal.precision
+            if not fits.any():
+                raise ConfigError(
+                    f"threshold: on {len(second)} validation rows no threshold has a precision of "
+                    f"{goal.precision:g} (the best is {float((true / said).max()):.3f}); ask for "
+                    "less, or for another goal"
+                )
+            best = int(np.where(fits, true, -1).argmax())
+            value = float(true[best] / total)
+    # Halfway to the next row, so that rounding changes nothing.
+    below = values[places[best] + 1] if places[best] + 1 < len(values) else 0.0
+    return Decision(
+        float((values[places[best]] + below) / 2), goal.model_dump(), len(second), value
+    )
+
+
+def class_weights(how: ClassWeights | None, task: Task, labels_N: Tensor) -> Tensor | None:
+    """(C,) float32 weights of the classes; None where all count alike.
+
+    Args:
+        how: what the run says.
+        task: what is predicted.
+        labels_N: of the training rows; a missing one is below 0.
+
+    Raises:
+        ConfigError: a label that is a number, or a class that is none.
+    """
+    if how is None:
+        return None
+    if not isinstance(task, Classification):
+        raise ConfigError("class_weights are of classes, and the label is a number; leave them out")
+    if how == "balanced":
+        counts = torch.bincount(labels_N[labels_N >= 0].long().cpu(), minlength=task.num_outputs)
+        there = counts > 0
+        weights = torch.ones(task.num_outputs)
+        weights[there] = int(counts.sum()) / (int(there.sum()) * counts[there].float())
+        return weights
+    names = [str(name) for name in task.classes]
+    for name in how:
+        if name not in names:
+            raise ConfigError(
+                f"class_weights names {name!r}, which is no class of the label; they are {names}"
+            )
+    return torch.tensor([float(how.get(name, 1.0)) for name in names])
+
+
+def on(device: torch.device, weights_C: Tensor | None) -> Tensor | None:
+    """The same weights where a party computes."""
+    return None if weights_C is None else weights_C.to(device)

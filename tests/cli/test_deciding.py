@@ -1,0 +1,140 @@
+"""What people decide by, of every method: scores, warnings, rulers alone, weights, thresholds."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_ordinary_tables import BLOCKS, PARTY, RUNS, write
+
+NUM_ROWS = 160
+
+
+def table(name: str, seed: int, *, shared: bool) -> dict[str, list[str]]:
+    """Rows of which a sixth are sick, as two columns tell."""
+    draw = np.random.default_rng(seed)
+    age, dose = draw.normal(size=(2, NUM_ROWS)).round(3)
+    return {
+        "id": [f"{'p' if shared else name}{row}" for row in range(NUM_ROWS)],
+        "age": [str(value) for value in age],
+        "smokes": [str(value) for value in draw.choice(["true", "false"], NUM_ROWS)],
+        "city": [str(value) for value in draw.choice(["Oslo", "Rome"], NUM_ROWS)],
+        "seen": [str(value) for value in dose],
+        "sick": ["yes" if value > 1 else "no" for value in age + dose / 4],
+    }
+
+
+@pytest.mark.parametrize("method", RUNS)
+def test_every_method_tells_what_people_decide_by(
+    dovetail: Any, tmp_path: Path, method: str
+) -> None:
+    shared = method in ("apfed", "fedoptimus")
+    for seed, name in enumerate(("north", "south")):
+        own = table(name, seed, shared=shared)
+        has_label = not shared or name == "north"
+        if not has_label:
+            del own["sick"]
+        write(tmp_path / f"{name}.csv", own)
+        (tmp_path / f"{name}.toml").write_text(
+            PARTY.format(
+                name=name,
+                label='label = "sick"' if has_label else "",
+                blocks=BLOCKS if method == "hyfem" else "",
+            )
+        )
+    test = "test = 0.25\n" if method == "apfed" else ""
+    # From party files FedOptimus has no rows to choose a threshold on.
+    threshold = "" if method == "fedoptimus" else 'threshold = "f1"\n'
+    (tmp_path / "run.toml").write_text(
+        f'method = "{method}"\nparties = ["north.toml", "south.toml"]\n{test}{threshold}'
+        'class_weights = "balanced"\nrulers = ["best-alone", "linear", "majority"]\n'
+        f"evaluate_every = 0\n{RUNS[method]}"
+    )
+    done = dovetail("train", "run.toml", "--json", "-q")
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    assert {"best-alone", "linear", "majority"} <= result["rulers"].keys()
+    assert result["rulers"]["linear"]["auc"] > 0.8  # the columns tell nearly all
+    scores = result["parties"]["north"]
+    for name in ("macro_f1", "balanced_accuracy", "average_precision", "brier", "ece"):
+        assert 0 <= scores[name] <= 1
+    details = result["stages"][method]["details"][method]["north"]
+    assert sum(map(sum, details["confusion"])) == details["rows"]
+    low, high = details["intervals"]["accuracy"]
+    assert low <= scores["accuracy"] <= high
+    if scores["auc"] < result["stages"]["best-alone"]["scores"]["best-alone"]["north"]["auc"]:
+        assert any("'north'" in each and "alone" in each for each in result["warnings"])
+    done = dovetail("report", "out/run", "--out", "page.html")
+    assert done.code == 0, done.err
+    page = (tmp_path / "page.html").read_text()
+    assert "What is right and what is wrong" in page
+    assert "Confusion matrix" in page
+    assert "(ROC)" in page
+    if not threshold:
+        return
+    model = tmp_path / "out" / "run" / "models" / "north"
+    decision = json.loads((model / "model.json").read_text())["decision"]
+    assert details["threshold"] == decision["threshold"]
+    done = dovetail("predict", model, "north.csv", "--id", "id", "--out", "said.csv")
+    assert done.code == 0, done.err
+    assert "'yes' is said from a probability of" in done.err
+    for row in csv.DictReader((tmp_path / "said.csv").read_text().splitlines()):
+        assert (row["sick"] == "yes") == (float(row["p(yes)"]) >= decision["threshold"] - 1e-6)
+
+
+@pytest.mark.parametrize("method", RUNS)
+def test_every_method_predicts_numbers_from_party_files(
+    dovetail: Any, tmp_path: Path, method: str
+) -> None:
+    shared = method in ("apfed", "fedoptimus")
+    for seed, name in enumerate(("north", "south")):
+        own = table(name, seed, shared=shared)
+        has_label = not shared or name == "north"
+        cost = [
+            1000 + 200 * float(age) + 50 * float(dose)
+            for age, dose in zip(own["age"], own["seen"], strict=True)
+        ]
+        own["sick"] = [f"{value:.2f}" for value in cost]
+        if not has_label:
+            del own["sick"]
+        write(tmp_path / f"{name}.csv", own)
+        (tmp_path / f"{name}.toml").write_text(
+            PARTY.format(
+                name=name,
+                label='label = "sick"\ntask = "regression"' if has_label else "",
+                blocks=BLOCKS if method == "hyfem" else "",
+            )
+        )
+    test = "test = 0.25\n" if method == "apfed" else ""
+    text = (
+        f'method = "{method}"\nparties = ["north.toml", "south.toml"]\n{test}'
+        f'rulers = ["linear", "majority"]\nevaluate_every = 0\n{RUNS[method]}'
+    )
+    (tmp_path / "run.toml").write_text(text)
+    done = dovetail("train", "run.toml", "--json", "-q")
+    assert done.code == 0, done.err
+    result = json.loads(done.out)
+    scores = result["parties"]["north"]
+    assert scores.keys() >= {"rmse", "mae", "r2"}
+    assert result["rulers"]["linear"]["r2"] > 0.9
+    assert result["rulers"]["linear"]["rmse"] < 100  # in the label's own unit
+    assert result["rulers"]["majority"]["r2"] < 0.1
+    low, high = result["stages"][method]["details"][method]["north"]["intervals"]["rmse"]
+    assert low <= scores["rmse"] <= high
+    if method == "fedoptimus":  # its label owners predict with the data owners
+        return
+    model = tmp_path / "out" / "run" / "models" / "north"
+    done = dovetail("predict", model, "north.csv", "--id", "id", "--out", "said.csv", "-q")
+    assert done.code == 0, done.err
+    said = list(csv.DictReader((tmp_path / "said.csv").read_text().splitlines()))
+    assert 500 < np.mean([float(row["sick"]) for row in said]) < 1500
+    for name in ("north", "south"):  # who forgot to say so is told
+        path = tmp_path / f"{name}.toml"
+        path.write_text(path.read_text().replace('task = "regression"\n', ""))
+    done = dovetail("train", "run.toml", "-q", "--out", "out/again")
+    assert done.code == 2
+    assert 'give task = "regression"' in done.err
