@@ -29,7 +29,7 @@ def calibrate(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit what makes probabilities mean what they say, and sets and intervals that hold the truth.
+    """Fit probabilities that mean what they say, and sets that hold the truth.
 
     Half of the rows calibrate the probabilities (temperature or isotonic), the other half judge it
     and are kept for `dovetail predict --coverage 0.9`. All of it is written into the model's

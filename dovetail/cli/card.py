@@ -23,7 +23,7 @@ def card(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a model's card: columns, rows, method, scores with intervals, groups, ledger, hashes.
+    """Write a model's card: columns, rows, method, scores, groups, ledger, hashes.
 
     card.json and card.md stand beside the model from then on. Scores of a run around it are there
     anyway; DATA adds scores on its rows with 95 % intervals, and --by those of groups.

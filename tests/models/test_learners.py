@@ -555,3 +555,11 @@ def test_a_spec_survives_json() -> None:
     for learner in QUICK.values():
         spec = learner.fit(rows_of(x, classes), seed=0).spec
         assert EnsembleSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+@pytest.mark.parametrize(("rows", "constant"), [(8, False), (24, False), (24, True)])
+def test_boosting_takes_tables_of_which_no_tree_can_split(rows: int, constant: bool) -> None:
+    x = torch.ones(rows, 3) if constant else torch.randn(rows, 3)
+    classes = torch.arange(rows) % 2
+    fitted = Boosting().fit(rows_of(x, classes, num_folds=4), seed=0)
+    assert fitted.held_out_NC.isfinite().all()

@@ -139,6 +139,7 @@ class Boosting:
             "bagging_freq": 1,
             "max_bin": 127,
             "use_missing": False,  # features have no missing values
+            "feature_pre_filter": False,  # of few rows it would leave no feature, which is an error
             "num_threads": NUM_THREADS,
             "deterministic": True,
             "force_row_wise": True,
