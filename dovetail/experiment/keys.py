@@ -90,10 +90,11 @@ def parts_of(
         if below and not _also_plain(field.annotation):
             continue
         keys.append(Key(name, type_text(field.annotation), _default(field), comments.get(name, "")))
-    variant = model.model_fields.get("kind")
     title = f"[{path}]" if path else ""
-    if variant is not None and get_origin(variant.annotation) is Literal:
-        title += f', kind = "{get_args(variant.annotation)[0]}"'
+    for choice in ("kind", "goal"):  # which of several tables it is
+        variant = model.model_fields.get(choice)
+        if variant is not None and get_origin(variant.annotation) is Literal:
+            title += f', {choice} = "{get_args(variant.annotation)[0]}"'
     yield Part(title, _first_line(model), tuple(keys))
     for place, each in inner:
         yield from parts_of(place, each)

@@ -28,8 +28,10 @@ class CostGoal(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    goal: Literal["cost"]
+    goal: Literal["cost"]  # the least cost of all mistakes together
+    # What it costs to say the second class where it is the first.
     false_positive: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    # What it costs to say the first class where it is the second.
     false_negative: float = Field(default=1.0, gt=0, allow_inf_nan=False)
 
 
@@ -38,8 +40,8 @@ class RecallGoal(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    goal: Literal["recall"]
-    precision: float = Field(gt=0, le=1)
+    goal: Literal["recall"]  # the most of the second class that is found
+    precision: float = Field(gt=0, le=1)  # share of what is said to be of it that is, at least
 
 
 class F1Goal(BaseModel):
@@ -47,7 +49,7 @@ class F1Goal(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    goal: Literal["f1"] = "f1"
+    goal: Literal["f1"] = "f1"  # the best F1 of the second class
 
 
 Goal = Annotated[CostGoal | RecallGoal | F1Goal, Field(discriminator="goal")]

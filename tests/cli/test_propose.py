@@ -17,6 +17,7 @@ from dovetail.experiment.proposing import propose
 from dovetail.experiment.runfile import load_run
 from dovetail.methods import chfl
 from dovetail.methods.chfl.stages import stage_config
+from dovetail.methods.chfl.wiring import ChflSection
 from dovetail.models.saved import load
 from dovetail.network.certificates import Authority, Credentials, certificate_pem, key_pem, new_key
 from dovetail.network.identity import Certified
@@ -339,6 +340,9 @@ def test_the_text_is_canonical_and_names_itself() -> None:
     assert split_run(RUN_ID) == (RUN_ID, "")
 
 
+FIELDS = set(chfl.Config.model_fields)
+
+
 def test_stage_settings_are_what_begin_carries(tmp_path: Path) -> None:
     text = """
 method = "chfl"
@@ -361,7 +365,7 @@ rounds = 2
     run = load_run(tmp_path / "run.toml")
     proposal = propose(run, where="run.toml", purpose="Learn", days=1)
     assert proposal.signers == ("north", "south", "board")
-    config = chfl.Config(rounds=4)
+    config = chfl.Config(**run.settings("chfl", ChflSection).model_dump(include=FIELDS))
     for rounds in (2, 4):
         for mu in (0.1, 1.0, config.mu):
             begun = stage_config(config, "chfl", {"mu": mu, "rounds": rounds})

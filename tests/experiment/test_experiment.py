@@ -42,6 +42,19 @@ SIDES = {"bank": ["a", "b"], "shop": ["c"], "lab": ["d", "b"]}
 WIDTHS = Perceptron((6, 5))
 
 
+#: Of two classes.
+SCORES = (
+    "accuracy",
+    "log_loss",
+    "auc",
+    "average_precision",
+    "macro_f1",
+    "balanced_accuracy",
+    "brier",
+    "ece",
+)
+
+
 def table(num_rows: int, *, first_id: int = 0, seed: int = 0) -> Dataset:
     rng = np.random.default_rng(seed)
     x = {name: rng.normal(size=num_rows) for name in "abcd"}
@@ -158,7 +171,7 @@ def test_each_stage_is_scored_under_its_names() -> None:
     for outcome in done.values():
         for scores in outcome.scores.values():
             assert scores.keys() == {"bank"}
-            assert scores["bank"].keys() == {"accuracy", "log_loss", "auc"}
+            assert scores["bank"].keys() == {*SCORES, "details"}
     assert [(stage, num_epochs, line["epoch"]) for stage, num_epochs, line in lines] == [
         (stage, 2, epoch) for stage in done for epoch in (1, 2)
     ]
@@ -277,7 +290,7 @@ def test_a_run_folder_holds_every_file(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
     assert (result["method"], result["seed"]) == ("apfed-c", 3)
     assert list(result["parties"]) == ["bank"]
-    assert result["parties"]["bank"].keys() == {"accuracy", "log_loss", "auc"}
+    assert result["parties"]["bank"].keys() == {*SCORES}
     assert list(result["rulers"]) == ["alone", "tvfl", "tvfl-0", "tvfl-a", "tvfl-r"]
     assert result["seconds"] == result["stages"]["apfed-c"]["seconds"] > 0
     metrics = read_lines(tmp_path / "run" / "metrics.jsonl")

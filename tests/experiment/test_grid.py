@@ -14,7 +14,8 @@ from dovetail.files import cells, grid_cells, read_run, run_name, split_cell
 RUNS = Path(__file__).parents[2] / "runs"
 
 #: Run file or cell -> digest of all that it says, recipes too. Tables were once written with one
-#: file a cell; these are the digests of those files, so a run of then is the same run now.
+#: file a cell; these are digests of what those files said, so a run of then is the same run now.
+#: Taken anew when users' defaults changed: what the files say besides are the defaults of then.
 DIGESTS: dict[str, str] = json.loads(Path(__file__).with_name("run_files.json").read_text())
 
 GRID = """

@@ -12,7 +12,7 @@ from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import RunFile, check_run
 from dovetail.experiment.search import search
-from dovetail.experiment.setup import load_data, pooled_parts
+from dovetail.experiment.setup import load_data, pooled_parts, read_pooled
 from dovetail.experiment.train import train_seeds
 from dovetail.models import generator
 from dovetail.report.make import make_report
@@ -59,7 +59,7 @@ def test_the_best_trial_becomes_the_run_and_every_trial_is_kept(tmp_path: Path) 
 def test_no_row_that_judges_a_trial_tests_the_run() -> None:
     run = run_of()
     assert run.data is not None
-    train, test = pooled_parts(run.data, None)
+    train, test = pooled_parts(run.data, read_pooled(run.data))
     judged = set(search(run, seed=0).rows["clinic"])
     assert len(judged) == pytest.approx(0.25 * train.num_rows, abs=2)
     assert judged <= set(train.ids.tolist())
