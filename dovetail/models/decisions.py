@@ -7,7 +7,7 @@ threshold is chosen on rows that nothing was trained on, and kept with the model
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dovetail.data import Classification, Task
 from dovetail.errors import ConfigError
+from dovetail.models.calibration import calibration_of
 
 #: "balanced": as much for each class, however many rows it has; or class -> weight, 1 for a class
 #: that is not named.
@@ -104,6 +105,17 @@ def decision_of(about: Mapping[str, Any]) -> Decision | None:
         int(stored["rows"]),
         float(stored["value"]),
     )
+
+
+def decision_as_said(about: Mapping[str, Any]) -> Decision | None:
+    """The same with its threshold on probabilities as a calibrated model says them."""
+    decision, calibration = decision_of(about), calibration_of(about)
+    if decision is None or calibration is None:
+        return decision
+    # It was chosen by what the model said before it was calibrated.
+    said = torch.tensor([[1 - decision.threshold, decision.threshold]]).clamp(min=1e-12).log()
+    threshold = float(calibration.applied(said).double().softmax(dim=1)[0, 1])
+    return replace(decision, threshold=threshold)
 
 
 def goal_of(threshold: Threshold) -> CostGoal | RecallGoal | F1Goal:

@@ -22,7 +22,7 @@ from dovetail.data.tables import Table
 from dovetail.data.task import Classification, Task, task_from_json
 from dovetail.errors import DataError, ModelError
 from dovetail.models.calibration import calibration_of, radius_of
-from dovetail.models.decisions import Decision, decision_of
+from dovetail.models.decisions import Decision, decision_as_said
 from dovetail.models.explaining import Explanation, explain
 from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
 from dovetail.models.metrics import all_scores
@@ -174,13 +174,7 @@ class Model:
     @property
     def decision(self) -> Decision | None:
         """From which probability on the second of two classes is said; None: from a half."""
-        decision, calibration = decision_of(self.about), calibration_of(self.about)
-        if decision is None or calibration is None:
-            return decision
-        # It was chosen by what the model said before it was calibrated.
-        said = torch.tensor([[1 - decision.threshold, decision.threshold]]).clamp(min=1e-12).log()
-        threshold = float(calibration.applied(said).double().softmax(dim=1)[0, 1])
-        return replace(decision, threshold=threshold)
+        return decision_as_said(self.about)
 
     @property
     def classes(self) -> tuple[str | int, ...]:

@@ -179,7 +179,13 @@ def onnx_bytes(model: Model, *, floats: bool = False) -> bytes:
         classes = np.array(model.task.classes)
         is_number = classes.dtype.kind in "iu"
         names = graph.constant(classes, np.int64 if is_number else object)
-        best = graph.node("ArgMax", probabilities, axis=1, keepdims=0)
+        if model.decision is not None and len(classes) == 2:
+            second = graph.node("Gather", probabilities, graph.constant(1, np.int64), axis=1)
+            wide = graph.cast(second, onnx.TensorProto.DOUBLE)
+            least = graph.constant(model.decision.threshold, np.float64)
+            best = graph.cast(graph.node("GreaterOrEqual", wide, least), onnx.TensorProto.INT64)
+        else:
+            best = graph.node("ArgMax", probabilities, axis=1, keepdims=0)
         kind = onnx.TensorProto.INT64 if is_number else onnx.TensorProto.STRING
         program = graph.model(
             [
@@ -251,9 +257,12 @@ def apart(model: Model, one: Prediction, other: Prediction) -> float:
         assert one.probabilities is not None
         assert other.probabilities is not None
         far = np.abs(one.probabilities - other.probabilities).max(initial=0.0)
-        # Of two classes that are as likely, either may be said.
-        top = np.sort(one.probabilities, axis=1)
-        sure = top[:, -1] - top[:, -2] > 2 * TOLERANCE
+        # Of two classes that are as likely, or at the threshold, either may be said.
+        if model.decision is not None and len(model.classes) == 2:
+            sure = np.abs(one.probabilities[:, 1] - model.decision.threshold) > TOLERANCE
+        else:
+            top = np.sort(one.probabilities, axis=1)
+            sure = top[:, -1] - top[:, -2] > 2 * TOLERANCE
         if (one.values.astype(str)[sure] != other.values.astype(str)[sure]).any():
             return float("inf")
         return float(far)

@@ -17,7 +17,8 @@ from dovetail.data.task import Classification, Task, task_from_json
 from dovetail.errors import ConfigError, DataError, ModelError
 from dovetail.models import Model
 from dovetail.models.calibration import radius_of
-from dovetail.models.metrics import score
+from dovetail.models.decisions import decision_as_said
+from dovetail.models.metrics import all_scores
 from dovetail.models.networks import Shape
 from dovetail.models.raw import RawRows, read_rows, table_of
 from dovetail.models.saved import Prediction, Raw
@@ -101,7 +102,9 @@ class OnnxModel:
             assert not isinstance(self.task, Classification)
             standardised = (said.values - self.task.mean) / self.task.scale
             outputs = torch.from_numpy(standardised)[:, None]
-        return score(self.task, outputs[present], truth[present])
+        decision = decision_as_said(self.about)
+        threshold = None if decision is None else decision.threshold
+        return all_scores(self.task, outputs[present], truth[present], threshold=threshold)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> Prediction:
         """What the file says of named inputs, unchecked."""

@@ -11,7 +11,7 @@ from collections import Counter
 
 import httpx
 
-_ROW = {"age": 51.5, "job": "cook", "smoker": 1, "admitted": "2024-05-01"}
+_ROW = {"age": 51.5, "job": "cook", "smoker": True, "admitted": "2024-05-01"}
 _KINDS = (
     "application/json",
     "text/csv",
@@ -74,11 +74,11 @@ def _csv(rng):
         return b"age,job,smoker,admitted\n" + rng.choice(
             [
                 b"",
-                b"x,cook,1,2024-01-01\n",
+                b"x,cook,true,2024-01-01\n",
                 b"1,2\n",
                 b'"',
                 b"\xff\xfe,,,\n",
-                b"1,astro,1,2024-01-01\n",
+                b"1,astro,true,2024-01-01\n",
             ]
         )
     if draw < 0.5:

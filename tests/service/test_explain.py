@@ -36,7 +36,7 @@ def test_what_columns_add_sums_to_what_is_said(table, learners, regression, how)
     assert told.how == how
     total = told.start + told.shares.sum(axis=1)
     spread = told.said.std()
-    # Integrated gradients are a sum of 32 steps along kinks.
+    # Integrated gradients are a sum of steps along kinks.
     apart = 0.03 if how == "gradients" else 1e-4
     np.testing.assert_allclose(total, told.said, atol=apart * spread)
     said = model.predict(table.head(40))

@@ -1,6 +1,7 @@
 """An ONNX file says what its model says: every learner, every method that predicts alone."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from learned import clinic_table, fitted_model
 import dovetail as dt
 from dovetail.data import Regression, table_from_arrays
 from dovetail.errors import ConfigError, DataError, ModelError
+from dovetail.models.decisions import Decision
 from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.linear import Linear
 from dovetail.models.learners.network import Network
@@ -35,6 +37,20 @@ def test_the_file_says_what_each_learner_says(tmp_path, table, learner):
     assert written.difference <= TOLERANCE
     loaded = dt.load(tmp_path / "m.onnx")
     np.testing.assert_allclose(loaded.predict_proba(table), model.predict_proba(table), atol=1e-5)
+    assert loaded.score(table) == pytest.approx(model.score(table), abs=1e-5)
+
+
+@pytest.mark.parametrize("threshold", [0.2, 0.8])
+def test_the_file_says_a_class_from_the_models_threshold_on(tmp_path, table, threshold):
+    model = fitted_model(table, [Linear()])
+    plain = model.predict(table)
+    decision = Decision(threshold, {"goal": "f1"}, 60, 0.5)
+    model = replace(model, about={**model.about, "decision": decision.to_json()})
+    assert export(model, tmp_path / "m.onnx", check=table).difference <= TOLERANCE
+    loaded = dt.load(tmp_path / "m.onnx")
+    said = loaded.predict(table).values.tolist()
+    assert said == np.where(plain.probabilities[:, 1] >= threshold, "yes", "no").tolist()
+    assert said != plain.values.tolist()
     assert loaded.score(table) == pytest.approx(model.score(table), abs=1e-5)
 
 

@@ -75,7 +75,7 @@ def test_json_csv_and_parquet_are_answered_as_the_model_predicts(folder, table):
     rows.to_parquet(parquet)
     bodies = [
         ("application/json", json.dumps({"rows": as_json}).encode()),
-        ("text/csv", rows.assign(smoker=rows.smoker.astype(int)).to_csv(index=False).encode()),
+        ("text/csv", rows.to_csv(index=False).encode()),
         ("application/vnd.apache.parquet", parquet.getvalue()),
     ]
 
@@ -86,6 +86,17 @@ def test_json_csv_and_parquet_are_answered_as_the_model_predicts(folder, table):
             np.testing.assert_allclose(probabilities(reply), expected, atol=2e-6)
 
     asking(service({"clinic": folder}), ask)
+
+
+def test_a_number_is_no_boolean(folder):
+    async def ask(client):
+        body = b"age,job,smoker,admitted\n51.5,cook,1,2024-05-01\n"
+        return await client.post("/predict", headers={"content-type": "text/csv"}, content=body)
+
+    reply = asking(service({"clinic": folder}), ask)
+    assert reply.status_code == 422
+    said = "expected one of 'false', 'true', got '1'"
+    assert reply.json()["errors"] == [{"row": 0, "column": "smoker", "error": said}]
 
 
 def test_a_bad_row_is_named_and_the_others_are_answered_if_asked(folder):

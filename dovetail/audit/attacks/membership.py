@@ -94,7 +94,7 @@ def epsilon_bound(
 
     >>> scores = np.arange(1000)
     >>> round(epsilon_bound(scores, scores >= 500), 2), epsilon_bound(scores, scores % 2 == 0)
-    (4.2, 0.0)
+    (3.49, 0.0)
     """
     order = np.argsort(scores_N, kind="stable")
     each = max(1, int(guessed * len(scores_N) / 2))
