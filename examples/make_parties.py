@@ -9,7 +9,8 @@
 Deals scikit-learn's breast cancer set (built in) or Adult (--source adult, from $DOVETAIL_DATA) out
 to a party that knows some labels and two helpers. Each has some people the others do not have, rows
 in an order of its own, and the same ids for the same people. Writes tables, party files, a run file
-and a table of new people to predict.
+and a table of new people to predict. With few rows of Adult some of these come from a country that
+training did not see: predict refuses them and says so, and with --allow-unseen takes it as missing.
 """
 
 from __future__ import annotations

@@ -304,7 +304,10 @@ def test_party_files_train_on_the_columns_that_all_offer(dovetail: Any, party_fi
         package.load(out / "models" / name).inputs["columns"] for name in ("north", "south")
     ]
     north, south = (each.to_json()["columns"] for each in encoders)
+    histograms = [[column.pop("seen") for column in own] for own in (north, south)]
     assert north[:10] == south[:10]  # common columns are encoded alike
+    # What training rows had of a column is each party's own: none has the other's.
+    assert all(one != other for one, other in zip(*(own[:10] for own in histograms), strict=True))
     assert (north[10]["name"], south[10]["name"]) == ("worst area", "worst texture")
     done = dovetail("predict", out / "models" / "north", "north.csv", "-q", "--out", "said.csv")
     assert done.code == 0, done.err

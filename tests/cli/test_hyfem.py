@@ -150,8 +150,13 @@ def test_parties_and_server_have_scores_and_models_and_rulers_stand_beside(
     assert models == {"north", "south", "east", "server"}
     told = [line for line in lines(tmp_path / "run") if line["stage"] == "hyfem"]
     assert ["server" in line for line in told] == [False, True, True]
-    assert told[-1]["server"] == said["stages"]["hyfem"]["scores"]["server"]["server"]
-    assert told[-1]["parties"] == said["parties"]
+    # A line has the few scores that are told as training goes on; the last are the result's.
+    kept = {"server": said["stages"]["hyfem"]["scores"]["server"]["server"], **said["parties"]}
+    ended = {"server": told[-1]["server"], **told[-1]["parties"]}
+    assert ended.keys() == kept.keys()
+    for name, scores in ended.items():
+        assert scores.keys() == {"accuracy", "log_loss"}
+        assert scores == {score: kept[name][score] for score in scores}
 
 
 def test_what_leaves_a_party_is_its_weights_and_alone_nothing_leaves(
@@ -392,6 +397,12 @@ def test_a_block_is_encoded_alike_at_all_parties_by_what_all_have_in_it(
     for block in GROUPS:
         holders = [name for name, held in HELD.items() if block in held]
         inputs = [models[name].inputs[block].to_json() for name in (*holders, "server")]
+        # What training rows had of a column is each party's own; the server has no rows.
+        seen = [[column.pop("seen", None) for column in each["columns"]] for each in inputs]
+        assert all(len(holder) == len(inputs[0]["columns"]) for holder in seen)
+        assert all(own is not None for holder in seen[:-1] for own in holder)
+        assert seen[-1] == [None] * len(seen[-1])
+        assert all(one != other for one, other in zip(*seen[:-1], strict=True))
         assert all(each == inputs[0] for each in inputs)
         name = inputs[0]["columns"][0]["name"]
         raw = [task.homes[holder].train.tables[block].column(name).values for holder in holders]
