@@ -168,17 +168,33 @@ def _named(ids: Mapping[str, np.ndarray], said: Mapping[str, np.ndarray]) -> dic
 def _scores(
     model: Model, x: Mapping[str, Tensor], labels: Column, label: str
 ) -> dict[str, float] | None:
-    """Scores of the rows that have a label; None, with a note, where there is nothing to score."""
+    """Scores of the rows that have a label; None, with a note, where there is nothing to score.
+
+    A row of a class that training did not have counts as wrong; where no row has another, the
+    column writes its classes otherwise, and what it says of the model is nothing.
+    """
     import numpy as np
 
+    from dovetail.data import UNSEEN, Classification, encode_labels
     from dovetail.models.metrics import all_scores
     from dovetail.models.raw import RawRows
 
     try:
         inputs, truth = RawRows(np.arange(0), dict(x), labels).labelled(model.task, label)
+        classes = isinstance(model.task, Classification)
+        unseen = np.flatnonzero(truth.numpy() == UNSEEN) if classes else np.arange(0)
+        if len(unseen) and len(unseen) == len(truth):
+            encode_labels(model.task, labels.values, labels.missing, label=label)  # raises
     except DataError as error:
         print(f"dovetail: not scored: {error}", file=sys.stderr)
         return None
+    if len(unseen):
+        name = labels.values[~labels.missing].tolist()[unseen[0]]
+        print(
+            f"dovetail: {len(unseen)} of {len(truth)} rows with a label are of a class that "
+            f"training did not have, as {name!r}; they count as wrong",
+            file=sys.stderr,
+        )
     threshold = None if model.decision is None else model.decision.threshold
     return all_scores(model.task, model.outputs(inputs), truth, threshold=threshold)
 

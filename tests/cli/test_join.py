@@ -55,7 +55,10 @@ drivers = ["bank"]
 [apfed]
 loss = "contrastive"
 encoder = [8, 4]
+optimizer = "sgd"
 learning_rate = 0.03
+momentum = 0.9
+weight_decay = 1e-4
 """
 
 
@@ -168,7 +171,7 @@ def test_a_party_that_joins_trains_as_one_of_the_same_process(joined: Any, tmp_p
     shared = dd.SharedRows("shop", site.table.encoded(site.fit_input()).joined(), own.rows_S)
     passive = apfed.Passive(
         shared,
-        apfed.PassiveConfig(learning_rate=0.03),
+        apfed.PassiveConfig(optimizer="sgd", learning_rate=0.03, momentum=0.9, weight_decay=1e-4),
         Perceptron((8, 4)),
         secret=lambda: run_key(home_secret(shop.home), "bank", 1),  # its first run with the bank
     )
@@ -635,7 +638,8 @@ def test_a_driver_that_is_not_named_is_asked_for(dovetail: Any, shop_file: Any) 
     assert "say who drives with --name NAME, the name in the driver's certificate" in done.err
     file.write_text(file.read_text().replace("[policy]", '[policy]\nmessages = ["psi.Begn"]'))
     done = dovetail("join", file, "--driver", "bank:1")
-    assert "policy.messages: 'psi.Begn' is no message; there are psi.Begin, psi.Blinded" in done.err
+    words = "policy.messages: 'psi.Begn' is no message; there are psi.Pass, psi.Begin, psi.Blinded"
+    assert words in done.err
 
 
 # --- Over a network -------------------------------------------------------------------------------

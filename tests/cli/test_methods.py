@@ -96,20 +96,20 @@ def test_a_table_has_a_row_for_each_party_and_their_mean(dovetail: Any, tmp_path
     done = dovetail("train", "run.toml")
     assert done.code == 0, done.err
     told_rows = [
-        [cell.strip() for cell in line.strip("│ ").split("│")][:2]
+        [cell.strip() for cell in line.strip("│ ").split("│")]
         for line in done.out.splitlines()
         if line.startswith("│")
     ]
     result = json.loads((tmp_path / "out" / "run" / "result.json").read_text())
 
-    def shown(scores: Any) -> str:
-        return f"{scores['accuracy']:.3f}"
+    def shown(scores: Any) -> list[str]:
+        return [f"{scores[name]:.3f}" for name in ("auc", "accuracy")]
 
     assert told_rows == [
-        ["guessing: clinic", shown(result["parties"]["clinic"])],
-        ["guessing: lab", shown(result["parties"]["lab"])],
-        ["guessing: mean of 2 parties", shown(result["mean"])],
-        ["guessing again", shown(result["rulers"]["guess-twice"])],
+        ["guessing: clinic", *shown(result["parties"]["clinic"])],
+        ["guessing: lab", *shown(result["parties"]["lab"])],
+        ["guessing: mean of 2 parties", *shown(result["mean"])],
+        ["guessing again", *shown(result["rulers"]["guess-twice"])],
     ]
 
 

@@ -45,6 +45,7 @@ server = "average"
 batch_size = 16
 optimizer = "adam"
 learning_rate = 0.01
+weight_decay = 1e-4
 embedding = 8
 top = [8]
 selection = { share = 0.5, rows = 30 }

@@ -154,6 +154,14 @@ def test_a_part_that_cannot_be_written_is_told(dovetail: Any, deal: Any) -> None
 
 # --- Training -------------------------------------------------------------------------------------
 
+#: How every party of ``in_the_clear`` follows its gradients, which are not the defaults of a file.
+FOLLOWS: dict[str, Any] = {
+    "optimizer": "sgd",
+    "learning_rate": 0.001,
+    "momentum": 0.9,
+    "weight_decay": 1e-4,
+}
+
 
 def in_the_clear(dealt: Any, overlap: str) -> bytes:
     """The weights of ``PARTY_RUN``, by hand: the same rows, ids compared in the clear."""
@@ -183,7 +191,7 @@ def in_the_clear(dealt: Any, overlap: str) -> bytes:
     passives = {
         name: apfed.Passive(
             dd.SharedRows(name, federation[name].joined(), alignment.rows[name]),
-            apfed.PassiveConfig(),
+            apfed.PassiveConfig(**FOLLOWS),
             Perceptron((8,)),
         )
         for name in ("lab", "registry")
@@ -192,7 +200,12 @@ def in_the_clear(dealt: Any, overlap: str) -> bytes:
         federation["clinic"],
         alignment,
         task,
-        apfed.Config(epochs=2, learning_rate=0.05, overlap=overlap),  # type: ignore[arg-type]
+        apfed.Config(
+            epochs=2,
+            overlap=overlap,  # type: ignore[arg-type]
+            validation=0.0,
+            **{**FOLLOWS, "learning_rate": 0.05},
+        ),
         seed=0,
         encoder=Perceptron((8,)),
         head=Head((8,), 0.5),
@@ -207,7 +220,12 @@ def test_private_alignment_trains_bit_for_bit_what_ids_in_the_clear_train(
     dovetail: Any, deal: Any, overlap: str, seed: int
 ) -> None:
     dealt = deal(seed=seed)
-    done = dovetail("train", "run.toml", "-q", "--set", f"apfed.overlap={overlap}")
+    follows = "".join(f"{key} = {json.dumps(value)}\n" for key, value in FOLLOWS.items())
+    for name in ("lab", "registry"):
+        dealt.change(f"{name}.toml", ("[apfed]\n", f"[apfed]\n{follows}"))
+    own = {**FOLLOWS, "learning_rate": 0.05, "validation": 0.0, "dropout": 0.5, "overlap": overlap}
+    settings = [word for key, value in own.items() for word in ("--set", f"apfed.{key}={value}")]
+    done = dovetail("train", "run.toml", "-q", *settings)
     assert (done.code, done.out, done.err) == (0, "", "")
     assert weights("out/run") == in_the_clear(dealt, overlap)
 
@@ -320,7 +338,11 @@ def test_the_rulers_are_what_they_are_on_their_own(dovetail: Any, deal: Any) -> 
     run = load_run(dealt.folder / "run.toml", overrides=("method=tvfl", "rulers=[]"))
     clear = replace(setup(run, 0, load_data(run)), alignment=None, test_alignment=None)
     ((_, outcome),) = experiment.run(clear, 0, lambda *_: None)
-    assert outcome.scores == {name: {"clinic": rulers[name]} for name in outcome.scores}
+    told = result("both")["stages"]["tvfl"]["details"]
+    assert json.loads(json.dumps(outcome.scores)) == {
+        name: {"clinic": {**rulers[name], "details": told[name]["clinic"]}}
+        for name in outcome.scores
+    }
     assert len(outcome.scores) == 4
 
 

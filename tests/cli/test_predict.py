@@ -138,7 +138,10 @@ def test_json_is_one_object(dovetail: Any, model: Path, patients: Path, tmp_path
     assert said["rows"] == 40
     assert list(said["columns"]) == HEADER
     assert said["columns"]["patient"][0] == "P40"
-    assert said["scores"].keys() == {"accuracy", "log_loss", "auc"}
+    assert said["scores"].keys() == {
+        *("accuracy", "log_loss", "auc", "average_precision"),
+        *("macro_f1", "balanced_accuracy", "brier", "ece"),
+    }
     out = tmp_path / "said.csv"
     assert json.loads(dovetail("predict", model, patients, "--json", "--out", out).out) == {
         "rows": 40,
@@ -222,6 +225,31 @@ def test_a_label_of_other_classes_is_not_scored_but_predicted(
     assert done.code == 0
     assert done.out == dovetail("predict", model, patients).out
     assert "not scored: label 'diagnosis' has the class 'B'" in done.err
+    assert "accuracy" not in done.err
+    assert "scores" not in json.loads(dovetail("predict", model, path, "--json").out)
+
+
+def test_a_row_of_another_class_counts_as_wrong_and_is_told(
+    dovetail: Any, model: Path, patients: Path, tmp_path: Path
+) -> None:
+    said = json.loads(dovetail("predict", model, patients, "--json").out)
+    right = next(
+        row
+        for row, fields in enumerate(rows(patients.read_text())[1:])
+        if fields[1] == said["columns"]["diagnosis"][row]
+    )
+    lines = patients.read_text().splitlines()
+    lines[1 + right] = re.sub("benign|malignant", "unclear", lines[1 + right])
+    (tmp_path / "unclear.csv").write_text("\n".join(lines) + "\n")
+    done = dovetail("predict", model, "unclear.csv")
+    assert done.out == dovetail("predict", model, patients).out
+    assert (
+        "dovetail: 1 of 40 rows with a label are of a class that training did not have, as "
+        "'unclear'; they count as wrong\n" in done.err
+    )
+    scores = json.loads(dovetail("predict", model, "unclear.csv", "--json").out)["scores"]
+    assert scores["unseen_rows"] == 1
+    assert scores["accuracy"] == pytest.approx(said["scores"]["accuracy"] - 1 / 40)
 
 
 def test_a_missing_value_is_imputed(

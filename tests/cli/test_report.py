@@ -33,7 +33,8 @@ def test_the_same_runs_give_the_same_page(dovetail, trained, tmp_path):
 
 def test_a_report_does_not_keep_a_run_from_its_folder(dovetail, trained, write_run):
     dovetail("report", trained, "-q")
-    assert dovetail("train", write_run(), "--out", trained, "-q").code == 0
+    done = dovetail("train", write_run(), "--out", trained, "-q", "--overwrite")
+    assert (done.code, done.err) == (0, "")
 
 
 def test_two_runs_stand_side_by_side(dovetail, trained, write_run, tmp_path):
