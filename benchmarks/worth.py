@@ -249,11 +249,10 @@ def markdown(lines: Sequence[dict[str, Any]]) -> str:
             return float(np.mean([line[what] for line in own]))
 
         gains = np.array([line["solo"] - line["alone"] for line in own])
-        half = (
-            float(stats.t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / len(gains) ** 0.5)
-            if len(gains) > 1
-            else float("nan")
-        )
+        spread = ""  # of one seed there is none
+        if len(gains) > 1:
+            error = gains.std(ddof=1) / len(gains) ** 0.5
+            spread = f" ± {stats.t.ppf(0.975, len(gains) - 1) * error:.1f}"
         help_ = mean("joint") - mean("alone")
         recovered = f"{100 * gains.mean() / help_:.0f} %" if help_ > 0.5 else "-"
         figures = " | ".join(
@@ -263,7 +262,7 @@ def markdown(lines: Sequence[dict[str, Any]]) -> str:
         kept = sum(line["choice"] == "alone" for line in own)
         text.append(
             f"| {name.replace('|', ' with ')} | {labels or 'all'} | {len(own)} | {figures} "
-            f"| {gains.mean():+.1f} ± {half:.1f} | {recovered} | {kept}/{len(own)} |"
+            f"| {gains.mean():+.1f}{spread} | {recovered} | {kept}/{len(own)} |"
         )
     return "\n".join(text)
 
