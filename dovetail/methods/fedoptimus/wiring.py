@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from dovetail import data as dd
@@ -75,6 +75,14 @@ class FedOptimusSection(fedoptimus.Config):
     bottom: BottomField | None = None  # of every data owner; None: by what its rows are
     selection: SelectionSection | None = None
     stages: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a stage's own settings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _decay_of_adamw_alone(cls, values: Any) -> Any:
+        """0.3 is for AdamW, which decays weights apart from gradients; others get none unasked."""
+        if isinstance(values, Mapping) and values.get("optimizer", "adamw") != "adamw":
+            return {"weight_decay": 0.0, **values}
+        return values
 
 
 def config(section: FedOptimusSection) -> fedoptimus.Config:
