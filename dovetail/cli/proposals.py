@@ -21,7 +21,12 @@ from dovetail.network.identity import Certified
 from dovetail.network.patience import write_text
 from dovetail.site.agreements import Agreements
 from dovetail.site.engines import StreamSection
-from dovetail.site.home import agreements_of, certificates_of, home_of
+from dovetail.site.home import (
+    agreements_of,
+    certificates_beside,
+    certificates_of,
+    home_of,
+)
 from dovetail.site.partyfile import open_site
 from dovetail.site.proposal import (
     Proposal,
@@ -96,7 +101,7 @@ def _own_certificates(run: RunFile, driver: str) -> Path:
     if isinstance(section, StreamSection) and section.certificates:
         return Path(section.certificates)
     if run.parties:
-        return certificates_of(open_site(Path(run.parties[0])))
+        return certificates_beside(Path(run.parties[0]), driver)
     return Path("certificates") / certificate_name(driver)
 
 

@@ -16,7 +16,7 @@ from dovetail.methods.party import Site
 from dovetail.network import Message
 from dovetail.site.driver import coordinator_name
 from dovetail.site.engines import StreamSection
-from dovetail.site.partyfile import algorithms, open_site
+from dovetail.site.partyfile import algorithms, read_party
 from dovetail.site.proposal import (
     ONE_OF,
     MessageType,
@@ -206,7 +206,7 @@ def _who(run: RunFile, where: str) -> tuple[str, tuple[str, ...]]:
         )
     if run.parties is None:
         return coordinator_name(section), section.partners
-    own = open_site(Path(run.parties[0])).name
+    own = read_party(Path(run.parties[0])).name
     return own, (own, *section.partners)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,6 +60,7 @@ def load_data(
         else:
             assert run.parties is not None
             sites = open_sites(tuple(Path(file) for file in run.parties))
+        _check_nobody_must_sign(sites.values())
         parts = method.load_sites(run, sites, where=where, talk=talk)
     for name, site in sites.items():
         _tell_of_index(site.table.x, f"party {name!r}", talk)
@@ -69,6 +70,21 @@ def load_data(
     connect = None if driver is None else driver.connect
     secret = None if driver is None else driver.secret
     return Loaded(data, active, sites, alignment, test_alignment, connect, secret)
+
+
+def _check_nobody_must_sign(sites: Iterable[Site]) -> None:
+    """Refuse to read in one process what a party answers only after it has signed.
+
+    Raises:
+        ConfigError: naming its file.
+    """
+    for site in sites:
+        if site.policy.section.approval == "signed":
+            raise ConfigError(
+                f'{site.where} has policy.approval = "signed", which holds for runs over a network '
+                '([engine] kind = "stream", dovetail propose): trained in one process, all of its '
+                "rows are read by whoever runs it"
+            )
 
 
 def _tell_of_index(x: dd.Table | Tensor, whose: str, talk: Talk) -> None:

@@ -18,7 +18,6 @@ from dovetail.experiment.setup import NOTHING, Given, load_data, setup
 from dovetail.experiment.stages import run as run_stages
 from dovetail.experiment.track import Tracks
 from dovetail.experiment.track import check as check_trackers
-from dovetail.files import read_toml
 from dovetail.methods.base import SILENT, Epochs, Talk
 from dovetail.methods.outcome import Setup
 from dovetail.models.devices import device
@@ -115,8 +114,6 @@ def train_seeds(
                 driver = stack.enter_context(drive(run, talk=talk))
                 if agreed is not None and driver is not None:
                     driver.agreed(*agreed)
-                elif driver is None:
-                    _check_nobody_must_sign(run)
                 loaded = load_data(run, driver=driver, given=given, talk=talk)
             task = setup(run, seed, loaded)
             title = "" if alone else f"seed {seed} "
@@ -145,22 +142,6 @@ def train_seeds(
     summary = summarise(results)
     write_text(out / "result.json", json.dumps(summary, indent=2) + "\n")
     return summary
-
-
-def _check_nobody_must_sign(run: RunFile) -> None:
-    """Refuse to train in one process what a party answers only after it has signed.
-
-    Raises:
-        ConfigError: naming the party and its file.
-    """
-    for file in run.parties or ():
-        section = read_toml(Path(file)).get("policy", {})
-        if isinstance(section, dict) and section.get("approval") == "signed":
-            raise ConfigError(
-                f'{file} has policy.approval = "signed", which holds for runs over a network '
-                '([engine] kind = "stream", dovetail propose): trained in one process, all of its '
-                "rows are read by whoever runs it"
-            )
 
 
 def open_tracks(run: RunFile, settings: Mapping[str, Any], kept: RunFolder, *, name: str) -> Tracks:

@@ -62,6 +62,19 @@ class Prediction:
     low: np.ndarray | None = None
     high: np.ndarray | None = None
 
+    def probabilities_of(self, party: str) -> np.ndarray:
+        """(N, C) probabilities; ``party`` is whose model said so.
+
+        Raises:
+            ModelError: a model that predicts numbers.
+        """
+        if self.probabilities is None:
+            raise ModelError(
+                f"the model of party {party!r} predicts numbers, which have no probabilities; "
+                "use predict"
+            )
+        return self.probabilities
+
     def conformal(self, radius: float) -> Prediction:
         """The same with sets or intervals; see ``calibration``."""
         if self.probabilities is None:
@@ -235,15 +248,8 @@ class Model:
         Raises:
             ModelError: a model that predicts numbers.
         """
-        probabilities = self.predict(
-            x, batch_size=batch_size, allow_unseen=allow_unseen
-        ).probabilities
-        if probabilities is None:
-            raise ModelError(
-                f"the model of party {self.party!r} predicts numbers, which have no probabilities; "
-                "use predict"
-            )
-        return probabilities
+        prediction = self.predict(x, batch_size=batch_size, allow_unseen=allow_unseen)
+        return prediction.probabilities_of(self.party)
 
     def score(
         self, x: Raw, *, label: str | None = None, allow_unseen: bool = False

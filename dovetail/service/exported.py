@@ -77,13 +77,7 @@ class OnnxModel:
         Raises:
             ModelError: a model that predicts numbers.
         """
-        probabilities = self.predict(x, allow_unseen=allow_unseen).probabilities
-        if probabilities is None:
-            raise ModelError(
-                f"the model of party {self.party!r} predicts numbers, which have no probabilities; "
-                "use predict"
-            )
-        return probabilities
+        return self.predict(x, allow_unseen=allow_unseen).probabilities_of(self.party)
 
     def score(
         self, x: Raw, *, label: str | None = None, allow_unseen: bool = False

@@ -146,8 +146,13 @@ class Home:
 
 def certificates_of(site: Site) -> Path:
     """Where the party's certificates are, unless somebody says."""
-    name = certificate_name(site.name)
-    places = [site.path.parent / "certificates" / name, Path("certificates") / name]
+    return certificates_beside(site.path, site.name)
+
+
+def certificates_beside(party_file: Path, party: str) -> Path:
+    """The same, of a party whose file is not read."""
+    name = certificate_name(party)
+    places = [party_file.parent / "certificates" / name, Path("certificates") / name]
     for place in places:
         if place.is_dir():
             return place
@@ -442,7 +447,6 @@ class Runs:
         allowed = [
             prefix for prefix, each in site.policy.algorithms.items() if each.policy in policies
         ]
-        self._proposals: dict[tuple[str, str], str] = {}  # (driver, run): what it is of
         self._asked_rows: dict[tuple[str, str], Tensor] = {}  # (driver, run): of predictions
         self._makers: dict[str, Maker] = {}
         for method in methods.every().values():
@@ -459,7 +463,9 @@ class Runs:
             return Reader(self._agreements, driver)
         run, agreed = split_run(run)
         approved = self._approve(run, agreed, algorithm, driver)
-        party = self._budgets.within(driver, run, lambda: self._open(run, algorithm, driver))
+        party = self._budgets.within(
+            driver, run, lambda: self._open(run, algorithm, driver, agreed)
+        )
         _ = party.party  # what cannot be opened is refused now
         activity = self._teller.run(run, algorithm)
 
@@ -499,17 +505,13 @@ class Runs:
                 return digest(ids[rows_S[rows_S >= 0].numpy()])
             return digest(ids)
 
-        approved = self._agreements.approve(run, agreed, policy, driver, samples=samples)
-        self._proposals[driver, run] = agreed
-        while len(self._proposals) > KEPT_RUNS:
-            del self._proposals[next(iter(self._proposals))]
-        return approved
+        return self._agreements.approve(run, agreed, policy, driver, samples=samples)
 
     def restarted(self, driver: str) -> None:
         """The driver is another process than before: it may take up its runs."""
         self._run_limits.restarted(driver)
 
-    def _open(self, run: str, algorithm: str, driver: str) -> Party:
+    def _open(self, run: str, algorithm: str, driver: str, proposal: str) -> Party:
         if algorithm not in self._site.policy.algorithms:
             raise ConfigError(f"refuses {algorithm[:100]!r}: no such algorithm is known here")
         self._site.policy.check(self._site.policy.algorithms[algorithm].policy, driver)
@@ -527,7 +529,7 @@ class Runs:
             Asked(
                 device=self._device,
                 rows_S=lambda: self._rows(run, driver),
-                keep=lambda model, scores: self._keep_model(model, scores, run, driver),
+                keep=lambda model, scores: self._keep_model(model, scores, run, driver, proposal),
                 kept=self._model_folder,
                 run=run,
                 aligned=self._home / "aligned" / certificate_name(driver),
@@ -566,9 +568,16 @@ class Runs:
         return keeper
 
     def _keep_model(
-        self, model: Model | Bottom, scores: Mapping[str, float], run: str, driver: str
+        self,
+        model: Model | Bottom,
+        scores: Mapping[str, float],
+        run: str,
+        driver: str,
+        proposal: str,
     ) -> None:
         """Save what this party can use, and say how good it is on its own test rows.
+
+        ``proposal`` is the name of the one that the run is of; "" if it is of none.
 
         Raises:
             BudgetError: its driver's runs have taken the disk that they may.
@@ -577,7 +586,6 @@ class Runs:
         num_bytes = sum(each.nbytes for each in model.network.state_dict().values())
         self._budgets.make_disk(driver, self._states(driver) / folder.name, num_bytes)
         make_folder(folder.parent)
-        proposal = self._proposals.get((driver, run))
         about = {"run": run, "driver": driver, **({"proposal": proposal} if proposal else {})}
         replace(model, about={**model.about, **about}).save(folder)
         told = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())

@@ -106,10 +106,24 @@ def open_site(path: Path) -> Site:
         ConfigError: a file that cannot be read, or does not fit.
         DataError: a table that cannot be used, naming the party.
     """
+    return make_site(_values(path), path=path, where=str(path), folder=path.parent)
+
+
+def read_party(path: Path) -> PartySection:
+    """[party] of one party file, whose table is not read.
+
+    Raises:
+        ConfigError: a file that cannot be read, or does not fit.
+    """
+    file: _PartyFile = validate(party_file(), _values(path), where=str(path))
+    return file.party
+
+
+def _values(path: Path) -> dict[str, Any]:
     values = read_toml(path)
     if "party" not in values:
         raise ConfigError(f"{path} is no party file: it has no [party] table")
-    return make_site(values, path=path, where=str(path), folder=path.parent)
+    return values
 
 
 def make_site(

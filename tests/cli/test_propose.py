@@ -133,6 +133,15 @@ def test_two_sign_one_refuses_then_all_sign_and_only_that_run_is_answered(
     assert agreement == {f"proposal.{n}json" for n in ("", "clinic.", "lab.", "registry.")}
 
 
+def test_a_party_that_must_sign_is_not_trained_in_one_process(
+    deal: Callable[..., Any], dovetail: Callable[..., Any]
+) -> None:
+    deal().change("lab.toml", ('id = "person"\n', f'id = "person"\n\n{SIGNED}\n'))
+    done = dovetail("train", "run.toml")
+    assert done.code == 2
+    assert "lab.toml has policy.approval" in done.err
+
+
 # --- What a party answers, without a network ------------------------------------------------------
 
 
