@@ -142,6 +142,16 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     return [round(place * step, 12) for place in range(first, last + 1)]
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten that cover a range above 0.
+
+    >>> log_ticks(0.02, 2.2)
+    [0.01, 0.1, 1.0, 10.0]
+    """
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    return [10.0**power for power in range(first, last + 1)]
+
+
 def number_text(value: float, step: float) -> str:
     """A tick's number, with the digits that its step needs.
 
@@ -154,22 +164,40 @@ def number_text(value: float, step: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def chart(title: str, series: Sequence[Series], *, x_name: str) -> Chart | None:
-    """The plot of these lines; None where none has two points to be joined."""
+#: A logarithmic axis begins to pay where values lie so many times apart.
+_LOG_FROM = 20
+
+
+def chart(
+    title: str, series: Sequence[Series], *, x_name: str, falling: bool = False
+) -> Chart | None:
+    """The plot of these lines; None where none has two points to be joined.
+
+    Args:
+        title: what is drawn.
+        series: the lines.
+        x_name: what the lower axis counts.
+        falling: the values are a loss's; where they lie far apart and are above 0, the upright axis
+            is logarithmic, so that its end can be read as well as its beginning.
+    """
     drawn = [each for each in series if each.points][:MAX_SERIES]
     if not any(len(each.points) > 1 for each in drawn):
         return None
     left_out = sum(bool(each.points) for each in series) - len(drawn)
     first = min(point.x for each in drawn for point in each.points)
     last = max(point.x for each in drawn for point in each.points)
-    y_ticks = ticks(*_range(drawn))
-    low, high = y_ticks[0], y_ticks[-1]
+    means = [point.mean for each in drawn for point in each.points]
+    is_log = falling and min(means) > 0 and max(means) > _LOG_FROM * min(means)
+    y_ticks = log_ticks(min(means), max(means)) if is_log else ticks(*_range(drawn))
+    scale = math.log10 if is_log else float
+    low, high = scale(y_ticks[0]), scale(y_ticks[-1])
 
     def x_of(x: int) -> float:
         return 1000 * (x - first) / (last - first)
 
     def y_of(y: float) -> float:
-        return 1000 * (1 - (min(max(y, low), high) - low) / (high - low))
+        within = min(max(y, y_ticks[0]), y_ticks[-1])
+        return 1000 * (1 - (scale(within) - low) / (high - low))
 
     ends = [y_of(each.points[-1].mean) / 1000 * HEIGHT_REM for each in drawn]
     lines = []
@@ -194,16 +222,20 @@ def chart(title: str, series: Sequence[Series], *, x_name: str) -> Chart | None:
             )
         )
     step = y_ticks[1] - y_ticks[0]
+    y_texts = [f"{y:g}" if is_log else number_text(y, step) for y in y_ticks]
     inner = [x for x in ticks(first, last, 6) if first <= x <= last and x == int(x)]
     return Chart(
         title,
         _said(title, drawn, x_name),
         x_name,
         [Tick(f"{x_of(int(x)) / 10:.2f}", f"{int(x):,}") for x in inner],
-        [Tick(f"{y_of(y) / 10:.2f}", number_text(y, step)) for y in y_ticks],
+        [Tick(f"{y_of(y) / 10:.2f}", text) for y, text in zip(y_ticks, y_texts, strict=True)],
         lines,
         any(line.band for line in lines),
-        f"{left_out} more are in the table." if left_out else "",
+        "; ".join(
+            (["logarithmic"] if is_log else [])
+            + ([f"{left_out} more are in the table."] if left_out else [])
+        ),
     )
 
 

@@ -14,6 +14,9 @@ from dovetail.report.views import TableView
 #: Parties whose model is shown; the others are in ``result.json``.
 _MOST_PARTIES = 4
 
+#: Rows of a bin from which its share is drawn; of fewer it stands in the table alone.
+_DRAWN_FROM = 5
+
 #: Classes of a matrix that is drawn; of more, only what is confused most often is told.
 _MOST_CLASSES = 12
 _MOST_CONFUSED = 10
@@ -146,9 +149,9 @@ def _confused(names: Sequence[str], counts: Sequence[Sequence[int]]) -> TableVie
 
 def _charts(own: Judged, names: Sequence[str]) -> Iterator[Chart]:
     second = names[1] if len(names) == 2 else ""
-    if own.reliability:
+    points = [(each.said, each.was) for each in own.reliability if each.rows >= _DRAWN_FROM]
+    if points:
         what = f"the probability of {second!r}" if second else "the said class's probability"
-        points = [(each.said, each.was) for each in own.reliability]
         yield square(
             "how often it is so",
             f"what is said: {what}",

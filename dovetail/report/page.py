@@ -276,7 +276,8 @@ def _chart(curves: Sequence[_Curve], what: str, x_name: str) -> Chart | None:
             seeds.append(own)
         series.append(Series(curve.name, points_of(seeds), curve.style, curve.is_main))
     title = "training loss" if what == "loss" else f"{NAMES[what]} on the test rows"
-    return chart("validation accuracy" if what == "validation" else title, series, x_name=x_name)
+    title = "validation accuracy" if what == "validation" else title
+    return chart(title, series, x_name=x_name, falling=what == "loss")
 
 
 def _dots(runs: Sequence[Run], names: Names, score: str) -> Dots | None:

@@ -347,3 +347,15 @@ def test_dots_stand_where_their_values_are():
         ("80.00", "60.00", "100.00"),
     ]
     assert dots("x", [Spread("a", "", math.nan, 0.0)]) is None
+
+
+def test_a_loss_that_falls_far_is_drawn_on_a_logarithmic_axis():
+    fell = [Series("a", points_of([{1: 2.0, 2: 0.2, 3: 0.02}]), 0)]
+    drawn = chart("loss", fell, x_name="epoch", falling=True)
+    assert [tick.text for tick in drawn.y_ticks] == ["0.01", "0.1", "1", "10"]
+    down = [float(place.split()[1]) for place in drawn.lines[0].path[1:].split("L")]
+    assert down[1] - down[0] == pytest.approx(down[2] - down[1], abs=0.2)
+    assert drawn.note == "logarithmic"
+    for flat in ({1: 2.0, 2: 1.0}, {1: 2.0, 2: 0.0}):  # too near, and 0 has no logarithm
+        plain = chart("loss", [Series("a", points_of([flat]), 0)], x_name="epoch", falling=True)
+        assert plain.note == ""
