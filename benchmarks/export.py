@@ -1,8 +1,8 @@
 """Exported files beside the models they are of: difference, size, rows a second.
 
-``DOVETAIL_DATA=... python -m benchmarks.export`` fits each learner on 500 rows of each table, and
-gives the networks of the other methods random weights (what they say does not matter here, only
-that the file says the same); then compares on up to 20,000 rows of the table.
+``DOVETAIL_DATA=... python -m benchmarks.export`` fits each learner on 500 rows of each table in a
+few steps, and gives the networks of the other methods random weights (what they say does not matter
+here, only that the file says the same); then compares on up to 20,000 rows of the table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from dovetail.data.tables import Table
 from dovetail.models import Model
 from dovetail.models.blocks import BlocksSpec
 from dovetail.models.columns import ColumnsSpec
-from dovetail.models.learners import LEARNERS
+from dovetail.models.learners import Boosting, Learner, Linear, Network, StackedConfig
+from dovetail.models.learners.boosting import FEW_ROWS
 from dovetail.models.learners.rows import Rows, first_fold_only, hard_targets, make_folds
 from dovetail.models.networks import Head, Perceptron
 from dovetail.models.specs import EncoderHead
@@ -35,6 +36,13 @@ from dovetail.service.exported import load_onnx
 DATA = Path(os.environ.get("DOVETAIL_DATA", "data"))
 ROWS, LABELLED = 20_000, 500
 PARTIAL = FOLDER / "export.partial.jsonl"
+
+#: Of each kind, as little training as makes one.
+SHORT: tuple[Learner, ...] = (
+    Linear(max_iterations=50),
+    Boosting(trees=FEW_ROWS[:1], max_rounds=50, max_trees=200),
+    Network(StackedConfig(max_steps=50)),
+)
 
 #: Table -> file, label, a label that is a number, columns that are none.
 TABLES = {
@@ -89,7 +97,7 @@ def models(name: str) -> Iterator[tuple[str, Model]]:
         folds_N = first_fold_only(make_folds(y_N, 4, seed=0, regression=regression))
         targets = hard_targets(y_N, task.num_outputs, regression=regression)
         rows = Rows(x_NF, targets, folds_N, regression=regression)
-        for learner in LEARNERS.values():
+        for learner in SHORT:
             fitted = learner.fit(rows, seed=0)
             kind = f"APFed-D, {learner.name}{', a number' if regression else ''}"
             yield kind, model(fitted.network, fitted.spec)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.options import Quiet
+from dovetail.cli.options import Listen, Quiet
 
 
 def serve(
@@ -32,6 +32,25 @@ def serve(
     watch: Annotated[
         float, typer.Option(min=0, help="Seconds between looks for a changed model; 0: never.")
     ] = 2.0,
+    party: Annotated[
+        Path | None, typer.Option(help="Of a joint model: your party file; partners are asked.")
+    ] = None,
+    partners: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Its partners, on other machines.")
+    ] = None,
+    listen: Listen = None,
+    partner_certificates: Annotated[
+        Path | None,
+        typer.Option(help="What partners are met with. [certificates/NAME beside the party file]"),
+    ] = None,
+    ids: Annotated[
+        Path | None,
+        typer.Option(help="A table with the ids that may be asked about. [the party file's]"),
+    ] = None,
+    within: Annotated[
+        float,
+        typer.Option(min=0.01, help="Seconds that partners have; then the model alone answers."),
+    ] = 1.0,
     quiet: Quiet = False,
 ) -> None:
     """Answer predictions over HTTP: POST /predict with rows as JSON, CSV or Parquet.
@@ -39,16 +58,48 @@ def serve(
     GET / is a page to try one row; /schema, /health, /metrics and /card tell the rest. Listens on
     this machine only, unless a token or certificates guard it. A model whose folder changes is
     read again; requests go on. Needs pip install 'dovetail[serve]'.
+
+    A joint model asks its partners, which run `dovetail join`, about rows that have an id:
+
+    dovetail serve out/run --party bank.toml --partners shop --listen 0.0.0.0:7443
+
+    Each answer says whether they had a part in it.
     """
+    from contextlib import ExitStack
+
+    from dovetail.cli.elsewhere import Elsewhere
+    from dovetail.errors import ConfigError
     from dovetail.face.reading import model_folder
     from dovetail.service.serving import Address, named, run
 
-    run(
-        named(models, model_folder),
-        Address(host, port, token_file, certificates),
-        max_rows=max_rows,
-        max_bytes=max_bytes,
-        max_requests=max_requests,
-        watch_s=watch,
-        quiet=quiet,
+    section = Elsewhere(partners, listen, partner_certificates).section(
+        None, (), None, where="dovetail serve"
     )
+    if (section is None) != (party is None) or (ids is not None and party is None):
+        raise ConfigError(
+            "to ask partners give --party, --partners and --listen, for example --party bank.toml "
+            "--partners shop --listen 0.0.0.0:7443"
+        )
+    with ExitStack() as stack:
+        together = column = None
+        found = named(models, model_folder)
+        if section is not None and party is not None:
+            from dovetail.face.serving import Together, id_column, served_folder, standing
+            from dovetail.face.talk import talk_of
+
+            found = named(models, served_folder)
+            asks = standing(
+                found, party, section, ids=ids, within_s=within, talk=talk_of(shown=not quiet)
+            )
+            together, column = Together(stack.enter_context(asks)), id_column(asks.site.party.id)
+        run(
+            found,
+            Address(host, port, token_file, certificates),
+            max_rows=max_rows,
+            max_bytes=max_bytes,
+            max_requests=max_requests,
+            watch_s=watch,
+            quiet=quiet,
+            together=together,
+            id_column=column,
+        )

@@ -93,7 +93,7 @@ def gather(
         place = model_folder(folder)
         model = predicting.open_model(place)
         return _read_all(model, place, source, id_column, allow_unseen=allow_unseen, talk=talk)
-    if (joint := _joint_folder(folder)) is not None:
+    if (joint := joint_folder(folder)) is not None:
         return _ask_partners(
             load(joint), source, party, section, id_column, allow_unseen=allow_unseen, talk=talk
         )
@@ -189,7 +189,7 @@ def _tell(said: Together, talk: Talk) -> None:
 # --- With partners of a joint model ---------------------------------------------------------------
 
 
-def _joint_folder(folder: Path) -> Path | None:
+def joint_folder(folder: Path) -> Path | None:
     """The folder of a joint model, if it is meant: itself, or that of a run with one."""
     for place in (folder, folder / "models" / JOINT):
         try:

@@ -33,7 +33,7 @@ from dovetail.models.saved import Prediction
 from dovetail.service.batching import Batcher
 from dovetail.service.metering import Meters
 from dovetail.service.rows import Asked, read_body, told
-from dovetail.service.served import Served, Shelf
+from dovetail.service.served import Answered, Served, Shelf
 
 _LOG = logging.getLogger("dovetail.service")
 
@@ -43,23 +43,8 @@ _SUFFIXES = {
     "application/x-parquet": ".parquet",
     "application/parquet": ".parquet",
 }
-#: Whether partners of a joint model are asked: ids -> what is predicted with them, and by whom.
+#: Asks partners of a joint model about rows with these ids.
 Together = Callable[[Served, Asked, Sequence[Any]], Awaitable["Answered"]]
-
-
-@dataclass(frozen=True, eq=False)
-class Answered:
-    """What a joint model says of rows.
-
-    Attributes:
-        prediction: of all rows.
-        by: of each row who predicted: partners' names, or () for the solo model.
-        missing: partner -> why it did not answer.
-    """
-
-    prediction: Prediction
-    by: Sequence[Sequence[str]]
-    missing: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -172,18 +157,21 @@ class Service:
         if bad:
             asked = asked.without_bad()
         answer: dict[str, Any] = {"model": model.name, "version": model.version}
-        if self._together is not None and model.joint is not None and asked.ids is not None:
-            answered = await self._together(model, asked, asked.ids)
-            lines = _lines(answered.prediction)
-            for line, by in zip(lines, answered.by, strict=True):
-                line["answered"] = list(by)
+        answered: Answered | None = None
+        # What a set or an interval promises was measured on what the solo model says.
+        if self._together is not None and model.joint is not None and coverage is None:
+            answered = await self._together(model, asked, asked.ids or [None] * len(asked))
             answer["missing"] = answered.missing
+        if answered is not None and answered.prediction is not None:
+            lines = _lines(answered.prediction)
         else:
             said = await self._batcher.predict(model, asked)
             lines = _lines(said if coverage is None else said.conformal(coverage))
-            if model.joint is not None:
-                for line in lines:
-                    line["answered"] = []
+        if model.joint is not None:
+            for place, line in enumerate(lines):
+                by = () if answered is None else answered.by[place]
+                line["said_by"] = "joint" if by else "solo"
+                line["answered"] = list(by)
         if places is not None:
             for line, row in zip(lines, places, strict=True):
                 line["row"] = row

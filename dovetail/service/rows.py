@@ -169,7 +169,8 @@ class Reader:
             feeds[name] = self._cells(name, column, cells, bad, allow_unseen=allow_unseen)
         ids = None
         if id_column is not None:
-            ids = table.column(id_column).values.tolist()
+            known_ids = id_column in table.names
+            ids = table.column(id_column).values.tolist() if known_ids else [None] * table.num_rows
         return Asked(feeds, bad, ids)
 
     def _cells(

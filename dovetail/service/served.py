@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,21 @@ class Served:
         except (OSError, ValueError):
             return None
         return told if isinstance(told, dict) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """What a joint model says of rows.
+
+    Attributes:
+        prediction: of all rows; None where no partner has a part in any.
+        by: of each row the partners that have a part in it; () for the solo model.
+        missing: partner -> why it did not answer.
+    """
+
+    prediction: Prediction | None
+    by: Sequence[Sequence[str]]
+    missing: dict[str, str]
 
 
 def _property(column: Any) -> dict[str, Any]:

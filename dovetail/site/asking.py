@@ -66,25 +66,7 @@ class Asker(Listener):
     def __init__(
         self, site: Site, model: Model, section: StreamSection, *, talk: Talk = SILENT
     ) -> None:
-        trained = model.about.get("run")
-        if not isinstance(model.spec, TopSpec | JointSpec) or not isinstance(trained, str):
-            raise ModelError(
-                f"the model of party {model.party!r} is no label owner's of a run with data owners "
-                "on other machines; name its folder at home, for example north.site/models/RUN, "
-                "(of APFed-D: RUN/models/joint), or leave --party and --partners out"
-            )
-        if isinstance(model.spec, JointSpec):
-            for name in section.partners:
-                if name not in model.spec.partners:
-                    raise ConfigError(
-                        f"--partners names {name!r}, and the joint model was trained with "
-                        f"{', '.join(model.spec.partners)}"
-                    )
-        if model.party != site.name:
-            raise ModelError(
-                f"the model is of label owner {model.party!r}, and {site.where} is of "
-                f"{site.name!r}; each predicts with its own"
-            )
+        trained = check_asks(site, model, section)
         check_partners(site, section)
         if section.wait_s is None:
             section = section.model_copy(update={"wait_s": WAIT_S})
@@ -172,6 +154,35 @@ class Asker(Listener):
             why = f"did not come within {self._section.wait_s:g} s"
             return here, {name: why for name in self.partners if name not in here}
         return self.partners, {}
+
+
+def check_asks(site: Site, model: Model, section: StreamSection) -> str:
+    """The run whose networks partners are asked for.
+
+    Raises:
+        ModelError: the model is of somebody else, or of another kind of run.
+        ConfigError: partners that the model does not have.
+    """
+    trained = model.about.get("run")
+    if not isinstance(model.spec, TopSpec | JointSpec) or not isinstance(trained, str):
+        raise ModelError(
+            f"the model of party {model.party!r} is no label owner's of a run with data owners "
+            "on other machines; name its folder at home, for example north.site/models/RUN, "
+            "(of APFed-D: RUN/models/joint), or leave --party and --partners out"
+        )
+    if isinstance(model.spec, JointSpec):
+        for name in section.partners:
+            if name not in model.spec.partners:
+                raise ConfigError(
+                    f"--partners names {name!r}, and the joint model was trained with "
+                    f"{', '.join(model.spec.partners)}"
+                )
+    if model.party != site.name:
+        raise ModelError(
+            f"the model is of label owner {model.party!r}, and {site.where} is of "
+            f"{site.name!r}; each predicts with its own"
+        )
+    return trained
 
 
 def told(missed: Mapping[str, str]) -> str:

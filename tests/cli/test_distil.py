@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import signal
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -248,3 +251,79 @@ def test_a_partner_that_dies_is_left_out_and_a_driver_that_is_killed_goes_on(
     # The lab, which begins a run once, went on with what it had.
     begun = (federation.folder / "lab.site" / "runs.jsonl").read_text().splitlines()
     assert len(begun) == len({json.loads(line)["run"] for line in begun}) == 3
+
+
+@pytest.mark.network
+def test_a_joint_model_in_service_asks_who_is_there_and_answers_alone_when_they_are_gone(
+    federation: Federation, dovetail: Callable[..., Any]
+) -> None:
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("onnx")
+    folder = federation.folder
+    lab, registry = federation.join("lab"), federation.join("registry")
+    driver = federation.start("train", "network.toml", "--out", "apart")
+    assert driver.ended() == 0, driver.said()
+    own = write_new(folder, "clinic", "lab", "registry")
+    listen = ("--listen", f"127.0.0.1:{federation.port}", "--partners", "lab,registry")
+    asked = ("predict", "apart", own, "--party", "clinic.toml", *listen, "--json")
+    predicting = federation.start(*asked, "--wait", str(PATIENCE_S))
+    assert predicting.ended() == 0, predicting.said()
+    (line,) = [each for each in predicting.said().splitlines() if each.startswith("{")]
+    together = json.loads(line)["columns"]["p(malignant)"]
+    alone = json.loads(dovetail("predict", "apart", own, "--json").out)["columns"]["p(malignant)"]
+    assert together != pytest.approx(alone, abs=1e-4)
+
+    options = ("--party", "clinic.toml", *listen, "--port", "0", "--within", "2")
+    serving = federation.start("serve", "apart", *options)
+    serving.wait_for(r"serving .* at http://127.0.0.1:\d+")
+    found = re.search(r"http://127.0.0.1:(\d+)", serving.said())
+    assert found is not None
+    address = f"http://127.0.0.1:{found[1]}/predict"
+    columns = [*load(folder / "apart" / "models" / "clinic").inputs["own"].columns, "person"]
+    rows = [
+        {name: row[name] if name == "person" else float(row[name]) for name in columns}
+        for row in csv.DictReader(own.read_text().splitlines())
+    ]
+
+    def answered(by: list[str]) -> dict[str, Any]:
+        """An answer that these partners have a part in, as soon as there is one."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            request = urllib.request.Request(
+                address, json.dumps(rows).encode(), {"content-type": "application/json"}
+            )
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+                told: dict[str, Any] = json.loads(reply.read())
+            if all(each["answered"] == by for each in told["predictions"]):
+                return told
+            assert time.monotonic() < deadline, told
+            time.sleep(0.2)
+
+    def said(told: dict[str, Any]) -> list[float]:
+        return [each["probabilities"]["malignant"] for each in told["predictions"]]
+
+    told = answered(["lab", "registry"])
+    assert said(told) == pytest.approx(together, abs=2e-6)
+    assert {each["said_by"] for each in told["predictions"]} == {"joint"}
+    assert told["missing"] == {}
+    lab.signal(signal.SIGKILL)
+    told = answered(["registry"])
+    assert told["missing"].keys() == {"lab"}
+    assert said(told) != pytest.approx(together, abs=1e-4)
+    registry.signal(signal.SIGSTOP)  # it has a line, and says nothing
+    told = answered([])
+    assert told["missing"].keys() == {"lab", "registry"}
+    assert said(told) == pytest.approx(alone, abs=2e-6)
+    assert {each["said_by"] for each in told["predictions"]} == {"solo"}
+    registry.signal(signal.SIGKILL)
+    told = answered([])
+    assert told["missing"].keys() == {"lab", "registry"}
+    assert told["missing"]["lab"] == "is not connected"
+    federation.join("lab")
+    told = answered(["lab"])
+    assert said(told) != pytest.approx(alone, abs=1e-4)
+    rows = [{name: value for name, value in row.items() if name != "person"} for row in rows]
+    assert "is among those" in answered([])["missing"]["lab"]  # nobody says who they are
+    serving.signal(signal.SIGINT)
+    serving.ended()
+    assert "Traceback" not in serving.said()
