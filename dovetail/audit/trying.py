@@ -22,7 +22,8 @@ from dovetail.data import Classification, Federation, PartyData
 from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import RunFile
 from dovetail.experiment.setup import load_data, setup
-from dovetail.methods.apfed.stages import ApfedSetup, PassiveSetup
+from dovetail.methods.apfed.home import PartnerHome
+from dovetail.methods.apfed.stages import ApfedSetup
 from dovetail.methods.base import SILENT, Talk
 from dovetail.models.metrics import score
 from dovetail.models.randomness import generator
@@ -202,7 +203,7 @@ def _cell(
     if gradients is not None and gradients.clip is not None:
         gradients = gradients.model_copy(update={"clip": gradients.clip * length})
 
-    def protected(own: PassiveSetup) -> PassiveSetup:
+    def protected(own: PartnerHome) -> PartnerHome:
         return replace(own, config=own.config.model_copy(update={"gradients": gradients}))
 
     changed = replace(

@@ -2,7 +2,8 @@
 
 from dovetail.experiment.runfolder import RunFolder, finished, summarise, versions
 from dovetail.experiment.stages import run
-from dovetail.methods.apfed.stages import SUBSTITUTES, ApfedSetup, PassiveSetup, pool
+from dovetail.methods.apfed.home import PartnerHome
+from dovetail.methods.apfed.stages import SUBSTITUTES, ApfedSetup, pool
 from dovetail.methods.outcome import Observer, Outcome, Setup, mean_over
 from dovetail.models.metrics import headline, mean_and_spread, score
 from dovetail.network.patience import write_text
@@ -12,7 +13,7 @@ __all__ = [
     "ApfedSetup",
     "Observer",
     "Outcome",
-    "PassiveSetup",
+    "PartnerHome",
     "RunFolder",
     "Setup",
     "finished",

@@ -31,7 +31,7 @@ from dovetail.data import (
     table_from_arrays,
 )
 from dovetail.errors import ConfigError, PartyError, TrainingError
-from dovetail.experiment import ApfedSetup, Outcome, PassiveSetup, RunFolder, Setup, pool
+from dovetail.experiment import ApfedSetup, Outcome, PartnerHome, RunFolder, Setup, pool
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import stages as apfed_stages
 from dovetail.methods.apfed.stages import Stage
@@ -99,7 +99,7 @@ def setup(method: Stage = "apfed-c", data: Partitioned | None = None, **changed:
         encoder=WIDTHS,
         head=Head((4,)),
         passives={
-            name: PassiveSetup(apfed.PassiveConfig(), WIDTHS)
+            name: PartnerHome(apfed.PassiveConfig(), WIDTHS)
             for name in data.train.parties
             if name != active
         },

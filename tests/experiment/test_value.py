@@ -16,7 +16,7 @@ import torch
 from dovetail import experiment
 from dovetail.data import Column, Dataset, Partitioned, columns, owners, table_from_arrays
 from dovetail.errors import ConfigError, DovetailError
-from dovetail.experiment import ApfedSetup, PassiveSetup, value
+from dovetail.experiment import ApfedSetup, PartnerHome, value
 from dovetail.methods import apfed, fedoptimus
 from dovetail.methods.fedoptimus import selection
 from dovetail.methods.fedoptimus import stages as fedoptimus_stages
@@ -131,7 +131,7 @@ def setup(method: Any = "tvfl", data: Partitioned | None = None, **changed: Any)
         encoder=spec,
         head=Head((8,), 0.0),
         passives={
-            name: PassiveSetup(apfed.PassiveConfig(), spec)
+            name: PartnerHome(apfed.PassiveConfig(), spec)
             for name in data.train.parties
             if name != "bank"
         },

@@ -23,9 +23,9 @@ from dovetail.errors import ConfigError
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil
 from dovetail.methods.apfed.distilling import ALONE, Distilling, train_alone, train_distilled
+from dovetail.methods.apfed.home import PartnerHome
 from dovetail.methods.apfed.stacks import Config as DistilTeacher
-from dovetail.methods.apfed.stacks import PartnerConfig
-from dovetail.methods.limits import NO_LIMITS, Limited, Limits
+from dovetail.methods.limits import NO_LIMITS, Limited
 from dovetail.methods.outcome import (
     Deciding,
     Observer,
@@ -35,7 +35,7 @@ from dovetail.methods.outcome import (
     score_party,
     told,
 )
-from dovetail.models import EncoderSpec, Head, Secret, derive_seed
+from dovetail.models import EncoderSpec, Head, OptimizerConfig, Secret, derive_seed
 from dovetail.models.decisions import Decision
 from dovetail.models.learners import make_folds
 from dovetail.models.learners.distil import DistilConfig
@@ -80,24 +80,6 @@ SUBSTITUTES: Mapping[vertical.Substitute, str] = {
 _HOLD_OUT_ONE_IN = 5
 
 
-@dataclass(frozen=True)
-class PassiveSetup:
-    """A simulated passive party: its config and its network, and what its policy answers."""
-
-    config: apfed.PassiveConfig
-    network: EncoderSpec
-    distil: PartnerConfig = field(default_factory=PartnerConfig)
-    limits: Limits = NO_LIMITS
-
-
-@dataclass(frozen=True)
-class DistilSetup:
-    """How APFed-D's label owner teaches and distils."""
-
-    config: DistilTeacher = field(default_factory=DistilTeacher)
-    students: DistilConfig = field(default_factory=DistilConfig)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ApfedSetup:
     """Everything a run of APFed is a function of, but the seed.
@@ -108,7 +90,7 @@ class ApfedSetup:
         active: the party that has labels.
         config: its settings.
         encoder, head: its networks; rulers use the same.
-        passives: the other parties' settings; not used with ``connect``.
+        passives: what the other parties have; not used with ``connect``.
         own_networks: in "tvfl" too, partners use the network and rate of their own settings, as
             party files demand; else those of the active party, as in the paper's comparison.
         alignment, test_alignment: rows by shared sample, of each federation; left out, ids are
@@ -122,7 +104,8 @@ class ApfedSetup:
             from ``data`` and ``passives``.
         secret: of the home that drives; None in simulation.
         precision: how float32 tensors travel between parties made here.
-        distil: of "apfed-d", and of what is learned alone beside it.
+        teacher: the joint model of "apfed-d".
+        students: what learns from it, and what is learned alone beside it.
         deciding: what mistakes cost; a threshold is chosen on a fifth of the labelled rows, which
             then train nobody ("apfed-d" has held-out rows anyway).
     """
@@ -133,7 +116,7 @@ class ApfedSetup:
     config: apfed.Config
     encoder: EncoderSpec
     head: Head
-    passives: Mapping[str, PassiveSetup]
+    passives: Mapping[str, PartnerHome]
     own_networks: bool = False
     alignment: Alignment | None = None
     test_alignment: Alignment | None = None
@@ -143,7 +126,8 @@ class ApfedSetup:
     connect: Callable[[str], Engine] | None = None
     secret: Secret | None = None
     precision: Precision = "float32"
-    distil: DistilSetup = field(default_factory=DistilSetup)
+    teacher: DistilTeacher = field(default_factory=DistilTeacher)
+    students: DistilConfig = field(default_factory=DistilConfig)
     deciding: Deciding = field(default_factory=Deciding)
 
     def __post_init__(self) -> None:
@@ -338,8 +322,8 @@ def _distilling(setup: ApfedSetup, seed: int, *, aligned: bool) -> Distilling:
         input=setup.data.inputs.get(setup.active),
         alignment=setup.align() if aligned else None,
         test_alignment=setup.align_test() if aligned else None,
-        config=setup.distil.config,
-        students=setup.distil.students,
+        config=setup.teacher,
+        students=setup.students,
         seed=seed,
         secret=setup.secret,
         deciding=setup.deciding,
@@ -368,32 +352,30 @@ def _train_distilled(
     return outcome
 
 
+def _shared(setup: ApfedSetup, name: str) -> tuple[SharedRows, SharedRows | None]:
+    """A partner's rows by shared sample: those that train, and those that test."""
+    train, test, tested = setup.data.train, setup.data.test, setup.align_test()
+    shared = SharedRows(name, train[name].joined(), setup.align().rows[name])
+    if test is None or tested is None:
+        return shared, None
+    return shared, SharedRows(name, test[name].joined(), tested.rows[name])
+
+
 def _partners(setup: ApfedSetup) -> dict[str, distil.Partner]:
-    train, test = setup.data.train, setup.data.test
-    alignment, test_alignment = setup.align(), setup.align_test()
     return {
-        name: distil.Partner(
-            SharedRows(name, train[name].joined(), alignment.rows[name]),
-            SharedRows(name, test[name].joined(), test_alignment.rows[name])
-            if test is not None and test_alignment is not None
-            else None,
-            passive.distil,
-            input=setup.data.inputs.get(name),
-        )
-        for name, passive in setup.passives.items()
+        name: home.partner(*_shared(setup, name), input=setup.data.inputs.get(name))
+        for name, home in setup.passives.items()
     }
 
 
 def _passives(setup: ApfedSetup, stage: str, alignment: Alignment) -> dict[str, apfed.Passive]:
     loss = _LOSSES[stage]
     return {
-        name: apfed.Passive(
+        name: (home if loss is None else home.with_loss(loss)).passive(
             SharedRows(name, setup.data.train[name].joined(), alignment.rows[name]),
-            passive.config.model_copy(update={"loss": loss} if loss else None),
-            passive.network,
             device=setup.device,
         )
-        for name, passive in setup.passives.items()
+        for name, home in setup.passives.items()
     }
 
 
@@ -443,20 +425,16 @@ def _train_vertical(
 
 
 def _members(setup: ApfedSetup, config: vertical.Config) -> dict[str, vertical.Member]:
-    train, test = setup.data.train, setup.data.test
-    alignment, test_alignment = setup.align(), setup.align_test()
-    return {
-        name: vertical.Member(
-            SharedRows(name, train[name].joined(), alignment.rows[name]),
-            SharedRows(name, test[name].joined(), test_alignment.rows[name])
-            if test is not None and test_alignment is not None
-            else None,
-            setup.passives[name].config if setup.own_networks else config,
-            setup.passives[name].network if setup.own_networks else setup.encoder,
-            device=setup.device,
-        )
-        for name in train.parties
+    # As in the paper's comparison all are trained as the active party is, unless each has a file.
+    alike = apfed.PassiveConfig(**config.model_dump(include=set(OptimizerConfig.model_fields)))
+    homes = {
+        name: setup.passives[name] if setup.own_networks else PartnerHome(alike, setup.encoder)
+        for name in setup.data.train.parties
         if name != setup.active
+    }
+    return {
+        name: home.member(*_shared(setup, name), device=setup.device)
+        for name, home in homes.items()
     }
 
 

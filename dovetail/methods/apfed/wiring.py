@@ -15,9 +15,10 @@ from dovetail.methods import apfed, vertical
 from dovetail.methods.aligning import align_sites, label_owner, stored_alignment
 from dovetail.methods.apfed import distil, recalling
 from dovetail.methods.apfed.distilling import ALONE
+from dovetail.methods.apfed.home import PartnerHome
 from dovetail.methods.apfed.stacks import Config as DistilConfig
 from dovetail.methods.apfed.stacks import PartnerConfig
-from dovetail.methods.apfed.stages import ApfedSetup, DistilSetup, PassiveSetup, Stage
+from dovetail.methods.apfed.stages import ApfedSetup, Stage
 from dovetail.methods.base import (
     SILENT,
     ActiveDriver,
@@ -30,13 +31,13 @@ from dovetail.methods.base import (
     Talk,
     weighed,
 )
-from dovetail.methods.limits import NO_LIMITS
+from dovetail.methods.limits import NO_LIMITS, Limits
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import JOINT, Deciding
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import EncoderField, encoder_spec
 from dovetail.methods.validation import validate
-from dovetail.models import Head, Secret
+from dovetail.models import Head
 from dovetail.models.learners.distil import DistilConfig as Students
 from dovetail.network.checkpoint import StatefulParty
 
@@ -151,15 +152,12 @@ def _rulers(run: Run) -> tuple[str, ...]:
     return tuple(ruler for ruler in run.rulers if run.method != "apfed-d" or ruler not in ALONE)
 
 
-def _distil_setup(section: DistilSection) -> DistilSetup:
-    return DistilSetup(
-        DistilConfig(**section.model_dump(include=set(DistilConfig.model_fields))),
-        Students(
-            students=section.students,
-            label_share=section.label_share,
-            blend=section.blend,
-            gate=section.gate,
-        ),
+def _students(section: DistilSection) -> Students:
+    return Students(
+        students=section.students,
+        label_share=section.label_share,
+        blend=section.blend,
+        gate=section.gate,
     )
 
 
@@ -250,38 +248,19 @@ def home_fields(site: Site) -> PassiveFields:
     return section.model_copy(update={"gradients": capped})
 
 
-def passive_of(
-    site: Site,
-    shared: dd.SharedRows,
-    device: torch.device | None = None,
-    secret: Secret | None = None,
-) -> apfed.Passive:
-    """A party's side of APFed: network, loss and rate are those of its file."""
-    section = home_fields(site)
-    config = apfed.PassiveConfig(**section.model_dump(include=_OPTIMIZED))
-    network = encoder_spec(section.encoder)
-    return apfed.Passive(shared, config, network, device=device, secret=secret)
-
-
-def member_of(
-    site: Site,
-    shared: dd.SharedRows,
-    device: torch.device | None = None,
-    secret: Secret | None = None,
-) -> vertical.Member:
-    """Its side of classic vertical learning; test rows are asked for by the same numbers."""
-    section = site.settings("apfed", PassiveFields)
-    config = apfed.PassiveConfig(**section.model_dump(include=_OPTIMIZED))
-    network = encoder_spec(section.encoder)
-    return vertical.Member(shared, shared, config, network, device=device, secret=secret)
-
-
-def partner_of(site: Site, shared: dd.SharedRows, asked: Asked) -> StatefulParty:
-    """Its side of APFed-D; its networks are kept as soon as the teacher is trained."""
-    section = site.settings("apfed", PassiveFields)
-    partner = distil.Partner(
-        shared, shared, section.distil, input=site.fit_input(), secret=asked.secret
+def partner_home(fields: PassiveFields, limits: Limits = NO_LIMITS) -> PartnerHome:
+    """What a partner has, of its own file's section or of the run file's."""
+    return PartnerHome(
+        apfed.PassiveConfig(**fields.model_dump(include=_OPTIMIZED)),
+        encoder_spec(fields.encoder),
+        fields.distil,
+        limits,
     )
+
+
+def _finishing(home: PartnerHome, site: Site, shared: dd.SharedRows, asked: Asked) -> StatefulParty:
+    """A partner of APFed-D whose networks are kept as soon as the teacher is trained."""
+    partner = home.partner(shared, shared, input=site.fit_input(), secret=asked.secret)
     return Finishing(partner, distil.Finish, lambda: asked.keep(partner.bottom_model(), {}))
 
 
@@ -388,6 +367,14 @@ class Apfed(Method):
             )
         return _split(run, sites, active, _alignment(sites, active, talk=talk))
 
+    def home(self, site: Site) -> PartnerHome:
+        """What a partner has by its own file.
+
+        Raises:
+            ConfigError: a budget, and gradients that are not noised.
+        """
+        return partner_home(home_fields(site))
+
     def members(self, site: Site, allowed: Collection[str]) -> dict[str, Maker]:
         """Algorithm -> what makes the party's side of its runs, of those that its policy allows.
 
@@ -405,14 +392,18 @@ class Apfed(Method):
 
             return of_run
 
+        home = self.home(site)
         makers = {
             "apfed": maker(
-                lambda shared, asked: passive_of(site, shared, asked.device, asked.secret)
+                lambda shared, asked: home.passive(shared, device=asked.device, secret=asked.secret)
             ),
+            # test rows are asked for by the same numbers
             "vertical": maker(
-                lambda shared, asked: member_of(site, shared, asked.device, asked.secret)
+                lambda shared, asked: home.member(
+                    shared, shared, device=asked.device, secret=asked.secret
+                )
             ),
-            "distil": maker(partial(partner_of, site)),
+            "distil": maker(partial(_finishing, home, site)),
             "recalling": recalling.maker(site),
         }
         return {name: makers[name] for name in allowed}
@@ -479,12 +470,8 @@ class Apfed(Method):
             encoder=encoder_spec(section.encoder),
             head=Head(section.head, section.dropout),
             passives={
-                name: PassiveSetup(
-                    apfed.PassiveConfig(
-                        **fields.model_dump(include=set(apfed.PassiveConfig.model_fields))
-                    ),
-                    encoder_spec(fields.encoder),
-                    fields.distil,
+                name: partner_home(
+                    fields,
                     loaded.sites[name].policy.section.limits if run.data is None else NO_LIMITS,
                 )
                 for name, fields in passives(run, loaded).items()
@@ -499,5 +486,8 @@ class Apfed(Method):
             connect=loaded.connect,
             secret=loaded.secret,
             precision=run.engine.precision,
-            distil=_distil_setup(section.distil),
+            teacher=DistilConfig(
+                **section.distil.model_dump(include=set(DistilConfig.model_fields))
+            ),
+            students=_students(section.distil),
         )
