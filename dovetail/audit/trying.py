@@ -2,7 +2,8 @@
 
 Each cell trains the run with one setting changed, is audited with linear attackers, and is scored
 on labelled rows that were held out of its training: what is recommended is not chosen on test rows,
-whose scores stand beside it.
+whose scores stand beside it. Beside them stands what the label owner would have without anybody:
+the best model alone, of the same rows. Of several seeds a cell is the mean.
 """
 
 from __future__ import annotations
@@ -17,12 +18,21 @@ import torch
 from dovetail.audit.attack import Settings, attack
 from dovetail.audit.scenes import scene_of
 from dovetail.audit.tape import Tape
-from dovetail.audit.verdict import HIGH_FROM, LOW_FROM, VERDICTS, Finding, Verdict, worst_of
+from dovetail.audit.verdict import (
+    HIGH_FROM,
+    LOW_FROM,
+    VERDICTS,
+    Finding,
+    Verdict,
+    over_seeds,
+    worst_of,
+)
 from dovetail.data import Classification, Federation, PartyData
 from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import RunFile
 from dovetail.experiment.setup import load_data, setup
 from dovetail.methods.apfed.home import PartnerHome
+from dovetail.methods.apfed.stacks import Once
 from dovetail.methods.apfed.stages import ApfedSetup
 from dovetail.methods.base import SILENT, Talk
 from dovetail.models.metrics import score
@@ -47,12 +57,14 @@ class Defence:
         gradients: how partners' gradients leave; its ``clip`` is in multiples of a row's median
             length in the run as it is.
         guarantee: what is guaranteed, in words; "" for nothing.
+        once: of APFed-D, how partners' columns leave once; None: gradients are exchanged.
     """
 
     name: str
     active: Mapping[str, Any]
     gradients: Release | None = None
     guarantee: str = ""
+    once: Once | None = None
 
 
 _COUNTED = "epsilon is counted; it covers what releases of a sample's own row say"
@@ -86,6 +98,31 @@ DEFENCES = (
     Defence("no messages: lambda = 0", {"trade_off": 0.0}),
 )
 
+_LABELS_STAY = "no label leaves"
+
+#: Of APFed-D: labels by randomised response before partners are taught, or columns once.
+DEFENCES_D = (
+    Defence("as it is", {}),
+    *(
+        Defence(f"label DP, epsilon {e:g}", {"label_epsilon": e}, None, f"labels: epsilon {e:g}")
+        for e in (0.5, 2.0)
+    ),
+    *(
+        Defence(
+            f"columns once, {width} wide, noise {noise:g}",
+            {},
+            None,
+            f"{_LABELS_STAY}; {_COUNTED}" if noise else _LABELS_STAY,
+            Once(width=width, noise=noise),
+        )
+        for width, noise in ((4, 0.0), (1, 0.5), (1, 0.75), (1, 1.0), (2, 0.5), (2, 0.75),
+                             (4, 0.25), (4, 0.5), (4, 1.0), (8, 0.5))
+    ),
+)  # fmt: skip
+
+#: What the cell is called that trains without anybody.
+BEST_ALONE = "the best model alone"
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -99,6 +136,7 @@ class Cell:
         worst: the largest of all but of the model's own.
         verdict: of all but of the model's own.
         epsilon: the largest that was counted; None where nothing is.
+        model: the largest advantage of membership from the solo model itself.
     """
 
     name: str
@@ -109,6 +147,7 @@ class Cell:
     worst: float
     verdict: Verdict
     epsilon: float | None
+    model: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -134,42 +173,44 @@ class Tried:
 
 def try_defences(
     run: RunFile,
-    seed: int,
+    seeds: Sequence[int],
     *,
     limit: Verdict = "low",
-    defences: Sequence[Defence] = DEFENCES,
+    defences: Sequence[Defence] | None = None,
     talk: Talk = SILENT,
 ) -> Tried:
-    """Train and audit each cell.
+    """Train and audit each cell, of each seed.
 
     Raises:
         ConfigError: a run of another method, or of party files.
     """
     started = time.perf_counter()
-    if not run.method.startswith("apfed") or run.method == "apfed-d" or run.data is None:
+    if not run.method.startswith("apfed") or run.data is None:
         raise ConfigError(
-            f"--try is for simulated runs of apfed, apfed-r and apfed-c, whose defences are "
-            f"settings; this run is of {run.method!r}"
+            f"--try is for simulated runs of apfed, apfed-r, apfed-c and apfed-d, whose defences "
+            f"are settings; this run is of {run.method!r}"
         )
+    if defences is None:
+        defences = DEFENCES_D if run.method == "apfed-d" else DEFENCES
     loaded = load_data(run, talk=talk)
-    task = setup(run, seed, loaded)
-    assert isinstance(task, ApfedSetup)
-    task, held = _hold_out(task, seed)
-    cells: list[Cell] = []
-    lengths = 1.0
-    for defence in defences:
-        talk.say(f"{run.method}, seed {seed}: {defence.name}")
-        cell, median = _cell(task, run.method, seed, defence, lengths, held)
-        if not cells:
-            lengths = median
-        cells.append(cell)
-    return Tried(
-        run.method,
-        cells,
-        limit,
-        recommend(cells, limit),
-        time.perf_counter() - started,
-    )
+    drawn: dict[str, list[_Drawn]] = {}
+    for seed in seeds:
+        task = setup(run, seed, loaded)
+        assert isinstance(task, ApfedSetup)
+        task, held = _hold_out(task, seed)
+        lengths = 1.0
+        for place, defence in enumerate(defences):
+            talk.say(f"{run.method}, seed {seed}: {defence.name}")
+            each, median = _draw(task, run.method, seed, defence, lengths, held)
+            lengths = median if place == 0 else lengths
+            drawn.setdefault(defence.name, []).append(each)
+        talk.say(f"{run.method}, seed {seed}: {BEST_ALONE}")
+        each, _ = _draw(task, "best-alone", seed, Defence(BEST_ALONE, {}), lengths, held)
+        drawn.setdefault(BEST_ALONE, []).append(each)
+    told = {each.name: each.guarantee for each in defences}
+    cells = [_mean_cell(name, told.get(name, ""), each) for name, each in drawn.items()]
+    seconds = time.perf_counter() - started
+    return Tried(run.method, cells, limit, recommend(cells, limit), seconds)
 
 
 def recommend(cells: Sequence[Cell], limit: Verdict) -> str | None:
@@ -195,20 +236,36 @@ def _hold_out(task: ApfedSetup, seed: int) -> tuple[ApfedSetup, PartyData]:
     return replace(task, data=data, alignment=task.align()), own.take(drawn[:num])
 
 
-def _cell(
+@dataclass(frozen=True)
+class _Drawn:
+    """One cell of one seed."""
+
+    held_out: float
+    test: Mapping[str, float]
+    findings: Sequence[Finding]
+    epsilon: float | None
+
+
+def _draw(
     task: ApfedSetup, stage: str, seed: int, defence: Defence, length: float, held: PartyData
-) -> tuple[Cell, float]:
-    """One cell, and the median length of a partner's gradient of one row."""
+) -> tuple[_Drawn, float]:
+    """One cell of one seed, and the median length of a partner's gradient of one row."""
     gradients = defence.gradients
     if gradients is not None and gradients.clip is not None:
         gradients = gradients.model_copy(update={"clip": gradients.clip * length})
 
     def protected(own: PartnerHome) -> PartnerHome:
-        return replace(own, config=own.config.model_copy(update={"gradients": gradients}))
+        config = own.config.model_copy(update={"gradients": gradients})
+        teaching = own.distil.model_copy(update={"release": defence.once})
+        return replace(own, config=config, distil=teaching)
 
+    exchange = "gradients" if defence.once is None else "released"
     changed = replace(
         task,
         config=task.config.model_copy(update=dict(defence.active)),
+        distil=replace(
+            task.distil, config=task.distil.config.model_copy(update={"exchange": exchange})
+        ),
         passives={name: protected(own) for name, own in task.passives.items()},
         rulers=(),
     )
@@ -216,22 +273,17 @@ def _cell(
     tape = Tape(scene.reading, scene.num_samples())
     with overheard(tape):
         outcome = changed.train(stage, seed, lambda *_: None)
-    sends = any(True for _ in _weights(changed))
+    sends = stage == "apfed-d" or any(True for _ in _weights(changed))
     findings = attack(stage, scene, tape, outcome.models, Settings(network=False))
-    of_messages = [each for each in findings if each.channel != "model"] if sends else []
     model = outcome.models[task.active]
     assert held.labels is not None
     told = score(task.data.task, model.outputs(held.joined()), held.labels)
     first = "accuracy" if isinstance(task.data.task, Classification) else "r2"
     spent = [each["epsilon"] for each in outcome.about.get("epsilon", ())]
-    cell = Cell(
-        defence.name,
-        defence.guarantee,
+    drawn = _Drawn(
         float(told["auc" if "auc" in told else first]),
         dict(outcome.scores.get(stage, {}).get(task.active, {})),
-        _by_target(of_messages),
-        max((each.advantage for each in of_messages), default=0.0),
-        worst_of(of_messages),
+        [each for each in findings if sends or each.channel == "model"],
         max(spent) if spent else None,
     )
     lengths = [
@@ -239,7 +291,30 @@ def _cell(
         for channel, table in tape.tables.items()
         if channel.what == "gradients"
     ]
-    return cell, max(lengths, default=1.0) or 1.0
+    return drawn, max(lengths, default=1.0) or 1.0
+
+
+def _mean_cell(name: str, guarantee: str, drawn: Sequence[_Drawn]) -> Cell:
+    """One cell of all seeds."""
+    by_key: dict[tuple[str, ...], list[Finding]] = {}
+    for each in drawn:
+        for finding in each.findings:
+            by_key.setdefault(finding.key, []).append(finding)
+    found = [over_seeds(each) for each in by_key.values()]
+    of_messages = [each for each in found if each.channel != "model"]
+    spent = [each.epsilon for each in drawn if each.epsilon is not None]
+    scores = [key for key, value in drawn[0].test.items() if isinstance(value, float)]
+    return Cell(
+        name,
+        guarantee,
+        sum(each.held_out for each in drawn) / len(drawn),
+        {key: sum(each.test[key] for each in drawn) / len(drawn) for key in scores},
+        _by_target(of_messages),
+        max((each.advantage for each in of_messages), default=0.0),
+        worst_of(of_messages),
+        max(spent) if spent else None,
+        max((each.advantage for each in found if each.channel == "model"), default=0.0),
+    )
 
 
 def _weights(task: ApfedSetup) -> Iterator[str]:

@@ -88,7 +88,7 @@ def audit(
     )
     if try_:
         talk = talk_of(shown=not (quiet or as_json))
-        result.tried = try_defences(run_file, every[0], limit=limit, talk=talk)  # type: ignore[arg-type]
+        result.tried = try_defences(run_file, every[:seeds], limit=limit, talk=talk)  # type: ignore[arg-type]
     written = write_audit(result, folder)
     page = folder / "audit.html"
     write_text(page, audit_page(result.to_json(), folder.name))

@@ -8,9 +8,10 @@ import pytest
 
 from dovetail.audit.attack import Settings
 from dovetail.audit.run import Audit, audit
-from dovetail.audit.trying import Defence, recommend, try_defences
+from dovetail.audit.trying import BEST_ALONE, Defence, recommend, try_defences
 from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import check_run
+from dovetail.methods.apfed.stacks import Once
 from dovetail.privacy import Release
 
 COLUMNS = {
@@ -119,8 +120,9 @@ def test_a_grid_of_defences_recommends_within_its_limit():
     run = run_of("apfed-c", COLUMNS, apfed=apfed, passive={"encoder": [8]})
     loud = Release(clip=1.0, noise=50.0)
     grid = (Defence("as it is", {}), Defence("noise 50", {"codes": loud}, loud))
-    tried = try_defences(run, 0, defences=grid)
-    as_it_is, noised = tried.cells
+    tried = try_defences(run, (0,), defences=grid)
+    as_it_is, noised, alone = tried.cells
+    assert (alone.name, alone.advantage) == (BEST_ALONE, {})
     assert as_it_is.epsilon is None
     assert as_it_is.advantage["columns from codes"] > noised.advantage["columns from codes"]
     assert noised.epsilon is not None
@@ -131,9 +133,22 @@ def test_a_grid_of_defences_recommends_within_its_limit():
         assert recommend([as_it_is], "none") is None
 
 
+def test_columns_that_are_released_once_tell_partners_no_label():
+    distil = {"students": ["linear"], "max_steps": 40, "folds": 2, "copies": 1}
+    run = run_of("apfed-d", COLUMNS, apfed={"distil": distil})
+    grid = (
+        Defence("label DP", {"label_epsilon": 0.5}),
+        Defence("once", {}, once=Once(width=2, noise=0.5)),
+    )
+    randomised, once, _ = try_defences(run, (0,), defences=grid).cells
+    assert "labels from output gradients" in randomised.advantage
+    assert {name.split()[0] for name in once.advantage} == {"columns"}
+    assert once.epsilon is not None
+
+
 def test_what_cannot_be_audited_here_is_refused():
     run = run_of("tvfl", COLUMNS)
     with pytest.raises(ConfigError, match="--try is for simulated runs of apfed"):
-        try_defences(run, 0)
+        try_defences(run, (0,))
     with pytest.raises(ConfigError, match="the run has no stage 'alone'"):
         audit(run, (0,), stages=("alone",))

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -52,11 +52,12 @@ from torch import Tensor
 from dovetail.data import Alignment, SharedRows
 from dovetail.data.inputs import Input
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
-from dovetail.methods.apfed.stacks import Config, PartnerConfig, Stack, adamw
+from dovetail.methods.apfed.released import RELEASED, Release
+from dovetail.methods.apfed.stacks import Config, Once, PartnerConfig, Stack, adamw
 from dovetail.methods.leftout import LeftOut
 from dovetail.methods.limits import NO_LIMITS, Limits, Uses
 from dovetail.methods.rulers import features
-from dovetail.models import Bottom, RandomStream, Secret, key_of
+from dovetail.models import Bottom, RandomStream, Secret, generator, key_of
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.joint import Bottoms, BottomsSpec
 from dovetail.models.learners.stacked import Top
@@ -172,6 +173,7 @@ class Partner:
         self.test = test
         self.config = config
         self.input = input
+        self.released: Release | None = None
         self._begun: Begin | None = None
 
     def handle(self, message: Message) -> Message:
@@ -196,6 +198,14 @@ class Partner:
         raise AssertionError(f"an engine passes on only {self.accepts}")
 
     def _begin(self, message: Begin) -> Ready:
+        if message.stacks == (RELEASED,) and message.members == 1:
+            return self._release(message)
+        if self.config.release is not None:
+            raise PartyError(
+                self.name,
+                "releases its columns once (distil.release) and trains no joint model; set "
+                'apfed.distil.exchange = "released"',
+            )
         if (
             not message.stacks
             or len(set(message.stacks)) < len(message.stacks)
@@ -226,8 +236,23 @@ class Partner:
         self._codes: tuple[tuple[str, ...], Tensor] | None = None
         return Ready(tuple(stack.code_width for stack in self.stacks.values()))
 
+    def _release(self, message: Begin) -> Ready:
+        """What it says of each row is drawn once in a run, however often that begins."""
+        if self.released is None:
+            rng = generator(message.seed, self.name, RELEASED, secret=key_of(self._secret))
+            self.released = Release(features(self.shared.x), self.config.release or Once(), rng)
+        self.stacks = {}
+        self._begun, self._codes = message, None
+        return Ready((self.released.width,))
+
     def _encode(self, message: Encode) -> Codes:
         assert self._begun is not None
+        if self.released is not None and message.stacks == (RELEASED,):
+            if message.test or message.training:
+                raise MessageError(f"{message.wire_name()}: what is released is of training rows")
+            check_shape(message, "samples_N", (message.samples_N.numel(),), torch.int64)
+            codes = replace(self.shared, x=self.released.code_ND)
+            return Codes(codes[message.samples_N])
         self._check_stacks(message, message.keep)
         self._check_stacks(message, message.stacks)
         for name in message.keep:
@@ -303,12 +328,15 @@ class Partner:
                 "seed": begun.seed,
             },
             "stacks": {name: stack.state() for name, stack in self.stacks.items()},
+            **({} if self.released is None else {"released": self.released.code_ND}),
         }
 
     def restore(self, state: State) -> None:
         """Go on from there; a party that never began needs no ``Begin``."""
         begun = state["begun"]
         self._begin(Begin(**{**begun, "stacks": tuple(begun["stacks"])}))
+        if self.released is not None:
+            self.released.code_ND = state["released"]
         for name, stack in self.stacks.items():
             stack.restore(state["stacks"][name])
 

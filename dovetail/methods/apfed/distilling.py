@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ from dovetail.methods.rulers import (
     judged_rows,
     majority_of,
 )
-from dovetail.models import Model, Secret, derive_seed
+from dovetail.models import Model, Secret, derive_seed, generator, key_of
 from dovetail.models.decisions import Decision
 from dovetail.models.learners import (
     LEARNERS,
@@ -67,6 +67,7 @@ from dovetail.models.learners.joint import (
 from dovetail.models.learners.stacked import mean_outputs
 from dovetail.models.recovered import recovered_share
 from dovetail.network import Checkpoint, Engine
+from dovetail.privacy import randomised_response
 
 #: What is learned from the label owner's own columns; "best-alone" is the best of the learners by
 #: held-out rows.
@@ -88,6 +89,7 @@ class Distilling:
         seed: of everything random here.
         secret: of the home that drives; None in simulation.
         deciding: what mistakes cost.
+        label_epsilon: labels are randomised before partners are taught; the student's are not.
     """
 
     train: PartyData
@@ -102,6 +104,7 @@ class Distilling:
     seed: int
     secret: Secret | None = None
     deciding: Deciding = NOTHING_ELSE
+    label_epsilon: float | None = None
 
     @property
     def regression(self) -> bool:
@@ -131,6 +134,27 @@ class Distilling:
         targets[folds < 0] = 0
         weights_C = self.deciding.weights(self.task, labels)
         return Owner(features(self.train.joined()), targets, folds, self.regression, weights_C)
+
+    def teaching(self, owner: Owner) -> Owner:
+        """The owner as partners are shown its labels: by randomised response where that is set.
+
+        Raises:
+            ConfigError: labels that are numbers.
+        """
+        if self.label_epsilon is None:
+            return owner
+        if self.regression:
+            raise ConfigError(
+                f"party {self.train.name!r}: label_epsilon is for classes, its label is a number; "
+                "leave it out"
+            )
+        key = key_of(self.secret)
+        rng = generator(self.seed, self.train.name, "randomised labels", secret=key)
+        num = self.task.num_outputs
+        labels = randomised_response(owner.targets_RC.argmax(dim=1), num, self.label_epsilon, rng)
+        targets_RC = hard_targets(labels, num, regression=False)
+        targets_RC[~owner.labelled] = 0
+        return replace(owner, targets_RC=targets_RC)
 
     def model(self, network: torch.nn.Module, spec: Any, method: str, **about: Any) -> Model:
         """A model on the label owner's own columns."""
@@ -209,7 +233,7 @@ def train_distilled(
         test_table = distil.Table.of(work.test.joined(), name, work.test_alignment)
     active = distil.Active(
         name,
-        owner,
+        work.teaching(owner),
         distil.Table.of(work.train.joined(), name, work.alignment),
         test_table,
         work.config,
@@ -235,7 +259,7 @@ def train_distilled(
     outcome.models[name] = work.model(
         solo.network, solo.spec, "apfed-d", learner=choice, **run, **kept
     )
-    if teacher is not None:
+    if teacher is not None and work.config.exchange == "gradients":
         network, spec = _joint(work, active, teacher, solo)
         kept = about_decision(_joint_decision(work, owner, teacher))
         joint = work.model(network, spec, "apfed-d", **run, **kept)

@@ -22,6 +22,17 @@ Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+class Once(BaseModel):
+    """How a party's columns leave it once, for who asks for no more than that (``released.py``)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    width: int = Field(default=4, ge=1)  # principal components; no more than there are columns
+    clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # a row's longest, of the usual one
+    noise: float = Field(default=0.5, ge=0, allow_inf_nan=False)  # its spread, in multiples of clip
+    delta: float = Field(default=1e-5, gt=0, lt=1)  # of the epsilon that is counted
+
+
 class PartnerConfig(BaseModel):
     """A party's own settings of its networks; they never leave it."""
 
@@ -33,6 +44,7 @@ class PartnerConfig(BaseModel):
     weight_decay: Decay = 0.1  # of "network"
     linear_learning_rate: Rate = 1e-2  # of "linear"
     linear_weight_decay: Decay = 0.3  # of "linear"
+    release: Once | None = None  # set: this is all that leaves, and no joint model is trained
 
     def stack(self, name: str) -> StackedConfig:
         """How a stack is built and trained here."""
@@ -54,6 +66,8 @@ class PartnerConfig(BaseModel):
 class Config(PartnerConfig):
     """The label owner's settings."""
 
+    # "released": partners' columns come once, noised; no label's gradient leaves the owner
+    exchange: Literal["gradients", "released"] = "gradients"
     # joint models that are trained; one, or their mean, teaches
     teachers: tuple[StackName, ...] = Field(default=("network", "linear"), min_length=1)
     folds: int = Field(default=4, ge=2, le=20)  # of labelled rows: each is held out once

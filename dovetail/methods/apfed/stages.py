@@ -327,6 +327,7 @@ def _distilling(setup: ApfedSetup, seed: int, *, aligned: bool) -> Distilling:
         seed=seed,
         secret=setup.secret,
         deciding=setup.deciding,
+        label_epsilon=setup.config.label_epsilon,
     )
 
 
@@ -343,6 +344,13 @@ def _train_distilled(
     engine = _engine(setup, "apfed-d", checkpoint, make)
     work = _distilling(setup, seed, aligned=True)
     outcome = train_distilled(work, engine, observe, checkpoint)
+    spent = [
+        {"from": name, "to": setup.active, "what": "columns", **partner.released.told()}
+        for name, partner in partners.items()
+        if partner.released is not None and partner.released.once.noise
+    ]
+    if spent:
+        outcome.about["epsilon"] = spent
     if outcome.joint is not None:  # those that are elsewhere keep their own at home
         outcome.bottoms = {
             name: partner.bottom_model()

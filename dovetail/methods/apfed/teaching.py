@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.methods.apfed import releasing
 from dovetail.methods.apfed.distil import (
     Active,
     Begin,
@@ -67,6 +68,10 @@ def train(active: Active, network: Engine, checkpoint: Checkpoint | None = None)
         PartyError: a partner cannot begin.
         TrainingError: the loss is no longer finite.
     """
+    if active.config.exchange == "released":  # one question a partner: nothing to go on from
+        for steps, seconds in releasing.learn(active, network):
+            yield Round(1, None, {}, seconds, steps, {}, dict(active.lost), 1)
+        return
     checkpoint = checkpoint or Checkpoint.none()
     number = checkpoint.resume(active, network, lenient=True)
     if active.told is not None or active.why_not:

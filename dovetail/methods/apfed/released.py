@@ -1,0 +1,67 @@
+"""APFed-D without gradients: a partner's columns come once, noised, and the teacher stays at home.
+
+Where parties train the teacher together (``distil.py``), the sign of a gradient tells a partner
+every label that is trained on, and codes tell the label owner the partner's columns almost whole.
+Here neither happens. Each partner releases one code of each of its rows:
+
+    code_n = clip(P (x_n - mean) / deviation) + noise        at the partner, once a run
+
+P are its first ``width`` principal components, scaled so that the usual row has length 1. The
+label owner learns a teacher from its own columns beside these codes, fold by fold, and the rest is
+as in APFed-D. It sends nothing but which rows it asks about, so that partners learn no label.
+
+    label owner                             partner
+    Begin(stacks = released)          ---->  directions and noise are made
+                                      <----  Ready
+    Encode(every shared row)          ---->
+                                      <----  Codes
+
+Clip and noise bound what a code says of its row, and are counted: one release of a row, however
+often it is asked for. Directions and scale come from the whole table and are not counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dovetail.methods.apfed.stacks import Once
+from dovetail.privacy import epsilon
+
+#: What Begin and Encode call it, where stacks are named.
+RELEASED = "released"
+
+
+class Release:
+    """What a partner releases of each of its rows, drawn once.
+
+    Args:
+        x_NF: all rows of its table.
+        once: how.
+        rng: draws the noise; a home's own, which nobody else can draw again.
+    """
+
+    def __init__(self, x_NF: Tensor, once: Once, rng: torch.Generator) -> None:
+        self.once = once
+        deviation_F = x_NF.std(dim=0)
+        x_NF = (x_NF - x_NF.mean(dim=0)) / deviation_F.clamp(min=1e-6)
+        _, lengths, directions_FF = torch.linalg.svd(x_NF.double(), full_matrices=False)
+        width = max(1, min(once.width, int((lengths > 1e-6 * lengths[0]).sum())))
+        code_ND = (x_NF.double() @ directions_FF[:width].T).float()
+        length_N1 = torch.linalg.vector_norm(code_ND, dim=1, keepdim=True)
+        code_ND = code_ND / length_N1.median().clamp(min=1e-12)
+        length_N1 = torch.linalg.vector_norm(code_ND, dim=1, keepdim=True)
+        code_ND = code_ND * (once.clip / length_N1.clamp(min=once.clip))
+        self.code_ND = code_ND + once.noise * once.clip * torch.randn(code_ND.shape, generator=rng)
+
+    @property
+    def width(self) -> int:
+        return self.code_ND.shape[1]
+
+    def told(self) -> dict[str, Any]:
+        """Epsilon of any row, JSON-ready; infinite without noise."""
+        # A row's code may move by twice the clip.
+        spent = epsilon(1, self.once.noise / 2, self.once.delta)
+        return {"epsilon": spent, "delta": self.once.delta, "releases": 1, "stopped": False}
