@@ -263,9 +263,7 @@ def _draw(
     changed = replace(
         task,
         config=task.config.model_copy(update=dict(defence.active)),
-        distil=replace(
-            task.distil, config=task.distil.config.model_copy(update={"exchange": exchange})
-        ),
+        teacher=task.teacher.model_copy(update={"exchange": exchange}),
         passives={name: protected(own) for name, own in task.passives.items()},
         rulers=(),
     )
