@@ -58,7 +58,7 @@ class Release:
 
     @property
     def width(self) -> int:
-        return self.code_ND.shape[1]
+        return int(self.code_ND.shape[1])
 
     def told(self) -> dict[str, Any]:
         """Epsilon of any row, JSON-ready; infinite without noise."""
