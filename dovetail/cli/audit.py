@@ -74,6 +74,7 @@ def audit(
     from dovetail.experiment.runfile import load_run
     from dovetail.experiment.valuing import places_of
     from dovetail.face.talk import talk_of
+    from dovetail.models.card import renew_all
     from dovetail.report.audit import audit_page
 
     file, folder, found_seeds = places_of(run, recipe)
@@ -92,6 +93,7 @@ def audit(
     written = write_audit(result, folder)
     page = folder / "audit.html"
     write_text(page, audit_page(result.to_json(), folder.name))
+    renew_all(folder)
     if as_json:
         print(json.dumps(result.to_json(), indent=2))
     elif not quiet:

@@ -29,8 +29,8 @@ def card(
     anyway; DATA adds scores on its rows with 95 % intervals, and --by those of groups.
     """
     from dovetail.face.reading import model_folder
-    from dovetail.service.card import card as make
-    from dovetail.service.card import write_card
+    from dovetail.models.card import card as make
+    from dovetail.models.card import write_card
 
     folder = model_folder(model)
     columns = tuple(name.strip() for name in by.split(",")) if by else ()

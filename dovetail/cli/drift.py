@@ -32,8 +32,8 @@ def drift(
     from dovetail.data import TableEncoder, read_table
     from dovetail.errors import ModelError
     from dovetail.face.reading import model_folder
+    from dovetail.models.card import score_then
     from dovetail.models.metrics import headline
-    from dovetail.service.card import score_then
     from dovetail.service.exported import load
     from dovetail.service.watching import drift as compare
     from dovetail.service.watching import warning

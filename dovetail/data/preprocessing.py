@@ -7,9 +7,11 @@ both       a 0/1 feature "is missing", if any training value was
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import date
 from itertools import repeat
 from typing import Annotated, Any, Literal
 
@@ -308,6 +310,11 @@ def _watching(
         tuple(edges.tolist()), (), missing, float(numbers.min()), float(numbers.max()), column.what
     )
     return replace(fitted, seen=replace(empty, counts=tuple(empty.count(numbers).tolist())))
+
+
+def date_text(days: float) -> str:
+    """Days since 1970 as a date."""
+    return date.fromordinal(date(1970, 1, 1).toordinal() + math.floor(days)).isoformat()
 
 
 def _fit_numbers(name: str, column: Column, where: str) -> NumberColumn:

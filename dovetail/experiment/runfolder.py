@@ -28,6 +28,7 @@ from dovetail.methods.outcome import (
     number,
     numbers,
 )
+from dovetail.models.card import renew_all
 from dovetail.models.metrics import mean_and_spread
 from dovetail.models.recovered import over_seeds, warnings_of
 from dovetail.network import Checkpoint
@@ -199,8 +200,11 @@ class RunFolder:
             )
         self._add(stage, done, ledger)
 
-    def finish(self) -> dict[str, Any]:
-        """Write ``ledger.jsonl`` and ``result.json``; gives the result."""
+    def finish(self, heads: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Write ``ledger.jsonl``, ``result.json`` and the models' cards; gives the result.
+
+        ``heads``: party -> where its own ledger stands.
+        """
         lines = "".join(json.dumps(line) + "\n" for line in self._ledger)
         write_text(self.path / "ledger.jsonl", lines)
         method = self._stages[self._method]
@@ -228,6 +232,7 @@ class RunFolder:
             "versions": versions("dovetail", "torch"),
         }
         write_text(self.path / "result.json", json.dumps(result, indent=2) + "\n")
+        renew_all(self.path, heads=heads)
         shutil.rmtree(self._checkpoints, ignore_errors=True)
         return result
 

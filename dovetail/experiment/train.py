@@ -136,7 +136,7 @@ def train_seeds(
                     kept.of_proposal(*agreed)
                 name = out.name if alone else f"{out.name} {folder.name}"
                 with open_tracks(run, settings, kept, name=name) as tracks:
-                    results.append(_train(task, seed, kept, progress, tracks, talk))
+                    results.append(_train(task, seed, kept, progress, tracks, talk, driver))
     if alone:
         return results[0]
     summary = summarise(results)
@@ -171,6 +171,7 @@ def _train(
     progress: Epochs,
     tracks: Tracks,
     talk: Talk,
+    driver: Driver | Coordinator | None,
 ) -> dict[str, Any]:
     """Train one seed into its folder."""
 
@@ -188,7 +189,7 @@ def _train(
                 f"party {party!r} was left out of {missed[unit]} of "
                 f"{missed['of']} {unit}; first in {missed['first']}"
             )
-    result = kept.finish()
+    result = kept.finish(None if driver is None else driver.heads())
     tracks.finish(result)
     return result
 

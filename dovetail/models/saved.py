@@ -349,6 +349,19 @@ def load(folder: str | Path, *, network: nn.Module | None = None) -> Model:
         return _build(description, weights, network)
 
 
+def described(folder: str | Path) -> Model:
+    """The same without its network, which predicts nothing; also of a network of your own.
+
+    Raises:
+        ModelError: see ``load``.
+    """
+    folder = Path(folder)
+    absent = "is no model folder: {} is missing; a run keeps its models in RUN/models/PARTY"
+    description, _ = read_folder(folder, "model", format=FORMAT, absent=absent)
+    with rebuilding(folder, "model"):
+        return _around(description, nn.Identity(), None)
+
+
 def _build(description: dict[str, Any], weights: bytes, network: nn.Module | None) -> Model:
     task = task_from_json(description["task"])
     blocks = description["blocks"]
@@ -362,12 +375,17 @@ def _build(description: dict[str, Any], weights: bytes, network: nn.Module | Non
         network = _rebuilt(spec, shapes, task, tensors)
     else:
         network.load_state_dict(tensors)
+    return _around(description, network, spec)
+
+
+def _around(description: Mapping[str, Any], network: nn.Module, spec: NetworkSpec | None) -> Model:
+    blocks = description["blocks"]
     return Model(
         party=description["party"],
-        task=task,
+        task=task_from_json(description["task"]),
         network=network.eval(),
         spec=spec,
-        shapes=shapes,
+        shapes={name: _shape(name, block["shape"]) for name, block in blocks.items()},
         inputs={
             name: input_from_json(block["input"])
             for name, block in blocks.items()

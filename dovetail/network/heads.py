@@ -19,6 +19,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -88,6 +89,19 @@ class Heads:
         )
         proof = "" if self._identity is None else self._identity.sign(head.statement()).hex()
         return json.dumps([head.lines, head.hash, head.time, proof])
+
+    def told(self, parties: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Party -> lines and hash of its ledger: its own now, of others what they told last."""
+        found: dict[str, dict[str, Any]] = {}
+        for party in parties:
+            if party == self._ledger.party:
+                found[party] = {"lines": self._ledger.num_lines, "hash": self._ledger.last_hash}
+                continue
+            path = self._ledger.path.parent / "heads" / f"{certificate_name(party)}.jsonl"
+            with suppress(NetworkError):  # damaged: dovetail ledger says so
+                for head in _heads(path, party):
+                    found[party] = {"lines": head.lines, "hash": head.hash}
+        return found
 
     def keep(self, party: str, told: str) -> None:
         """Keep what another has told.

@@ -10,7 +10,7 @@ import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -331,11 +331,6 @@ def _days(text: str) -> float | None:
     except (ValueError, OverflowError):  # the year 0, where a time zone reaches beyond it
         return None
     return (moment - _EPOCH).total_seconds() / 86400
-
-
-def date_text(days: float) -> str:
-    """Days since 1970 as a date."""
-    return date.fromordinal(_EPOCH.toordinal() + math.floor(days)).isoformat()
 
 
 def _category(cell: Any) -> str | None:

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from dovetail import data as dd
-from dovetail.data.preprocessing import CategoryColumn
+from dovetail.data.preprocessing import CategoryColumn, date_text
 from dovetail.data.task import Classification
 from dovetail.errors import DovetailError, ModelError
 from dovetail.models import Model, load
 from dovetail.models.saved import Prediction
 from dovetail.service.export import onnx_bytes, standing_alone
 from dovetail.service.exported import OnnxModel, load_onnx, of_bytes
-from dovetail.service.rows import Reader, date_text
+from dovetail.service.rows import Reader
 
 #: Of one run of a model: threads that wait for each other cost more than a small run takes.
 _THREADS = 1

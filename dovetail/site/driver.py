@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from dovetail import alignment as psi
 from dovetail import data as dd
@@ -144,6 +144,11 @@ class Listener:
             show = Show(proposal.text, said)
             engine = self._engine("proposals")
             engine.ask(dict.fromkeys(self.partners, show), Seen).or_raise()
+
+    def heads(self) -> dict[str, dict[str, Any]]:
+        """Where its ledger stands, and what partners have told of theirs: lines and hash."""
+        heads = self._lines.heads
+        return {} if heads is None else heads.told((self.name, *self.partners))
 
     def agreed(self, proposal: Proposal, signatures: Mapping[str, Signature]) -> None:
         """What it runs from here on is of this proposal, which partners are shown first."""

@@ -66,6 +66,7 @@ from dovetail.methods.limits import LimitError
 from dovetail.methods.party import PROPOSALS, Site
 from dovetail.methods.section import check_run_id
 from dovetail.models import Model
+from dovetail.models.card import renew
 from dovetail.models.owners import Bottom
 from dovetail.network import Message, Party
 from dovetail.network.certificates import Credentials, certificate_name, make_folder
@@ -588,6 +589,8 @@ class Runs:
         make_folder(folder.parent)
         about = {"run": run, "driver": driver, **({"proposal": proposal} if proposal else {})}
         replace(model, about={**model.about, **about}).save(folder)
+        if isinstance(model, Model):
+            renew(folder)
         told = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         self._teller.say(f"model {folder}{': on its test rows ' if told else ''}{told}")
 

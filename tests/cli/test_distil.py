@@ -188,6 +188,10 @@ def test_parties_on_machines_of_their_own_distil_the_same_and_predict_together(
     assert apart["parties"]["clinic"] == pytest.approx(here["parties"]["clinic"])
     assert apart["rulers"]["joint"] == pytest.approx(here["rulers"]["joint"])
 
+    card = json.loads((folder / "apart" / "models" / "clinic" / "card.json").read_text())
+    for name in ("lab", "registry"):  # where its own record stood when it last told
+        assert card["heads"][name]["hash"] in (folder / f"{name}.site/ledger.jsonl").read_text()
+
     own = write_new(folder, "clinic", "lab", "registry")
     listen = ("--listen", f"127.0.0.1:{federation.port}", "--partners", "lab,registry")
     asked = ("predict", "apart", own, "--party", "clinic.toml", *listen, "--json")

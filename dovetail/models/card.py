@@ -21,20 +21,23 @@ import torch
 from torch import Tensor
 
 from dovetail.data import Classification, TableEncoder
-from dovetail.data.preprocessing import CategoryColumn
+from dovetail.data.preprocessing import CategoryColumn, date_text
 from dovetail.data.tables import Table
 from dovetail.errors import DataError
-from dovetail.models import Model, load
 from dovetail.models.calibration import CALIBRATION, CONFORMAL, calibration_error
 from dovetail.models.metrics import score
 from dovetail.models.raw import read_rows, table_of
-from dovetail.models.saved import Raw
-from dovetail.service.rows import date_text
+from dovetail.models.saved import Model, Raw, described, load
 
 #: Draws of rows for an interval, and groups that are told of a column.
 _DRAWS, _MOST_GROUPS = 100, 12
 #: Groups of fewer rows say nothing.
 _LEAST_GROUP = 20
+#: No line of a ledger is longer.
+_LAST_BYTES = 2**20
+#: What of an audit's finding is told, and its words in order.
+_FOUND = ("stage", "observer", "owner", "channel", "target", "advantage", "verdict")
+_WORSE = ("none", "low", "high")
 _PACKAGES = ("dovetail", "torch", "lightgbm", "scikit-learn", "numpy")
 
 
@@ -44,6 +47,7 @@ def card(
     rows: Raw | None = None,
     by: Sequence[str] = (),
     label: str | None = None,
+    heads: Mapping[str, Any] | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
     """What the card says, JSON-ready.
@@ -53,13 +57,14 @@ def card(
         rows: labelled ones that it was not trained on, to score it on.
         by: columns of these whose groups are scored apart.
         label: the label's column; None: as in training.
+        heads: party -> where its own record of what left it stood after the run: lines and hash.
         seed: of the draws for intervals.
 
     Raises:
         ModelError: no model there.
         DataError: rows that do not fit, or columns that are not there.
     """
-    model = load(folder)
+    model = described(folder)
     description = (folder / "model.json").read_bytes()
     stored = json.loads(description)
     told: dict[str, Any] = {
@@ -80,13 +85,42 @@ def card(
             "model.safetensors": stored["weights_sha256"],
         },
         "versions": _versions(),
-        "run": _run(folder, model.party),
+        "run": _run(folder, model.party, joint=stored["network"].get("kind") == "joint"),
+        "heads": dict(heads or {}),
     }
     if rows is not None:
-        told["scores"] = _scores(model, table_of(rows), by, label, seed)
+        told["scores"] = _scores(load(folder), table_of(rows), by, label, seed)
     elif by:
         raise DataError("groups are scored on rows; give a table with labels besides")
     return told
+
+
+def renew(folder: Path, *, heads: Mapping[str, Any] | None = None) -> None:
+    """Write the card anew, with what the run's folder says now; scores on given rows stay.
+
+    Raises:
+        ModelError: no model there.
+        OSError: it cannot be written.
+    """
+    told = card(folder, heads=heads)
+    try:
+        older = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+        if older["hash"] == told["hash"]:
+            told |= {name: older[name] for name in ("scores", "heads") if older.get(name)}
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    write_card(folder, told)
+
+
+def renew_all(run: Path, *, heads: Mapping[str, Any] | None = None) -> None:
+    """``renew`` of every model in a run's folder, and in those of its seeds.
+
+    Raises:
+        OSError: one cannot be written.
+    """
+    for pattern in ("models/*/model.json", "seed-*/models/*/model.json"):
+        for path in sorted(run.glob(pattern)):
+            renew(path.parent, heads=heads)
 
 
 def write_card(folder: Path, told: Mapping[str, Any]) -> None:
@@ -168,36 +202,42 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _run(folder: Path, party: str) -> dict[str, Any] | None:
-    """What the run's folder says, if the model stands in RUN/models/PARTY."""
+def _run(folder: Path, party: str, *, joint: bool) -> dict[str, Any] | None:
+    """What the run's folder says, if the model stands in RUN/models/PARTY; at a party's home, what
+    left it."""
     place = folder.resolve().parent.parent
+    ledger = _ledger(place / "ledger.jsonl")
+    told: dict[str, Any] = {"scores": {}, "rulers": {}, "recovered": None, "warnings": []}
     try:
         result = json.loads((place / "result.json").read_text(encoding="utf-8"))
-        own = result["parties"].get(party, {})
         rulers = {name: dict(each) for name, each in result.get("rulers", {}).items()}
+        told |= {
+            "scores": rulers.get("joint", {}) if joint else result["parties"].get(party, {}),
+            "rulers": rulers,
+            "recovered": result.get("recovered"),
+            "warnings": result.get("warnings", []),
+            "bytes": result.get("bytes"),
+        }
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return None
-    told = {
-        "scores": own,
-        "rulers": rulers,
-        "recovered": result.get("recovered"),
-        "warnings": result.get("warnings", []),
-        "bytes": result.get("bytes"),
-        "ledger": _ledger(place / "ledger.jsonl"),
-    }
-    try:
-        told["audit"] = json.loads((place / "audit.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        told["audit"] = None
-    return told
+        if ledger is None:
+            return None
+    seeds = place.name.startswith("seed-")
+    audit = _audit(place.parent / "audit.json") if seeds else _audit(place / "audit.json")
+    return {**told, "ledger": ledger, "audit": audit}
 
 
 def _ledger(path: Path) -> dict[str, Any] | None:
-    """What left whom: messages and bytes by sender and receiver, and the sum of the record."""
+    """What left whom: messages and bytes by sender and receiver, and the sum of the record; of a
+    party's own record, which may be of many runs, where it stands."""
     try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _LAST_BYTES))
+            last = json.loads(file.read().splitlines()[-1])
+        if isinstance(last, dict) and "hash" in last:
+            return {"head": last["hash"]}
         content = path.read_bytes()
         lines = [json.loads(line) for line in content.splitlines()]
-    except (OSError, ValueError):
+    except (OSError, ValueError, IndexError):
         return None
     sent: dict[str, dict[str, int]] = {}
     for line in lines:
@@ -207,6 +247,17 @@ def _ledger(path: Path) -> dict[str, Any] | None:
             own["messages"] += int(line.get("count", 1))
             own["bytes"] += int(line["bytes"])
     return {"sent": sent, "lines": len(lines), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _audit(path: Path) -> dict[str, Any] | None:
+    """The audit's verdict: the worst, and that of each attack."""
+    try:
+        findings = json.loads(path.read_text(encoding="utf-8"))["findings"]
+        told = [{name: each[name] for name in _FOUND} for each in findings]
+        worst = max((each["verdict"] for each in told), key=_WORSE.index, default="none")
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return {"verdict": worst, "findings": told}
 
 
 # --- Scores ---------------------------------------------------------------------------------------
@@ -318,19 +369,23 @@ def markdown(told: Mapping[str, Any]) -> str:
         ]
         lines += _table(["", *run["scores"]], rows)
         lines += [f"- {each}" for each in run["warnings"]]
-        if run["ledger"]:
+        ledger = run["ledger"]
+        if ledger:
             lines += ["", "## What left whom", ""]
-            sent = run["ledger"]["sent"]
-            lines += _table(
-                ["from -> to", "messages", "bytes"],
-                [[way, str(own["messages"]), f"{own['bytes']:,}"] for way, own in sent.items()],
-            )
-            lines += [
-                f"Record: {run['ledger']['lines']} lines, sha256 {run['ledger']['sha256']}.",
-                "",
-            ]
-        audit = run["audit"]
-        lines += [f"Audit: {json.dumps(audit)[:500] if audit else 'none was made'}.", ""]
+            if "head" in ledger:
+                lines += [f"The party's own record ends in {ledger['head']}.", ""]
+            else:
+                lines += _table(
+                    ["from -> to", "messages", "bytes"],
+                    [
+                        [way, str(own["messages"]), f"{own['bytes']:,}"]
+                        for way, own in ledger["sent"].items()
+                    ],
+                )
+                lines += [f"Record: {ledger['lines']} lines, sha256 {ledger['sha256']}.", ""]
+        for party, head in told["heads"].items():
+            lines += [f"- the record of {party}, line {head['lines']}: {head['hash']}"]
+        lines += ["", "## Audit", "", *_audited(run["audit"]), ""]
     if told["calibration"]:
         lines += ["## Calibration", "", f"`{json.dumps(told['calibration'])}`", ""]
     lines += ["## Columns", ""]
@@ -341,6 +396,22 @@ def markdown(told: Mapping[str, Any]) -> str:
     lines += [f"- {name}: {digest}" for name, digest in told["hash"].items()]
     lines += [f"- {name} {text}" for name, text in told["versions"].items()]
     return "\n".join(lines) + "\n"
+
+
+def _audited(audit: Mapping[str, Any] | None) -> list[str]:
+    if not audit:
+        return ["None was made (dovetail audit)."]
+    rows = [
+        [
+            f"{own['observer']} of {own['owner']}",
+            f"{own['target']} from {own['channel']}",
+            f"{own['advantage']:.3f}",
+            own["verdict"],
+        ]
+        for own in audit["findings"]
+    ]
+    told = _table(["who could learn of whom", "what", "advantage", "verdict"], rows)
+    return [f"Verdict: {audit['verdict']}.", "", *told]
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
