@@ -138,6 +138,7 @@ def _answer(said: str | None, question: str, proposed: str | None, asks: bool, o
         raise ConfigError(
             f"{option} is missing, nothing in the table suggests it and nobody can be asked here; "
             f"{question[0].lower()}{question[1:]}: say {option} VALUE"
+            + (", or --role partner for a table without one" if option == "--label" else "")
         )
     return proposed
 

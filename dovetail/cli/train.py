@@ -66,6 +66,7 @@ def train(
     from dovetail.cli.output import console, result_table
     from dovetail.experiment.proposing import read_agreed
     from dovetail.experiment.runfile import load_run
+    from dovetail.experiment.setup import Given
     from dovetail.experiment.train import check_participation, train_seeds
     from dovetail.face.scores import notes
     from dovetail.face.talk import talk_of
@@ -93,6 +94,7 @@ def train(
         run_file,
         out,
         seeds,
+        given=Given(str(path)),
         resume=resume,
         agreed=agreed,
         overwrite=overwrite,

@@ -108,6 +108,7 @@ def test_a_partner_elsewhere_is_named_in_the_engine(dovetail: Any, tmp_path: Pat
         (("--table", "customers.csv", "--id", "bought"), "does not name each row"),
         (("--table", "customers.csv", "--role", "boss"), "--role is owner or partner"),
         (("--table", "visits.csv", "--role", "partner"), "--driver is missing"),
+        (("--table", "visits.csv"), "or --role partner for a table without one"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(

@@ -136,7 +136,7 @@ def test_a_method_has_its_own_rulers_partitions_and_checks(dovetail: Any, tmp_pa
     words = "no guessing on an abacus"
     assert words in refused(dovetail("train", "run.toml", "--set", "device=abacus"))
     (tmp_path / "parties.toml").write_text('method = "guess"\nparties = []\n')
-    words = "the run file: 'guess' is simulated only"
+    words = "parties.toml: 'guess' is simulated only"
     assert words in refused(dovetail("train", "parties.toml"))
 
 
