@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dovetail.audit import malicious as steered
 from dovetail.audit.attack import Settings, attack
 from dovetail.audit.scenes import encoded, scene_of
 from dovetail.audit.tape import MAX_ROWS, Tape
@@ -25,9 +26,11 @@ from dovetail.network.patience import write_text
 #: What ``audit.json`` is.
 FORMAT = "dovetail audit 1"
 
+#: What an audit tries only where it is asked to.
+STEERED = "a driver or a partner that breaks the protocol (gradients that are steered: --malicious)"
+
 #: What no audit tries, told on every page of one.
 NOT_TRIED = (
-    "a driver or a partner that breaks the protocol (gradients that are steered to learn more)",
     "several partners who put together what each was shown",
     "what the alignment tells (SECURITY.md says what that is)",
     "knowledge from outside, such as public tables or a model of another source",
@@ -47,6 +50,7 @@ class Audit:
         answered: stage -> message type -> how many were answered, of the first seed.
         seconds: how long it took.
         tried: what defences cost and leave, where that was asked for.
+        malicious: whether peers that break the protocol were tried.
     """
 
     run: Mapping[str, Any]
@@ -57,6 +61,12 @@ class Audit:
     answered: Mapping[str, Mapping[str, int]]
     seconds: float
     tried: Tried | None = None
+    malicious: bool = False
+
+    @property
+    def not_tried(self) -> tuple[str, ...]:
+        """What it does not say."""
+        return NOT_TRIED if self.malicious else (STEERED, *NOT_TRIED)
 
     @property
     def verdict(self) -> str:
@@ -73,7 +83,7 @@ class Audit:
             "scores": {name: dict(each) for name, each in self.scores.items()},
             "findings": [each.to_json() for each in self.findings],
             "messages": {name: dict(each) for name, each in self.answered.items()},
-            "not_tried": list(NOT_TRIED),
+            "not_tried": list(self.not_tried),
             "kept_rows": MAX_ROWS,
             "seconds": self.seconds,
             "run": dict(self.run),
@@ -87,6 +97,7 @@ def audit(
     *,
     stages: Sequence[str] = (),
     settings: Settings | None = None,
+    malicious: bool = False,
     talk: Talk = SILENT,
 ) -> Audit:
     """Train again, and attack what crosses.
@@ -96,6 +107,7 @@ def audit(
         seeds: of the run.
         stages: the method and rulers to audit; () the method.
         settings: how attacks are made.
+        malicious: try peers that break the protocol, too (``malicious.py``).
 
     Raises:
         ConfigError: a run whose partners are elsewhere, or a stage it does not have.
@@ -119,7 +131,9 @@ def audit(
     for seed in seeds:
         for stage in stages:
             talk.say(f"seed {seed}: {stage} is trained again, and attacked")
-            findings, score, messages = _one(run, seed, stage, loaded, settings)
+            findings, score, messages = _one(
+                run, seed, stage, loaded, settings, malicious=malicious
+            )
             for each in findings:
                 found.setdefault(each.key, []).append(each)
             scores.setdefault(stage, []).append(score)
@@ -132,11 +146,12 @@ def audit(
         {stage: _mean(each) for stage, each in scores.items()},
         answered,
         time.perf_counter() - started,
+        malicious=malicious,
     )
 
 
 def _one(
-    run: RunFile, seed: int, stage: str, loaded: Loaded, settings: Settings
+    run: RunFile, seed: int, stage: str, loaded: Loaded, settings: Settings, *, malicious: bool
 ) -> tuple[list[Finding], dict[str, float], dict[str, int]]:
     """One stage of one seed."""
     task = setup(run, seed, loaded)
@@ -146,6 +161,8 @@ def _one(
         outcome = task.train(stage, seed, _nobody)
     scene = encoded(scene, outcome.models)
     findings = attack(stage, scene, tape, outcome.models, settings)
+    if malicious:
+        findings += steered.malicious(task, scene, stage, seed)
     score = mean_over(outcome.scores[stage]) if outcome.scores.get(stage) else {}
     return findings, score, tape.answered
 

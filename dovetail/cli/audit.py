@@ -34,6 +34,9 @@ def audit(
         int, typer.Option(min=10, help="Rows of the other side that an attacker knows.")
     ] = 100,
     fast: Annotated[bool, typer.Option("--fast", help="Linear attackers only.")] = False,
+    malicious: Annotated[
+        bool, typer.Option("--malicious", help="Also try peers that break the protocol.")
+    ] = False,
     try_: Annotated[
         bool, typer.Option("--try", help="Also train with a dozen defences: what each costs.")
     ] = False,
@@ -52,9 +55,10 @@ def audit(
     """Attack a run's own messages: what could each party learn of the others?
 
     Trains the run again in this process, by its own settings and seeds, keeps what crosses, and
-    attacks it as an honest but curious receiver would. Each figure stands beside the same attack
-    without messages; the verdict is none, low or high. audit.json and audit.html, in the run's
-    folder, have all of it.
+    attacks it as an honest but curious receiver would; with --malicious also as a driver or a
+    partner that steers the other's training, within the limits of a home. Each figure stands
+    beside the same attack without messages; the verdict is none, low or high. audit.json and
+    audit.html, in the run's folder, have all of it.
 
     Nothing found is no proof that there is nothing to find.
     """
@@ -85,6 +89,7 @@ def audit(
         every[:seeds],
         stages=tuple(stage or ()),
         settings=Settings(known=known, network=not fast),
+        malicious=malicious,
         talk=talk_of(shown=not (quiet or as_json)),
     )
     if try_:
@@ -108,7 +113,6 @@ def _show(result: Audit) -> None:
     """A row a finding, the most telling first."""
     from rich.table import Table
 
-    from dovetail.audit.run import NOT_TRIED
     from dovetail.audit.verdict import THRESHOLDS
     from dovetail.cli.output import console
 
@@ -116,7 +120,8 @@ def _show(result: Audit) -> None:
     for name in ("who learns of whom", "what", "attack", "without", "with", "gained", "verdict"):
         table.add_column(name, justify="right" if name in ("without", "with", "gained") else "left")
     for each in sorted(result.findings, key=_order):
-        stage = f" ({each.stage})" if len(result.stages) > 1 else ""
+        several = len(result.stages) > 1 or result.malicious
+        stage = f" ({each.stage})" if several else ""
         table.add_row(
             f"{each.observer} <- {each.owner}",
             f"{each.target} from {each.channel}{stage}",
@@ -144,7 +149,9 @@ def _show(result: Audit) -> None:
         )  # fmt: skip
     if result.tried is not None:
         _show_tried(result.tried)
-    out.print(f"Not tried: {'; '.join(NOT_TRIED)}.", highlight=False, markup=False, soft_wrap=True)
+    out.print(
+        f"Not tried: {'; '.join(result.not_tried)}.", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 def _show_tried(tried: Tried) -> None:

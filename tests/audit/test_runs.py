@@ -146,6 +146,31 @@ def test_columns_that_are_released_once_tell_partners_no_label():
     assert once.epsilon is not None
 
 
+def test_a_driver_that_sends_codes_all_alike_learns_a_partners_columns_unless_they_are_noised():
+    apfed = {"encoder": [8], "head": [8], "epochs": 2, "steps_per_epoch": 4}
+
+    def steered(**passive: Any) -> dict[str, Any]:
+        run = run_of("apfed-r", COLUMNS, apfed=apfed, passive={"encoder": [8], **passive})
+        found = audit(run, (0,), settings=Settings(network=False), malicious=True)
+        assert "--malicious" not in str(found.not_tried)
+        told = [each for each in found.findings if each.stage == "apfed-r, steered"]
+        assert {each.observer for each in told} == {"clinic", "lab"}
+        return {each.threat.attack: each for each in told if each.observer == "clinic"}
+
+    (bare,) = steered().values()
+    assert bare.score > 0.9
+    assert bare.verdict == "high"
+    (noised,) = steered(gradients={"clip": 1e-3, "noise": 5.0}).values()
+    assert noised.advantage < 0.5 * bare.advantage
+
+
+def test_a_driver_that_steers_an_encoder_reads_its_codes():
+    run = run_of("tvfl", COLUMNS, apfed={"encoder": [8], "head": [8], "epochs": 1})
+    found = audit(run, (0,), settings=Settings(network=False), malicious=True)
+    (hijacked,) = [each for each in found.findings if each.channel == "steered codes"]
+    assert hijacked.score > 0.8
+
+
 def test_what_cannot_be_audited_here_is_refused():
     run = run_of("tvfl", COLUMNS)
     with pytest.raises(ConfigError, match="--try is for simulated runs of apfed"):

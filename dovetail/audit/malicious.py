@@ -1,0 +1,324 @@
+"""What a peer gets that breaks the protocol, against the limits in force.
+
+Papers: Pasquini, Ateniese, Bernaschi, "Unleashing the Tiger: Inference Attacks on Split Learning",
+CCS 2021 (FSHA, arXiv:2012.02670): who sends the gradients may have them train the other's encoder
+into a feature space of the attacker's own, from which it decodes.
+
+Three of these, each with ``KNOWN`` rows of the other side beside what an inversion is given:
+
+    alike    a driver of APFed-C or -R sends the same code for every sample. Of a reconstruction the
+             gradient is then J (x_hat - x), linear in the row, with one J for all; of a contrast it
+             is linear in the partner's own code. A width of its choosing makes J injective.
+    hijack   a driver of APFed-D or classic vertical learning trains the partner's encoder: codes of
+             rows that it knows by a decoder, those of others by a critic, so that they look like
+             the codes of rows that it knows.
+    inverted a partner of APFed-C or -R returns gradients by which codes of rows that it knows are
+             decoded best; ``SIZES`` times what the label owner takes for usual at the least, or
+             what ``apfed.clip`` lets pass.
+
+Departures from FSHA: rows that are known in place of a public table, so that there need be no pilot
+network; binary cross-entropy in place of a Wasserstein critic; a few hundred steps. The decoder's
+guess is one more view for the inversion of ``attacks/columns.py``, so that the figure compares with
+the honest one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dovetail.audit.attack import Settings, attack
+from dovetail.audit.attacks import columns
+from dovetail.audit.scene import Scene
+from dovetail.audit.tape import Tape
+from dovetail.audit.verdict import Finding, Threat, finding
+from dovetail.data import SharedRows
+from dovetail.methods import apfed, vertical
+from dovetail.methods.apfed import distil
+from dovetail.methods.apfed.released import RELEASED
+from dovetail.methods.apfed.stages import ApfedSetup
+from dovetail.methods.limits import Limited, Limits
+from dovetail.methods.outcome import Setup
+from dovetail.methods.party import PolicySection
+from dovetail.models.randomness import generator
+from dovetail.network import InProcess, Message
+from dovetail.network.inprocess import overheard
+
+#: Rows of the other side that steering uses.
+KNOWN = 100
+
+#: Width of the codes that a driver makes up, rows of its message (there is no most, so that one
+#: network of the partner answers about many), and rows and steps of FSHA.
+_WIDTH, _AT_ONCE, _BATCH, _STEPS = 256, 2000, 64, 400
+
+#: What the critic counts beside the decoder.
+_CRITIC = 0.1
+
+#: Multiples of the least gradient that the label owner takes for usual: what a partner returns.
+SIZES = (10.0, 100.0)
+
+_ALIKE = Threat(
+    "codes all alike, then ridge regression",
+    "after FSHA (Pasquini et al. 2021)",
+    f"{columns.KNOWN} rows of the other side; it sends what codes it likes",
+    "the same from its own columns",
+    "R2, mean over columns",
+)
+_HIJACK = Threat(
+    "hijacked encoder, then ridge regression",
+    "FSHA (Pasquini et al. 2021)",
+    f"{columns.KNOWN} rows of the other side, and {KNOWN} to steer by; it sends what it likes",
+    "the same from its own columns",
+    "R2, mean over columns",
+)
+
+
+def malicious(task: Setup, scene: Scene, stage: str, seed: int) -> Iterator[Finding]:
+    """What steering gains in one stage, within the limits of a home's default policy."""
+    if not isinstance(task, ApfedSetup):
+        return
+    limits = PolicySection().limits
+    for name in task.passives:
+        if stage in ("apfed", "apfed-r", "apfed-c"):
+            yield from _alike(task, scene, stage, seed, name, limits)
+            yield from _inverted(task, scene, stage, seed, name)
+        elif stage in ("apfed-d", "tvfl"):
+            yield from _hijack(task, scene, stage, seed, name, limits)
+
+
+def _told(
+    scene: Scene, stage: str, party: str, active: str, views: dict[str, Tensor],
+    samples: Tensor, threat: Threat, channel: str,
+) -> Iterator[Finding]:  # fmt: skip
+    own = scene.columns_of(active, "", samples)
+    target = scene.columns_of(party, "", samples)
+    if target is None:
+        return
+    measured = columns.inversion(
+        None if own is None else own.numpy(),
+        {name: each.numpy() for name, each in views.items()},
+        target.numpy(),
+        scene.parties[party].columns,
+    )
+    if measured is not None:
+        yield finding(
+            measured, threat, stage=f"{stage}, steered", observer=active, owner=party,
+            channel=channel, target="columns",
+            note="steered within a home's default policy (min_rows, max_uses, max_begins)",
+        )  # fmt: skip
+
+
+def _rows(task: ApfedSetup, party: str) -> SharedRows:
+    return SharedRows(party, task.data.train[party].joined(), task.align().rows[party])
+
+
+def _batches(samples: Tensor, size: int, rng: torch.Generator) -> Iterator[Tensor]:
+    """Batches without end."""
+    size = min(len(samples), size)
+    while True:
+        order = samples[torch.randperm(len(samples), generator=rng)]
+        for start in range(0, len(order) - size + 1, size):
+            yield order[start : start + size]
+
+
+def _alike(
+    task: ApfedSetup, scene: Scene, stage: str, seed: int, party: str, limits: Limits
+) -> Iterator[Finding]:
+    """One pass over the shared samples, with one code for all of them."""
+    home = task.passives[party]
+    if stage != "apfed":
+        home = home.with_loss("reconstruction" if stage == "apfed-r" else "contrastive")
+    passive = Limited(home.passive(_rows(task, party), device=task.device), limits)
+    samples = task.align().shared(task.active, party)
+    rng = generator(seed, party, "alike")
+    tape = Tape(scene.reading, scene.num_samples())
+    with overheard(tape):
+        engine = InProcess({party: passive}, driver=task.active)
+        begin = apfed.Begin((_WIDTH,), _WIDTH, seed)
+        engine.ask({party: begin}, apfed.Ready).or_raise()
+        code_1D = torch.randn(1, _WIDTH, generator=rng)
+        order = samples[torch.randperm(len(samples), generator=rng)]
+        for samples_B in order.tensor_split(-(-len(order) // _AT_ONCE)):
+            request = apfed.Codes(samples_B, code_1D.expand(len(samples_B), -1).clone())
+            engine.ask({party: request}, apfed.CodeGradient)
+    for channel, table in tape.tables.items():
+        if channel.observer == task.active:
+            seen, views = table.views()
+            yield from _told(
+                scene, stage, party, task.active, views, seen, _ALIKE, "steered gradients"
+            )
+
+
+#: Asks for codes of samples, after a step by the gradient of the last ones.
+_Ask = Callable[[Tensor, Tensor | None], Tensor]
+
+
+def _hijack(
+    task: ApfedSetup, scene: Scene, stage: str, seed: int, party: str, limits: Limits
+) -> Iterator[Finding]:
+    """FSHA: the partner's encoder learns to look like a pilot's, which the driver can decode."""
+    samples = task.align().shared(task.active, party)
+    rng = generator(seed, party, "hijack")
+    ask, codes = _asking(task, stage, seed, party, limits)
+    if ask is None:
+        return  # it releases its columns once: there is nothing to steer
+    known = samples[torch.randperm(len(samples), generator=rng)[:KNOWN]]
+    x_KF = scene.columns_of(party, "", known)
+    if x_KF is None:
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        width, wide = codes.shape[1], 128
+        decoder = nn.Sequential(nn.Linear(width, wide), nn.ReLU(), nn.Linear(wide, x_KF.shape[1]))
+        critic = nn.Sequential(nn.Linear(width, wide), nn.LeakyReLU(0.2), nn.Linear(wide, 1))
+        decoding = torch.optim.Adam(decoder.parameters(), lr=2e-3)
+        critical = torch.optim.Adam(critic.parameters(), lr=1e-3)
+        half = max(_BATCH, limits.min_rows) // 2
+        places = _batches(torch.arange(len(known)), half, rng)
+        others = _batches(samples[~torch.isin(samples, known)], half, rng)
+        due: Tensor | None = None
+        most = (limits.max_uses - 2) * len(known) // half if limits.max_uses else _STEPS
+        for _ in range(min(_STEPS, most)):  # it is told how often it may ask
+            place_B = next(places)
+            code_BD = ask(torch.cat([known[place_B], next(others)]), due)
+            leaf = code_BD.clone().requires_grad_()
+            mine, theirs = leaf[: len(place_B)], leaf[len(place_B) :]
+            judged = _bce(critic(mine.detach()), 1) + _bce(critic(theirs.detach()), 0)
+            critical.zero_grad()
+            judged.backward()
+            critical.step()
+            told = F.mse_loss(decoder(mine), x_KF[place_B])
+            decoding.zero_grad()
+            (told + _CRITIC * _bce(critic(theirs), 1)).backward()
+            decoding.step()
+            due = leaf.grad
+        parts = [ask(part, None) for part in samples.tensor_split(-(-len(samples) // 1000))]
+        code_SD = torch.cat(parts)
+        with torch.no_grad():
+            decoded_SF = decoder(code_SD)
+    views = {"codes": code_SD, "the decoder's guess": decoded_SF}
+    kept = slice(0, 4000)
+    yield from _told(
+        scene, stage, party, task.active, {name: each[kept] for name, each in views.items()},
+        samples[kept], _HIJACK, "steered codes",
+    )  # fmt: skip
+
+
+def _asking(
+    task: ApfedSetup, stage: str, seed: int, party: str, limits: Limits
+) -> tuple[_Ask | None, Tensor]:
+    """What asks a partner for codes, and codes of a first batch for their width."""
+    home, shared = task.passives[party], _rows(task, party)
+    samples = task.align().shared(task.active, party)[: max(_BATCH, limits.min_rows)]
+    if stage == "tvfl":
+        member = Limited(home.member(shared, None, device=task.device), limits)
+        engine = InProcess({party: member}, driver=task.active)
+        engine.ask({party: vertical.Open(seed)}, vertical.Opened).or_raise()
+
+        def ask(samples_B: Tensor, gradient_BD: Tensor | None) -> Tensor:
+            if gradient_BD is not None:
+                step = vertical.CodeGradient(gradient_BD)
+                engine.ask({party: step}, vertical.Updated).or_raise()
+            request = vertical.Encode(samples_B, training=True, test=False)
+            return engine.ask({party: request}, vertical.Codes).or_raise()[party].code_BD
+
+        return ask, ask(samples, None)
+    partner = Limited(home.partner(shared, None), limits)
+    engine = InProcess({party: partner}, driver=task.active)
+    if task.teacher.exchange == RELEASED or home.distil.release is not None:
+        return None, torch.zeros(0, 0)
+    begin = distil.Begin(("network",), 1, task.data.task.num_outputs, seed)
+    engine.ask({party: begin}, distil.Ready).or_raise()
+
+    def asks(samples_B: Tensor, gradient_BD: Tensor | None) -> Tensor:
+        due = torch.zeros(0, 0) if gradient_BD is None else gradient_BD
+        request = distil.Encode(("network",), (), due, samples_B, training=True, test=False)
+        return engine.ask({party: request}, distil.Codes).or_raise()[party].code_ND
+
+    return asks, asks(samples, None)
+
+
+def _bce(judged_B1: Tensor, truth: float) -> Tensor:
+    return F.binary_cross_entropy_with_logits(judged_B1, torch.full_like(judged_B1, truth))
+
+
+class _Inverting(apfed.Passive):
+    """A partner whose gradients make codes of rows that it knows easy to decode.
+
+    Args:
+        known: samples, and their columns at the label owner.
+        size: the largest number of a row's gradient.
+    """
+
+    def steer(self, known: tuple[Tensor, Tensor], size: float) -> None:
+        samples, x_KF = known
+        self._size = size
+        self._x_SF = torch.zeros(len(self.shared.rows_S), x_KF.shape[1])
+        self._x_SF[samples] = x_KF
+        self._known_S = torch.zeros(len(self.shared.rows_S), dtype=torch.bool)
+        self._known_S[samples] = True
+        self._decoder: nn.Module | None = None
+
+    def loss(self, code_BD: Tensor, x: Tensor) -> Tensor:
+        """Of the rows that it knows; it is told which below."""
+        if self._decoder is None:
+            wide = 128
+            self._decoder = nn.Sequential(
+                nn.Linear(code_BD.shape[1], wide), nn.ReLU(), nn.Linear(wide, self._x_SF.shape[1])
+            )
+            self.optimizer = torch.optim.Adam(self._decoder.parameters(), lr=3e-3)
+        known_B = self._known_S[self._asked]
+        told = self._decoder(code_BD[known_B])
+        return F.mse_loss(told, self._x_SF[self._asked][known_B], reduction="sum") / len(code_BD)
+
+    def handle(self, message: Message) -> Message:
+        if isinstance(message, apfed.Codes):
+            self._asked = message.samples_B
+        answer = super().handle(message)
+        if isinstance(answer, apfed.CodeGradient):
+            largest = answer.gradient_BD.abs().amax(dim=1, keepdim=True)
+            scaled = answer.gradient_BD * (self._size / largest.clamp(min=1e-12))
+            answer = apfed.CodeGradient(scaled.masked_fill(largest < 1e-12, 0.0))
+        return answer
+
+
+def _inverted(
+    task: ApfedSetup, scene: Scene, stage: str, seed: int, party: str
+) -> Iterator[Finding]:
+    """The run as it is, with a partner that steers the label owner's encoder."""
+    samples = task.align().shared(task.active, party)
+    rng = generator(seed, party, "inverting")
+    known = samples[torch.randperm(len(samples), generator=rng)[:KNOWN]]
+    x_KF = scene.columns_of(task.active, "", known)
+    if x_KF is None:
+        return
+    loudest = 0.9 * task.config.clip if task.config.clip else max(SIZES)
+    for factor in sorted({min(each, loudest) for each in SIZES}):
+        name = f"gradients of {factor:g} times the usual"
+        passive = _Inverting(
+            _rows(task, party),
+            task.passives[party].config.model_copy(update={"gradients": None}),
+            task.passives[party].network,
+        )
+        passive.steer((known, x_KF), factor * 0.1 / task.config.batch_size)
+        alone = replace(
+            task, connect=lambda _, each=passive: InProcess({party: each}, driver=task.active),
+            alignment=task.align(), test_alignment=task.align_test(), rulers=(),
+        )  # fmt: skip
+        tape = Tape(scene.reading, scene.num_samples())
+        with overheard(tape):
+            outcome = alone.train(stage, seed, lambda *_: None)
+        scores = outcome.scores.get(stage, {}).get(task.active, {})
+        told = ", ".join(
+            f"{key} {scores[key]:.3f}" for key in ("accuracy", "auc", "r2") if key in scores
+        )
+        for each in attack(stage, scene, tape, {}, Settings(network=False)):
+            if each.observer == party:
+                yield replace(
+                    each, stage=f"{stage}, steered", channel=f"codes, {name}",
+                    note=f"a partner that steers, {name}: the label owner's model has {told}",
+                )  # fmt: skip
