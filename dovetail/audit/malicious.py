@@ -45,7 +45,7 @@ from dovetail.methods.limits import Limited, Limits
 from dovetail.methods.outcome import Setup
 from dovetail.methods.party import PolicySection
 from dovetail.models.randomness import generator
-from dovetail.network import InProcess, Message
+from dovetail.network import Engine, InProcess, Message
 from dovetail.network.inprocess import overheard
 
 #: Rows of the other side that steering uses.
@@ -286,6 +286,11 @@ class _Inverting(apfed.Passive):
         return answer
 
 
+def _reaching(passive: apfed.Passive, driver: str) -> Callable[[str], Engine]:
+    """What makes the engine, where it is listened to."""
+    return lambda _: InProcess({passive.name: passive}, driver=driver)
+
+
 def _inverted(
     task: ApfedSetup, scene: Scene, stage: str, seed: int, party: str
 ) -> Iterator[Finding]:
@@ -306,8 +311,8 @@ def _inverted(
         )
         passive.steer((known, x_KF), factor * 0.1 / task.config.batch_size)
         alone = replace(
-            task, connect=lambda _, each=passive: InProcess({party: each}, driver=task.active),
-            alignment=task.align(), test_alignment=task.align_test(), rulers=(),
+            task, connect=_reaching(passive, task.active), alignment=task.align(),
+            test_alignment=task.align_test(), rulers=(),
         )  # fmt: skip
         tape = Tape(scene.reading, scene.num_samples())
         with overheard(tape):
