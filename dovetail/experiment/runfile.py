@@ -17,6 +17,7 @@ from dovetail.experiment.track import Kind
 from dovetail.files import merge, override, read_run
 from dovetail.methods.section import Section
 from dovetail.methods.validation import validate
+from dovetail.models.calibration import Calibrate
 from dovetail.models.decisions import ClassWeights, Threshold
 from dovetail.site.engines import EngineSection, InProcessSection
 
@@ -102,6 +103,8 @@ class RunFile(Section):
     min_participation: float = Field(default=MIN_PARTICIPATION, ge=0, le=1)
     class_weights: ClassWeights | None = None  # "balanced", or class -> weight
     threshold: Threshold | None = None  # of two classes: a goal, such as "f1"
+    # probabilities that mean what they say, and sets or intervals (conformal: these alone)
+    calibrate: Calibrate | None = None
     device: str = "cpu"  # where to compute: cpu, cuda, cuda:1
     data: DataSection | None = None  # simulation: one pooled data set and a partition
     parties: tuple[str, ...] | None = None  # or party files, each with a table of its own

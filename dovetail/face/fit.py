@@ -31,6 +31,7 @@ from dovetail.face.talk import talk_of
 from dovetail.methods.base import SILENT, Talk
 from dovetail.methods.party import PolicySection, Site
 from dovetail.methods.validation import validate
+from dovetail.models.calibration import Calibrate
 from dovetail.models.decisions import ClassWeights, Threshold
 from dovetail.site.driver import Coordinator, Driver
 
@@ -58,6 +59,7 @@ def fit(
     track: Sequence[str] = (),
     class_weights: ClassWeights | None = None,
     threshold: Threshold | Mapping[str, Any] | None = None,
+    calibrate: Calibrate | None = None,
 ) -> Run:
     """Train a method with these parties, and rulers beside it; what ``dovetail train`` does.
 
@@ -81,6 +83,8 @@ def fit(
         threshold: of two classes, what the probability from which the second is said is chosen
             for on validation rows: "f1", "cost", or a table such as {"goal": "recall",
             "precision": 0.8}.
+        calibrate: on validation rows: "temperature" or "isotonic", and with them sets and intervals
+            (``predict(x, coverage=0.9)``); "conformal": these alone.
         evaluate_every: score the test rows every so many epochs or rounds; 0: after the last.
         checkpoint_every: save every so many epochs or rounds; 0: never.
         track: watch it in "tensorboard", "mlflow".
@@ -120,6 +124,7 @@ def fit(
         ("active", active),
         ("class_weights", class_weights),
         ("threshold", threshold),
+        ("calibrate", calibrate),
     ):
         if value is not None:
             values[key] = value

@@ -102,14 +102,19 @@ def check(run: Run, *, where: str) -> None:
                 f"{where}: the ruler {ruler!r} learns from a party's own rows, and a coordinator "
                 "has none; leave it out"
             )
-    for key in ("class_weights", "threshold"):
+    for key in ("class_weights", "threshold", "calibrate"):
         if getattr(run, key) is not None and not method.decides:
             raise ConfigError(f"{where}: {run.method!r} does not mind {key}; leave it out")
-    if run.threshold is not None and run.engine.kind != "inprocess" and coordinated(run.method):
-        raise ConfigError(
-            f"{where}: a threshold is chosen on a party's own validation rows, and a coordinator "
-            "has none; leave threshold out"
-        )
+    for key, what in {"threshold": "threshold", "calibrate": "calibration"}.items():
+        if (
+            getattr(run, key) is not None
+            and run.engine.kind != "inprocess"
+            and coordinated(run.method)
+        ):
+            raise ConfigError(
+                f"{where}: a {what} is chosen on a party's own validation rows, and a coordinator "
+                f"has none; leave {key} out"
+            )
     if run.engine.kind != "inprocess" and method.driven_by is None:
         raise ConfigError(
             f"{where}: {run.method!r} trains in one process only so far; leave [engine] out"

@@ -16,6 +16,7 @@ from dovetail import data as dd
 from dovetail.alignment.limits import Guard
 from dovetail.methods.party import Site
 from dovetail.models import Model, Secret
+from dovetail.models.calibration import Calibrate
 from dovetail.models.decisions import ClassWeights, Threshold
 from dovetail.models.owners import Bottom
 from dovetail.network import Engine, Message, Precision, State
@@ -211,6 +212,8 @@ class Run(Protocol):
     def class_weights(self) -> ClassWeights | None: ...
     @property
     def threshold(self) -> Threshold | None: ...
+    @property
+    def calibrate(self) -> Calibrate | None: ...
     @property
     def active(self) -> str | None: ...
     @property

@@ -23,7 +23,7 @@ from dovetail.methods.party import Site
 from dovetail.methods.rulers import OwnRows
 from dovetail.methods.section import Section
 from dovetail.models import Model, NetworkSpec
-from dovetail.models.decisions import Decision
+from dovetail.models.decisions import Decided
 
 H = TypeVar("H")
 
@@ -99,7 +99,7 @@ class Home:
         return Model(self.name, self.task, network, spec, {self.block: shape}, inputs, about)
 
     def scores(
-        self, model: Model, *, last: bool = False, decision: Decision | None = None
+        self, model: Model, *, last: bool = False, decision: Decided | None = None
     ) -> Scores:
         """Of a model on the rows that only test; none without any."""
         if self.test is None or not len(self.test[1]):

@@ -42,7 +42,7 @@ from dovetail.methods.rulers import TITLES as RULERS
 from dovetail.methods.rulers import OwnRows, train_rulers
 from dovetail.methods.section import Section
 from dovetail.models import Model
-from dovetail.models.decisions import Decision
+from dovetail.models.decisions import Decided
 from dovetail.network import Checkpoint, Engine, InProcess, Precision
 from dovetail.network.checkpoint import StatefulParty
 
@@ -170,7 +170,7 @@ class Method:
         stage: str = "",
         *,
         last: bool = False,
-        decision: Decision | None = None,
+        decision: Decided | None = None,
     ) -> Scores:
         """A party's scores on its test rows, as it is now, with details of the last; none without
         any rows."""
@@ -347,21 +347,21 @@ class Training:
     @property
     def deciding(self) -> Deciding:
         """What mistakes cost."""
-        return Deciding(self.run.class_weights, self.run.threshold)
+        return Deciding(self.run.class_weights, self.run.threshold, self.run.calibrate)
 
-    def _decision(self, party: Party, home: Any) -> Decision | None:
-        """A party's threshold, of its model as it is now.
+    def _decision(self, party: Party, home: Any) -> Decided | None:
+        """A party's threshold and calibration, of its model as it is now.
 
         Raises:
             ConfigError: it has no validation rows.
         """
-        if self.deciding.threshold is None:
+        if not self.deciding.needs_rows:
             return None
         judged = self.kind.validate(party, home)
         if judged is None:
             raise ConfigError(
-                f"party {party.name!r} has no validation rows to choose a threshold on; give it "
-                "validation_share, or leave threshold out"
+                f"party {party.name!r} has no validation rows to choose a threshold or a "
+                "calibration on; give it validation_share, or leave threshold and calibrate out"
             )
         return self.deciding.decision(home.task, *judged)
 
@@ -438,7 +438,7 @@ class Staged:
     parties: Mapping[str, Any]
     driver: Any
     settings: Any
-    decisions: dict[str, Decision | None] = field(default_factory=dict)
+    decisions: dict[str, Decided | None] = field(default_factory=dict)
 
     def scores(self, *, last: bool = False) -> dict[str, dict[str, Scores]]:
         """Score name -> party -> scores; of parties that are elsewhere, what they have told."""

@@ -15,7 +15,15 @@ from torch import Tensor
 from dovetail.data import Task
 from dovetail.errors import TrainingError
 from dovetail.models import Model
-from dovetail.models.decisions import ClassWeights, Decision, Threshold, choose, class_weights
+from dovetail.models.calibration import Calibrate
+from dovetail.models.decisions import (
+    ClassWeights,
+    Decided,
+    Threshold,
+    calibrate,
+    choose,
+    class_weights,
+)
 from dovetail.models.metrics import all_scores, details, score
 from dovetail.models.owners import Bottom
 from dovetail.network import Checkpoint, Ledger
@@ -48,25 +56,38 @@ class Deciding:
     Attributes:
         class_weights: how much each class counts in training.
         threshold: what the probability from which the second of two classes is said is chosen for.
+        calibrate: how probabilities are made to mean what they say.
     """
 
     class_weights: ClassWeights | None = None
     threshold: Threshold | None = None
+    calibrate: Calibrate | None = None
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether rows are kept out of training for it."""
+        return self.threshold is not None or self.calibrate is not None
 
     def weights(self, task: Task, labels_N: Tensor) -> Tensor | None:
         """(C,) weights of the classes; None: all count alike."""
         return class_weights(self.class_weights, task, labels_N)
 
-    def decision(self, task: Task, outputs_NC: Tensor, labels_N: Tensor) -> Decision | None:
-        """The threshold that does best on validation rows; None where none is asked for."""
-        if self.threshold is None:
+    def decision(self, task: Task, outputs_NC: Tensor, labels_N: Tensor) -> Decided | None:
+        """The threshold that does best on validation rows, and the calibration fitted on them;
+        None where neither is asked for."""
+        if not self.needs_rows:
             return None
-        return choose(self.threshold, task, outputs_NC, labels_N)
+        chosen, fitted = None, {}
+        if self.threshold is not None:
+            chosen = choose(self.threshold, task, outputs_NC, labels_N)
+        if self.calibrate is not None:
+            fitted = calibrate(self.calibrate, task, outputs_NC, labels_N)
+        return Decided(chosen, fitted)
 
 
-def about_decision(decision: Decision | None) -> dict[str, Any]:
+def about_decision(decision: Decided | None) -> dict[str, Any]:
     """What is kept of it with a model."""
-    return {} if decision is None else {"decision": decision.to_json()}
+    return {} if decision is None else decision.about
 
 
 @dataclass
@@ -132,7 +153,7 @@ def score_party(
     *,
     learning_rate: float,
     last: bool = False,
-    decision: Decision | None = None,
+    decision: Decided | None = None,
 ) -> dict[str, Any]:
     """A party's scores on its test rows: the few that are told as training goes on, or, of the
     last, all of them and their details.
@@ -150,12 +171,14 @@ def score_party(
 
 
 def judged(
-    task: Task, outputs: Tensor, labels: Tensor, *, last: bool, decision: Decision | None = None
+    task: Task, outputs: Tensor, labels: Tensor, *, last: bool, decision: Decided | None = None
 ) -> dict[str, Any]:
     """Few scores, or, of the last, all of them and their details."""
     if not last:
         return {**score(task, outputs, labels)}
-    threshold = None if decision is None else decision.threshold
+    threshold = None
+    if decision is not None:
+        outputs, threshold = decision.said(outputs), decision.threshold
     return {
         **all_scores(task, outputs, labels, threshold=threshold),
         DETAILS: details(task, outputs, labels, threshold=threshold),

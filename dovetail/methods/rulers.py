@@ -18,7 +18,7 @@ from dovetail.data import Classification, Task
 from dovetail.errors import ConfigError
 from dovetail.methods.outcome import Deciding, Observer, Outcome, Scores, mean_over, score_party
 from dovetail.models import derive_seed
-from dovetail.models.decisions import Decision
+from dovetail.models.decisions import Decided
 from dovetail.models.learners import (
     LEARNERS,
     Fitted,
@@ -92,14 +92,12 @@ def majority_of(rows: Rows) -> Tensor:
     return mean if rows.regression else (mean + 1e-6).log()
 
 
-def held_out_decision(
-    deciding: Deciding, task: Task, fitted: Fitted, rows: Rows
-) -> Decision | None:
-    """The threshold by what models say of rows that they did not see."""
+def held_out_decision(deciding: Deciding, task: Task, fitted: Fitted, rows: Rows) -> Decided | None:
+    """Threshold and calibration by what models say of rows that they did not see."""
     judged = ~fitted.held_out_NC.isnan().any(dim=1)
-    return deciding.decision(
-        task, fitted.held_out_NC[judged], rows.targets_NC[judged].argmax(dim=1)
-    )
+    targets_NC = rows.targets_NC[judged]
+    labels_N = targets_NC[:, 0] if rows.regression else targets_NC.argmax(dim=1)
+    return deciding.decision(task, fitted.held_out_NC[judged], labels_N)
 
 
 def train_rulers(

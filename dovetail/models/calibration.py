@@ -27,6 +27,8 @@ from dovetail.data import Classification, Task
 from dovetail.errors import DataError, ModelError
 
 Kind = Literal["temperature", "isotonic"]
+#: What a run can ask for: a calibration with conformal scores, or these alone.
+Calibrate = Literal["temperature", "isotonic", "conformal"]
 
 #: What a model keeps them under, in ``about``.
 CALIBRATION, CONFORMAL = "calibration", "conformal"
@@ -125,7 +127,7 @@ def fit(
     outputs_NC: Tensor,
     labels_N: Tensor,
     *,
-    kind: Kind | None = None,
+    kind: Calibrate | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
     """What a model is to keep in ``about``, fitted on rows that it was not trained on.
@@ -134,7 +136,7 @@ def fit(
         task: what is predicted.
         outputs_NC: of these rows, not calibrated.
         labels_N: theirs.
-        kind: of the calibration; None: temperature. A regression has none.
+        kind: of the calibration; None: temperature. A regression has none, nor has "conformal".
         seed: which half of the rows each is fitted on.
 
     Raises:
@@ -147,11 +149,18 @@ def fit(
     order = np.random.default_rng(seed).permutation(len(labels_N))
     first, second = (torch.from_numpy(half) for half in np.array_split(order, 2))
     if not isinstance(task, Classification):
-        if kind is not None:
-            raise DataError(f"{kind} is for classes, and the label is a number; leave it out")
+        if kind not in (None, "conformal"):
+            raise DataError(
+                f"{kind} is for classes, and the label is a number, which has intervals only "
+                "(conformal)"
+            )
         values = outputs_NC[:, 0].double()
         scores = ((values - labels_N.double()).abs() * task.scale).numpy()
         return {CONFORMAL: _kept(scores)}  # nothing is calibrated, so all rows may judge
+    if kind == "conformal":
+        said = outputs_NC.double().softmax(dim=1)
+        scores = (1 - said.gather(1, labels_N[:, None].long())[:, 0]).numpy()
+        return {CONFORMAL: _kept(scores)}
     fitted = _fitted(kind or "temperature", task, outputs_NC[first], labels_N[first])
     calibration = calibration_of({CALIBRATION: fitted})
     assert calibration is not None

@@ -7,7 +7,7 @@ threshold is chosen on rows that nothing was trained on, and kept with the model
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from dovetail.data import Classification, Task
-from dovetail.errors import ConfigError
-from dovetail.models.calibration import calibration_of
+from dovetail.errors import ConfigError, DataError
+from dovetail.models.calibration import Calibrate, calibration_of, fit
 
 #: "balanced": as much for each class, however many rows it has; or class -> weight, 1 for a class
 #: that is not named.
@@ -92,6 +92,36 @@ class Decision:
             f"{second!r} is said from a probability of {self.threshold:.3g} on: {what} on "
             f"{self.rows} validation rows"
         )
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What was made of validation rows, and is kept with the model.
+
+    Attributes:
+        decision: the threshold, by what the model says before it is calibrated.
+        fitted: its calibration and conformal scores, as ``calibration.fit`` gives them.
+    """
+
+    decision: Decision | None = None
+    fitted: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the model keeps of it."""
+        told = {} if self.decision is None else {"decision": self.decision.to_json()}
+        return {**told, **self.fitted}
+
+    @property
+    def threshold(self) -> float | None:
+        """On probabilities as they are said."""
+        decision = decision_as_said(self.about)
+        return None if decision is None else decision.threshold
+
+    def said(self, outputs_NC: Tensor) -> Tensor:
+        """(N, C) outputs as the model will give them."""
+        calibration = calibration_of(self.fitted)
+        return outputs_NC if calibration is None else calibration.applied(outputs_NC)
 
 
 def decision_of(about: Mapping[str, Any]) -> Decision | None:
@@ -178,6 +208,21 @@ def choose(threshold: Threshold, task: Task, outputs_NC: Tensor, labels_N: Tenso
     return Decision(
         float((values[places[best]] + below) / 2), goal.model_dump(), len(second), value
     )
+
+
+def calibrate(kind: Calibrate, task: Task, outputs_NC: Tensor, labels_N: Tensor) -> dict[str, Any]:
+    """Calibration and conformal scores of a run, by validation rows.
+
+    Raises:
+        ConfigError: too few rows, or a kind that does not fit the task.
+    """
+    try:
+        return fit(task, outputs_NC, labels_N, kind=kind)
+    except DataError as error:
+        raise ConfigError(
+            f"calibrate = {kind!r} is fitted on validation rows: {error}; label more rows, or "
+            "leave calibrate out (dovetail calibrate does it later, on other rows)"
+        ) from None
 
 
 def class_weights(how: ClassWeights | None, task: Task, labels_N: Tensor) -> Tensor | None:

@@ -36,7 +36,7 @@ from dovetail.methods.rulers import (
     majority_of,
 )
 from dovetail.models import Model, Secret, derive_seed, generator, key_of
-from dovetail.models.decisions import Decision
+from dovetail.models.decisions import Decided
 from dovetail.models.learners import (
     LEARNERS,
     NO_FOLD,
@@ -175,7 +175,7 @@ class Distilling:
         outputs: Tensor,
         rows: Tensor | None = None,
         *,
-        decision: Decision | None = None,
+        decision: Decided | None = None,
     ) -> dict[str, Any]:
         """Scores on test rows."""
         assert self.test is not None
@@ -426,11 +426,14 @@ def _score(
     outcome.scores |= {what: {name: each} for what, each in scores.items()}
 
 
-def _joint_decision(work: Distilling, owner: Owner, teacher: Teacher) -> Decision | None:
-    """The joint model's threshold, by labelled rows that its members did not see."""
+def _joint_decision(work: Distilling, owner: Owner, teacher: Teacher) -> Decided | None:
+    """The joint model's threshold, by labelled rows that its members did not see.
+
+    It is not calibrated: rows that partners do not answer are the solo model's.
+    """
     held_out_RC = teacher.held_out(owner.folds_R)
     judged = ~held_out_RC.isnan().any(dim=1)
-    return work.deciding.decision(
+    return replace(work.deciding, calibrate=None).decision(
         work.task, held_out_RC[judged], owner.targets_RC[judged].argmax(dim=1)
     )
 

@@ -36,7 +36,7 @@ from dovetail.methods.outcome import (
     told,
 )
 from dovetail.models import EncoderSpec, Head, OptimizerConfig, Secret, derive_seed
-from dovetail.models.decisions import Decision
+from dovetail.models.decisions import Decided
 from dovetail.models.learners import make_folds
 from dovetail.models.learners.distil import DistilConfig
 from dovetail.network import Checkpoint, Engine, InProcess, Precision
@@ -76,7 +76,7 @@ SUBSTITUTES: Mapping[vertical.Substitute, str] = {
 }
 
 
-#: Of the labelled rows, one in so many chooses a threshold.
+#: Of the labelled rows, one in so many chooses a threshold and a calibration.
 _HOLD_OUT_ONE_IN = 5
 
 
@@ -190,7 +190,7 @@ def _train_active(
         data = _on_common_rows(setup, data)
     held_out = torch.empty(0, dtype=torch.int64)
     labels = data.labels
-    if setup.deciding.threshold is not None:
+    if setup.deciding.needs_rows:
         data, held_out = _held_out(setup, data, seed)
     active = apfed.Active(
         data,
@@ -220,7 +220,7 @@ def _train_active(
             line |= {"epsilon": max(each["epsilon"] for each in spent)}
         observe(stage, setup.config.epochs, line)
     decision = None
-    if setup.deciding.threshold is not None:
+    if setup.deciding.needs_rows:
         assert labels is not None
         outputs = active.model().outputs(data.joined()[held_out])
         decision = setup.deciding.decision(setup.data.task, outputs, labels[held_out])
@@ -479,7 +479,7 @@ def _score(
     labels: Tensor,
     *,
     last: bool = False,
-    decision: Decision | None = None,
+    decision: Decided | None = None,
 ) -> dict[str, Any]:
     return score_party(
         setup.active,

@@ -480,7 +480,7 @@ class Apfed(Method):
             alignment=loaded.alignment,
             test_alignment=loaded.test_alignment,
             rulers=_rulers(run),  # type: ignore[arg-type]  # each one of STAGES
-            deciding=Deciding(run.class_weights, run.threshold),
+            deciding=Deciding(run.class_weights, run.threshold, run.calibrate),
             evaluate_every=run.evaluate_every,
             device=device,
             connect=loaded.connect,

@@ -17,7 +17,7 @@ from dovetail.methods.method import Training
 from dovetail.methods.outcome import Observer, Scores, score_party
 from dovetail.methods.rulers import OwnRows
 from dovetail.models import Model
-from dovetail.models.decisions import Decision
+from dovetail.models.decisions import Decided
 from dovetail.network import Checkpoint, Engine
 from dovetail.network.checkpoint import load_state
 
@@ -211,7 +211,7 @@ def scores_of(
     stage: str = "",
     *,
     last: bool = False,
-    decision: Decision | None = None,
+    decision: Decided | None = None,
 ) -> Scores:
     """A member's scores on its test rows, of its model as it is now; none without rows."""
     x, rows = member.prepared.test, member.home.test

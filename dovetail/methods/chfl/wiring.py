@@ -48,7 +48,7 @@ from dovetail.methods.rulers import TITLES as RULERS
 from dovetail.methods.rulers import OwnRows
 from dovetail.methods.section import PartyName, Section
 from dovetail.models import Model
-from dovetail.models.decisions import Decision
+from dovetail.models.decisions import Decided
 from dovetail.network import Checkpoint, Engine, Precision
 
 #: What can be trained, and what a table calls it.
@@ -296,7 +296,7 @@ class Chfl(Method):
         stage: str = "",
         *,
         last: bool = False,
-        decision: Decision | None = None,
+        decision: Decided | None = None,
     ) -> Scores:
         """A party's scores on its test rows, as it is now; none without any."""
         assert isinstance(party, chfl.Member)

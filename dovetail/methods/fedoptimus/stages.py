@@ -31,7 +31,7 @@ from dovetail.methods.outcome import (
 from dovetail.methods.rulers import TITLES as RULERS
 from dovetail.methods.rulers import OwnRows, train_rulers
 from dovetail.models import Model, Secret
-from dovetail.models.decisions import Decision
+from dovetail.models.decisions import Decided
 from dovetail.models.owners import Bottom, BottomSpec
 from dovetail.network import Checkpoint, Composite, Engine, InProcess, Precision
 from dovetail.network.checkpoint import StatefulParty
@@ -548,20 +548,21 @@ class _Trial:
             for name, own in found.items()
         }
 
-    def decision(self, name: str) -> Decision | None:
+    def decision(self, name: str) -> Decided | None:
         """A label owner's threshold, of its model with the participants' bottoms as they are now.
 
         Raises:
             ConfigError: it has no validation rows.
         """
         deciding = self.setup.deciding
-        if deciding.threshold is None:
+        if not deciding.needs_rows:
             return None
         labels = self.labels[name].scored.get("validation")
         if labels is None:
             raise ConfigError(
-                f"label owner {name!r} has no validation rows to choose a threshold on; in a "
-                "simulation give data.partition.validation, or leave threshold out"
+                f"label owner {name!r} has no validation rows to choose a threshold or a "
+                "calibration on; in a simulation give data.partition.validation, or leave "
+                "threshold and calibrate out"
             )
         owners = [self.data_owners[owner] for owner in self.participants]
         model = predicting.joint(self.label_owners[name], owners)
@@ -586,7 +587,7 @@ class _Trial:
         return {name: self.data_owners[name].bottom_model() for name in self.participants}
 
 
-def told_top(model: Model, *, method: str, label: str, decision: Decision | None = None) -> Model:
+def told_top(model: Model, *, method: str, label: str, decision: Decided | None = None) -> Model:
     """A label owner's model with how it came about."""
     about = {**model.about, "method": method, **about_decision(decision)}
     return replace(model, about={**about, "label": label} if label else about)

@@ -283,7 +283,7 @@ class FedOptimus(Method):
             select_by="embeddings" if chosen is None else chosen.by,
             rulers=run.rulers,  # type: ignore[arg-type]  # each one of STAGES
             axis=axis,
-            deciding=Deciding(run.class_weights, run.threshold),
+            deciding=Deciding(run.class_weights, run.threshold, run.calibrate),
             evaluate_every=run.evaluate_every,
             device=device,
             precision=run.engine.precision,

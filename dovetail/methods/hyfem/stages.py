@@ -10,14 +10,14 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from dovetail.data import Input, PartyData, TableEncoder, Task
+from dovetail.data import Classification, Input, PartyData, TableEncoder, Task
 from dovetail.methods import hyfem
 from dovetail.methods.loop import Driver
 from dovetail.methods.outcome import Scores, score_party
 from dovetail.methods.rulers import OwnRows, features
 from dovetail.models import Model, derive_seed
 from dovetail.models.blocks import Extractor
-from dovetail.models.decisions import Decision
+from dovetail.models.decisions import Decided
 from dovetail.models.learners import make_folds
 from dovetail.network import Engine, Message, Pending, State
 
@@ -34,7 +34,7 @@ SERVER = "server"
 #: The only party of the ruler "pooled".
 POOLED = "pooled"
 
-#: Of a party's labelled rows, one in so many chooses a threshold.
+#: Of a party's labelled rows, one in so many chooses a threshold and a calibration.
 _HOLD_OUT_ONE_IN = 5
 
 
@@ -178,6 +178,7 @@ def with_validation(home: hyfem.Home) -> hyfem.Home:
         home.train.labels[labelled],
         min(_HOLD_OUT_ONE_IN, len(labelled)),
         seed=derive_seed(0, home.name, "threshold"),
+        regression=not isinstance(home.task, Classification),
     )
     return replace(
         home,
@@ -234,7 +235,7 @@ def scores_of(
     what: str,
     learning_rate: float,
     last: bool = False,
-    decision: Decision | None = None,
+    decision: Decided | None = None,
 ) -> Scores:
     """A model's scores on this party's test rows; none without rows."""
     if home.test is None or home.test.labels is None or not home.test.num_rows:

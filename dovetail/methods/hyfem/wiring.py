@@ -51,7 +51,7 @@ from dovetail.methods.rulers import OwnRows
 from dovetail.methods.section import PartyName, Section
 from dovetail.models import Model, Perceptron
 from dovetail.models.blocks import Extractor, ResNet18, SmallCnn, Unchanged
-from dovetail.models.decisions import Decision
+from dovetail.models.decisions import Decided
 from dovetail.network import Checkpoint, Engine, InProcess, Precision
 
 #: What can be trained, and what a table calls it.
@@ -408,7 +408,7 @@ class Hyfem(Method):
             return {POOLED: whole}
         if stage in ("fedavg", "fedprox"):
             return {name: home.only(common_blocks(homes)) for name, home in homes.items()}
-        if training.run.threshold is not None:
+        if training.deciding.needs_rows:
             return {name: with_validation(home) for name, home in homes.items()}
         return homes
 
@@ -462,7 +462,7 @@ class Hyfem(Method):
         stage: str = "",
         *,
         last: bool = False,
-        decision: Decision | None = None,
+        decision: Decided | None = None,
     ) -> Scores:
         """A party's scores on its test rows, as it is now; none without any."""
         assert isinstance(party, hyfem.Member)
