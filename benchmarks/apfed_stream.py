@@ -37,7 +37,7 @@ from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.methods import apfed
 from dovetail.models import TABLE_3, EncoderSpec, Head, Perceptron
 from dovetail.network import Engine, InProcess, LedgerFile
-from dovetail.network.certificates import Credentials
+from dovetail.network.credentials import Credentials
 from dovetail.network.dialling import serve
 from dovetail.network.host import Host
 from dovetail.network.stream import Stream

@@ -39,7 +39,13 @@ from torch import Tensor
 
 from benchmarks import _results
 from dovetail.network import LedgerFile, Message, encode
-from dovetail.network.certificates import Authority, Credentials, certificate_pem, key_pem, new_key
+from dovetail.network.certificates import (
+    Authority,
+    certificate_pem,
+    key_pem,
+    new_key,
+)
+from dovetail.network.credentials import Credentials
 from dovetail.network.dialling import serve
 from dovetail.network.frames import options
 from dovetail.network.host import Host

@@ -39,7 +39,7 @@ from nvflare.fuel.f3.cellnet.utils import new_cell_message
 from benchmarks import _results, apfed_stream, exchange
 from benchmarks.apfed_stream import CASES, Turns
 from dovetail.network import InProcess, LedgerFile, Party, encode
-from dovetail.network.certificates import Credentials
+from dovetail.network.credentials import Credentials
 from dovetail.network.flare import Answers, Flare, collab_calls, quiet
 from dovetail.network.host import Host
 from dovetail.network.stream import Stream

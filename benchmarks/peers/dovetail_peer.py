@@ -28,7 +28,13 @@ from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.methods import apfed, vertical
 from dovetail.models import Head, OptimizerConfig, Perceptron
 from dovetail.network import Engine, InProcess, LedgerFile
-from dovetail.network.certificates import Authority, Credentials, certificate_pem, key_pem, new_key
+from dovetail.network.certificates import (
+    Authority,
+    certificate_pem,
+    key_pem,
+    new_key,
+)
+from dovetail.network.credentials import Credentials
 from dovetail.network.dialling import serve
 from dovetail.network.host import Host
 from dovetail.network.stream import Stream

@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     from dovetail.site.issuing import Folder
 
 
+#: Why a certificate is revoked, in the words of RFC 5280.
+REASONS = (
+    "keyCompromise",
+    "cACompromise",
+    "affiliationChanged",
+    "superseded",
+    "cessationOfOperation",
+    "unspecified",
+)
+
+
 def certificates(
     names: Annotated[
         list[str] | None, typer.Argument(help="Parties' names. [none: list what --out has]")
@@ -43,6 +54,15 @@ def certificates(
     renew_ca: Annotated[
         bool, typer.Option("--renew-ca", help="A new authority, believed beside the old one.")
     ] = False,
+    revoke: Annotated[
+        bool, typer.Option("--revoke", help="Their certificates no longer count: a list for all.")
+    ] = False,
+    reason: Annotated[
+        str, typer.Option(help=f"Why they are revoked: {', '.join(REASONS)}.")
+    ] = "keyCompromise",
+    serial: Annotated[
+        str | None, typer.Option(help="Revoke this certificate only, not all of the party's.")
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Make a new key in the place of the one there is.")
     ] = False,
@@ -70,6 +90,9 @@ def certificates(
     dovetail certificates shop --sign shop.csr
 
     Before they end: dovetail certificates shop --renew. Without names: what there is, until when.
+
+    A key that was lost: dovetail certificates shop --revoke, and crl.pem goes to everybody. Who
+    runs takes up new files within seconds, and drops a line whose certificate is on the list.
     """
     from dovetail.network.certificates import host_name
     from dovetail.site import issuing
@@ -78,7 +101,13 @@ def certificates(
     now = datetime.now(UTC)
     folder, parties = Folder(out), tuple(names or ())
     drivers, hosts = tuple(driver or ()), tuple(host or ())
-    ways = {"--request": request, "--sign": sign, "--renew": renew, "--renew-ca": renew_ca}
+    ways = {
+        "--request": request,
+        "--sign": sign,
+        "--renew": renew,
+        "--renew-ca": renew_ca,
+        "--revoke": revoke,
+    }
     asked = [way for way, chosen in ways.items() if chosen]
     if len(asked) > 1:
         raise ConfigError(f"give one of {' and '.join(asked)}: each is a step of its own")
@@ -87,7 +116,13 @@ def certificates(
         folder.of(name)
     for address in hosts:
         host_name(address)
-    if renew_ca:
+    if serial is not None and not (revoke and len(parties) == 1):
+        raise ConfigError("--serial goes with --revoke and one party's name")
+    if reason not in REASONS:
+        raise ConfigError(f"--reason takes one of {', '.join(REASONS)}, got {reason!r}")
+    if revoke:
+        result = issuing.revoke(folder, parties, reason, days, serial=serial, now=now)
+    elif renew_ca:
         result = issuing.renew_authority(folder, now)
     elif request:
         result = {
@@ -123,6 +158,8 @@ def _check_names(
             f"--driver says {strangers[0]!r}, which is none of the parties named: "
             f"{', '.join(names) or 'none'}"
         )
+    if (drivers or hosts) and way == "--revoke":
+        raise ConfigError("--revoke takes names only; leave --driver and --host out")
     if drivers and way == "--request":
         raise ConfigError("who drives is said by whoever signs; leave --driver out of --request")
     if hosts and way == "--request":
@@ -176,6 +213,16 @@ def _lines(result: dict[str, Any], folder: Folder) -> Iterator[str]:
             yield (
                 f"Put the two files that come back, ca.pem and {name}.pem, into {folder.of(name)}."
             )
+        return
+    if "revoked" in result:
+        for serial, name in result["revoked"].items():
+            yield f"Revoked: the certificate of {name!r} with serial {serial}"
+        yield (
+            f"{result['list']} is the list, good until {result['good_until']}; give it to "
+            "everybody as crl.pem, beside their certificate. Running processes take it up."
+        )
+        for path in result["updated"]:
+            yield f"  written: {path}"
         return
     if "updated" in result:
         yield (

@@ -61,6 +61,7 @@ def inspect(
     from dovetail.methods import method_of
     from dovetail.methods.aligning import count_sites
     from dovetail.methods.apfed.wiring import ApfedSection, PassiveFields, passives
+    from dovetail.site.home import warnings_of
     from dovetail.site.partyfile import open_sites
 
     paths = tuple(run)
@@ -101,6 +102,9 @@ def inspect(
         withheld |= dict.fromkeys(lacking, "column missing")
         for sentence in lacking.values():
             talk_of(shown=not (quiet or as_json)).warn(f"dovetail: {sentence}")
+        for site in sites.values():
+            for warning in warnings_of(site):
+                talk_of(shown=not (quiet or as_json)).warn(f"dovetail: {warning}")
         parts = [part_of(site) for site in sites.values()]
         if run_file is not None:
             sizes = message_sizes(

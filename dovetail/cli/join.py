@@ -22,6 +22,12 @@ def join(
         str | None,
         typer.Option(help="The driver's name. [the one in the party file's policy.drivers]"),
     ] = None,
+    tls_name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST", help="The host in the driver's certificate, if a company's CA made it."
+        ),
+    ] = None,
     certificates: Certificates = None,
     home: Annotated[
         Path | None, typer.Option(help="What it keeps. [STEM.site beside the party file]")
@@ -37,6 +43,7 @@ def join(
     """
     early.check_party(party)
     from dovetail.models.devices import device as device_of
+    from dovetail.network.dialling import Way
     from dovetail.site.join import check_address, serve_site
     from dovetail.site.partyfile import open_site
 
@@ -49,6 +56,7 @@ def join(
             site,
             driver,
             driver=name,
+            way=Way(tls_name=tls_name),
             stopped=lambda: bool(signalled),
             certificates=certificates,
             home=home,

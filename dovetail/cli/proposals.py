@@ -16,7 +16,8 @@ from dovetail.errors import ConfigError
 from dovetail.experiment.proposing import page, propose, review
 from dovetail.experiment.runfile import RunFile, load_run
 from dovetail.methods.party import Site
-from dovetail.network.certificates import Credentials, certificate_name
+from dovetail.network.certificates import certificate_name
+from dovetail.network.credentials import Credentials
 from dovetail.network.identity import Certified
 from dovetail.network.patience import write_text
 from dovetail.site.agreements import Agreements

@@ -65,6 +65,9 @@ class PartySection(Section):
     match_region: str | None = None
     # Who each row really is, to measure matching by where files of all parties are here.
     match_truth: str | None = None
+    # A list of revoked certificates (CRL) that must be there; else crl.pem beside the certificate,
+    # where there is one.
+    revoked: str | None = None
 
     @model_validator(mode="after")
     def _columns_or_blocks(self) -> PartySection:

@@ -2,8 +2,10 @@
 
     authority   ca/ca.pem, ca/ca.key    its holder signs; ca.key leaves no machine
     party       ca.pem                  whom it believes: one authority, or two while they change
-                NAME.pem                its certificate: common name = its name
+                NAME.pem                its certificate: common name = its name; behind it those
+                                        of authorities between it and ca.pem, if there are any
                 NAME.key                its private key; made by the party itself if it so wishes
+                crl.pem                 certificates that no longer count (``revocation.py``)
 
 Keys are on the curve P-256. A certificate names its party twice: as common name, and as the DNS
 name that the other side of TLS compares, ``tls_name``, which no host can have. A driver's names the
@@ -17,13 +19,11 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-import logging
 import os
 import re
-import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
@@ -38,9 +38,6 @@ from dovetail.errors import ConfigError
 PARTY_DAYS = 365
 AUTHORITY_DAYS = 3650
 
-#: Fewer days than this before it expires, ``Credentials.load`` warns.
-WARN_DAYS = 30
-
 #: A certificate is valid from so long before it is made: clocks differ.
 CLOCK_SKEW = timedelta(hours=1)
 
@@ -49,8 +46,6 @@ _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*"
 
 #: Where the names that TLS compares end. ``.invalid`` is nobody's (RFC 2606).
 _TLS_DOMAIN = ".dovetail.invalid"
-
-_log = logging.getLogger(__name__)
 
 Key = ec.EllipticCurvePrivateKey
 PublicKey = ec.EllipticCurvePublicKey
@@ -212,7 +207,10 @@ def read_certificates(data: bytes, *, where: str) -> tuple[x509.Certificate, ...
 
 def make_request(name: str, key: Key) -> bytes:
     """What a party sends to the authority's holder: its name and public key, signed by its key."""
-    builder = x509.CertificateSigningRequestBuilder().subject_name(_subject(certificate_name(name)))
+    # The name that TLS compares is in it for authorities of a company, which copy or confirm it.
+    names = x509.SubjectAlternativeName([x509.DNSName(tls_name(certificate_name(name)))])
+    builder = x509.CertificateSigningRequestBuilder().subject_name(_subject(name))
+    builder = builder.add_extension(names, critical=False)
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
@@ -252,14 +250,19 @@ def may_listen(certificate: x509.Certificate) -> bool:
     return ExtendedKeyUsageOID.SERVER_AUTH in usage
 
 
-def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
-    """The hosts it names beside its party."""
+def every_name(certificate: x509.Certificate) -> tuple[str, ...]:
+    """What TLS may compare: the hosts it names, and the name that stands for its party."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return ()
-    own = x509.DNSName(tls_name(name_of(certificate)))
-    return tuple(str(name.value) for name in names if name != own)
+    return tuple(str(name.value) for name in names)
+
+
+def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
+    """The hosts it names beside its party."""
+    own = tls_name(name_of(certificate))
+    return tuple(name for name in every_name(certificate) if name != own)
 
 
 def _subject(name: str) -> x509.Name:
@@ -344,6 +347,40 @@ class Authority:
             raise ConfigError(f"{paths[1]} is not the key of the first certificate in {paths[0]}")
         return cls(certificates, key)
 
+    def revoke(
+        self,
+        serials: Mapping[int, tuple[datetime, x509.ReasonFlags]],
+        *,
+        number: int,
+        now: datetime,
+        days: int = PARTY_DAYS,
+    ) -> x509.CertificateRevocationList:
+        """The list of its certificates that no longer count.
+
+        Args:
+            serials: serial number -> since when, and why.
+            number: of the list; greater than that of the one before.
+            now: when it is made.
+            days: until another is to follow.
+        """
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self.certificates[0].subject)
+            .last_update(now)
+            .next_update(now + timedelta(days=days))
+            .add_extension(x509.CRLNumber(number), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
+                critical=False,
+            )
+        )
+        for serial, (since, reason) in serials.items():
+            entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(since)
+            if reason != x509.ReasonFlags.unspecified:
+                entry = entry.add_extension(x509.CRLReason(reason), critical=False)
+            builder = builder.add_revoked_certificate(entry.build())
+        return builder.sign(self.key, hashes.SHA256())
+
     def save(self, folder: Path, *, replace: bool = False) -> None:
         """Write ``ca.key`` and ``ca.pem``.
 
@@ -417,111 +454,35 @@ class Authority:
         )
 
 
-# --- What a party has ---------------------------------------------------------------------------
+# --- Chains --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Credentials:
-    """What a party shows and whom it believes, as PEM.
+def path_to(
+    certificate: x509.Certificate,
+    between: Sequence[x509.Certificate],
+    authorities: Sequence[x509.Certificate],
+) -> tuple[x509.Certificate, ...] | None:
+    """From a certificate's issuer up to an authority that is believed; None if there is none."""
+    path: list[x509.Certificate] = []
+    current = certificate
+    while True:
+        believed = next((each for each in authorities if signed_by(current, each)), None)
+        if believed is not None:
+            return (*path, believed)
+        issuers = (each for each in between if each not in path and signs(each))
+        issuer = next((each for each in issuers if signed_by(current, each)), None)
+        if issuer is None:
+            return None
+        path.append(issuer)
+        current = issuer
 
-    Attributes:
-        ca: certificates of the authorities it believes.
-        certificate: its own.
-        key: of its certificate; secret.
-    """
 
-    ca: bytes
-    certificate: bytes
-    key: bytes = field(repr=False)
-
-    @classmethod
-    def load(cls, folder: Path, name: str, *, now: datetime | None = None) -> Credentials:
-        """A party's three files: ``ca.pem``, ``NAME.pem`` and ``NAME.key``.
-
-        Logs a warning where the certificate expires within 30 days, or others may read the key.
-
-        Raises:
-            ConfigError: a file is missing, they do not belong together, or one has expired.
-        """
-        certificate_name(name)
-        get = (
-            f"get it from whoever holds the authority (dovetail certificates {name}), or ask with "
-            f"dovetail certificates {name} --request"
-        )
-        paths = [folder / file for file in ("ca.pem", f"{name}.pem", f"{name}.key")]
-        ca_path, certificate_path, key_path = paths
-        loaded = cls(
-            read_file(ca_path, what=f"the authority that {name!r} believes; {get}"),
-            read_file(certificate_path, what=f"the certificate of {name!r}; {get}"),
-            read_file(key_path, what=f"the private key of {name!r}; {get}"),
-        )
-        loaded.check(name, paths, now or datetime.now(UTC))
-        if stat.S_IMODE(key_path.stat().st_mode) & 0o077:
-            _log.warning("%s may be read by other users of this machine: chmod 600 it", key_path)
-        return loaded
-
-    @property
-    def name(self) -> str:
-        """The party's, as its certificate says."""
-        return name_of(self._own())
-
-    @property
-    def expires(self) -> datetime:
-        return self._own().not_valid_after_utc
-
-    def _own(self) -> x509.Certificate:
-        return read_certificates(self.certificate, where="the certificate")[0]
-
-    def check(self, name: str, paths: Sequence[Path], now: datetime) -> None:
-        """Refuse files that do not belong together, are another party's, or have expired.
-
-        Raises:
-            ConfigError: naming the file, what is wrong with it and what to do.
-        """
-        ca_path, certificate_path, key_path = paths
-        authorities = read_certificates(self.ca, where=str(ca_path))
-        own = read_certificates(self.certificate, where=str(certificate_path))[0]
-        key = read_key(self.key, where=str(key_path))
-        if name_of(own) != name:
-            raise ConfigError(f"{certificate_path} is of {name_of(own)!r}, not of {name!r}")
-        if own.public_key() != key.public_key():
-            raise ConfigError(
-                f"{key_path} is not the key of {certificate_path}; put the certificate that was "
-                f"issued for this key there, or ask for one: dovetail certificates {name} --request"
-            )
-        signer = next((each for each in authorities if signed_by(own, each)), None)
-        if signer is None:
-            raise ConfigError(
-                f"{certificate_path} is not signed by the authority in {ca_path}; both must come "
-                "from the same holder"
-            )
-        renew = (
-            f"renew it where the authority is (dovetail certificates {name} --renew), or ask for "
-            f"that with dovetail certificates {name} --request"
-        )
-        for path, certificate, what in (
-            (ca_path, signer, "dovetail certificates --renew-ca where the authority is"),
-            (certificate_path, own, renew),
-        ):
-            if certificate.not_valid_after_utc <= now:
-                raise ConfigError(
-                    f"{path} expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC; "
-                    f"{what}"
-                )
-            if certificate.not_valid_before_utc > now:
-                raise ConfigError(
-                    f"{path} is valid only from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} "
-                    f"UTC, and here it is {now:%Y-%m-%d %H:%M}; set this machine's clock"
-                )
-        left = own.not_valid_after_utc - now
-        if left < timedelta(days=WARN_DAYS):
-            _log.warning(
-                "%s expires on %s, in %d days; %s",
-                certificate_path,
-                f"{own.not_valid_after_utc:%Y-%m-%d}",
-                left.days,
-                renew,
-            )
+def signs(certificate: x509.Certificate) -> bool:
+    """Whether it is an authority's."""
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
 
 
 def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:

@@ -6,15 +6,19 @@ import logging
 import random
 import secrets
 import threading
+from base64 import b64decode
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import grpc
+from cryptography import x509
 
 from dovetail.errors import MessageError, NetworkError
-from dovetail.network.certificates import Credentials, tls_name
+from dovetail.network.certificates import tls_name
+from dovetail.network.credentials import Credentials, expiry_warning
 from dovetail.network.frames import (
     MESSAGE,
     METHOD,
@@ -27,7 +31,9 @@ from dovetail.network.frames import (
     printable,
 )
 from dovetail.network.host import Host
+from dovetail.network.identity import check_proof
 from dovetail.network.messages import Data
+from dovetail.network.renewal import LOOK_S, Renewed, renewed
 
 #: Seconds between two attempts: from the first, doubling, to the last; each times 0.5 to 1.
 BACKOFF_S = (0.1, 5.0)
@@ -43,20 +49,37 @@ class Event:
     """What happened to a party's line to its driver.
 
     ``kind`` is "connected"; "lost", of a line that was there; "waiting", for a driver that is not
-    there yet; or "refused", which takes a person to put right. Dialling goes on in any case.
+    there yet; "refused", which takes a person to put right; or "warned", of what will. Dialling
+    goes on in any case.
     """
 
-    kind: Literal["connected", "lost", "waiting", "refused"]
+    kind: Literal["connected", "lost", "waiting", "refused", "warned"]
     text: str
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a driver is reached.
+
+    Attributes:
+        proxy: URL of an HTTP proxy that is asked to CONNECT; "" goes without, whatever the
+            environment says; None does as ``https_proxy`` and ``no_proxy`` of the environment say.
+        tls_name: the DNS name that the driver's certificate must have, where an authority of a
+            company gave it none of Dovetail's; None: Dovetail's.
+    """
+
+    proxy: str | None = None
+    tls_name: str | None = None
 
 
 def serve(
     host: Host,
     address: str,
-    credentials: Credentials,
+    credentials: Credentials | Renewed,
     *,
     driver: str,
     stop: threading.Event,
+    way: Way = Way(),
     on_event: Callable[[Event], None] | None = None,
     silence_s: float = 6.0,
     backoff_s: tuple[float, float] = BACKOFF_S,
@@ -66,9 +89,11 @@ def serve(
     Args:
         host: answers.
         address: "host:port" where the driver listens.
-        credentials: this party's certificate and key, and whom it believes.
+        credentials: this party's certificate and key, and whom it believes; those of a ``Renewed``
+            are taken up on a new line as they change, and a revoked driver's line is cut.
         driver: the name that the driver's certificate must have, whatever the host is called.
         stop: ends it, once the message in hand is answered.
+        way: how the driver is reached.
         on_event: told of connections, losses and refusals; not twice the same in a row.
         silence_s: a driver that is silent for so long counts as gone.
         backoff_s: seconds between the first two attempts, and the most between two.
@@ -76,9 +101,13 @@ def serve(
     Raises:
         NetworkError: another process with this certificate took this one's place.
     """
-    line = _Line(host, address, credentials, driver, stop, silence_s)
-    watcher = threading.Thread(target=line.hang_up_on_stop, daemon=True, name="dovetail-stop")
-    watcher.start()
+    line = _Line(host, address, renewed(credentials), driver, stop, silence_s, way)
+    watchers = [
+        threading.Thread(target=line.hang_up_on_stop, daemon=True, name="dovetail-stop"),
+        threading.Thread(target=line.look, daemon=True, name="dovetail-renewal"),
+    ]
+    for watcher in watchers:
+        watcher.start()
     last: Event | None = None
 
     def tell(event: Event) -> None:
@@ -97,12 +126,15 @@ def serve(
             tell(event)
             if was_connected:
                 pause_s = backoff_s[0]
+                if line.is_renewed():  # at once: nothing was wrong
+                    continue
             stop.wait(pause_s * jitter.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, backoff_s[1])
     finally:
         line.ended.set()
         if stop.is_set():
-            watcher.join(2.0)
+            for watcher in watchers:
+                watcher.join(2.0)
 
 
 class _Outbox:
@@ -146,6 +178,10 @@ class _Outbox:
             self._closed = True
             self._changed.notify_all()
 
+    def is_closed(self) -> bool:
+        with self._changed:
+            return self._closed
+
 
 class _Line:
     """One party's attempts to reach one driver."""
@@ -154,26 +190,32 @@ class _Line:
         self,
         host: Host,
         address: str,
-        credentials: Credentials,
+        credentials: Renewed,
         driver: str,
         stop: threading.Event,
         silence_s: float,
+        way: Way,
     ) -> None:
         self.host = host
         self.address = address
         self.driver = driver
         self.stop = stop
         self.hello = Hello(secrets.token_hex(8))
-        self.credentials = grpc.ssl_channel_credentials(
-            credentials.ca, credentials.key, credentials.certificate
-        )
-        self.options = [
+        self.renewed = credentials
+        self.shown = credentials.credentials  # on this line
+        self.must_prove = way.tls_name is not None
+        self.options: list[tuple[str, int | str]] = [
             *options(silence_s),
             # The name that the certificate must have: who answers counts, not on which host.
-            ("grpc.ssl_target_name_override", tls_name(driver)),
+            ("grpc.ssl_target_name_override", way.tls_name or tls_name(driver)),
             ("grpc.use_local_subchannel_pool", 1),  # no back-off beside ours
             ("grpc.enable_retries", 0),
         ]
+        if way.proxy is not None:
+            self.options += [("grpc.enable_http_proxy", int(bool(way.proxy)))]
+            self.options += [("grpc.http_proxy", way.proxy)] if way.proxy else []
+        self.driver_shown: tuple[x509.Certificate, ...] = ()
+        self.revoked = ""  # why the driver's certificate does not count
         self.outbox = _Outbox()
         self.call: Any = None
         self.answering = threading.Lock()  # held while a message is in hand
@@ -188,37 +230,68 @@ class _Line:
         if not self.ended.wait(1.0) and self.call is not None:
             self.call.cancel()  # the driver does not close its side
 
+    def is_renewed(self) -> bool:
+        """Whether there is another certificate to show than on the last line."""
+        return not self.shown.shows_as(self.renewed.credentials)
+
+    def look(self) -> None:
+        """Take up new certificates on a new line, and cut that of a driver whose is revoked."""
+        while not (self.stop.wait(LOOK_S) or self.ended.is_set()):
+            self.renewed.refresh()
+            revoked = self.renewed.revocations.why(self.driver_shown)
+            if revoked is not None:
+                self.revoked = revoked
+                self.driver_shown = ()
+                self.call.cancel()
+            elif self.is_renewed() and not self.outbox.is_closed():
+                # What is in hand is answered; what comes after it is asked again on the new line.
+                outbox = self.outbox
+                outbox.leave()
+                with self.answering:
+                    outbox.close()
+
     def dial(self, tell: Callable[[Event], None]) -> tuple[bool, Event]:
         """One attempt, to its end; whether it got through, and how it ended."""
+        self.shown = shown = self.renewed.credentials
         self.outbox = outbox = _Outbox()
         if self.stop.is_set():  # before there was this line to close
             outbox.close()
         connected = False
-        with grpc.secure_channel(self.address, self.credentials, self.options) as channel:
+        hello = replace(self.hello, nonce=secrets.token_hex(16))
+        credentials = grpc.ssl_channel_credentials(shown.ca, shown.key, shown.certificate)
+        with grpc.secure_channel(self.address, credentials, self.options) as channel:
             try:
-                self.call = channel.stream_stream(METHOD)(self._outgoing(outbox))
+                self.call = channel.stream_stream(METHOD)(self._outgoing(outbox, hello))
                 if not self.call.add_callback(outbox.close):  # nobody waits on a lost line
                     outbox.close()
-                for _ in self._answer(outbox):
+                for greeting in self._answer(outbox, hello):
                     connected = True
                     tell(Event("connected", f"connected to {self.driver} at {self.address}"))
+                    if greeting is not None:
+                        tell(greeting)
                 ended = Event("lost", f"{self.driver} has closed the line")
+                if self.is_renewed():
+                    ended = Event("lost", "the certificate was renewed; the line begins anew")
             except grpc.RpcError as error:
                 ended = self._event(error, connected)
+            except _UnprovenError as error:
+                _log.warning("%s: no line to %s: %s", self.host.name, self.driver, error)
+                ended = Event("refused", f"no line to {self.driver}: {error}")
             except MessageError as error:
                 _log.warning("%s: the line to %s is closed: %s", self.host.name, self.driver, error)
                 ended = Event("lost", f"what came from {self.driver} cannot be read: {error}")
             finally:
+                self.driver_shown = ()
                 outbox.close()
         return connected, ended
 
-    def _outgoing(self, outbox: _Outbox) -> Iterator[bytes]:
-        yield self.hello.encode()
+    def _outgoing(self, outbox: _Outbox, hello: Hello) -> Iterator[bytes]:
+        yield hello.encode()
         while (item := outbox.get()) is not None:
             yield from frames(*item)
 
-    def _answer(self, outbox: _Outbox) -> Iterator[None]:
-        """Answers all that comes; yields once, when the driver has said hello."""
+    def _answer(self, outbox: _Outbox, hello: Hello) -> Iterator[Event | None]:
+        """Answers all that comes; yields once, when the driver has said hello: what to warn of."""
         assembler = Assembler(self.host.max_bytes)
         greeted = False
         for frame in self.call:
@@ -231,10 +304,10 @@ class _Line:
                 continue
             kind, data = whole
             if not greeted:
-                Hello.decode(kind, data)
+                warning = self._check_driver(Hello.decode(kind, data), hello)
                 self.host.connected(self.driver)
                 greeted = True
-                yield
+                yield warning
                 continue
             if kind != MESSAGE:
                 raise MessageError("expected a message")
@@ -242,9 +315,37 @@ class _Line:
                 if not self.stop.is_set():
                     outbox.put(MESSAGE, self.host.handle(data, self.driver))
 
+    def _check_driver(self, greeting: Hello, hello: Hello) -> Event | None:
+        """Which certificate of its the driver has the key of; gRPC does not say which it showed.
+
+        It is asked for where a list might name it, or where its name in TLS is only a host's.
+
+        Raises:
+            _UnprovenError: none that counts.
+        """
+        if not greeting.proof and not self.must_prove and not self.renewed.credentials.revoked:
+            return None
+        try:
+            certificate = check_proof(
+                self.driver,
+                hello.statement(self.driver, self.host.name),
+                b64decode(greeting.proof),
+                self.renewed.authorities,
+                at=datetime.now(UTC),
+                revocations=self.renewed.revocations,
+            )
+        except (MessageError, ValueError) as error:
+            raise _UnprovenError(str(error)) from None
+        self.driver_shown = (certificate,)
+        warning = expiry_warning(certificate, datetime.now(UTC))
+        return Event("warned", warning) if warning else None
+
     def _event(self, error: Any, connected: bool) -> Event:
         """What a failed call means, and what to do about it."""
         code, details = error.code(), printable(str(error.details()))
+        if self.revoked:
+            revoked, self.revoked = self.revoked, ""
+            return Event("refused", f"cut the line to {self.driver}: {revoked}")
         if code == grpc.StatusCode.ABORTED:
             raise NetworkError(details)
         if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION):
@@ -259,6 +360,10 @@ class _Line:
                 f"driver's certificate is of {self.driver!r}",
             )
         return Event("waiting", f"{self.driver} is not at {self.address} yet ({details})")
+
+
+class _UnprovenError(Exception):
+    """Who answers has not shown that it has the key of a driver's certificate that counts."""
 
 
 def _is_tls(details: str) -> bool:

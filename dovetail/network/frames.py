@@ -33,6 +33,9 @@ _FRAME = struct.Struct("<4sB3xQ")
 #: The most bytes of a piece that is not of a message.
 _MAX_TEXT_BYTES = 4096
 
+#: Of them, the most bytes that the proof in a hello may have, which is a third longer as text.
+MAX_HELLO_PROOF_BYTES = 2900
+
 
 class TooLargeError(MessageError):
     """A message is announced that is larger than allowed; its frames are passed over."""
@@ -119,11 +122,21 @@ class Assembler:
 class Hello:
     """Who speaks: checked before any message.
 
-    ``instance`` is drawn at random by each process.
+    Attributes:
+        instance: drawn at random by each process.
+        nonce: drawn by a party for each line; the driver's ``proof`` is of it.
+        proof: a driver's, that it has the key of a certificate of its name; see ``identity.py``.
     """
 
     instance: str
     protocol: str = PROTOCOL
+    nonce: str = ""
+    proof: str = ""
+
+    def statement(self, driver: str, party: str) -> bytes:
+        """What a driver signs on the line that this party's hello began."""
+        said = ["dovetail-drives-1", driver, party, self.instance, self.nonce]
+        return json.dumps(said).encode()
 
     def encode(self) -> bytes:
         return b"".join(frames(HELLO, json.dumps(asdict(self)).encode()))
@@ -146,7 +159,11 @@ class Hello:
                 f"expected protocol {PROTOCOL}, got {said.get('protocol')!r}; install the same "
                 "version of dovetail at every party"
             )
-        return cls(str(said.get("instance")))
+        return cls(
+            str(said.get("instance")),
+            nonce=str(said.get("nonce", "")),
+            proof=str(said.get("proof", "")),
+        )
 
 
 def options(silence_s: float) -> list[tuple[str, int]]:

@@ -1,8 +1,9 @@
 """Statements signed with the key of a party's certificate, and checked against the authority's.
 
 What one party says to another by way of a driver is signed, so that the driver can carry it and not
-change it. A proof is the certificate and the signature: whoever believes the authority needs no
-more to check whose words they are.
+change it. A proof is the certificate, with those of authorities between it and the one that is
+believed, and the signature: whoever believes the authority needs no more to check whose words they
+are.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from dovetail.errors import MessageError
 from dovetail.network.certificates import (
-    Credentials,
     name_of,
+    path_to,
     read_certificates,
     read_key,
-    signed_by,
 )
+from dovetail.network.credentials import Credentials
+from dovetail.network.renewal import Renewed, renewed
+from dovetail.network.revocation import Revocations
 
 #: The longest proof: a certificate and a signature take about 700 bytes.
 MAX_PROOF_BYTES = 8192
@@ -51,24 +54,39 @@ class Certified:
     """A party with a certificate, and the authorities that it believes.
 
     Args:
-        credentials: as ``Stream`` and ``serve`` are given.
+        credentials: as ``Stream`` and ``serve`` are given; those of a ``Renewed`` as they are when
+            something is signed or checked.
 
     Attributes:
         name: of its certificate.
-        authorities: whose certificates it believes.
     """
 
-    def __init__(self, credentials: Credentials) -> None:
-        self._key = read_key(credentials.key, where="the key")
-        own = read_certificates(credentials.certificate, where="the certificate")[0]
-        self._certificate = own.public_bytes(Encoding.DER)
-        self.authorities = read_certificates(credentials.ca, where="the authority")
-        self.name = name_of(own)
+    def __init__(self, credentials: Credentials | Renewed) -> None:
+        self._renewed = renewed(credentials)
+        self.name = self._renewed.credentials.name
 
-    def sign(self, statement: bytes) -> bytes:
-        """The certificate and a signature."""
-        signature = self._key.sign(statement, ec.ECDSA(SHA256()))
-        return _LENGTH.pack(len(self._certificate)) + self._certificate + signature
+    @property
+    def authorities(self) -> tuple[x509.Certificate, ...]:
+        """Whose certificates it believes."""
+        return self._renewed.authorities
+
+    def sign(self, statement: bytes, *, most: int = MAX_PROOF_BYTES) -> bytes:
+        """The certificate and a signature, in so many bytes.
+
+        Where they do not fit, those of authorities between are left out: whoever checks the proof
+        must have them in ca.pem.
+        """
+        credentials = self._renewed.credentials
+        key = read_key(credentials.key, where="the key")
+        shown = read_certificates(credentials.certificate, where="the certificate")
+        signature = key.sign(statement, ec.ECDSA(SHA256()))
+        own, *between = (each.public_bytes(Encoding.DER) for each in shown)
+        chain = own
+        for each in between:
+            if _LENGTH.size + len(chain) + len(each) + len(signature) > most:
+                break
+            chain += each
+        return _LENGTH.pack(len(chain)) + chain + signature
 
     def check(self, party: str, statement: bytes, proof: bytes) -> None:
         """Refuse words that are not of this party.
@@ -76,7 +94,14 @@ class Certified:
         Raises:
             MessageError: naming it, and what is wrong with the proof.
         """
-        check_proof(party, statement, proof, self.authorities, at=datetime.now(UTC))
+        check_proof(
+            party,
+            statement,
+            proof,
+            self.authorities,
+            at=datetime.now(UTC),
+            revocations=self._renewed.revocations,
+        )
 
 
 def check_proof(
@@ -86,8 +111,9 @@ def check_proof(
     authorities: Sequence[x509.Certificate],
     *,
     at: datetime | None,
-) -> None:
-    """Refuse words that are not of this party.
+    revocations: Revocations | None = None,
+) -> x509.Certificate:
+    """Refuse words that are not of this party; give the certificate that they are signed with.
 
     Args:
         party: whose they are said to be.
@@ -95,6 +121,7 @@ def check_proof(
         proof: a certificate and a signature.
         authorities: who may have issued the certificate; none: anybody.
         at: when the certificate must be valid; None: whenever.
+        revocations: which certificates no longer count.
 
     Raises:
         MessageError: naming the party, and what is wrong with the proof.
@@ -106,14 +133,14 @@ def check_proof(
         )
     try:
         (length,) = _LENGTH.unpack_from(proof)
-        certificate = x509.load_der_x509_certificate(proof[_LENGTH.size :][:length])
+        certificate, *between = _certificates(proof[_LENGTH.size :][:length])
         name = name_of(certificate)
         key = certificate.public_key()
     except (struct.error, ValueError):
         raise MessageError(f"the proof of party {party!r} holds no certificate") from None
     if at and not certificate.not_valid_before_utc <= at < certificate.not_valid_after_utc:
         raise MessageError(f"the certificate of party {party!r} has expired, or is not valid yet")
-    known = not authorities or any(signed_by(certificate, each) for each in authorities)
+    known = not authorities or path_to(certificate, between, authorities) is not None
     if name != party or not known:
         raise MessageError(
             f"what is said to be of party {party!r} is signed with the certificate of another, or "
@@ -126,3 +153,23 @@ def check_proof(
         raise MessageError(
             f"what is said to be of party {party!r} is not what it has signed"
         ) from None
+    revoked = revocations and revocations.why((certificate, *between))
+    if revoked:
+        raise MessageError(f"what is said to be of party {party!r} does not count: {revoked}")
+    return certificate
+
+
+def _certificates(data: bytes) -> list[x509.Certificate]:
+    """Certificates as DER, one after the other; each says how long it is.
+
+    Raises:
+        ValueError: something else, or none.
+    """
+    found: list[x509.Certificate] = []
+    while data or not found:
+        if len(data) < 4 or data[:2] != b"\x30\x82":  # a sequence of 256 to 65,535 bytes
+            raise ValueError("no certificate")
+        length = 4 + int.from_bytes(data[2:4], "big")
+        found.append(x509.load_der_x509_certificate(data[:length]))
+        data = data[length:]
+    return found

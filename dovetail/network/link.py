@@ -12,6 +12,7 @@ from queue import SimpleQueue
 from typing import Any
 
 import grpc
+from cryptography import x509
 
 from dovetail.errors import MessageError, NetworkError, PartyError
 from dovetail.network.frames import printable
@@ -29,9 +30,13 @@ class Connection:
     instance: str | None = None  # of the party's process; None until it has said hello
     outbox: SimpleQueue[Data | None] = field(default_factory=SimpleQueue)
     refusal: tuple[Any, str] | None = None  # gRPC's code, and why
+    greeting: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)  # the driver's hello
+    shown: tuple[x509.Certificate, ...] = ()  # the party's certificate, and those behind it
+    cut: Callable[[], Any] = lambda: None  # ends the call whether or not the party reads
 
     def hang_up(self, refusal: tuple[Any, str] | None = None) -> None:
         self.refusal = self.refusal or refusal
+        self.greeting.put(None)
         self.outbox.put(None)
 
 
@@ -71,10 +76,17 @@ class Link:
         self._asked: Request | None = None  # on the wire; may have failed and not be answered yet
         self._waiting: deque[Request] = deque()
         self._closed = False
+        self._barred = ""  # why its last line was cut, if it was
 
     @property
     def is_connected(self) -> bool:
         return self._connection is not None
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """Its lines: the one that counts, and one that has not said hello."""
+        with self._condition:
+            return tuple(each for each in (self._connection, self._opening) if each is not None)
 
     # --- the driver's threads ---
 
@@ -124,7 +136,8 @@ class Link:
         if self._connection is None:
             if self._grace and now < self._down_since + request.grace_s:
                 return None
-            return f"has not been connected since {self._down_clock}"
+            barred = f": {self._barred}" if self._barred else ""
+            return f"has not been connected since {self._down_clock}{barred}"
         if self._asked is not None and self._asked is not request and not self._asked.is_open:
             return f"has not answered {self._asked.kind} since {_clock(self._asked.sent)}"
         return None
@@ -164,6 +177,7 @@ class Link:
             if connection is not self._opening:  # a newer one has come
                 return
             older, self._opening, self._connection = self._connection, None, connection
+            self._barred = ""
             if older is not None:
                 self._replace(older, connection)
             _log.info("%s has connected from %s", self.name, connection.peer)
@@ -228,6 +242,23 @@ class Link:
             request = self._due(connection)
             if request is not None:
                 self._done(request, failure=cause)
+
+    def bar(self, connection: Connection, cause: str) -> None:
+        """Cut a line that must not be: nothing more comes of it, and nobody waits for its return.
+
+        What is on the wire fails: who is barred is not asked it again.
+        """
+        with self._condition:
+            if connection is self._connection:
+                self._barred = cause
+                if self._asked is not None:
+                    self._done(self._asked, failure=cause, go_on=False)
+        self.lost(connection)
+        with self._condition:
+            if self._barred:
+                self._grace = False
+                self._condition.notify_all()
+        connection.hang_up((grpc.StatusCode.PERMISSION_DENIED, cause))
 
     def lied(self, connection: Connection, cause: str) -> None:
         """What is on the wire is not asked again of a party that answers nonsense."""

@@ -18,15 +18,20 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from concurrent import futures
+from datetime import UTC, datetime
 from typing import Any
 
 import grpc
+from cryptography import x509
 
 from dovetail.errors import ConfigError, MessageError
-from dovetail.network.certificates import Credentials
+from dovetail.network.certificates import read_certificates
+from dovetail.network.credentials import Credentials, expiry_warning
 from dovetail.network.frames import (
+    MAX_HELLO_PROOF_BYTES,
     MESSAGE,
     METHOD,
     REFUSED,
@@ -43,6 +48,7 @@ from dovetail.network.lines import Lines
 from dovetail.network.link import Connection, Link
 from dovetail.network.messages import MAX_MESSAGE_BYTES
 from dovetail.network.patience import raise_descriptor_limit
+from dovetail.network.renewal import LOOK_S, Renewed, renewed
 
 #: Connections at one time, beside a few for each party, of whoever reaches the port.
 MAX_STRANGERS = 64
@@ -59,7 +65,8 @@ class Stream(Lines):
     Args:
         address: "host:port" to listen on; port 0 takes any that is free.
         driver: the driver's name; its certificate must have it.
-        credentials: the driver's certificate and key, and whom it believes.
+        credentials: the driver's certificate and key, and whom it believes; those of a ``Renewed``
+            are taken up as they change, and a line whose certificate is revoked is cut.
         parties: names of those that may connect.
         max_message_bytes: the largest answer.
         silence_s: a party that is silent for so long counts as gone.
@@ -77,21 +84,23 @@ class Stream(Lines):
         address: str,
         *,
         driver: str,
-        credentials: Credentials,
+        credentials: Credentials | Renewed,
         parties: Sequence[str],
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         silence_s: float = 6.0,
         ledger: LedgerFile | None = None,
     ) -> None:
+        self._renewed = renewed(credentials)
+        self._identity = Certified(self._renewed)
         super().__init__(
             parties,
             driver=driver,
             max_message_bytes=max_message_bytes,
             ledger=ledger,
-            identity=Certified(credentials),
+            identity=self._identity,
         )
         self._closed = False
-        self._hello = Hello(secrets.token_hex(8)).encode()
+        self._hello = secrets.token_hex(8)
         self._threads = _Threads()
         raise_descriptor_limit()
         settings = _server_options(silence_s, MAX_STRANGERS + 4 * len(parties))
@@ -101,8 +110,9 @@ class Stream(Lines):
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(service, {method: handler}),)
         )
-        server_credentials = grpc.ssl_server_credentials(
-            [(credentials.key, credentials.certificate)], credentials.ca, require_client_auth=True
+        self._offered = self._renewed.credentials
+        server_credentials = grpc.dynamic_ssl_server_credentials(
+            _offer(self._offered), self._offer_new, require_client_authentication=True
         )
         try:
             self.port: int = self._server.add_secure_port(address, server_credentials)
@@ -112,6 +122,9 @@ class Stream(Lines):
                 "the port free?"
             ) from None
         self._server.start()
+        self._ended = threading.Event()
+        self._looking = threading.Thread(target=self._look, daemon=True, name="dovetail-renewal")
+        self._looking.start()
 
     def __enter__(self) -> Stream:
         return self
@@ -122,13 +135,45 @@ class Stream(Lines):
     def close(self) -> None:
         """Hang up; parties wait for the driver's return."""
         self._closed = True
+        self._ended.set()
         for link in self.links.values():
             link.close()
         # A call that comes in just now can keep gRPC from ever saying that it has stopped.
         self._server.stop(grace=1.0).wait(5.0)
         # An interpreter that leaves while gRPC's code runs on another thread may abort.
-        for thread in self._threads.started:
+        for thread in (self._looking, *self._threads.started):
             thread.join(1.0)
+
+    def _offer_new(self) -> Any:
+        """What the next handshake shows and believes, if that has changed; gRPC asks each time."""
+        fresh = self._renewed.credentials
+        if fresh is self._offered:
+            return None
+        self._offered = fresh
+        return _offer(fresh)
+
+    def _look(self) -> None:
+        """Takes up new certificates and lists, and cuts the lines of those that are revoked."""
+        cut: list[Connection] = []
+        while not self._ended.wait(LOOK_S):
+            for connection in cut:  # it has had its time to end by itself
+                connection.cut()
+            cut = []
+            self._renewed.refresh()
+            for link in self.links.values():
+                for connection in link.connections:
+                    why = self._renewed.revocations.why(connection.shown)
+                    if why is None:
+                        continue
+                    _log.warning(
+                        "%s: cut the line to %s (%s): %s",
+                        self.driver,
+                        link.name,
+                        connection.peer,
+                        why,
+                    )
+                    link.bar(connection, why)
+                    cut.append(connection)
 
     def _advice(self, missing: Sequence[str]) -> str:
         return (
@@ -150,12 +195,26 @@ class Stream(Lines):
             context.set_code(grpc.StatusCode.PERMISSION_DENIED)
             context.set_details("this run does not expect that name; ask its driver to add it")
             return
-        connection = Connection(name, context.peer())
+        shown = _certificates(context)
+        revoked = self._renewed.revocations.why(shown)
+        if revoked is not None:
+            _log.warning(
+                "%s: refused a connection from %s: %s", self.driver, context.peer(), revoked
+            )
+            context.set_code(grpc.StatusCode.PERMISSION_DENIED)
+            context.set_details(revoked)
+            return
+        expires = expiry_warning(shown[0], datetime.now(UTC))
+        if expires:
+            _log.warning("%s: %s", self.driver, expires)
+        connection = Connection(name, context.peer(), shown=shown, cut=context.cancel)
         if not context.add_callback(connection.hang_up):
             return
         link.opened(connection)
         self._threads.submit(self._receive, incoming, link, connection)
-        yield self._hello
+        greeting = connection.greeting.get()
+        if greeting is not None:
+            yield greeting
         while (message := connection.outbox.get()) is not None:
             yield from frames(MESSAGE, message)
         if connection.refusal is not None:
@@ -173,7 +232,13 @@ class Stream(Lines):
                     continue
                 kind, data = whole
                 if connection.instance is None:
-                    connection.instance = Hello.decode(kind, data).instance
+                    hello = Hello.decode(kind, data)
+                    connection.instance = hello.instance
+                    statement = hello.statement(self.driver, link.name)
+                    proof = self._identity.sign(statement, most=MAX_HELLO_PROOF_BYTES)
+                    connection.greeting.put(
+                        Hello(self._hello, proof=b64encode(proof).decode()).encode()
+                    )
                     link.connected(connection)
                 elif kind == MESSAGE:
                     link.answered(connection, data)
@@ -201,6 +266,20 @@ def _certified_name(context: Any) -> str:
     """The one common name of the peer's certificate; empty if it has none or several."""
     names = context.auth_context().get("x509_common_name", ())
     return str(names[0].decode(errors="replace")) if len(names) == 1 else ""
+
+
+def _certificates(context: Any) -> tuple[x509.Certificate, ...]:
+    """What the peer has shown: its own certificate, and those behind it."""
+    shown = context.auth_context()
+    # A server's chain is without the peer's own certificate.
+    data = b"".join((*shown["x509_pem_cert"], *shown.get("x509_pem_cert_chain", ())))
+    return read_certificates(data, where="what was shown")
+
+
+def _offer(credentials: Credentials) -> Any:
+    return grpc.ssl_server_certificate_configuration(
+        [(credentials.key, credentials.certificate)], credentials.ca
+    )
 
 
 def _server_options(silence_s: float, max_connections: int) -> list[tuple[str, int]]:

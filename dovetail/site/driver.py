@@ -36,20 +36,30 @@ from dovetail.methods import leftout
 from dovetail.methods.aligning import check_counts
 from dovetail.methods.base import SILENT, Talk
 from dovetail.methods.party import Site
-from dovetail.network import Engine, checkpoint, flare, link, stream
+from dovetail.network import Engine, checkpoint, credentials, flare, link, renewal, stream
 from dovetail.network.certificates import (
-    Credentials,
     certificate_name,
+    every_name,
+    hosts_of,
     make_folder,
     may_listen,
     read_certificates,
+    tls_name,
 )
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.lines import Lines
+from dovetail.network.renewal import Renewed
 from dovetail.network.stream import Stream
 from dovetail.site.agreements import Seen, Show
 from dovetail.site.engines import ElsewhereSection, StreamSection
-from dovetail.site.home import Home, certificates_of, home_of, logged, threads_end
+from dovetail.site.home import (
+    Home,
+    certificates_of,
+    home_of,
+    logged,
+    revoked_of,
+    threads_end,
+)
 from dovetail.site.proposal import Proposal, Signature, agreed_run
 from dovetail.site.secret import home_secret
 
@@ -360,7 +370,8 @@ def stream_driver(site: Site, section: StreamSection, *, talk: Talk = SILENT) ->
         ConfigError: see ``Driver``; certificates that will not do.
     """
     check_partners(site, section)
-    reach = listens(section, site.name, None if section.certificates else certificates_of(site))
+    folder = None if section.certificates else certificates_of(site)
+    reach = listens(section, site.name, folder, revoked=revoked_of(site))
     return Driver(site, section, reach, talk=talk)
 
 
@@ -392,17 +403,26 @@ def check_partners(site: Site, section: ElsewhereSection) -> None:
         )
 
 
-def listens(section: StreamSection, name: str, certificates: Path | None) -> Reach:
+def listens(
+    section: StreamSection, name: str, certificates: Path | None, *, revoked: Path | None = None
+) -> Reach:
     """Lines of those who dial.
 
     Args:
+        section: where to listen, and for whom.
+        name: the driver's.
         certificates: where they are, if the section does not say.
+        revoked: the list of revoked certificates, if the section does not say.
 
     Raises:
         ConfigError: certificates that will not do.
     """
     folder = section.certificates
-    credentials = _credentials(Path(folder) if folder else certificates or Path(), name)
+    shown = _credentials(
+        Path(folder) if folder else certificates or Path(),
+        name,
+        Path(section.revoked) if section.revoked else revoked,
+    )
 
     @contextmanager
     def reach(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
@@ -411,7 +431,7 @@ def listens(section: StreamSection, name: str, certificates: Path | None) -> Rea
             Stream(
                 section.listen,
                 driver=driver,
-                credentials=credentials,
+                credentials=shown,
                 parties=section.partners,
                 max_message_bytes=section.max_message_bytes,
                 ledger=ledger,
@@ -422,19 +442,27 @@ def listens(section: StreamSection, name: str, certificates: Path | None) -> Rea
     return reach
 
 
-def _credentials(folder: Path, name: str) -> Credentials:
+def _credentials(folder: Path, name: str, revoked: Path | None) -> Renewed:
     """The driver's certificate and key.
 
     Raises:
         ConfigError: files that are missing or do not belong together, or a certificate that is for
             those who dial.
     """
-    found = Credentials.load(folder, name)
-    if not may_listen(read_certificates(found.certificate, where="the certificate")[0]):
+    found = Renewed.load(folder, name, revoked=revoked)
+    own = read_certificates(found.credentials.certificate, where="the certificate")[0]
+    if not may_listen(own):
         raise ConfigError(
             f"{folder}: the certificate of {name!r} is for a party that joins, and no partner "
             "would believe it of a driver; make one that drives: dovetail certificates "
             f"{name} --driver {name} --renew"
+        )
+    if tls_name(name) not in every_name(own):
+        _log.warning(
+            "the certificate of %s does not have the name %s, so its partners join with %s",
+            name,
+            tls_name(name),
+            f"--tls-name {(hosts_of(own) or ('HOST',))[0]}",
         )
     return found
 
@@ -476,7 +504,9 @@ class _Watch:
 
 
 #: Whose warnings a driver's user is told.
-_WARNING = (stream, link, flare, checkpoint, leftout)
+_WARNING = (stream, link, flare, checkpoint, leftout, credentials, renewal)
+
+_log = logging.getLogger(__name__)
 
 
 class _Warnings(logging.Handler):

@@ -47,6 +47,9 @@ class StreamSection(ElsewhereSection):
     kind: Literal["stream"]  # gRPC with mutual TLS
     listen: Address  # where they dial
     certificates: str | None = None  # a folder; None: certificates/NAME beside the party file
+    # A list of revoked certificates that must be there; None: the party file's, or crl.pem in the
+    # folder of certificates if it is there.
+    revoked: str | None = None
 
 
 class FlareSection(ElsewhereSection):

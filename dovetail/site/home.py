@@ -69,9 +69,10 @@ from dovetail.models import Model
 from dovetail.models.card import renew
 from dovetail.models.owners import Bottom
 from dovetail.network import Message, Party
-from dovetail.network.certificates import Credentials, certificate_name, make_folder
+from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.checkpoint import ChangedError, Keeper
 from dovetail.network.counting import kind_of
+from dovetail.network.credentials import Credentials, certificate_warnings
 from dovetail.network.host import MAX_RUNS
 from dovetail.network.identity import Certified, Identity
 from dovetail.network.patience import patiently
@@ -161,6 +162,20 @@ def certificates_beside(party_file: Path, party: str) -> Path:
         f"there is no folder {places[0]} with ca.pem, {name}.pem and {name}.key; name it with "
         f"--certificates, or make them: dovetail certificates {name} --request"
     )
+
+
+def warnings_of(site: Site) -> list[str]:
+    """What to do about the party's certificate, if it is beside its file."""
+    try:
+        return certificate_warnings(certificates_of(site), site.name)
+    except ConfigError:  # a party without certificates, which may never need one
+        return []
+
+
+def revoked_of(site: Site) -> Path | None:
+    """The list of revoked certificates that its party file names."""
+    named = site.party.revoked
+    return None if named is None else site.path.parent / named
 
 
 class Refusals:
@@ -256,7 +271,8 @@ def agreements_of(site: Site, home: Path, identity: Identity | None = None) -> A
     """
     signed = site.policy.section.approval == "signed"
     if signed and not isinstance(identity, Certified):
-        identity = Certified(Credentials.load(certificates_of(site), site.name))
+        folder = certificates_of(site)
+        identity = Certified(Credentials.load(folder, site.name, revoked=revoked_of(site)))
     authorities = identity.authorities if isinstance(identity, Certified) else ()
     return Agreements(home, site.name, authorities, required=signed, num_rows=site.table.num_rows)
 

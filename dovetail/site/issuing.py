@@ -1,8 +1,11 @@
 """Certificates of a federation, kept in a folder: made, renewed, signed, listed.
 
     OUT/ca/     ca.pem, ca.key, issued.jsonl   the authority; its holder alone has the key
+                old-SERIAL.key                 of one that it took the place of, to revoke with
+                revoked.jsonl, crl.pem         certificates that no longer count; as a list (CRL)
     OUT/NAME/   ca.pem, NAME.pem, NAME.key     what party NAME needs, and nothing else
                 NAME.csr                       a request, where a party made its key itself
+                crl.pem                        the list, once there is one
 
 ``issued.jsonl`` has a line for every certificate: name, serial, fingerprint of its key, hosts, from
 when until when. It is what a second certificate of a name is compared with.
@@ -13,11 +16,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from dovetail.errors import ConfigError
 from dovetail.network import certificates as made
@@ -166,10 +170,114 @@ def sign(
     return {"authority": str(folder.authority), "created": False, "parties": {name: issued}}
 
 
+def revoke(
+    folder: Folder,
+    names: tuple[str, ...],
+    reason: str,
+    days: int,
+    *,
+    serial: str | None = None,
+    now: datetime,
+) -> dict[str, Any]:
+    """No certificate counts that these parties were given until now; the list for everybody.
+
+    Without names the list is made anew, with a later date until which it is good.
+
+    Raises:
+        ConfigError: a party that was given none, or a serial number that it does not have.
+    """
+    authority = _authority(folder)
+    path = folder.authority / "revoked.jsonl"
+    lines = _lines(path)
+    known = {line["serial"] for line in lines}
+    issued = _lines(folder.authority / "issued.jsonl")
+    fresh = []
+    for name in names:
+        serials = [line["serial"] for line in issued if line["name"] == name]
+        if not serials:
+            raise ConfigError(
+                f"{folder.authority} has given {name!r} no certificate; it has given some to "
+                f"{', '.join(sorted({line['name'] for line in issued})) or 'nobody'}"
+            )
+        if serial is not None and serial not in serials:
+            raise ConfigError(
+                f"{name!r} has no certificate with serial {serial}; it has {', '.join(serials)}"
+            )
+        fresh += [
+            {
+                "name": name,
+                "serial": each,
+                "reason": reason,
+                "since": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+            }
+            for each in serials
+            if each not in known and serial in (None, each)
+        ]
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in fresh)
+    list_path, updated = _write_lists(folder, authority, [*lines, *fresh], days, now)
+    return {
+        "revoked": {line["serial"]: line["name"] for line in fresh},
+        "list": str(list_path),
+        "good_until": f"{now + timedelta(days=days):%Y-%m-%d}",
+        "updated": updated,
+    }
+
+
+def _write_lists(
+    folder: Folder, authority: Authority, lines: list[Any], days: int, now: datetime
+) -> tuple[Path, list[str]]:
+    """One list of each authority that is here, in one file, for everybody."""
+    issuer_of = {
+        line["serial"]: line.get("issuer") for line in _lines(folder.authority / "issued.jsonl")
+    }
+    lists = []
+    for each in (authority, *_older(folder)):
+        own = f"{each.certificates[0].serial_number:x}"
+        serials = {
+            int(line["serial"], 16): (
+                datetime.strptime(line["since"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC),
+                x509.ReasonFlags(line["reason"]),
+            )
+            for line in lines
+            if issuer_of.get(line["serial"]) in (own, None)  # of before this was written down
+        }
+        number = round(now.timestamp())
+        lists.append(each.revoke(serials, number=number, now=now, days=days))
+    pem = b"".join(each.public_bytes(Encoding.PEM) for each in lists)
+    path = folder.authority / "crl.pem"
+    updated = []
+    for place in (path, *(folder.of(name) / "crl.pem" for name in folder.parties())):
+        made.write_file(place, pem, private=False, replace=True)
+        updated.append(str(place))
+    return path, updated[1:]
+
+
+def _older(folder: Folder) -> list[Authority]:
+    """Authorities that another took the place of, and that are still believed."""
+    believed = made.read_certificates(
+        made.read_file(folder.authority / "ca.pem", what="the authority"), where="ca.pem"
+    )
+    found = []
+    for certificate in believed[1:]:
+        path = folder.authority / f"old-{certificate.serial_number:x}.key"
+        if path.exists():
+            key = made.read_key(made.read_file(path, what="the key"), where=str(path))
+            found.append(Authority((certificate,), key))
+    return found
+
+
+def _lines(path: Path) -> list[Any]:
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines()]
+
+
 def renew_authority(folder: Folder, now: datetime) -> dict[str, Any]:
     """A new authority; the old one is believed beside it, so that nobody is cut off."""
     old = _authority(folder)
     authority = Authority.create(now=now, beside=old.certificates)
+    kept = folder.authority / f"old-{old.certificates[0].serial_number:x}.key"
+    made.write_file(kept, made.key_pem(old.key), private=True, replace=True)
     authority.save(folder.authority, replace=True)
     updated = []
     for name in folder.parties():
@@ -209,12 +317,14 @@ def _write_certificate(
     hosts: tuple[str, ...],
     now: datetime,
 ) -> dict[str, Any]:
+    _refuse_lost(folder, name, public_key)
     certificate = authority.issue(
         name, public_key, now=now, days=days, listens=listens, hosts=hosts
     )
     line = {
         "name": name,
         "serial": f"{certificate.serial_number:x}",
+        "issuer": f"{authority.certificates[0].serial_number:x}",
         "fingerprint": made.fingerprint(public_key),
         "driver": listens,
         "hosts": list(hosts),
@@ -226,6 +336,9 @@ def _write_certificate(
     pem = made.certificate_pem(certificate)
     made.write_file(folder.of(name, ".pem"), pem, private=False, replace=True)
     made.write_file(folder.of(name) / "ca.pem", authority.pem, private=False, replace=True)
+    if (folder.authority / "crl.pem").exists():
+        listed = made.read_file(folder.authority / "crl.pem", what="the list")
+        made.write_file(folder.of(name) / "crl.pem", listed, private=False, replace=True)
     return {
         "folder": str(folder.of(name)),
         "has_key": folder.of(name, ".key").exists(),
@@ -236,11 +349,27 @@ def _write_certificate(
     }
 
 
+def _refuse_lost(folder: Folder, name: str, public_key: PublicKey) -> None:
+    """Refuse another certificate for a key that somebody else may have."""
+    lost = {
+        line["serial"]
+        for line in _lines(folder.authority / "revoked.jsonl")
+        if line["reason"] == "keyCompromise"
+    }
+    own = made.fingerprint(public_key)
+    for line in _lines(folder.authority / "issued.jsonl"):
+        if line["serial"] in lost and line["fingerprint"] == own:
+            raise ConfigError(
+                f"the key of {name!r} is one that somebody else may have (its certificate "
+                f"{line['serial']} was revoked for that); make a new one: --force with --renew, or "
+                "--request --force at its party"
+            )
+
+
 def _check_taken(folder: Folder, fingerprints: dict[str, str | None]) -> None:
     """Refuse what would let one party pass for another."""
-    path = folder.authority / "issued.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    issued = {line["name"]: line["fingerprint"] for line in map(json.loads, lines)}
+    lines = _lines(folder.authority / "issued.jsonl")
+    issued = {line["name"]: line["fingerprint"] for line in lines}
     everybody = {*issued, *fingerprints}
     for name, fingerprint in fingerprints.items():
         alike = [each for each in everybody if each != name and each.lower() == name.lower()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -13,12 +14,14 @@ from dovetail import methods
 from dovetail.errors import ConfigError
 from dovetail.methods.party import Site
 from dovetail.methods.section import ADDRESS
-from dovetail.network.certificates import Credentials, certificate_name
-from dovetail.network.dialling import serve
+from dovetail.network import credentials, renewal
+from dovetail.network.certificates import certificate_name
+from dovetail.network.dialling import Way, serve
 from dovetail.network.host import Host
 from dovetail.network.identity import Certified
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.patience import raise_descriptor_limit
+from dovetail.network.renewal import Renewed
 from dovetail.site.home import (
     Home,
     Refusals,
@@ -26,6 +29,7 @@ from dovetail.site.home import (
     certificates_of,
     home_of,
     logged,
+    revoked_of,
     threads_end,
 )
 from dovetail.site.teller import Teller
@@ -40,6 +44,7 @@ def serve_site(
     *,
     driver: str | None,
     stopped: Callable[[], bool],
+    way: Way = Way(),
     certificates: Path | None = None,
     home: Path | None = None,
     device: torch.device | None = None,
@@ -52,6 +57,7 @@ def serve_site(
         address: where the driver listens, HOST:PORT.
         driver: its name, the one in its certificate; None: the only one that the policy names.
         stopped: asked again and again whether to stop.
+        way: how the driver is reached.
         certificates: their folder; None: ``certificates/NAME`` beside the party file.
         home: what the party keeps; None: ``STEM.site`` beside the party file.
         device: where it computes.
@@ -64,7 +70,7 @@ def serve_site(
     check_address(address)
     driver = _driver(site, driver)
     raise_descriptor_limit()
-    credentials = Credentials.load(certificates or certificates_of(site), site.name)
+    shown = Renewed.load(certificates or certificates_of(site), site.name, revoked=revoked_of(site))
     stop = threading.Event()
     with (
         Home(home or home_of(site.path)) as kept,
@@ -72,10 +78,11 @@ def serve_site(
         Teller(driver, quiet=quiet) as teller,
         LedgerFile(kept.path / "ledger.jsonl", site.name) as ledger,
         threads_end(),
+        _Warnings(teller.say),
     ):
         refusals = Refusals(kept.path / "refusals.jsonl", teller.say)
         computing = device or torch.device("cpu")
-        identity = Certified(credentials)
+        identity = Certified(shown)
         runs = Runs(site, kept.path, refusals, teller, computing, identity)
         host = Host(
             site.name,
@@ -94,9 +101,10 @@ def serve_site(
                 serve,
                 host,
                 address,
-                credentials,
+                shown,
                 driver=driver,
                 stop=stop,
+                way=way,
                 on_event=teller.event,
             )
             try:
@@ -107,6 +115,27 @@ def serve_site(
                 stop.set()
             serving.result()
         teller.stopped(ledger.last_hash)
+
+
+class _Warnings(logging.Handler):
+    """What is warned of certificates while it runs, each once."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+        self._loggers = [logging.getLogger(each.__name__) for each in (credentials, renewal)]
+
+    def __enter__(self) -> _Warnings:
+        for each in self._loggers:
+            each.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._loggers:
+            each.removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._say(record.getMessage())
 
 
 def check_address(address: str) -> None:

@@ -84,7 +84,8 @@ class Teller:
 
     def event(self, event: Event) -> None:
         """What happened to the line to the driver."""
-        self._connected = event.kind == "connected"
+        if event.kind != "warned":
+            self._connected = event.kind == "connected"
         self.say(event.text)
 
     def run(self, run: str, algorithm: str) -> Activity:

@@ -13,7 +13,7 @@ from federations import Federation, Process, command, free_port
 from forked import context
 
 from dovetail import data as dd
-from dovetail.network.certificates import Credentials
+from dovetail.network.credentials import Credentials
 
 BANK = """
 [party]

@@ -17,7 +17,13 @@ from federations import Federation, Process, free_port
 
 from dovetail import data as dd
 from dovetail.network import Engine, InProcess
-from dovetail.network.certificates import Authority, Credentials, certificate_pem, key_pem, new_key
+from dovetail.network.certificates import (
+    Authority,
+    certificate_pem,
+    key_pem,
+    new_key,
+)
+from dovetail.network.credentials import Credentials
 from dovetail.network.stream import Stream
 from dovetail.site.home import Refusals, Runs
 from dovetail.site.partyfile import open_site

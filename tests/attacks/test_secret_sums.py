@@ -20,8 +20,14 @@ from torch import Tensor
 from dovetail.data import Classification, PartyData, table_from_arrays
 from dovetail.errors import ConfigError, DovetailError, MessageError
 from dovetail.methods import chfl
-from dovetail.network.certificates import Authority, Credentials, certificate_pem, key_pem, new_key
+from dovetail.network.certificates import (
+    Authority,
+    certificate_pem,
+    key_pem,
+    new_key,
+)
 from dovetail.network.checkpoint import Keeper, Restore, Save
+from dovetail.network.credentials import Credentials
 from dovetail.network.identity import Certified
 from dovetail.privacy import MaskKeys, SecretSums, from_fixed, total
 from dovetail.site.home import GivenSums

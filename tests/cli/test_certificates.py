@@ -13,13 +13,13 @@ from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from dovetail.network.certificates import (
-    Credentials,
     fingerprint,
     hosts_of,
     may_listen,
     read_certificates,
     tls_name,
 )
+from dovetail.network.credentials import Credentials
 
 
 def assert_refused(done: Any, words: str) -> None:

@@ -27,9 +27,15 @@ from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed.wiring import PassiveFields
 from dovetail.models import Head, Perceptron
 from dovetail.network import InProcess, Message, Party, decode, encode
-from dovetail.network.certificates import Authority, Credentials, certificate_pem, key_pem, new_key
+from dovetail.network.certificates import (
+    Authority,
+    certificate_pem,
+    key_pem,
+    new_key,
+)
 from dovetail.network.checkpoint import REQUESTS, Restore, Restored, Save, Saved
 from dovetail.network.control import Failed
+from dovetail.network.credentials import Credentials
 from dovetail.network.host import Host
 from dovetail.network.ledger import verify
 from dovetail.network.stream import Stream

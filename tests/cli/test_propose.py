@@ -19,7 +19,13 @@ from dovetail.methods import chfl
 from dovetail.methods.chfl.stages import stage_config
 from dovetail.methods.chfl.wiring import ChflSection
 from dovetail.models.saved import load
-from dovetail.network.certificates import Authority, Credentials, certificate_pem, key_pem, new_key
+from dovetail.network.certificates import (
+    Authority,
+    certificate_pem,
+    key_pem,
+    new_key,
+)
+from dovetail.network.credentials import Credentials
 from dovetail.network.identity import Certified
 from dovetail.network.ledger import verify
 from dovetail.site.agreements import Agreements, Show

@@ -25,7 +25,13 @@ from dovetail.errors import NetworkError, TrainingError
 from dovetail.methods import apfed
 from dovetail.models import Head, Perceptron
 from dovetail.network import Message, Party
-from dovetail.network.certificates import Authority, Credentials, certificate_pem, key_pem, new_key
+from dovetail.network.certificates import (
+    Authority,
+    certificate_pem,
+    key_pem,
+    new_key,
+)
+from dovetail.network.credentials import Credentials
 from dovetail.network.dialling import Event, serve
 from dovetail.network.host import Host
 from dovetail.network.stream import Stream

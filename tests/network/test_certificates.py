@@ -19,7 +19,6 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from dovetail.errors import ConfigError
 from dovetail.network.certificates import (
     Authority,
-    Credentials,
     certificate_name,
     certificate_pem,
     fingerprint,
@@ -35,6 +34,7 @@ from dovetail.network.certificates import (
     tls_name,
     write_file,
 )
+from dovetail.network.credentials import Credentials
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

@@ -27,7 +27,8 @@ from dovetail.alignment import align
 from dovetail.errors import ConfigError, NetworkError
 from dovetail.methods import apfed
 from dovetail.network import Engine, InProcess, encode
-from dovetail.network.certificates import Authority, Credentials
+from dovetail.network.certificates import Authority
+from dovetail.network.credentials import Credentials
 from dovetail.network.dialling import MAX_WAITING, Event, serve
 from dovetail.network.frames import CHUNK_BYTES, MESSAGE, METHOD, Hello, frames, options
 from dovetail.network.host import Host

@@ -1,0 +1,139 @@
+"""Certificates that are replaced while a process runs: their files are read again when they change.
+
+A process of years outlives its certificate. So whoever listens or dials asks ``Renewed`` what to
+show now, and whom to believe; its files are looked at every ``LOOK_S`` seconds. Files that do not
+fit together, as halfway through being replaced, change nothing: what was read last still counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+
+from dovetail.errors import ConfigError
+from dovetail.network.certificates import read_certificates
+from dovetail.network.credentials import Credentials, expiry_warning
+from dovetail.network.revocation import Revocations
+
+#: Seconds from one look at the files to the next.
+LOOK_S = 1.0
+
+#: Seconds from one warning that a certificate is about to expire to the next.
+REMIND_S = 24 * 3600.0
+
+_log = logging.getLogger(__name__)
+
+
+class Renewed:
+    """A party's credentials as its files have them now.
+
+    Args:
+        credentials: those that were read first.
+        folder: where they were read; None: they are of no files and never change.
+        name: the party's.
+        revoked: its revocation list, if that is not ``crl.pem`` in the folder.
+
+    Attributes:
+        revocations: what the lists say now.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        folder: Path | None = None,
+        name: str = "",
+        *,
+        revoked: Path | None = None,
+    ) -> None:
+        self._folder = folder
+        self._name = name
+        self._revoked = revoked
+        self._lock = threading.Lock()
+        self._marks = self._look()
+        self._failed: Sequence[object] = ()
+        self._warned = time.monotonic()
+        self._take(credentials)
+
+    @classmethod
+    def load(cls, folder: Path, name: str, *, revoked: Path | None = None) -> Renewed:
+        """A party's files, which it replaces as it likes; see ``Credentials.load``."""
+        return cls(Credentials.load(folder, name, revoked=revoked), folder, name, revoked=revoked)
+
+    @property
+    def credentials(self) -> Credentials:
+        """What it shows, and whom it believes."""
+        return self._credentials
+
+    @property
+    def authorities(self) -> tuple[x509.Certificate, ...]:
+        """Whose certificates it believes."""
+        return self._authorities
+
+    def refresh(self) -> bool:
+        """Read the files again if they changed; whether there is something new."""
+        with self._lock:
+            self._remind()
+            marks = self._look()
+            if marks == self._marks:
+                return False
+            assert self._folder is not None
+            try:
+                fresh = Credentials.load(self._folder, self._name, revoked=self._revoked)
+            except ConfigError as error:
+                if self._failed == marks:  # so they are not being replaced just now
+                    self._marks = marks
+                    _log.warning("what was there before still counts: %s", error)
+                self._failed = marks
+                return False
+            self._marks = marks
+            if fresh == self._credentials:
+                return False
+            self._take(fresh)
+            return True
+
+    def _take(self, credentials: Credentials) -> None:
+        authorities = read_certificates(credentials.ca, where="the authority")
+        own = read_certificates(credentials.certificate, where="the certificate")
+        # A list of an authority between may be signed by one that is only in its own chain.
+        self.revocations = Revocations.read(
+            credentials.revoked, (*authorities, *own[1:]), where="the revocation list"
+        )
+        self._authorities = authorities
+        self._credentials = credentials
+
+    def _look(self) -> tuple[object, ...]:
+        if self._folder is None:
+            return ()
+        files = [self._folder / f"{self._name}.pem", self._folder / f"{self._name}.key"]
+        files += [self._folder / "ca.pem", self._revoked or self._folder / "crl.pem"]
+        marks: list[object] = []
+        for file in files:
+            try:
+                found = file.stat()
+                marks.append((found.st_mtime_ns, found.st_size, found.st_ino))
+            except OSError:
+                marks.append(None)
+        return tuple(marks)
+
+    def _remind(self) -> None:
+        if time.monotonic() - self._warned < REMIND_S:
+            return
+        self._warned = time.monotonic()
+        own = read_certificates(self._credentials.certificate, where="the certificate")[0]
+        for warning in (
+            expiry_warning(own, datetime.now(UTC)),
+            self.revocations.stale(),
+        ):
+            if warning:
+                _log.warning("%s", warning)
+
+
+def renewed(credentials: Credentials | Renewed) -> Renewed:
+    """These credentials, as whoever asks again and again takes them."""
+    return credentials if isinstance(credentials, Renewed) else Renewed(credentials)
