@@ -72,6 +72,10 @@ class Way:
     tls_name: str | None = None
 
 
+#: As the environment says, to a driver whose certificate Dovetail made.
+AS_EVER = Way()
+
+
 def serve(
     host: Host,
     address: str,
@@ -79,7 +83,7 @@ def serve(
     *,
     driver: str,
     stop: threading.Event,
-    way: Way = Way(),
+    way: Way = AS_EVER,
     on_event: Callable[[Event], None] | None = None,
     silence_s: float = 6.0,
     backoff_s: tuple[float, float] = BACKOFF_S,

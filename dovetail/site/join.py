@@ -16,7 +16,7 @@ from dovetail.methods.party import Site
 from dovetail.methods.section import ADDRESS
 from dovetail.network import credentials, renewal
 from dovetail.network.certificates import certificate_name
-from dovetail.network.dialling import Way, serve
+from dovetail.network.dialling import AS_EVER, Way, serve
 from dovetail.network.host import Host
 from dovetail.network.identity import Certified
 from dovetail.network.ledger import LedgerFile
@@ -44,7 +44,7 @@ def serve_site(
     *,
     driver: str | None,
     stopped: Callable[[], bool],
-    way: Way = Way(),
+    way: Way = AS_EVER,
     certificates: Path | None = None,
     home: Path | None = None,
     device: torch.device | None = None,
