@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dovetail import alignment, data, experiment, models, network
     from dovetail.face.deals import (
         Blocks,
+        ByColumn,
         Columns,
         CommonUnique,
         Owners,
@@ -40,6 +41,7 @@ __all__ = [
     "CHFL",
     "APFed",
     "Blocks",
+    "ByColumn",
     "Columns",
     "CommonUnique",
     "DovetailError",
@@ -89,6 +91,7 @@ _LAZY = {
     "selection": ("dovetail.methods.fedoptimus.selection", None),
     "vertical": ("dovetail.methods.vertical", None),
     "Blocks": ("dovetail.face.deals", "Blocks"),
+    "ByColumn": ("dovetail.face.deals", "ByColumn"),
     "Columns": ("dovetail.face.deals", "Columns"),
     "CommonUnique": ("dovetail.face.deals", "CommonUnique"),
     "Owners": ("dovetail.face.deals", "Owners"),

@@ -10,6 +10,7 @@ import dovetail
 PUBLIC_NAMES = [
     "APFed",
     "Blocks",
+    "ByColumn",
     "CHFL",
     "Columns",
     "CommonUnique",

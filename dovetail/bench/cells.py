@@ -41,7 +41,8 @@ class Cell:
         run: the run file, below the folder of run files; "" where there is none.
         labels: column of the table -> what it says of this cell. Cells of the same labels are one
             group: their runs are pooled.
-        scores: name in ``result.json`` (the run's method, or a ruler) -> what the table calls it.
+        scores: name in ``result.json`` (the run's method, or a ruler) -> what the table calls it;
+            "local@north" is one party's, others are the mean over parties.
         overrides: as of ``--set``.
         paper: table and row of the figures to compare with; None: the paper prints none.
         checkpoint_every: rounds from one checkpoint to the next where the run file saves none, so
@@ -202,7 +203,14 @@ def read_run(cell: Cell, seed: int, folder: Path, result: Mapping[str, Any]) -> 
     """A finished run of a cell, from its ``result.json``."""
     stages = result.get("stages", {"": result})
     seconds = sum(stage["seconds"] for stage in stages.values())
-    return Run(cell, seed, scores_of(result, cell.score), seconds, folder)
+    scores = scores_of(result, cell.score)
+    for name in cell.scores:
+        stage, at, party = name.partition("@")
+        if at:
+            of_party = stages.get(stage, {}).get("scores", {}).get(stage, {}).get(party, {})
+            if cell.score in of_party:
+                scores[name] = of_party[cell.score]
+    return Run(cell, seed, scores, seconds, folder)
 
 
 def differing(kept: Mapping[str, Any], wanted: Mapping[str, Any], section: str) -> list[str]:

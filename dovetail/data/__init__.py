@@ -11,6 +11,7 @@ from dovetail.data.agreed import (
     summarise,
 )
 from dovetail.data.blocks import Blocks, Share, blocks, read_assignment
+from dovetail.data.by_column import ByColumn, by_column
 from dovetail.data.common_unique import CommonUnique, common_unique
 from dovetail.data.databases import is_database_url, read_database
 from dovetail.data.datasets import BUILT_IN, Dataset, load, split, subset
@@ -51,6 +52,7 @@ __all__ = [
     "UNSEEN",
     "Alignment",
     "Blocks",
+    "ByColumn",
     "CategorySummary",
     "Classification",
     "Column",
@@ -78,6 +80,7 @@ __all__ = [
     "Task",
     "agree",
     "blocks",
+    "by_column",
     "check_classes",
     "columns",
     "common_first",

@@ -124,6 +124,46 @@ class CommonUniqueSection(PartitionSection):
         )
 
 
+class ByColumnSection(PartitionSection):
+    """A table that says in a column whose each row is; a party has the columns it measured."""
+
+    of_tables = True
+
+    kind: Literal["by-column"]  # what is dealt out
+    column: str  # says whose a row is; no feature
+    parties: tuple[PartyName, ...]  # values of that column; other rows are left out
+    columns: tuple[str, ...] = ("*",)  # the features, as globs; "-" before one leaves it out
+    measured: float = Field(default=0.5, gt=0, le=1)  # share of rows with a value, else no column
+    rows: dict[str, int] = Field(default_factory=dict)  # party -> training rows; else all
+    guest: str | None = None  # a party that trains on nothing, and whose rows test the others'
+    validation: float = Field(default=0.25, ge=0, lt=1)  # share of each party's training rows
+    seed: int = Field(default=0, ge=0)  # which rows are drawn
+
+    def party_names(self) -> tuple[str, ...]:
+        return tuple(name for name in self.parties if name != self.guest)
+
+    def active_party(self) -> None:
+        return None
+
+    def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
+        if section.task == "regression":
+            raise ConfigError("by-column deals out rows with classes, not numbers, as labels")
+        return dd.by_column(
+            train,
+            test,
+            column=self.column,
+            parties=self.parties,
+            columns=self.columns,
+            measured=self.measured,
+            rows=self.rows,
+            guest=self.guest,
+            validation=self.validation,
+            seed=self.seed,
+            categorical=section.categorical,
+            max_categories=section.max_categories,
+        )
+
+
 class ShareSection(Section):
     """One party's part: blocks by name, glob or place, and classes by place, from 1."""
 
@@ -230,6 +270,11 @@ class OwnersSection(PartitionSection):
 
 #: Every kind that ``partition = { kind = ... }`` may be.
 AnyPartition = Annotated[
-    StripsSection | ColumnsSection | CommonUniqueSection | BlocksSection | OwnersSection,
+    StripsSection
+    | ColumnsSection
+    | CommonUniqueSection
+    | ByColumnSection
+    | BlocksSection
+    | OwnersSection,
     Field(discriminator="kind"),
 ]

@@ -110,6 +110,46 @@ class CommonUnique(Partition):
         super().__init__(parties=given, common=common, validation=validation, seed=seed)
 
 
+class ByColumn(Partition):
+    """A table that says in a column whose each row is. For CHFL and HyFEM.
+
+    Args:
+        column: says whose a row is.
+        parties: its values.
+        columns: globs of the features; "-" before one leaves it out.
+        measured: a party has the columns with a value in this share of its rows or more.
+        rows: party -> how many training rows it has; else all.
+        guest: a party that trains on nothing, and whose rows test the others' models.
+        validation: the share of each party's training rows that validate.
+        seed: which rows are drawn.
+    """
+
+    kind = "by-column"
+
+    def __init__(
+        self,
+        column: str,
+        parties: Sequence[str],
+        *,
+        columns: Sequence[str] = ("*",),
+        measured: float = 0.5,
+        rows: Mapping[str, int] | None = None,
+        guest: str | None = None,
+        validation: float = 0.25,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            column=column,
+            parties=list(parties),
+            columns=list(columns),
+            measured=measured,
+            rows=dict(rows or {}),
+            guest=guest,
+            validation=validation,
+            seed=seed,
+        )
+
+
 class Blocks(Partition):
     """Blocks of columns or pixels, and classes, by party. For HyFEM.
 
@@ -247,7 +287,8 @@ def simulate(
     Args:
         source: a DataFrame, a path, a ``SELECT``, or a data set that is built in
             ("breast-cancer", "digits", "digits-images").
-        partition: who gets what: ``Columns``, ``Strips``, ``CommonUnique``, ``Blocks``, ``Owners``.
+        partition: who gets what: ``Columns``, ``Strips``, ``CommonUnique``, ``ByColumn``,
+            ``Blocks``, ``Owners``.
         label: the column to predict.
         id: the column that says which sample a row is; rows are numbered without it.
         task: "classification" or "regression".

@@ -5,6 +5,10 @@ Mori, Teranishi, Furukawa, arXiv:2203.02108, section IV-B.
     z_u^(i+1) = a(W_u^(i+1) z_u^(i) + b_u^(i+1) + mu U^(i+1) z_c^(i))     Eq. (6)
     F(x_c, x_u) = softmax(z_c^(L) + z_u^(L))                              Eq. (7)
 
+A gated network scales z_u^(L) by g in [0, 1] once it is trained, not in the paper: with g = 0 it is
+the common column alone, with g = 1 Eq. (7). After Deng et al. 2020, arXiv:2003.13461, who mix a
+personal model with the shared one.
+
 Letters: B rows, F features, C classes.
 """
 
@@ -70,6 +74,12 @@ class UniqueColumn(nn.Module):
         laterals = [nn.Linear(i, o, bias=False) for i, o in pairwise(sizes)]
         return cls(layers, laterals, mu)
 
+    def start_at_zero(self) -> None:
+        """Begin by saying nothing: what is sure of few rows is learned from nothing."""
+        with torch.no_grad():
+            for parameter in (*self.layers[-1].parameters(), *self.laterals.parameters()):
+                parameter.zero_()
+
     def trained(self) -> list[nn.Parameter]:
         """The parameters that matter: with mu = 0 no U does."""
         return [*self.layers.parameters(), *(self.laterals.parameters() if self.mu else ())]
@@ -93,7 +103,13 @@ class Columns(nn.Module):
         common_places, unique_places: which of the F features each column reads.
         join: "sum" is Eq. (7); "input" is the simple method of section V-B5: the own column reads
             the common column's class probabilities and its features, and its output counts.
+        gated: whether it has a gate.
+
+    Attributes:
+        gate: g, how much the own column counts in ``forward``, not in ``joint``; None without one.
     """
+
+    gate: Tensor | None
 
     def __init__(
         self,
@@ -102,6 +118,8 @@ class Columns(nn.Module):
         common_places: Sequence[int],
         unique_places: Sequence[int],
         join: Join = "sum",
+        *,
+        gated: bool = False,
     ) -> None:
         super().__init__()
         self.common = common
@@ -109,6 +127,7 @@ class Columns(nn.Module):
         self.join = join
         self.common_places = list(common_places)
         self.unique_places = list(unique_places)
+        self.register_buffer("gate", torch.ones(()) if gated else None)
 
     def joint(self, x_unique: Tensor, common: Sequence[Tensor]) -> Tensor:
         """Logits of the whole network, given what the common column's layers put out."""
@@ -125,7 +144,10 @@ class Columns(nn.Module):
 
     def forward(self, x_BF: Tensor) -> Tensor:
         common = self.common.outputs(x_BF[:, self.common_places])
-        return self.joint(x_BF[:, self.unique_places], common)
+        logits = self.joint(x_BF[:, self.unique_places], common)
+        if self.gate is None:
+            return logits
+        return torch.lerp(common[-1], logits, self.gate)
 
 
 @dataclass(frozen=True)
@@ -138,7 +160,7 @@ class ColumnsSpec:
         widths: of the hidden layers of each column.
         num_outputs: C.
         mu: strength of the lateral connections.
-        join: see ``Columns``.
+        join, gated: see ``Columns``.
     """
 
     kind: ClassVar[str] = "columns"
@@ -149,6 +171,7 @@ class ColumnsSpec:
     num_outputs: int
     mu: float = 1.0
     join: Join = "sum"
+    gated: bool = False
 
     def __post_init__(self) -> None:
         places = [*self.common, *self.unique]
@@ -181,7 +204,8 @@ class ColumnsSpec:
         return UniqueColumn.build(len(self.unique), self.widths, self.num_outputs, self.mu)
 
     def join_columns(self, common: Column, unique: UniqueColumn | None) -> Columns:
-        return Columns(common, unique, self.common, self.unique, self.join)
+        places = self.common, self.unique
+        return Columns(common, unique, *places, self.join, gated=self.gated)
 
     def build(self) -> Columns:
         """The network with random weights."""
@@ -206,6 +230,7 @@ class ColumnsSpec:
                 num_outputs=int(stored["num_outputs"]),
                 mu=float(stored["mu"]),
                 join=stored["join"],
+                gated=bool(stored.get("gated", False)),  # absent before there were gates
             )
         except (KeyError, TypeError, ValueError, ConfigError) as error:
             raise ModelError(

@@ -120,6 +120,15 @@ def test_cells_of_one_group_are_pooled() -> None:
     assert (round(alone.mean, 6), alone.planned) == (60, 2)
 
 
+def test_one_partys_score_is_read_where_a_cell_names_it(tmp_path: Path) -> None:
+    cell = Cell(name="c", run="", labels={}, scores={"local@north": "", "local": ""}, score="auc")
+    of_parties = {"north": {"auc": 0.9}, "south": {"auc": 0.7}}
+    stages = {"local": {"seconds": 2.0, "scores": {"local": of_parties}}}
+    result = {"method": "chfl", "mean": {"auc": 0.6}, "rulers": {"local": {"auc": 0.8}}}
+    run = bench.read_run(cell, 0, tmp_path, {**result, "stages": stages})
+    assert run.scores == {"chfl": 0.6, "local": 0.8, "local@north": 0.9}
+
+
 def test_a_line_of_json_is_flat() -> None:
     line = json.loads(bench.json_line("toy", run(cell("one"), 3, alone=0.95), device="cpu"))
     assert line["alone"] == 0.95

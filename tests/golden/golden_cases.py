@@ -221,6 +221,9 @@ partition = { kind = "common-unique", parties = 3, common = 0.2, validation = 0.
 [chfl]
 widths = [8, 4]
 weight_decay = 0.0
+unique_weight_decay = 0.0
+zero_start = false
+gate = false
 rounds = 3
 local_epochs = 1
 batch_size = 16
@@ -370,6 +373,12 @@ SIMULATED = (
             "fedprox": "fedprox",
             "simple": "simple",
         }.items()
+    ),
+    # What run files have where they set nothing else.
+    Case(
+        "chfl-gate",
+        CHFL_CANCER,
+        (NO_RULERS, "chfl.gate=true", "chfl.zero_start=true", "chfl.unique_weight_decay=0.01"),
     ),
     Case("chfl-secure", CHFL_CANCER, (NO_RULERS, "chfl.secure=true")),
     Case(

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from dovetail.data import Classification, PartyData, agree, summarise, table_from_arrays
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.methods import chfl
+from dovetail.methods.chfl.stages import own_best
 from dovetail.models import Column, RandomStream, generator, load
 from dovetail.network import Checkpoint, InProcess
 
@@ -170,6 +171,113 @@ def test_the_joint_output_is_equations_6_and_7():
     u2 = F.relu(unique.layers[1](u1) + 0.5 * c1 @ unique.laterals[0].weight.T)
     u3 = unique.layers[2](u2) + 0.5 * c2 @ unique.laterals[1].weight.T
     torch.testing.assert_close(columns(x), common[2](c2) + u3)
+
+
+def test_gate_0_is_common_and_gate_1_is_the_joint_network():
+    _, members, _ = run(gate=True)
+    columns, x = members["p1"].columns, members["p1"].prepared.x
+    z_common = columns.common.outputs(x[:, :2])
+    columns.gate.fill_(0.0)
+    assert torch.equal(columns(x), z_common[-1])
+    columns.gate.fill_(1.0)
+    assert torch.equal(columns(x), columns.joint(x[:, 2:], z_common))
+
+
+def test_the_gate_changes_no_weight():
+    gated, plain = run(gate=True, choose="last")[1], run(choose="last")[1]
+    for name, member in plain.items():
+        weights = gated[name].columns.state_dict()
+        for key, value in member.columns.state_dict().items():
+            assert torch.equal(value, weights[key])
+
+
+def gates_of(member):
+    """Gate -> which validation rows it gets right, and its loss."""
+    (x, labels), found = member.validation, {}
+    for gate in chfl.GATES:
+        member.columns.gate = torch.tensor(gate)
+        outputs = member.columns(x).detach()
+        right = (outputs.argmax(dim=1) == labels).double().numpy()
+        found[gate] = right, float(F.cross_entropy(outputs, labels))
+    return found
+
+
+def test_a_gate_has_the_least_loss_of_those_about_as_right_as_any_on_validation_rows():
+    _, members, _ = run(gate=True, choose="last")
+    chosen = {n: float(m.columns.gate) for n, m in members.items() if m.columns.gate is not None}
+    assert len(set(chosen.values())) > 1  # each its own
+    for name, gate in chosen.items():
+        found = gates_of(members[name])
+        most = max(right.sum() for right, _ in found.values())
+        best = next(right for right, _ in found.values() if right.sum() == most)
+        able = {
+            gate: loss
+            for gate, (right, loss) in found.items()
+            if (best - right).mean() <= (best - right).std() / np.sqrt(len(right))
+        }
+        assert gate == min(able, key=able.get)
+
+
+def test_without_validation_rows_a_gate_is_1():
+    rows = [rows_of(1, 21, 3, num_validation=0), rows_of(2, 23, 2, num_validation=0)]
+    _, members, _ = run(rows=rows, gate=True)
+    assert members["p1"].columns.gate == 1
+
+
+def test_a_member_keeps_the_gate_of_the_round_that_was_chosen(tmp_path):
+    coordinator, members, rounds = run(gate=True, rounds=6)
+    accuracies = rounds[coordinator.best - 1].accuracies
+    for name, member in members.items():
+        assert member.accuracy()[0] == accuracies[name]
+    member = members["p1"]
+    member.columns.gate.fill_(0.25)  # what a file keeps
+    member.model().save(tmp_path / "model")
+    x = member.prepared.x
+    assert torch.equal(load(tmp_path / "model").outputs(x), member.model().outputs(x))
+
+
+def test_an_own_column_that_starts_at_zero_says_nothing_at_first():
+    member = federation()["p1"]
+    opening = chfl.agree_on({"p1": member.handle(chfl.Describe())}, chfl.Config())
+    settings = chfl.Config(**SMALL, zero_start=True).model_dump_json()
+    member.handle(chfl.Begin(settings, 5, *opening))
+    columns, x = member.columns, member.prepared.x
+    assert torch.equal(columns(x), columns.common(x[:, :2]))
+    chfl.local_learning(member)
+    assert columns.unique.laterals[0].weight.any()  # and learns for all that
+
+
+def test_only_the_own_column_has_its_weight_decay():
+    plain, decayed = run(choose="last")[1]["p1"], run(choose="last", unique_weight_decay=1.0)[1]
+    own = decayed["p1"].columns
+    assert torch.equal(plain.common_vector(), decayed["p1"].common_vector())
+    norms = [c.unique.layers[0].weight.norm() for c in (own, plain.columns)]
+    assert norms[0] < norms[1]
+
+
+def test_settings_by_party_are_its_own_and_no_others():
+    config = chfl.Config(**SMALL, by_party={"p1": {"mu": 0.25}, "p2": {"learning_rate": 0.1}})
+    _, members, _ = run(config)
+    assert [member.config.mu for member in members.values()] == [0.25, 1.0, 1.0, 1.0]
+    assert members["p2"].config.learning_rate == 0.1
+    assert all(not member.config.by_party for member in members.values())
+    _, stacked, _ = run(config, engine=chfl.Together)
+    for name, member in members.items():
+        for key, value in member.columns.state_dict().items():
+            other = stacked[name].columns.state_dict()[key]
+            torch.testing.assert_close(other, value, atol=1e-4, rtol=1e-4)
+    with pytest.raises(ConfigError, match="by_party has settings of 'nobody', who is no member"):
+        run(by_party={"nobody": {"mu": 0.5}})
+    with pytest.raises(ValidationError, match="by_party sets"):
+        chfl.Config(by_party={"p1": {"rounds": 3.0}})
+
+
+def test_each_party_takes_the_trial_that_is_best_on_its_own_rows():
+    trials = [
+        chfl.Trial(chfl.Config(mu=mu), {"mu": mu}, 0.5, accuracies, 1, 1, 0.0, None)
+        for mu, accuracies in ((0.3, {"a": 0.9, "b": 0.1}), (1.0, {"a": 0.2, "b": 0.7}))
+    ]
+    assert own_best(trials) == {"by_party": {"a": {"mu": 0.3}, "b": {"mu": 1.0}}}
 
 
 def test_one_party_is_training_alone():
@@ -399,6 +507,7 @@ SETTINGS = [
     {"method": "simple"},
     {"method": "local"},
     {"participation": 0.7, "rounds": 4},
+    {"gate": True, "zero_start": True, "unique_weight_decay": 0.01},
 ]
 
 

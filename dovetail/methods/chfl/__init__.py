@@ -43,8 +43,8 @@ Departures from the paper:
     - ``choose``: V-A3 has each client tune on its own validation rows. "each" does so for the
       round; "mean" (the default) takes the round of the best mean accuracy for all.
     - T is not given in the paper; ``patience`` stops when the rounds no longer improve.
-    - ``weights``, ``participation``, ``proximal`` and ``secure`` are not in the paper; their
-      defaults leave them out.
+    - ``weights``, ``participation``, ``proximal``, ``secure``, ``gate``, ``zero_start`` and
+      ``unique_weight_decay`` are not in the paper; their defaults leave them out.
     - The simple method of V-B5 reads "the output of the common network": its class probabilities.
     - A party without columns of its own has the common column alone.
 
@@ -135,6 +135,12 @@ from dovetail.privacy import (
 
 # --- Hyper-parameters --------------------------------------------------------------------------
 
+#: What ``by_party`` may set.
+OWN_SETTINGS = frozenset({"learning_rate", "mu"})
+
+#: The gates that are tried: what the own column's logits are multiplied by.
+GATES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
 
 class Config(OptimizerConfig):
     """Settings of a run; the coordinator's, sent to every member."""
@@ -147,6 +153,10 @@ class Config(OptimizerConfig):
     batch_size: int = Field(default=64, ge=1)  # V-A3
     optimizer: Literal["sgd", "adam"] = "adam"  # V-A3
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    # Of the own column; None: as of the common one.
+    unique_weight_decay: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    zero_start: bool = False  # the own column's last layer and U begin at zero
+    gate: bool = False  # how much the own column counts is chosen on validation rows
     weights: Literal["even", "samples"] = "even"  # line 7: 1/K; or N_k / sum N
     participation: float = Field(default=1.0, gt=0, le=1)  # share of the members in a round
     proximal: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # FedProx's mu
@@ -156,6 +166,8 @@ class Config(OptimizerConfig):
     max_categories: int = Field(default=100, ge=1)  # of a common column that members encode alike
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     timeout_s: float | None = Field(default=None, gt=0)  # how long a round waits for an answer
+    # Member -> learning_rate and mu of its own; V-A3 has each tune them.
+    by_party: dict[str, dict[str, float]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -165,7 +177,22 @@ class Config(OptimizerConfig):
             raise ValueError(
                 "method 'local' sends nothing: secure, proximal, participation are off"
             )
+        for name, own in self.by_party.items():
+            if wrong := own.keys() - OWN_SETTINGS:
+                raise ValueError(f"by_party sets {sorted(OWN_SETTINGS)}, not {wrong} ({name})")
+            self.of(name)
         return self
+
+    def of(self, member: str) -> Config:
+        """What this member is told: no other's settings."""
+        values = self.model_dump(exclude={"by_party"})
+        return Config(**{**values, **self.by_party.get(member, {})})
+
+    def of_unique(self) -> Config:
+        """With which the own column's optimizer is built."""
+        if self.unique_weight_decay is None:
+            return self
+        return self.model_copy(update={"weight_decay": self.unique_weight_decay})
 
 
 # --- What crosses the boundary -----------------------------------------------------------------
@@ -564,6 +591,7 @@ class Member(Party):
             self.task.num_outputs,
             config.mu,
             "input" if config.method == "simple" else "sum",
+            gated=config.gate and config.method == "chfl" and bool(unique),
         )
         with torch.device("meta"):  # takes no memory
             num_bytes = sum(each.nbytes for each in spec.build().parameters())
@@ -581,6 +609,8 @@ class Member(Party):
             common_column = self.spec.build_common()  # replaced by theta_c unless it trains alone
         with RandomStream(begin.seed, self.name, "unique column", secret=key):
             unique_column = self.spec.build_unique()
+        if config.zero_start and config.method == "chfl" and unique_column is not None:
+            unique_column.start_at_zero()
         self.columns = self.spec.join_columns(common_column, unique_column).to(self.device)
         # Only one that goes on from round to round is kept; see ``optimizer``.
         self.common_optimizer: torch.optim.Optimizer | None = None
@@ -588,7 +618,7 @@ class Member(Party):
             self.common_optimizer = config.build(self.columns.common.parameters())
         self.unique_optimizer: torch.optim.Optimizer | None = None
         if self.columns.unique is not None:
-            self.unique_optimizer = config.build(self.columns.unique.trained())
+            self.unique_optimizer = config.of_unique().build(self.columns.unique.trained())
         self.batches = Minibatches(
             held, config.batch_size, generator(begin.seed, self.name, "batches", secret=key)
         )
@@ -622,6 +652,7 @@ class Member(Party):
             write_vector(message.common_P, list(self.columns.common.parameters()))
         self._keep(message.best)
         self.installed = message.number
+        self.choose_gate()
         accuracy, num_rows = self.accuracy()
         self.latest = (message.number, self._parameters())
         if self.config.choose == "each" and message.number and accuracy > self.best_accuracy:
@@ -646,6 +677,41 @@ class Member(Party):
         return F.mse_loss(outputs[:, 0], labels_B)
 
     @torch.no_grad()
+    def choose_gate(self) -> None:
+        """Let the own column count as much as is best on the validation rows.
+
+        Of the gates that are not worse than the most accurate one by more than a standard error,
+        the one with the least loss: few rows tell losses apart, but not accuracies. Without
+        validation rows all of it counts, Eq. (7).
+        """
+        columns = self.columns
+        if columns is None or columns.gate is None:
+            return
+        columns.gate.fill_(1.0)
+        if self.validation is None:
+            return
+        x, labels = self.validation
+        parts = x.split(8192)
+        joint = torch.cat([columns(part) for part in parts])
+        columns.gate.fill_(0.0)
+        common = torch.cat([columns(part) for part in parts])
+
+        mixed = {gate: torch.lerp(common, joint, gate) for gate in GATES}
+        losses = {gate: float(self.loss(outputs, labels)) for gate, outputs in mixed.items()}
+        able = list(GATES)
+        if isinstance(self.task, Classification):
+            right = {gate: (mixed[gate].argmax(dim=1) == labels).double() for gate in GATES}
+            most = right[max(GATES, key=lambda gate: float(right[gate].mean()))]
+            able = [gate for gate in GATES if not _is_worse(right[gate], most)]
+        columns.gate.fill_(min(able, key=losses.__getitem__))
+
+    def _right(self, outputs: Tensor, labels: Tensor) -> float:
+        if isinstance(self.task, Classification):
+            return int((outputs.argmax(dim=1) == labels).sum()) / len(labels)
+        error = float((outputs[:, 0] - labels).square().sum())
+        return 1 / (1 + error / len(labels)) if math.isfinite(error) else 0.0
+
+    @torch.no_grad()
     def accuracy(self) -> tuple[float, int]:
         """Share of its validation rows that are classified rightly, and their number.
 
@@ -654,15 +720,8 @@ class Member(Party):
         if self.validation is None or self.columns is None:
             return 0.0, 0
         x, labels = self.validation
-        right, error = 0, 0.0
-        for part, true in zip(x.split(8192), labels.split(8192), strict=True):
-            if isinstance(self.task, Classification):
-                right += int((self.columns(part).argmax(dim=1) == true).sum())
-            else:
-                error += float((self.columns(part)[:, 0] - true).square().sum())
-        if isinstance(self.task, Classification):
-            return right / len(labels), len(labels)
-        return 1 / (1 + error / len(labels)) if math.isfinite(error) else 0.0, len(labels)
+        outputs = torch.cat([self.columns(part) for part in x.split(8192)])
+        return self._right(outputs, labels), len(labels)
 
     def can_train(self, message: Train) -> bool:
         """Whether it has the theta_c that this round starts from."""
@@ -749,6 +808,12 @@ class Member(Party):
         steps = self.batches.steps_per_pass
         rows = torch.cat([next(self.batches) for _ in range(steps)]).to(self.device)
         return self.x_common[rows], self.x_unique[rows], self.labels[rows]
+
+
+def _is_worse(right_N: Tensor, most_N: Tensor) -> bool:
+    """Whether one is right less often than another by more than a standard error, row by row."""
+    lost_N = most_N - right_N
+    return float(lost_N.mean()) > float(lost_N.std(correction=0)) / math.sqrt(len(lost_N))
 
 
 def labels_said(task: Task) -> tuple[str, ...]:
@@ -936,7 +1001,7 @@ class Stack:
         self._unique_optimizer = None
         if self._columns.unique is not None:
             own = [m.unique_optimizer for m in members if m.unique_optimizer is not None]
-            stacked = StackedOptimizer(self._columns.unique, config.build, own)
+            stacked = StackedOptimizer(self._columns.unique, config.of_unique().build, own)
             self._optimizers.append(stacked)
             self._unique_optimizer = stacked.optimizer
         self._rows = _Rows(members)
@@ -1167,7 +1232,14 @@ class Coordinator(Driver):
         described = asked.fitting().or_raise()
         self.opening = agree_on(described, self.config)
         self.num_rows = {member: described[member].num_rows for member in members}
-        ready = network.ask(dict.fromkeys(members, self._begin()), Ready).or_raise()
+        strangers = [name for name in self.config.by_party if name not in members]
+        if strangers:
+            raise ConfigError(
+                f"by_party has settings of {strangers[0]!r}, who is no member; they are "
+                f"{list(members)}"
+            )
+        requests = {member: self._begin(member) for member in members}
+        ready = network.ask(requests, Ready).or_raise()
         first = members[0]
         if self.config.method != "local":
             for member, reply in ready.items():
@@ -1180,15 +1252,15 @@ class Coordinator(Driver):
             self.initial(ready[first].num_common, len(described[first].classes))
         self.send_average(0, members, network).or_raise()
 
-    def _begin(self) -> Begin:
-        return Begin(self.config.model_dump_json(), self.seed, *self.opening)
+    def _begin(self, member: str) -> Begin:
+        return Begin(self.config.of(member).model_dump_json(), self.seed, *self.opening)
 
     def begin_again(self, behind: Mapping[str, int], network: Engine) -> None:
         """Who is behind gets theta_c before it trains; who has nothing begins anew."""
         self.current = tuple(name for name in self.current if name not in behind)
         lost = [name for name, step in behind.items() if not step]
         if lost:
-            network.ask(dict.fromkeys(lost, self._begin()), Ready)
+            network.ask({member: self._begin(member) for member in lost}, Ready)
 
     def ended(self, number: int) -> bool:
         """Whether the rounds no longer improve."""

@@ -22,20 +22,25 @@ from dovetail.network import Checkpoint, Engine
 from dovetail.network.checkpoint import load_state
 
 #: What can be trained. "chfl" has lateral connections, "chfl-mu0" only the sum of both columns'
-#: outputs; "common" is FedAvg on the common columns, "fedprox" the same with FedProx's term;
-#: "local" is each party alone with all its columns; "simple" is section V-B5; "pooled" has
-#: everybody's rows in one place, common columns only.
-Stage = Literal["chfl", "chfl-mu0", "common", "local", "fedprox", "simple", "pooled"]
+#: outputs; "chfl-gate" is CHFL with what users have and the paper has not; "common" is FedAvg on
+#: the common columns, "fedprox" the same with FedProx's term; "local" is each party alone with all
+#: its columns; "simple" is section V-B5; "pooled" has everybody's rows in one place, common columns
+#: only.
+Stage = Literal["chfl", "chfl-mu0", "chfl-gate", "common", "local", "fedprox", "simple", "pooled"]
 
 _METHODS: Mapping[str, str] = {
     "chfl": "chfl",
     "chfl-mu0": "chfl",
+    "chfl-gate": "chfl",
     "common": "common",
     "fedprox": "common",
     "local": "local",
     "simple": "simple",
     "pooled": "local",
 }
+
+#: What users have: chosen on held-out rows, see the documentation.
+UNIQUE_WEIGHT_DECAY = 1e-2
 
 #: The only party of the ruler "pooled".
 POOLED = "pooled"
@@ -49,11 +54,14 @@ class Search:
         grid: field of ``chfl.Config`` -> values to try. A stage tries those that matter to it.
         rounds: of each trial.
         seed: of every trial; None: the run's own.
+        each: each party takes the trial that was best on its own rows, else all take the one that
+            was best on the mean.
     """
 
     grid: Mapping[str, Sequence[float]] = field(default_factory=dict)
     rounds: int = 10
     seed: int | None = None
+    each: bool = False
 
 
 def stage_config(config: chfl.Config, stage: str, own: Mapping[str, Any]) -> chfl.Config:
@@ -65,8 +73,12 @@ def stage_config(config: chfl.Config, stage: str, own: Mapping[str, Any]) -> chf
     values: dict[str, Any] = {**config.model_dump(), "method": _METHODS[stage]}
     if stage == "chfl-mu0":
         values["mu"] = 0.0
+    if stage == "chfl-gate":
+        values |= {"gate": True, "zero_start": True, "unique_weight_decay": UNIQUE_WEIGHT_DECAY}
     if stage != "fedprox":
         values["proximal"] = 0.0
+    if stage == "pooled":  # it has none of the parties
+        values["by_party"] = {}
     if values["method"] == "local":
         values |= {"secure": False, "participation": 1.0}
     return chfl.Config(**{**values, **own})
@@ -81,7 +93,7 @@ def chosen(
     observe: Observer,
     checkpoint: Checkpoint,
     fixed: Collection[str],
-    found: dict[str, dict[str, float]],
+    found: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
     """What a search chose for a stage; each trial is told before the first round.
 
@@ -126,12 +138,27 @@ def chosen(
 
         tried = plain.model_copy(update={"rounds": search.rounds})
         search_seed = seed if search.seed is None else search.seed
-        best = dict(chfl.search(tried, grid, start, seed=search_seed, observe=note)[0].changed)
+        trials = chfl.search(tried, grid, start, seed=search_seed, observe=note)
+        best = own_best(trials) if search.each else dict(trials[0].changed)
         if search.seed is not None:
             found[stage] = best
     observe(stage, plain.rounds, {"chosen": best, "seconds": 0.0})
     checkpoint.extra["chosen"] = best
     return best
+
+
+def own_best(trials: Sequence[chfl.Trial]) -> dict[str, Any]:
+    """What each party would take, by its own rows (V-A3); what is one for all by the mean."""
+    first, *_ = trials
+    shared = {name: v for name, v in first.changed.items() if name not in chfl.OWN_SETTINGS}
+    alike = [trial for trial in trials if shared.items() <= trial.changed.items()]
+    by_party = {}
+    for member in first.accuracies:
+        best = max(alike, key=lambda trial: trial.accuracies.get(member, -1.0))
+        own = {name: v for name, v in best.changed.items() if name in chfl.OWN_SETTINGS}
+        if own:
+            by_party[member] = own
+    return {**shared, "by_party": by_party} if by_party else shared
 
 
 def trained_model(member: chfl.Member, stage: str = "") -> Model:
@@ -158,13 +185,13 @@ def _stored(checkpoint: Checkpoint) -> dict[str, Any] | None:
 
 def _matters(name: str, stage: str) -> bool:
     """Whether a stage's result depends on this setting."""
-    return {"mu": stage == "chfl", "proximal": stage == "fedprox"}.get(name, True)
+    return {"mu": stage in ("chfl", "chfl-gate"), "proximal": stage == "fedprox"}.get(name, True)
 
 
 def pool(homes: Mapping[str, chfl.Home]) -> chfl.Home:
-    """Everybody's rows in one place, with the columns that all have; one party's test rows.
+    """Everybody's rows in one place, with the columns that all have.
 
-    In a simulation all parties have the same test rows.
+    Where all parties have the same test rows, as in the paper's setting, they count once.
     """
     first = next(iter(homes.values()))
 
@@ -179,11 +206,16 @@ def pool(homes: Mapping[str, chfl.Home]) -> chfl.Home:
         )
 
     validation = [home.validation for home in homes.values() if home.validation is not None]
+    tests: list[PartyData] = []
+    for home in homes.values():
+        own = home.test
+        if own is not None and not any(np.array_equal(own.ids, each.ids) for each in tests):
+            tests.append(own)
     return replace(
         first,
         train=joined([home.train for home in homes.values()]),
         validation=joined(validation) if validation else None,
-        test=None if first.test is None else joined([first.test]),
+        test=joined(tests) if tests else None,
     )
 
 
@@ -194,7 +226,7 @@ def own_rows(home: chfl.Home) -> OwnRows:
     encoder = TableEncoder.fit(
         tables[0],
         tables[0].names,
-        categorical=home.categorical,
+        categorical=[name for name in home.categorical if name in tables[0].names],
         max_categories=home.max_categories,
         party=home.name,
     )

@@ -20,6 +20,7 @@ from dovetail.methods import chfl
 from dovetail.methods.base import SILENT, Loaded, Parts, Place, Run, Talk, weighed
 from dovetail.methods.chfl.stages import (
     POOLED,
+    UNIQUE_WEIGHT_DECAY,
     Search,
     Stage,
     chosen,
@@ -55,6 +56,7 @@ from dovetail.network import Checkpoint, Engine, Precision
 STAGES: Mapping[str, str] = {
     "chfl": "CHFL, predicts alone",
     "chfl-mu0": "CHFL without lateral connections",
+    "chfl-gate": "CHFL, gated, own column from zero",
     "common": "common columns, FedAvg",
     "local": "each party alone",
     "fedprox": "common columns, FedProx",
@@ -72,6 +74,7 @@ class SearchSection(Section):
     proximal: tuple[float, ...] = ()  # the pull to the server's weights
     rounds: int = Field(default=10, ge=1)  # of each trial
     seed: int | None = Field(default=None, ge=0)  # choose once, for all seeds of the run
+    each: bool = False  # each party takes what is best on its own rows; else all the best mean
 
     def grid(self) -> dict[str, tuple[float, ...]]:
         """Field -> values."""
@@ -85,12 +88,18 @@ class SearchSection(Section):
 class ChflSection(chfl.Config):
     """Settings of the method and its rulers.
 
-    Widths and weight decay are for a user's tables; the paper's are ``chfl.Config``'s.
+    Widths, weight decay, gate and start are for a user's tables; the paper's are ``chfl.Config``'s.
     """
 
     widths: tuple[int, ...] = Field(default=(64, 32), min_length=1)  # of both columns' layers
     weight_decay: float = Field(default=1e-3, ge=0, allow_inf_nan=False)  # of weights, in a step
     proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the ruler "fedprox"
+    # Of the own column's weights; its few rows overfit it first.
+    unique_weight_decay: float | None = Field(
+        default=UNIQUE_WEIGHT_DECAY, ge=0, allow_inf_nan=False
+    )
+    zero_start: bool = True  # the own column's last layer and U begin at zero
+    gate: bool = True  # how much the own column counts is chosen on validation rows
     search: SearchSection = SearchSection()
     stages: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a stage's own settings
 
@@ -172,7 +181,7 @@ def homes_of(data: dd.CommonUnique) -> dict[str, chfl.Home]:
 
 
 #: Data -> stage -> what was chosen on them, for the seeds that come after.
-_FOUND: WeakKeyDictionary[dd.Partitioned, dict[str, dict[str, float]]] = WeakKeyDictionary()
+_FOUND: WeakKeyDictionary[dd.Partitioned, dict[str, dict[str, Any]]] = WeakKeyDictionary()
 
 
 class Chfl(Method):
@@ -183,7 +192,7 @@ class Chfl(Method):
     Settings = ChflSection
     HomeSettings = MemberSection
     stages: ClassVar[Mapping[str, str]] = {**STAGES, **RULERS}
-    partitions = ("common-unique",)
+    partitions = ("common-unique", "by-column")
     Side = chfl.Member
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
         "chfl": algorithm("chfl", chfl.Member.accepts, weights=True, begins=(chfl.Begin,))
@@ -197,10 +206,17 @@ class Chfl(Method):
         """The settings that ``Begin`` carries; a searched one may be any that is tried."""
         section = run.settings("chfl", ChflSection)
         own = section.stages.get(stage, {})
-        values = stage_config(config(section), stage, own).model_dump(mode="json")
+        made = stage_config(config(section), stage, own)
+        values = {**made.model_dump(mode="json"), "by_party": {}}
+        for key in chfl.OWN_SETTINGS:
+            set_apart = [settings[key] for settings in made.by_party.values() if key in settings]
+            if set_apart:
+                values[key] = {"one_of": [values[key], *set_apart]}
         grid = {key: tried for key, tried in section.search.grid().items() if key not in own}
         for key, tried in grid.items():
-            values[key] = {"one_of": [values[key], *tried]}
+            plain = values[key]
+            before = plain["one_of"] if isinstance(plain, dict) else [plain]
+            values[key] = {"one_of": [*before, *tried]}
         if grid:
             values["rounds"] = {"one_of": [values["rounds"], section.search.rounds]}
         return values
@@ -270,7 +286,8 @@ class Chfl(Method):
         plain = weighed(config(section), training.run)
         if training.run.data is not None:  # one place says it for all columns of one table
             plain = plain.model_copy(update={"max_categories": training.run.data.max_categories})
-        search = Search(section.search.grid(), section.search.rounds, section.search.seed)
+        asked = section.search
+        search = Search(asked.grid(), asked.rounds, asked.seed, asked.each)
         best = chosen(
             training,
             search,

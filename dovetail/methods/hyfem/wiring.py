@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from dovetail import data as dd
+from dovetail.data.common_unique import BLOCK
 from dovetail.errors import ConfigError
 from dovetail.methods import hyfem
 from dovetail.methods.base import SILENT, Loaded, Parts, Place, Run, Talk, weighed
@@ -272,6 +273,38 @@ def homes_of(data: dd.Blocks, widths: Mapping[str, tuple[int, ...]]) -> dict[str
     }
 
 
+def homes_by_column(
+    data: dd.ByColumn, widths: Mapping[str, tuple[int, ...]]
+) -> dict[str, hyfem.Home]:
+    """Party -> the same, of a table's rows by party: a block is what the same parties measured.
+
+    Validation rows train, as this method chooses nothing by them.
+    """
+
+    def in_blocks(*parts: dd.PartyData) -> dd.PartyData:
+        tables = [part.tables[BLOCK] for part in parts]
+        table = dd.stacked(parts[0].name, tables)
+        held = {
+            block: table.only(names)
+            for block, names in data.blocks.items()
+            if set(names) <= set(table.names)
+        }
+        labels = torch.cat([part.labels for part in parts if part.labels is not None])
+        ids = np.concatenate([part.ids for part in parts])
+        return dd.PartyData(parts[0].name, ids, labels=labels, label=data.label, tables=held)
+
+    return {
+        name: hyfem.Home(
+            in_blocks(own, *(() if data.validation is None else (data.validation[name],))),
+            data.task,
+            widths[name],
+            None if data.test is None else in_blocks(data.test[name]),
+            data.categorical,
+        )
+        for name, own in data.train.parties.items()
+    }
+
+
 def whole_of(data: dd.Partitioned, homes: Mapping[str, hyfem.Home]) -> hyfem.Home | None:
     """Everybody's rows with all blocks, at the widest party; None where they are in no one place.
 
@@ -292,7 +325,7 @@ class Hyfem(Method):
     HomeSettings = MemberSection
     stages: ClassVar[Mapping[str, str]] = {**STAGES, **RULERS}
     scores: ClassVar[Mapping[str, str]] = {"server": "HyFEM, the server's model (all blocks)"}
-    partitions = ("blocks",)
+    partitions = ("blocks", "by-column")
     Side = hyfem.Member
     silent = ("standalone", "pooled")
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
@@ -563,6 +596,9 @@ class Hyfem(Method):
         if isinstance(data, dd.Blocks):
             widths = widths_of(section, list(data.train.parties), where="the run file")
             homes: Mapping[str, hyfem.Home] = homes_of(data, widths)
+        elif isinstance(data, dd.ByColumn):
+            widths = widths_of(section, list(data.train.parties), where="the run file")
+            homes = homes_by_column(data, widths)
         else:
             assert isinstance(data, Homes)
             homes = data.holdings
