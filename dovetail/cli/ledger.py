@@ -1,11 +1,13 @@
-"""``dovetail ledger``: what left a party, and whether its record is unbroken."""
+"""``dovetail ledger``: what left a party and came to it; verified, reconciled and proved."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,44 +18,100 @@ if TYPE_CHECKING:
     from cryptography import x509
     from rich.table import Table
 
+    from dovetail.network.books import Agreement
     from dovetail.network.heads import Compared
     from dovetail.network.ledger import Verified
 
+#: What may stand before the files.
+WORDS = ("verify", "prove", "check")
+
+#: Explained messages that are printed one by one.
+_MOST_SHOWN = 20
+
 
 def ledger(
-    file: Annotated[Path, typer.Argument(help="A party's ledger.jsonl, or its folder.")],
-    other: Annotated[
-        Path | None, typer.Argument(help="Another party's, to compare with; each with its heads.")
-    ] = None,
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[verify|prove|check] FILE...", help="A party's ledger.jsonl, or its folder."
+        ),
+    ],
     noted: Annotated[
         str | None, typer.Option(metavar="HASH", help="A last hash of earlier; it must be there.")
     ] = None,
     ca: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="ca.pem of who must have signed; of two ledgers."),
+        Path | None, typer.Option(metavar="FILE", help="ca.pem of who must have signed heads.")
     ] = None,
+    by: Annotated[
+        Path | None,
+        typer.Option(metavar="HOME", help="prove: of a party that holds heads. [the ledger's own]"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="prove: where the proof is written.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what left a party, and verify that its record is unbroken.
+    """Show what left a party and what came; verify, reconcile and prove its record.
 
-    For whom, which messages, their tensors, how often, bytes, first and last time. A line that was
-    changed, removed, inserted or moved is named, and the exit code is 2. Lines missing at the end,
-    and a ledger written anew, show against a hash noted earlier, --noted HASH; or of two ledgers
-    against the heads of each that the other party holds (heads/ beside it).
+    dovetail ledger shop.site                    what left and came, and whether it is unbroken
+
+    dovetail ledger verify bank.site shop.site   do two books say the same?
+
+    dovetail ledger prove shop.site 57           that line 57 stands in it, for one who has no book
+
+    dovetail ledger check proof.json             what such a proof shows
+
+    A line that was changed, removed, inserted or moved is named, and the exit code is 2. Lines
+    missing at the end, and a ledger written anew, show against a hash noted earlier, --noted HASH,
+    and against the heads that another party holds (heads/ beside its ledger). Of two ledgers every
+    message is looked up in the other, and the first line that differs is named.
     """
-    if other is not None:
-        _compare(file, other, ca=ca, noted=noted, as_json=as_json)
+    word = files[0] if files[0] in WORDS else ""
+    names = files[1:] if word else files
+    for option, value, only in (("--by", by, "prove"), ("--out", out, "prove")):
+        if value is not None and word != only:
+            raise ConfigError(f"{option} goes with dovetail ledger {only} FILE LINE")
+    if noted is not None and (word in WORDS[1:] or len(names) != 1):
+        raise ConfigError("--noted goes with one ledger; two are compared by the heads they hold")
+    if word == "prove":
+        _prove(names, by=by, out=out)
+    elif word == "check":
+        _check(names, ca=ca, as_json=as_json)
+    elif len(names) > 1:
+        _compare([_book(name) for name in names], ca=ca, as_json=as_json)
+    elif names:
+        _show(_book(names[0]), noted=noted, short=word == "verify", as_json=as_json)
     else:
-        _show(file, noted=noted, as_json=as_json)
+        raise ConfigError(f"dovetail ledger {word} takes a ledger, got none")
 
 
-def _show(path: Path, *, noted: str | None, as_json: bool) -> None:
+def _book(name: str) -> Path:
+    path = Path(name)
+    return path / "ledger.jsonl" if path.is_dir() else path
+
+
+def _say(text: str) -> None:
+    from dovetail.cli.output import console
+
+    console().print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _authorities(ca: Path | None) -> tuple[x509.Certificate, ...]:
+    """Whose certificates are believed; none: anybody's.
+
+    Raises:
+        ConfigError: a file that is none of certificates.
+    """
+    from dovetail.network.certificates import read_certificates, read_file
+
+    if ca is None:
+        return ()
+    return read_certificates(read_file(ca, what="the authority"), where=str(ca))
+
+
+def _show(path: Path, *, noted: str | None, short: bool, as_json: bool) -> None:
     """Verify the ledger and print what it holds."""
     from dovetail.cli.output import console
     from dovetail.network.ledger import verify
 
-    if path.is_dir():
-        path /= "ledger.jsonl"
     found = verify(path, noted=noted)
     if as_json:
         result = {
@@ -61,46 +119,81 @@ def _show(path: Path, *, noted: str | None, as_json: bool) -> None:
             "unbroken": True,
             "lines": found.num_lines,
             "last_hash": found.last_hash,
+            "root": found.root,
             "unfinished_bytes": found.unfinished_bytes,
             "bytes_to": found.bytes_to(),
             "sent": list(found.lines()),
+            "came": list(found.lines_came()),
         }
         print(json.dumps(result, indent=2))
         return
-    console().print(_table(found, path))
-    console().print(_verdict(found), highlight=False, markup=False, soft_wrap=True)
+    if not short:
+        console().print(_table(found, path))
+        if found.came:
+            console().print(_table_came(found))
+    _say(_verdict(found))
 
 
-def _compare(one: Path, other: Path, *, ca: Path | None, noted: str | None, as_json: bool) -> None:
-    """Compare two parties' ledgers with the heads that each holds of the other's.
+# --- Several books --------------------------------------------------------------------------------
+
+
+def _compare(paths: Sequence[Path], *, ca: Path | None, as_json: bool) -> None:
+    """Hold ledgers against each other, and against the heads that each party has of the others'.
 
     Raises:
-        NetworkError: a ledger that is not what its party has said it was.
+        NetworkError: a ledger that is not what its party has said it was, or two that differ.
     """
-    from dovetail.cli.output import console
-    from dovetail.network.certificates import read_certificates, read_file
+    from dovetail.network.books import reconcile
     from dovetail.network.frames import printable
     from dovetail.network.heads import compare
 
-    if noted is not None:
-        raise ConfigError("--noted goes with one ledger; two are compared by the heads they hold")
-    authorities: tuple[x509.Certificate, ...] = ()
-    if ca is not None:
-        authorities = read_certificates(read_file(ca, what="the authority"), where=str(ca))
-    first, second, compared = compare(one, other, authorities=authorities)
-    wrong = [each.why for each in compared if each.why]
+    authorities = _authorities(ca)
+    compared: list[Compared] = []
+    agreements: list[Agreement] = []
+    books: dict[Path, Verified] = {}
+    for one, other in combinations(paths, 2):
+        books[one], books[other], heads = compare(one, other, authorities=authorities)
+        said = reconcile(one, other)
+        if len(paths) == 2 or any(each.heads for each in heads) or any(_any(each) for each in said):
+            compared += heads
+            agreements += said
+    wrong = [each.why for each in (*compared, *agreements) if each.why]
     if as_json:
-        about = [asdict(each) for each in compared]
-        print(json.dumps({"agree": not wrong, "compared": about}, indent=2))
+        told: dict[str, Any] = {
+            "agree": not wrong,
+            "compared": [asdict(each) for each in compared],
+            "reconciled": [asdict(each) for each in agreements],
+        }
+        print(json.dumps(told, indent=2))
     else:
-        for ledger in (first, second):
-            said = f"{ledger.party!r}: unbroken by itself, {ledger.num_lines:,} lines"
-            console().print(said, highlight=False, markup=False, soft_wrap=True)
+        for ledger in books.values():
+            _say(f"{ledger.party!r}: unbroken by itself, {ledger.num_lines:,} lines")
         for each in compared:
             if not each.why:
-                console().print(_held(each), highlight=False, markup=False, soft_wrap=True)
+                _say(_held(each))
+        for found in agreements:
+            for line in _reconciled(found):
+                _say(printable(line))
     if wrong:
         raise NetworkError("; ".join(map(printable, wrong)))
+
+
+def _any(found: Agreement) -> bool:
+    return bool(found.same or found.lost or found.refused or found.why)
+
+
+def _reconciled(found: Agreement) -> list[str]:
+    said = f"{found.sender!r} -> {found.receiver!r}: {found.same:,} messages are in both books"
+    if found.again:
+        said += f"; {found.again:,} came again after {found.receiver!r} had begun anew"
+    if found.refused:
+        said += f"; {found.refused:,} of requests refused in a row, which share lines"
+    if found.lost:
+        said += f"; {len(found.lost):,} left and did not come, as explained:"
+    shown = [f"  {each}" for each in found.lost[:_MOST_SHOWN]]
+    if len(found.lost) > _MOST_SHOWN:
+        shown.append(f"  and {len(found.lost) - _MOST_SHOWN:,} more (--json has all)")
+    return [said, *shown]
 
 
 def _held(found: Compared) -> str:
@@ -114,6 +207,62 @@ def _held(found: Compared) -> str:
         f"{found.signed:,} of them signed: all are in it, the last in line {found.lines:,}; "
         f"{found.after:,} lines stand behind it, of which only its chain tells"
     )
+
+
+# --- One line -------------------------------------------------------------------------------------
+
+
+def _prove(names: Sequence[str], *, by: Path | None, out: Path | None) -> None:
+    """Write the proof of one line.
+
+    Raises:
+        ConfigError: not a file and a number.
+        NetworkError: it cannot be proved.
+    """
+    from dovetail.network.books import prove
+    from dovetail.network.patience import write_text
+
+    if len(names) != 2 or not names[1].isdecimal():
+        raise ConfigError(
+            "dovetail ledger prove takes a ledger and the number of a line, for example "
+            f"dovetail ledger prove shop.site 57; got {' '.join(names) or 'nothing'}"
+        )
+    told = json.dumps(prove(_book(names[0]), int(names[1]), by=by), indent=2)
+    if out is None:
+        print(told)
+    else:
+        write_text(out, told + "\n")
+        _say(f"Proof of line {int(names[1]):,}: {out}  (dovetail ledger check {out} --ca ca.pem)")
+
+
+def _check(names: Sequence[str], *, ca: Path | None, as_json: bool) -> None:
+    """Say what a proof shows.
+
+    Raises:
+        ConfigError: not one file.
+        NetworkError: it shows nothing.
+    """
+    from dovetail.network.books import check_line
+    from dovetail.network.frames import printable
+
+    if len(names) != 1:
+        raise ConfigError("dovetail ledger check takes the file of one proof")
+    found = check_line(Path(names[0]), authorities=_authorities(ca))
+    if as_json:
+        print(json.dumps(asdict(found), indent=2))
+        return
+    _say(printable(found.text))
+    how = "signed by it" if found.head.proof else "told by it, unsigned"
+    of = "" if ca is not None or not found.head.proof else " (whose authority --ca names)"
+    _say(
+        printable(
+            f"is line {found.line:,} of the ledger of {found.party!r}, under the head of line "
+            f"{found.head.lines:,} of {found.head.time}, {how}{of}: root {found.head.root}"
+        )
+    )
+
+
+# --- What one holds -------------------------------------------------------------------------------
 
 
 def _table(found: Verified, path: Path) -> Table:
@@ -146,6 +295,28 @@ def _table(found: Verified, path: Path) -> Table:
     return table
 
 
+def _table_came(found: Verified) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from dovetail.network.frames import printable
+
+    table = Table(title=Text(f"Came to {printable(found.party)!r}"), title_justify="left")
+    for name in ("from", "message"):
+        table.add_column(name)
+    for name in ("count", "bytes"):
+        table.add_column(name, justify="right")
+    table.add_column("first, last (UTC)")
+    for line in found.lines_came():
+        table.add_row(
+            *(Text(printable(text)) for text in (line["from"], line["message"] or "(unread)")),
+            f"{line['count']:,}",
+            f"{line['bytes']:,}",
+            Text(f"{_second(line['first'])}\n{_second(line['last'])}"),
+        )
+    return table
+
+
 def _second(time: str) -> str:
     """2026-11-21T09:46:28.123+00:00 -> 2026-11-21 09:46:28"""
     from dovetail.network.frames import printable
@@ -155,6 +326,8 @@ def _second(time: str) -> str:
 
 def _verdict(found: Verified) -> str:
     said = f"unbroken: {found.num_lines:,} lines, last hash {found.last_hash}"
+    if found.tree is not None:
+        said += f"\nroot of its tree of {found.tree.size:,} lines {found.root}"
     if found.unfinished_bytes:
         said += (
             f"\nAfter them stand {found.unfinished_bytes} bytes of a line that was not finished: "
@@ -162,5 +335,5 @@ def _verdict(found: Verified) -> str:
         )
     return said + (
         "\nLines missing at the end cannot be seen: note the last hash elsewhere, and look for it "
-        "later with --noted HASH, or compare with another party's: dovetail ledger A B."
+        "later with --noted HASH, or compare with another party's: dovetail ledger verify A B."
     )

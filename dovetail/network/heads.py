@@ -1,15 +1,18 @@
 """Heads of ledgers, exchanged: who rewrites its book is found out by what others hold of it.
 
 The chain of a ledger shows every change but two: lines cut off at its end, and a file written anew
-as a whole. So at each save of a run driver and party tell each other the hash of their ledger's
-last line, signed with their certificates' keys where they have one, and each keeps what it is told:
+as a whole. So at each save of a run, and when the driver leaves, driver and party tell each other
+the hash of their ledger's last line and the root of its tree, signed with their certificates' keys
+where they have one. Each keeps what it is told, and what it has told itself:
 
     STEM.site/heads/PARTY.jsonl   heads of that party's ledger: ``of``, ``lines``, ``hash``,
-                                  ``time``, ``proof`` (hex; "" where it has no certificate)
+                                  ``size`` and ``root`` of the tree, ``time``, ``proof`` (hex; ""
+                                  where it has no certificate)
 
 A head that is no hash of the party's ledger proves that the ledger is not the one it was, and the
 signature that this party said so itself (``compare``). At most one head a minute is kept of each
-party, beside the newest: all lines before it are in its hash.
+party, beside the newest: all lines before it are in its hash. A ledger's lines are on the disk
+before its head is told.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,10 +34,15 @@ from dovetail.errors import ConfigError, MessageError, NetworkError
 from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.identity import Identity, check_proof
 from dovetail.network.ledger import LedgerFile, Verified, verify
+from dovetail.network.messages import Message
 from dovetail.network.patience import patiently
+from dovetail.network.tree import Tree
 
 #: Seconds from one head of a party that is kept for good to the next.
 APART_S = 60.0
+
+#: Where heads are kept, beside a ledger.
+FOLDER = "heads"
 
 #: The longest head on the wire: numbers, a hash and a proof in hexadecimal.
 _MAX_HEAD = 20_000
@@ -42,18 +50,43 @@ _MAX_HEAD = 20_000
 _log = logging.getLogger(__name__)
 
 
+# --- What crosses the boundary --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Tell(Message):
+    """Driver -> party: I am about to leave; here my ledger stands, and where does yours?"""
+
+    head: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Told(Message):
+    """Party -> driver: here."""
+
+    head: str = ""
+
+
 @dataclass(frozen=True)
 class Head:
-    """Where one party's ledger stood."""
+    """Where one party's ledger stood: lines, hash of the last, size and root of its tree.
+
+    Of an older version, no tree: its root is "".
+    """
 
     of: str
     lines: int
     hash: str
     time: str
     proof: str = ""
+    size: int = 0
+    root: str = ""
 
     def statement(self) -> bytes:
         """What is signed."""
+        if self.root:
+            fields = [self.of, self.lines, self.hash, self.time, self.size, self.root]
+            return b"dovetail ledger head 2\n" + json.dumps(fields).encode()
         told = json.dumps([self.of, self.lines, self.hash, self.time])
         return b"dovetail ledger head 1\n" + told.encode()
 
@@ -80,15 +113,24 @@ class Heads:
         self._kept: dict[str, float] = {}  # party -> when a head was last kept for good
 
     def own(self) -> str:
-        """The head of its own ledger as it is now, to go with a message."""
+        """The head of its own ledger as it is now, to go with a message; kept here, too.
+
+        Raises:
+            NetworkError: the lines cannot be forced to the disk.
+        """
+        self._ledger.sync()
         head = Head(
             self._ledger.party,
             self._ledger.num_lines,
             self._ledger.last_hash,
             datetime.now(UTC).isoformat(timespec="seconds"),
+            size=self._ledger.tree.size,
+            root=self._ledger.tree.root().hex(),
         )
-        proof = "" if self._identity is None else self._identity.sign(head.statement()).hex()
-        return json.dumps([head.lines, head.hash, head.time, proof])
+        if self._identity is not None:
+            head = replace(head, proof=self._identity.sign(head.statement()).hex())
+        self._write(head)
+        return json.dumps([head.lines, head.hash, head.time, head.proof, head.size, head.root])
 
     def told(self, parties: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Party -> lines and hash of its ledger: its own now, of others what they told last."""
@@ -97,9 +139,8 @@ class Heads:
             if party == self._ledger.party:
                 found[party] = {"lines": self._ledger.num_lines, "hash": self._ledger.last_hash}
                 continue
-            path = self._ledger.path.parent / "heads" / f"{certificate_name(party)}.jsonl"
             with suppress(NetworkError):  # damaged: dovetail ledger says so
-                for head in _heads(path, party):
+                for head in heads_of(self._ledger.path.parent, party):
                     found[party] = {"lines": head.lines, "hash": head.hash}
         return found
 
@@ -114,27 +155,35 @@ class Heads:
         head = _read(party, told)
         if self._identity is not None:
             head.check(self._identity)
+        self._write(head)
+
+    def _write(self, head: Head) -> None:
         now = time.monotonic()
-        path = self._ledger.path.parent / "heads" / f"{certificate_name(party)}.jsonl"
-        for_good = now - self._kept.get(party, -APART_S) >= APART_S
+        name = _file_name(head.of)
+        if not name:
+            return
+        path = self._ledger.path.parent / FOLDER / f"{name}.jsonl"
+        for_good = now - self._kept.get(head.of, -APART_S) >= APART_S
         try:
             patiently(lambda: _write(path, head, for_good=for_good))
         except OSError as error:  # a head less is no reason not to train
-            _log.warning("the head of %s is not kept: %s", party, error)
+            _log.warning("the head of %s is not kept: %s", head.of, error)
             return
         if for_good:
-            self._kept[party] = now
+            self._kept[head.of] = now
 
 
 def _read(party: str, told: str) -> Head:
     try:
         if len(told) > _MAX_HEAD:
             raise ValueError("too long")
-        lines, digest, when, proof = json.loads(told)
-        if not (type(lines) is int and len(digest) == 64 and len(when) < 40):
+        lines, digest, when, proof, size, root = json.loads(told)
+        if not (type(lines) is int and type(size) is int and len(when) < 40):
             raise ValueError("no head")
-        bytes.fromhex(digest + proof)
-        return Head(party, lines, digest, when, proof)
+        if {len(digest), len(root)} != {64}:
+            raise ValueError("no head")
+        bytes.fromhex(digest + root + proof)
+        return Head(party, lines, digest, when, proof, size, root)
     except (ValueError, TypeError, RecursionError):
         raise MessageError(
             f"what party {party!r} tells of its ledger is no head; it must run the same version "
@@ -212,10 +261,11 @@ def compare(
 def _compared(
     ledger: Verified, holder: str, beside: Path, authorities: Sequence[x509.Certificate]
 ) -> Compared:
-    path = beside.parent / "heads" / f"{_file_name(ledger.party)}.jsonl"
     places = {digest: number for number, digest in enumerate(ledger.hashes, start=1)}
     num_heads, signed, reached = 0, 0, 0
-    for head in _heads(path, ledger.party):
+    held = list(heads_of(beside.parent, ledger.party))
+    roots = _roots(ledger, {head.size for head in held})
+    for head in held:
         num_heads += 1
         if head.proof:
             try:
@@ -238,8 +288,32 @@ def _compared(
                 f"{head.hash[:16]}..., and no line has it; the ledger was written anew, or lines "
                 "are missing at its end",
             )
+        if head.root and roots.get(head.size, head.root) != head.root:
+            return Compared(
+                holder,
+                ledger.party,
+                num_heads,
+                signed,
+                reached,
+                0,
+                f"the tree over the ledger of {ledger.party!r} is not the one whose root it told "
+                f"{holder!r} on {head.time}, {head.root[:16]}...: lines are the same, and it told "
+                "another tree of them",
+            )
         reached = max(reached, places[head.hash])
     return Compared(holder, ledger.party, num_heads, signed, reached, len(ledger.hashes) - reached)
+
+
+def _roots(ledger: Verified, sizes: set[int]) -> dict[int, str]:
+    """Size -> root of the tree when it had so many leaves; none where older files are not here."""
+    if ledger.tree is None or len(ledger.leaves) != ledger.tree.size:
+        return {}
+    found, tree = dict[int, str](), Tree()
+    for leaf in ledger.leaves:
+        tree.add_leaf(leaf)
+        if tree.size in sizes:
+            found[tree.size] = tree.root().hex()
+    return found
 
 
 def _file_name(party: str) -> str:
@@ -249,7 +323,13 @@ def _file_name(party: str) -> str:
         return ""  # of no party that is known over a network
 
 
-def _heads(path: Path, party: str) -> Iterator[Head]:
+def heads_of(home: Path, party: str) -> Iterator[Head]:
+    """The heads of a party's ledger that a home keeps, in the order in which they were told.
+
+    Raises:
+        NetworkError: a file that cannot be read, or a line that is no head.
+    """
+    path = home / FOLDER / f"{_file_name(party)}.jsonl"
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

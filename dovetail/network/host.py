@@ -14,20 +14,18 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from dovetail.errors import DovetailError, MessageError, NetworkError, PartyError
+from dovetail.errors import DovetailError, MessageError, PartyError
 from dovetail.network import checkpoint
 from dovetail.network.control import Failed
 from dovetail.network.counting import Counted, times
 from dovetail.network.engine import Party
 from dovetail.network.frames import printable
-from dovetail.network.heads import Heads
+from dovetail.network.heads import Heads, Tell, Told
 from dovetail.network.identity import Identity
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.messages import (
     MAX_MESSAGE_BYTES,
-    MAX_RUN_LENGTH,
     Data,
     Header,
     Message,
@@ -36,6 +34,7 @@ from dovetail.network.messages import (
     encode,
     open_message,
 )
+from dovetail.network.recording import NotWrittenError, Recorder
 
 #: (run, algorithm, driver) -> the party that answers in that run; raises to refuse.
 OpenRun = Callable[[str, str, str], Party]
@@ -51,10 +50,6 @@ MAX_RUNS = 8
 
 #: Processes of a driver that are remembered after another has taken their place.
 MAX_REPLACED = 10_000
-
-#: Of failures in a row to one driver, a line of the ledger stands for one in so many of those
-#: before it, and for one at least: so that refused requests cannot fill the disk.
-FAILURES_PER_COUNT = 10
 
 _UNWRITTEN = "it cannot write its ledger, and sends nothing that is not written down"
 
@@ -73,14 +68,6 @@ class _Last:
     may_repeat: bool = False
 
 
-@dataclass
-class _Failures:
-    """How many left for one driver since its last answer, and how many the ledger's lines allow."""
-
-    sent: int = 0
-    written: int = 0
-
-
 class Host:
     """Answers requests as bytes, one at a time.
 
@@ -92,7 +79,8 @@ class Host:
         open_run: makes the party of a run, when its first message comes.
         admit: the party's policy. A checkpoint's requests come to it under the algorithm they are
             about: ``apfed.Save``, ``apfed.Restore``.
-        ledger: where it is written down what leaves this party; None writes nothing.
+        ledger: where it is written down what comes to this party and leaves it; None writes
+            nothing.
         on_refusal: told of every request that is refused, beside the log.
         max_bytes: the largest request.
         identity: signs the heads of its ledger, and checks those of drivers'; None: no certificate.
@@ -118,17 +106,17 @@ class Host:
         self.max_bytes = max_bytes
         self._open_run = open_run
         self._admit = admit
-        self._ledger = ledger
+        self._recorder = Recorder(name, ledger)
         self._on_refusal = on_refusal
         self._lock = threading.Lock()
         self._last: dict[str, _Last] = {}
-        self._failures: dict[str, _Failures] = {}
         self._counted = Counted()  # lines of the log: one for many of a kind
         self._runs: OrderedDict[tuple[str, str, str], Party] = OrderedDict()
 
     def connected(self, driver: str) -> None:
         """A new connection: its first request may be the last one again."""
         with self._lock:
+            self._recorder.connected(driver)
             if driver in self._last:
                 self._last[driver].may_repeat = True
 
@@ -139,12 +127,16 @@ class Host:
                 opened = open_message(data)
             except MessageError as error:
                 self.refuse(driver, f"{len(data)} bytes: {error}")
+                try:
+                    self._recorder.came(driver, data)
+                except NotWrittenError:
+                    return encode(Failed(_UNWRITTEN))
                 return self._recorded(Failed(str(error)), driver)
             header = opened.header
             last = self._last.get(driver)
             if last is None or last.instance != header.instance:
                 if header.instance in self._replaced.get(driver, ()):
-                    return self._out_of_place(header, driver)
+                    return self._out_of_place(opened, driver)
                 self._begin_process(driver, last)
                 last = None
             may_repeat = last is not None and last.may_repeat
@@ -153,7 +145,7 @@ class Host:
                 if header.sequence == last.sequence and may_repeat:
                     return last.reply
                 if header.sequence <= last.sequence:
-                    return self._replayed(header, driver, last.sequence)
+                    return self._replayed(opened, driver, last.sequence)
             reply = self._reply(opened, driver)
             self._last[driver] = _Last(header.instance, header.sequence, reply)
             return reply
@@ -173,8 +165,9 @@ class Host:
         with self._lock:
             self.refuse(driver, cause)
             try:
-                self._write_down(Failed(cause), driver)
-            except _NotWrittenError:
+                self._recorder.came(driver, None)
+                self._recorder.left(driver, Failed(cause))
+            except NotWrittenError:
                 return _UNWRITTEN
             return cause
 
@@ -195,22 +188,34 @@ class Host:
         if self._on_refusal is not None:
             self._on_refusal(driver, kind, run, cause)
 
-    def _out_of_place(self, header: Header, driver: str) -> Data:
+    def _out_of_place(self, opened: Opened, driver: str) -> Data:
         cause = (
             "it was sent a message of a process of the driver that another has taken the place "
             "of: a replayed message, or two drivers with one certificate; run only one"
         )
-        self.refuse(driver, cause, kind=header.type, run=header.run)
-        return self._recorded(Failed(cause), driver, header)
+        return self._turned_away(opened, driver, cause)
 
-    def _replayed(self, header: Header, driver: str, last: int) -> Data:
-        cause = f"it was sent number {header.sequence} after number {last}: a replayed message"
+    def _replayed(self, opened: Opened, driver: str, last: int) -> Data:
+        number = opened.header.sequence
+        cause = f"it was sent number {number} after number {last}: a replayed message"
+        return self._turned_away(opened, driver, cause)
+
+    def _turned_away(self, opened: Opened, driver: str, cause: str) -> Data:
+        header = opened.header
         self.refuse(driver, cause, kind=header.type, run=header.run)
+        try:
+            self._recorder.came(driver, opened.data, opened)
+        except NotWrittenError:
+            return encode(Failed(_UNWRITTEN), run=header.run, sequence=header.sequence)
         return self._recorded(Failed(cause), driver, header)
 
     def _reply(self, opened: Opened, driver: str) -> Data:
         """The encoded answer, written down; or the failure."""
         header = opened.header
+        try:
+            self._recorder.came(driver, opened.data, opened)
+        except NotWrittenError:  # what is not written down is not answered
+            return encode(Failed(_UNWRITTEN), run=header.run, sequence=header.sequence)
         try:
             return self._recorded(self._answer(opened, driver), driver, header)
         except MessageError as error:  # the answer cannot be encoded
@@ -220,6 +225,8 @@ class Host:
     def _answer(self, opened: Opened, driver: str) -> Message:
         header = opened.header
         try:
+            if header.type == Tell.wire_name():
+                return self._told(opened, driver)
             try:
                 party, request = self._admitted(opened, driver)
             except DovetailError as error:
@@ -241,6 +248,15 @@ class Host:
                 asked = (self.name, printable(header.type)[:100], printable(header.run))
                 _log.exception("%s: a bug in %s of run %r%s", *asked, times(count))
             return Failed(f"internal error: {type(error).__name__}; its log has the details")
+
+    def _told(self, opened: Opened, driver: str) -> Message:
+        """Where each other's ledgers stand, of a driver that is about to leave."""
+        told = decode(opened, (Tell,), max_bytes=self.max_bytes)
+        assert isinstance(told, Tell)
+        if self._heads is None:
+            return Told()
+        self._heads.keep(driver, told.head)
+        return Told(self._heads.own())
 
     def _admitted(self, opened: Opened, driver: str) -> tuple[Party, Message]:
         """The party and the request; tensors are decoded only once all else is in order."""
@@ -271,43 +287,14 @@ class Host:
 
     def _recorded(self, answer: Message, driver: str, header: Header | None = None) -> Data:
         """The answer's bytes, once it is written down that they leave; no header: of none."""
-        about: dict[str, Any] = {}
-        if header is not None:
-            about = {"run": header.run, "sequence": header.sequence}
+        run, sequence = ("", 0) if header is None else (header.run, header.sequence)
         precision = "float32" if header is None else header.precision
-        encoded = encode(answer, **about, precision=precision)
+        encoded = encode(answer, run=run, sequence=sequence, precision=precision)
         try:
-            self._write_down(answer, driver, **about, precision=precision)
-        except _NotWrittenError:
-            return encode(Failed(_UNWRITTEN), **about)
+            self._recorder.left(driver, answer, header, encoded)
+        except NotWrittenError:
+            return encode(Failed(_UNWRITTEN), run=run, sequence=sequence)
         return encoded
-
-    def _write_down(self, answer: Message, driver: str, *, run: str = "", **about: Any) -> None:
-        """A line in the ledger, or part of the last one's count.
-
-        Raises:
-            _NotWrittenError: there can be none.
-        """
-        if self._ledger is None:
-            return
-        if not run.isprintable() or len(run.encode()) > MAX_RUN_LENGTH:
-            run = ""  # no name that an honest driver gives
-        try:
-            if not isinstance(answer, Failed):
-                self._ledger.record(driver, answer, run=run, **about)
-                self._failures.pop(driver, None)
-                return
-            failures = self._failures.setdefault(driver, _Failures())
-            if failures.sent == failures.written:
-                count = max(1, failures.written // FAILURES_PER_COUNT)
-                self._ledger.record(driver, answer, run=run, count=count, **about)
-                failures.written += count
-            failures.sent += 1
-        except (NetworkError, OSError) as error:
-            count = self._counted.once_more("unwritten")
-            if count:
-                _log.error("%s: cannot write the ledger: %s%s", self.name, error, times(count))
-            raise _NotWrittenError(str(error)) from None
 
     def _log_failure(self, header: Header, driver: str, cause: str) -> None:
         count = self._counted.once_more("no answer", driver, header.type, cause)
@@ -315,10 +302,6 @@ class Host:
             asked = (self.name, printable(header.type)[:100], printable(header.run), driver)
             why = f"{printable(cause)}{times(count)}"
             _log.warning("%s: no answer to %s of run %r from %s: %s", *asked, why)
-
-
-class _NotWrittenError(Exception):
-    """The ledger has no line for what was to be sent."""
 
 
 def _cause(error: DovetailError) -> str:

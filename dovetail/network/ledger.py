@@ -1,7 +1,8 @@
-"""The ledger: what left each party, and for whom.
+"""The ledger: what left each party, and for whom; and what came to it, and from whom.
 
 ``Ledger`` counts in memory, for a run's report. ``LedgerFile`` is a party's own record on its disk:
-one line per message that left it, each bound to the one before by a hash.
+one line per message that left it or came, each bound to the one before by a hash, and all of them
+the leaves of a Merkle tree (``tree.py``). ``books.py`` holds two parties' records side by side.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from typing import Any
 from dovetail.errors import NetworkError
 from dovetail.network.messages import Message, OnWire, Precision, on_wire
 from dovetail.network.patience import patiently
+from dovetail.network.tree import Tree, leaf_hash
 
 _Tensor = tuple[str, tuple[int, ...], str]  # name, shape, dtype
 _Line = tuple[str, str, str, tuple[_Tensor, ...]]  # sender, receiver, message type, tensors
 
-FORMAT = "dovetail ledger 1"
+FORMAT = "dovetail ledger 2"
+
+#: Ledgers that are read, and gone on with: of the first, only what left stands in the lines.
+FORMATS = ("dovetail ledger 1", FORMAT)
 
 #: What the first line has for the hash of the line before.
 NO_HASH = "0" * 64
@@ -37,7 +42,7 @@ _MAX_LINE_BYTES = 2**20
 ROTATE_BYTES = 64 * 2**20
 
 _HASH = b',"hash":"'
-_OPENING = f'{{"ledger":"{FORMAT}",'.encode()
+_OPENINGS = tuple(f'{{"ledger":"{each}",'.encode() for each in FORMATS)
 
 _log = logging.getLogger(__name__)
 _to_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
@@ -117,32 +122,36 @@ def _tensor_list(described: Iterable[_Tensor]) -> list[dict[str, Any]]:
 
 
 class LedgerFile:
-    """Appends one line of JSON for each message that leaves this party, before it leaves.
+    """Appends one line of JSON for each message: before it leaves, and when one has come.
 
-        time       when, UTC
-        run        which run it belongs to
-        sequence   the number of the request that it answers
-        to         for whom
-        message    its type
-        tensors    name -> [dtype, shape], as they travelled
-        bytes      of these tensors
-        bytes_to   running total for this receiver
-        bytes_all  running total for all
-        count      how many messages this line stands for, where that is not one
-        previous   the hash of the line before
-        hash       SHA-256 of this line, up to but without ``,"hash"``
+        time        when, UTC
+        run         which run it belongs to
+        sequence    the number of the request, or of the one that it answers
+        to          for whom; or ``from``, of whom
+        message     its type
+        tensors     name -> [dtype, shape], as they travelled; of what left
+        bytes       of these tensors
+        bytes_to    running total for this receiver; of what left
+        bytes_all   running total for all; of what left
+        count       how many messages this line stands for, where that is not one
+        digest      SHA-256 of the message's bytes, as they travelled
+        connection  of the connections with that other since this start, the number of this one
+        previous    the hash of the line before
+        hash        SHA-256 of this line, up to but without ``,"hash"``
 
     Each start writes such a line, too: ``ledger`` (the format), ``party`` and ``time``, and ``cut``
-    where it has dropped the half line that a crash left. That message had not been sent.
+    where it has dropped the half line that a crash left. That message had not been sent, or not
+    been read. ``tree_from`` is how many lines stood there when the tree began, if any.
 
     A file above ``ROTATE_BYTES`` is put aside when the ledger is opened, as ``NAME-0001.jsonl`` and
     so on, and the chain goes on in a new one: its first line has ``follows`` (that file's name),
-    the number of ``lines`` before it, and ``bytes_so_far`` for each receiver. All are one ledger.
+    the number of ``lines`` before it, ``bytes_so_far`` for each receiver, and the ``tree`` of those
+    lines (its full parts' roots). All are one ledger.
 
     A request or answer that goes out again under its number, because a line was lost, has one line
     and is counted once. Of many failures in a row that a party tells one driver, a line stands for
-    ``count`` at most, written before the first of them leaves: refused requests cannot fill the
-    disk.
+    ``count`` at most, written before the first of them leaves, and one for the requests that they
+    answer: refused requests cannot fill the disk.
 
     A line that was changed, removed, inserted or moved shows (``verify``). Two things do not show
     from the file alone: lines missing at its end, and a file written anew as a whole. Who wants to
@@ -180,6 +189,8 @@ class LedgerFile:
         self._bytes_to: dict[str, int] = {}
         self.last_hash = NO_HASH
         self.num_lines = 0
+        self.tree = Tree()
+        self.tree_from = 0
         opening: dict[str, Any] = {"ledger": FORMAT, "party": self.party, "time": _now()}
         if self._size:
             found = verify(self.path, whole=False)
@@ -191,6 +202,10 @@ class LedgerFile:
             self._bytes_to = found.bytes_to()
             self.last_hash = found.last_hash
             self.num_lines = found.num_lines
+            if found.tree is None and found.num_lines:  # of an older version: the tree begins here
+                self.tree_from = opening["tree_from"] = found.num_lines
+            elif found.tree is not None:
+                self.tree, self.tree_from = found.tree, found.tree_from
             if found.unfinished_bytes:
                 opening["cut"] = found.unfinished_bytes
                 self._size -= found.unfinished_bytes
@@ -214,7 +229,11 @@ class LedgerFile:
             raise self._unwritable(error) from None
         self._close = weakref.finalize(self, _close, self._file)
         self._size = 0
-        return {"follows": aside, "lines": self.num_lines, "bytes_so_far": self._bytes_to}
+        told = {"follows": aside, "lines": self.num_lines, "bytes_so_far": self._bytes_to}
+        if self.tree.size:
+            frontier = [each.hex() for each in self.tree.frontier]
+            told |= {"tree_from": self.tree_from, "tree": frontier}
+        return told
 
     def record(
         self,
@@ -225,10 +244,13 @@ class LedgerFile:
         sequence: int = 0,
         precision: Precision = "float32",
         count: int = 1,
+        digest: str = "",
+        connection: int = 0,
     ) -> None:
         """Write down one message that is about to leave, encoded with these arguments.
 
         ``count`` above one is for messages without tensors, of which at most so many will leave.
+        ``digest`` is of its bytes, and ``connection`` the number of the one that it takes.
 
         Raises:
             NetworkError: it cannot be written, and the message must not be sent.
@@ -247,10 +269,50 @@ class LedgerFile:
                 "bytes": num_bytes,
                 "bytes_to": bytes_to,
                 "bytes_all": sum(self._bytes_to.values()) + num_bytes,
-                **({"count": count} if count > 1 else {}),
+                **_about(count, digest, connection),
             }
         )
         self._bytes_to[receiver] = bytes_to
+
+    def came(
+        self,
+        sender: str,
+        message: str,
+        num_bytes: int,
+        *,
+        run: str = "",
+        sequence: int = 0,
+        count: int = 1,
+        digest: str = "",
+        connection: int = 0,
+    ) -> None:
+        """Write down that a message has come, of this type and with so many bytes of tensors.
+
+        Raises:
+            NetworkError: it cannot be written, and the message must not be answered.
+        """
+        self._append(
+            {
+                "time": _now(),
+                "run": run,
+                "sequence": sequence,
+                "from": sender,
+                "message": message,
+                "bytes": num_bytes,
+                **_about(count, digest, connection),
+            }
+        )
+
+    def sync(self) -> None:
+        """Forces all lines to the disk, so that what is told of them holds after a power cut.
+
+        Raises:
+            NetworkError: it cannot be done.
+        """
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            raise self._unwritable(error) from None
 
     def close(self) -> None:
         """Forces all lines to the disk; nothing can be recorded any more."""
@@ -280,6 +342,7 @@ class LedgerFile:
         self._size += len(line)
         self.num_lines += 1
         self.last_hash = digest
+        self.tree.add(line[:-1])
 
     def _write(self, line: bytes) -> None:
         """The whole line; of one that a full disk had room for in part, nothing stays."""
@@ -298,6 +361,16 @@ class LedgerFile:
         )
 
 
+def _about(count: int, digest: str, connection: int) -> dict[str, Any]:
+    """What a line says only where there is something to say."""
+    about: dict[str, Any] = {"count": count} if count > 1 else {}
+    if digest:
+        about["digest"] = digest
+    if connection:
+        about["connection"] = connection
+    return about
+
+
 def _close(file: int) -> None:
     os.fsync(file)
     os.close(file)
@@ -312,7 +385,7 @@ def _now() -> str:
 
 @dataclass
 class Sent:
-    """How often one kind of message left for one receiver, when first and last."""
+    """How often one kind of message left for one receiver, or came, when first and last."""
 
     count: int = 0
     bytes: int = 0
@@ -333,6 +406,10 @@ class Verified:
         last_hash: that of the last line.
         unfinished_bytes: what stands after the last whole line.
         sent: (receiver, message type, tensors as (name, shape, dtype)) -> how often and how much.
+        came: (sender, message type) -> how often and how much.
+        tree: over the lines from ``tree_from`` on; None: they are of a version that had none.
+        tree_from: how many lines stand before those of the tree.
+        leaves: those of the tree that were read here, the last ones.
     """
 
     party: str = ""
@@ -343,6 +420,15 @@ class Verified:
     follows: str = ""
     so_far: dict[str, int] = field(default_factory=dict)
     hashes: list[str] = field(default_factory=list)
+    came: dict[tuple[str, str], Sent] = field(default_factory=dict)
+    tree: Tree | None = None
+    tree_from: int = 0
+    leaves: list[bytes] = field(default_factory=list)
+
+    @property
+    def root(self) -> str:
+        """Of the tree, in hexadecimal; "" where there is none."""
+        return "" if self.tree is None else self.tree.root().hex()
 
     def bytes_to(self) -> dict[str, int]:
         """Receiver -> bytes of all tensors that left for it."""
@@ -364,6 +450,11 @@ class Verified:
                 "last": sent.last,
             }
 
+    def lines_came(self) -> Iterator[dict[str, Any]]:
+        """One JSON-ready line per sender and kind of message, in the order they first came."""
+        for (sender, kind), came in self.came.items():
+            yield {"from": sender, "message": kind, **vars(came)}
+
 
 def verify(path: str | Path, *, noted: str | None = None, whole: bool = True) -> Verified:
     """What an unbroken ``LedgerFile`` holds.
@@ -379,7 +470,7 @@ def verify(path: str | Path, *, noted: str | None = None, whole: bool = True) ->
     """
     path = Path(path)
     found, totals = Verified(), dict[str, int]()
-    for each in _files(path) if whole else [path]:
+    for each in files_of(path) if whole else [path]:
         if found.unfinished_bytes:
             raise NetworkError(f"{each}: the file that it follows ends in half a line")
         try:
@@ -401,7 +492,7 @@ def verify(path: str | Path, *, noted: str | None = None, whole: bool = True) ->
     return found
 
 
-def _files(path: Path) -> list[Path]:
+def files_of(path: Path) -> list[Path]:
     """The file, after those that it follows."""
     files = [path]
     while True:
@@ -423,7 +514,7 @@ def _is_unfinished(line: bytes, num_before: int) -> bool:
     if line.endswith(b"\n") or len(line) == _MAX_LINE_BYTES:
         return False
     # A short file of something else is not the beginning of a ledger.
-    return bool(num_before) or line[: len(_OPENING)] == _OPENING[: len(line)]
+    return bool(num_before) or any(line[: len(each)] == each[: len(line)] for each in _OPENINGS)
 
 
 def _add(path: Path, number: int, found: Verified, totals: dict[str, int], line: bytes) -> None:
@@ -446,6 +537,9 @@ def _add(path: Path, number: int, found: Verified, totals: dict[str, int], line:
     try:
         if "ledger" in entries:
             found.party = str(entries["party"])
+            _plant(found, entries)
+        elif "from" in entries:
+            _count_came(found, entries)
         else:
             _count(found, totals, entries)
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -453,6 +547,10 @@ def _add(path: Path, number: int, found: Verified, totals: dict[str, int], line:
             f"{path}: line {number} is no line of a ledger: it lacks something, or its running "
             "totals are not the sums"
         ) from None
+    if found.tree is not None:
+        text = line[:-1]
+        found.tree.add(text)
+        found.leaves.append(leaf_hash(text))
     found.num_lines += 1
     found.last_hash = digest
     found.hashes.append(digest)
@@ -466,6 +564,32 @@ def _go_on(path: Path, found: Verified, totals: dict[str, int], entries: Mapping
     found.follows, found.last_hash = str(entries["follows"]), str(entries.get("previous"))
     found.num_lines, found.so_far = lines, so_far
     totals |= so_far
+    if "tree" in entries:
+        try:
+            found.tree_from = int(entries["tree_from"])
+            frontier = [bytes.fromhex(each) for each in entries["tree"]]
+            found.tree = Tree(lines - found.tree_from, frontier)
+        except (KeyError, TypeError, ValueError, NetworkError):
+            raise NetworkError(
+                f"{path}: line 1 is no line of a ledger: what it says of the tree of those before "
+                "it is none"
+            ) from None
+
+
+def _plant(found: Verified, entries: Mapping[str, Any]) -> None:
+    """The tree of a ledger's lines begins with the first start of a version that has one.
+
+    Raises:
+        ValueError: a file that goes on says another tree than that of the lines before it.
+    """
+    if entries["ledger"] == FORMATS[0]:
+        return
+    if found.tree is None:
+        if entries.get("tree_from", 0) != found.num_lines or "tree" in entries:
+            raise ValueError("where the tree begins")
+        found.tree, found.tree_from = Tree(), found.num_lines
+    elif "tree" in entries and entries["tree"] != [each.hex() for each in found.tree.frontier]:
+        raise ValueError("the tree")
 
 
 def _entries(path: Path, number: int, line: bytes) -> dict[str, Any]:
@@ -474,7 +598,7 @@ def _entries(path: Path, number: int, line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         entries = None
     if isinstance(entries, dict):
-        if number > 1 or entries.get("ledger") == FORMAT or "previous" in entries:
+        if number > 1 or entries.get("ledger") in FORMATS or "previous" in entries:
             return entries
         if {"from", "to", "message", "count"} <= entries.keys():
             raise NetworkError(
@@ -484,6 +608,19 @@ def _entries(path: Path, number: int, line: bytes) -> dict[str, Any]:
     if number == 1:
         raise NetworkError(f"{path}: this is no ledger of a party: its first line is none of one")
     raise NetworkError(f"{path}: line {number} was changed: it is no line of a ledger")
+
+
+def _count_came(found: Verified, entries: Mapping[str, Any]) -> None:
+    """Add the message of one line that has come.
+
+    Raises:
+        KeyError, TypeError, ValueError: it lacks something.
+    """
+    time = str(entries["time"])
+    came = found.came.setdefault((str(entries["from"]), str(entries["message"])), Sent(first=time))
+    came.count += int(entries.get("count", 1))
+    came.bytes += int(entries["bytes"])
+    came.last = time
 
 
 def _count(found: Verified, totals: dict[str, int], entries: Mapping[str, Any]) -> None:

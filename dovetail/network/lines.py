@@ -11,6 +11,7 @@ it once. A party counts as failed
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import secrets
 import threading
@@ -25,11 +26,19 @@ from dovetail.network.checkpoint import Save, Saved
 from dovetail.network.control import Failed
 from dovetail.network.engine import Engine, Replies
 from dovetail.network.frames import printable
-from dovetail.network.heads import Heads
+from dovetail.network.heads import Heads, Tell, Told
 from dovetail.network.identity import Identity
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.link import Link, Request
-from dovetail.network.messages import MAX_MESSAGE_BYTES, Data, Message, Precision, decode, encode
+from dovetail.network.messages import (
+    MAX_MESSAGE_BYTES,
+    Data,
+    Message,
+    Opened,
+    Precision,
+    decode,
+    encode,
+)
 
 R = TypeVar("R", bound=Message)
 
@@ -44,7 +53,8 @@ class Lines:
         parties: their names.
         driver: the driver's.
         max_message_bytes: the largest answer.
-        ledger: where it is written down what leaves the driver; None writes nothing.
+        ledger: where it is written down what leaves the driver and comes to it; None writes
+            nothing.
         identity: signs the heads of the ledger, and checks those of parties'; None: no certificate.
 
     Attributes:
@@ -170,7 +180,8 @@ class _LinesEngine(Engine):
         self._lines.check()
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         sent: dict[str, Request | PartyError] = {}
-        encoded: dict[int, tuple[int, Data]] = {}  # the same message to several is encoded once
+        # The same message to several is encoded once.
+        encoded: dict[int, tuple[int, Data, str]] = {}
         requests = self._with_head(requests)
         for name, message in requests.items():
             if name not in self._parties:
@@ -187,11 +198,13 @@ class _LinesEngine(Engine):
                         precision=self._precision,
                         instance=self._lines.instance,
                     )
-                    encoded[id(message)] = sequence, data
+                    keeps = self._lines.ledger is not None
+                    digest = hashlib.sha256(data).hexdigest() if keeps else ""
+                    encoded[id(message)] = sequence, data, digest
             except MessageError as error:
                 sent[name] = PartyError(name, str(error))
                 continue
-            sequence, whole = encoded[id(message)]
+            sequence, whole, digest = encoded[id(message)]
             deadline = None if timeout_s is None else time.monotonic() + timeout_s
             request = Request(
                 sequence,
@@ -201,34 +214,66 @@ class _LinesEngine(Engine):
                 deadline,
                 self._grace_s,
                 time.time(),
-                partial(self._record, name, message, sequence),
+                partial(self._record, name, message, sequence, digest),
+                partial(self._came, name, sequence),
             )
             self._lines.links[name].submit(request)
             sent[name] = request
         return _Sent(self, sent, reply)
 
     def _with_head(self, requests: Mapping[str, Message]) -> Mapping[str, Message]:
-        """The same; where parties are asked to save, with the head of the driver's ledger."""
+        """The same; to save and to tell is asked with the head of the driver's ledger."""
         heads = self._lines.heads
-        if heads is None or not any(isinstance(each, Save) for each in requests.values()):
+        if heads is None or not any(isinstance(each, Save | Tell) for each in requests.values()):
             return requests
         with self._lines.recording:
             head = heads.own()
         told = {
             id(each): replace(each, head=head)
             for each in requests.values()
-            if isinstance(each, Save)
+            if isinstance(each, Save | Tell)
         }
         return {name: told.get(id(each), each) for name, each in requests.items()}
 
-    def _record(self, party: str, message: Message, sequence: int) -> None:
+    def _record(
+        self, party: str, message: Message, sequence: int, digest: str, connection: int
+    ) -> None:
         """Write down what is about to leave the driver; what cannot be is not sent."""
         with self._lines.recording:
             if self._lines.ledger is not None:
                 self._lines.ledger.record(
-                    party, message, run=self.run, sequence=sequence, precision=self._precision
+                    party,
+                    message,
+                    run=self.run,
+                    sequence=sequence,
+                    precision=self._precision,
+                    digest=digest,
+                    connection=connection,
                 )
             self.ledger.record(self.driver, party, message, self._precision)
+
+    def _came(
+        self, party: str, sequence: int, data: Data | None, opened: Opened | None, connection: int
+    ) -> None:
+        """Write down what has come of a party: no data of one that would not read the request."""
+        if self._lines.ledger is None:
+            return
+        message, num_bytes, digest = Failed.wire_name(), 0, ""
+        if data is not None:
+            message, num_bytes = "", len(data)
+            digest = hashlib.sha256(data).hexdigest()
+            if opened is not None:
+                message, num_bytes = opened.header.type, len(data) - opened.start
+        with self._lines.recording:
+            self._lines.ledger.came(
+                party,
+                message,
+                num_bytes,
+                run=self.run,
+                sequence=sequence,
+                digest=digest,
+                connection=connection,
+            )
 
     def receive(self, party: str, request: Request, reply: type[R]) -> R:
         """The answer to one request.
@@ -245,10 +290,10 @@ class _LinesEngine(Engine):
         if isinstance(answer, Failed):
             raise PartyError(party, printable(answer.cause))
         assert isinstance(answer, reply)
-        heads, head = self._lines.heads, getattr(answer, "head", "")
-        if heads is not None and reply is Saved:
+        heads = self._lines.heads
+        if heads is not None and isinstance(answer, Saved | Told):
             try:
-                heads.keep(party, head)
+                heads.keep(party, answer.head)
             except MessageError as error:
                 raise PartyError(party, printable(str(error))) from None
         self.ledger.record(party, self.driver, answer, opened.header.precision)

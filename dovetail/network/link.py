@@ -18,6 +18,10 @@ from dovetail.errors import MessageError, NetworkError, PartyError
 from dovetail.network.frames import printable
 from dovetail.network.messages import Data, Opened, open_message
 
+#: (an answer's bytes, the same opened if it can be, number of the connection): writes down that it
+#: came.
+Came = Callable[[Data | None, Opened | None, int], None]
+
 _log = logging.getLogger(__name__)
 
 
@@ -33,6 +37,7 @@ class Connection:
     greeting: SimpleQueue[bytes | None] = field(default_factory=SimpleQueue)  # the driver's hello
     shown: tuple[x509.Certificate, ...] = ()  # the party's certificate, and those behind it
     cut: Callable[[], Any] = lambda: None  # ends the call whether or not the party reads
+    number: int = 0  # of this process's connections with that party
 
     def hang_up(self, refusal: tuple[Any, str] | None = None) -> None:
         self.refusal = self.refusal or refusal
@@ -51,7 +56,8 @@ class Request:
     deadline: float | None
     grace_s: float
     sent: float  # since the epoch, for people
-    record: Callable[[], None]  # writes down that it leaves
+    record: Callable[[int], None]  # writes down that it leaves, on which connection
+    came: Came  # writes down what answers it
     reply: Opened | None = None
     failure: str | None = None
     unwritten: Exception | None = None  # why it could not be written down, and was not sent
@@ -77,6 +83,7 @@ class Link:
         self._waiting: deque[Request] = deque()
         self._closed = False
         self._barred = ""  # why its last line was cut, if it was
+        self._num_connections = 0
 
     @property
     def is_connected(self) -> bool:
@@ -178,6 +185,8 @@ class Link:
                 return
             older, self._opening, self._connection = self._connection, None, connection
             self._barred = ""
+            self._num_connections += 1
+            connection.number = self._num_connections
             if older is not None:
                 self._replace(older, connection)
             _log.info("%s has connected from %s", self.name, connection.peer)
@@ -221,27 +230,41 @@ class Link:
             request = self._due(connection)
             if request is None:
                 return
+            opened = None
             try:
-                reply = open_message(data)
-                header = reply.header
+                opened = open_message(data)
+                header = opened.header
                 if (header.run, header.sequence) != (request.run, request.sequence):
                     raise MessageError(
                         f"it answered number {header.sequence} of run {header.run!r}, asked was "
                         f"number {request.sequence} of run {request.run!r}"
                     )
             except MessageError as error:
-                cause = printable(str(error))
+                cause: str | None = printable(str(error))
                 _log.warning("%s: %s", self.name, cause)
-                self._done(request, failure=cause)
             else:
-                self._done(request, reply=reply)
+                cause = None
+            cause = self._write_came(request, data, opened, connection) or cause
+            self._done(request, reply=opened if cause is None else None, failure=cause)
 
     def refused(self, connection: Connection, cause: str) -> None:
         """The party will not read what is on the wire."""
         with self._condition:
             request = self._due(connection)
             if request is not None:
-                self._done(request, failure=cause)
+                unwritten = self._write_came(request, None, None, connection)
+                self._done(request, failure=unwritten or cause)
+
+    def _write_came(
+        self, request: Request, data: Data | None, opened: Opened | None, connection: Connection
+    ) -> str | None:
+        """Why the answer cannot be written down, if so; then it does not count."""
+        try:
+            request.came(data, opened, connection.number)
+        except (NetworkError, OSError) as error:
+            request.unwritten = error
+            return str(error)
+        return None
 
     def bar(self, connection: Connection, cause: str) -> None:
         """Cut a line that must not be: nothing more comes of it, and nobody waits for its return.
@@ -293,7 +316,7 @@ class Link:
         while self._asked is None and self._waiting and self._connection is not None:
             request = self._waiting.popleft()
             try:
-                request.record()
+                request.record(self._connection.number)
             except (NetworkError, OSError) as error:
                 request.unwritten, request.failure = error, str(error)
                 continue

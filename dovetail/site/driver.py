@@ -46,6 +46,7 @@ from dovetail.network.certificates import (
     read_certificates,
     tls_name,
 )
+from dovetail.network.heads import Tell, Told
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.lines import Lines
 from dovetail.network.renewal import Renewed
@@ -66,6 +67,14 @@ from dovetail.site.secret import home_secret
 #: Seconds from one look at who is here to the next.
 TICK_S = 0.1
 
+
+#: Seconds that a partner is given at the end to say where its ledger stands.
+TELL_S = 5.0
+
+#: The run of what driver and partners tell each other of their ledgers.
+LEDGERS = "ledgers"
+
+_log = logging.getLogger(__name__)
 
 #: (driver's name, its ledger) -> its lines to the partners, as long as the context is open.
 Reach = Callable[[str, LedgerFile], AbstractContextManager[Lines]]
@@ -128,7 +137,19 @@ class Listener:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stack.close()
+        try:
+            if kind is None and self._waited:
+                self._tell()
+        finally:
+            self._stack.close()
+
+    def _tell(self) -> None:
+        """Tell partners that are here where its ledger stands, and hear where theirs do."""
+        here = self._lines.connected
+        engine = self._engine(LEDGERS, here)
+        replies = engine.ask(dict.fromkeys(here, Tell()), Told, timeout_s=TELL_S)
+        for failure in replies.failures.values():
+            _log.warning("the end of its ledger is not known: %s", failure)
 
     def secret(self) -> bytes:
         """What its home mixes into the random numbers of its runs."""

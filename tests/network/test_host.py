@@ -272,6 +272,22 @@ class _Kept:
         self.lines: list[tuple[str, str]] = []
         self.runs: list[str] = []
         self.counts: list[int] = []
+        self.arrived: list[tuple[str, int, bool]] = []
+
+    def came(
+        self,
+        sender: str,
+        message: str,
+        num_bytes: int,
+        *,
+        count: int = 1,
+        digest: str = "",
+        **_: Any,
+    ) -> None:
+        if self.error is not None:
+            raise self.error
+        assert sender == "bank"
+        self.arrived.append((message, count, bool(digest)))
 
     def record(
         self, receiver: str, message: Message, *, run: str = "", count: int = 1, **_: Any
@@ -295,6 +311,10 @@ def test_all_that_leaves_is_written_down_failures_too() -> None:
     host.connected("bank")
     ask(host, 2, Undeclared(torch.zeros(1)))  # the same answer once more
     assert len(ledger.lines) == 5
+    assert ledger.arrived == [
+        *[("test_host.Question", 1, True), ("test_host.Undeclared", 1, True)],
+        *[("test_host.Question", 1, True), ("", 1, True), ("", 1, False)],
+    ]
 
 
 def test_refused_requests_take_few_lines_that_allow_for_all_of_them() -> None:
@@ -304,7 +324,9 @@ def test_refused_requests_take_few_lines_that_allow_for_all_of_them() -> None:
         host.handle(b"no message", "bank")
         assert sent <= sum(ledger.counts) <= 1.1 * sent + 1
     assert len(ledger.lines) < 100
+    assert [each[1] for each in ledger.arrived] == ledger.counts
     ask(host, 1)
+    assert ledger.arrived[-1] == ("test_host.Question", 1, True)
     host.handle(b"no message", "bank")
     assert ledger.counts[-2:] == [1, 1]
 

@@ -162,7 +162,7 @@ CODES_BYTES = 2 * 8 + 2 * 5 * 2
 def test_every_message_that_leaves_is_one_line(path: Path) -> None:
     opening, first, _, third, clinic, hello = lines = written(path)
     assert opening.keys() == {"ledger", "party", "time", "previous", "hash"}
-    assert (opening["ledger"], opening["party"]) == ("dovetail ledger 1", "shop")
+    assert (opening["ledger"], opening["party"]) == ("dovetail ledger 2", "shop")
     assert list(first) == [
         *("time", "run", "sequence", "to", "message", "tensors"),
         *("bytes", "bytes_to", "bytes_all", "previous", "hash"),

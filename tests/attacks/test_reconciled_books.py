@@ -1,0 +1,118 @@
+"""Books of two parties, held against each other after kills, and after one was changed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attackers import Town, town
+from test_rewritten_books import rewritten
+
+from dovetail.network.ledger import verify
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Town]:
+    with town(tmp_path).ending() as made:
+        assert isinstance(made, Town)
+        yield made
+
+
+def told(place: Town, *arguments: str, code: int) -> str:
+    done = place.start("ledger", *arguments)
+    assert done.ended() == code, done.said()
+    return done.said()
+
+
+def wait_for_lines(place: Town, number: int) -> None:
+    deadline = time.monotonic() + 120
+    while len(place.lines("out")) < number:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.network
+def test_books_agree_after_kills_and_resumes_and_every_change_is_found(place: Town) -> None:
+    place.write(epochs=30)
+    shop = place.join("shop")
+    driver = place.start("train", "run.toml", "--out", "out", "-q")
+    wait_for_lines(place, 3)
+    shop.signal(signal.SIGKILL)
+    shop.ended()
+    shop = place.join("shop")
+    wait_for_lines(place, 8)
+    driver.signal(signal.SIGKILL)
+    driver.ended()
+    again = place.start("train", "run.toml", "--out", "out", "--resume", "-q")
+    assert again.ended() == 0, again.said()
+    shop.signal(signal.SIGINT)
+    assert shop.ended() in (0, 130), shop.said()
+
+    authority = ("--ca", "certificates/bank/ca.pem")
+    both = ("verify", "bank.site", "shop.site", *authority)
+    said = told(place, *both, code=0)
+    for sender, receiver in (("bank", "shop"), ("shop", "bank")):
+        found = re.search(rf"'{sender}' -> '{receiver}': ([\d,]+) messages are in both", said)
+        assert found is not None, said
+        assert int(found[1].replace(",", "")) > 100, said
+        # The last head reaches all but the few lines that telling it took.
+        after = re.search(rf"heads of the ledger of '{sender}'.*; (\d+) lines stand behind", said)
+        assert after is not None, said
+        assert int(after[1]) <= 3, said
+    # Two kills: each costs a message in each direction at most.
+    lost = re.findall(r"^  .* left for .*: (.*)$", said, re.MULTILINE)
+    assert len(lost) <= 4
+    assert all(re.search("ended there|was lost there", why) for why in lost), said
+
+    # One line, proved to whoever has the authority's certificate and nothing else.
+    place_of = next(
+        number
+        for number, line in enumerate(
+            (place.folder / "shop.site" / "ledger.jsonl").read_text().splitlines(), start=1
+        )
+        if "apfed.CodeGradient" in line or "apfed.Codes" in line
+    )
+    proof = ("--out", "proof.json")
+    told(place, "prove", "shop.site", str(place_of), "--by", "bank.site", *proof, code=0)
+    shown = told(place, "check", "proof.json", *authority, code=0)
+    assert f"is line {place_of:,} of the ledger of 'shop'" in shown
+    assert "signed by it" in shown
+    text = (place.folder / "proof.json").read_text()
+    (place.folder / "proof.json").write_text(text.replace("apfed.", "tvfl.", 1))
+    assert "was changed" in told(place, "check", "proof.json", *authority, code=2)
+
+    # One byte, one line, and the whole book with hashes that fit.
+    path = place.folder / "shop.site" / "ledger.jsonl"
+    honest = path.read_bytes()
+    lines = honest.splitlines(keepends=True)
+    number = len(lines) // 2
+    changed = lines[number].replace(b'"sequence":', b'"Sequence":')
+    path.write_bytes(b"".join([*lines[:number], changed, *lines[number + 1 :]]))
+    assert f"ledger.jsonl: line {number + 1} was changed" in told(place, *both, code=2)
+    path.write_bytes(b"".join(lines[:number] + lines[number + 1 :]))
+    words = rf"line {number + 1} does not follow line {number}"
+    assert words in told(place, *both, code=2)
+
+    path.write_bytes(honest)
+    gone = json.loads(lines[number])["message"]
+    rewritten(path, without=gone)
+    assert verify(path).num_lines < len(lines)  # by itself it is a ledger
+    found = told(place, *both, code=2)
+    assert "the ledger of 'shop' is not the one it was on" in found
+    first = next(
+        number
+        for number, line in enumerate(
+            (place.folder / "bank.site" / "ledger.jsonl").read_text().splitlines(), start=1
+        )
+        if f'"{gone}"' in line
+    )
+    assert f"line {first} says that {gone}" in found
+    # Without any head of it, too: the books differ.
+    shutil.rmtree(place.folder / "bank.site" / "heads")
+    assert f"line {first} says that {gone}" in told(place, *both, code=2)
