@@ -157,7 +157,8 @@ def _compare(paths: Sequence[Path], *, ca: Path | None, as_json: bool) -> None:
         if len(paths) == 2 or any(each.heads for each in heads) or any(_any(each) for each in said):
             compared += heads
             agreements += said
-    wrong = [each.why for each in (*compared, *agreements) if each.why]
+    whys = [*(each.why for each in compared), *(each.why for each in agreements)]
+    wrong = [why for why in whys if why]
     if as_json:
         told: dict[str, Any] = {
             "agree": not wrong,

@@ -112,7 +112,8 @@ def reconcile(one: Path, other: Path) -> list[Agreement]:
     """
     books = [_Book(one), _Book(other)]
     first, second = books
-    first.of(second.party), second.of(first.party)
+    first.of(second.party)
+    second.of(first.party)
     return [_held_against(first, second), _held_against(second, first)]
 
 

@@ -291,9 +291,10 @@ class _LinesEngine(Engine):
             raise PartyError(party, printable(answer.cause))
         assert isinstance(answer, reply)
         heads = self._lines.heads
-        if heads is not None and isinstance(answer, Saved | Told):
+        told: Message = answer
+        if heads is not None and isinstance(told, Saved | Told):
             try:
-                heads.keep(party, answer.head)
+                heads.keep(party, told.head)
             except MessageError as error:
                 raise PartyError(party, printable(str(error))) from None
         self.ledger.record(party, self.driver, answer, opened.header.precision)
