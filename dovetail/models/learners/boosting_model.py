@@ -6,6 +6,7 @@ was tampered with ends its process. So nothing but training needs LightGBM.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ from dovetail.errors import ModelError
 #: What ``decision_type`` says besides "missing goes left": a test on categories, or on missing
 #: values. No learner here grows such trees.
 _NOT_PLAIN = ~2
-#: Rows times trees that are followed at once: 8 MB an array.
-_MOST_PLACES = 1_000_000
+#: Rows times trees that are followed at once: arrays that stay in a processor's cache.
+_MOST_PLACES = 50_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,18 +43,66 @@ class _Forest:
     leaves: Tensor
 
     def values(self, x_BF: Tensor) -> Tensor:
-        """(B, T) float64 what each tree says."""
+        """(B, T) float64 what each tree says of float64 rows."""
         at_once = max(1, _MOST_PLACES // len(self.roots_T))
-        return torch.cat([self._values(part_BF) for part_BF in x_BF.split(at_once)])
+        return torch.cat([torch.from_numpy(self._values(part)) for part in x_BF.split(at_once)])
 
-    def _values(self, x_BF: Tensor) -> Tensor:
-        at_BT = self.roots_T.expand(len(x_BF), -1)
-        while bool((at_BT >= 0).any()):
-            node_BT = at_BT.clamp(min=0)
-            is_left = x_BF.gather(1, self.feature[node_BT]) <= self.threshold[node_BT]
-            child_BT = torch.where(is_left, self.left[node_BT], self.right[node_BT])
-            at_BT = torch.where(at_BT >= 0, child_BT, at_BT)
-        return self.leaves[-1 - at_BT]
+    def _values(self, x_BF: Tensor) -> np.ndarray:
+        # NumPy's ``take`` of 32-bit places is four times as fast as PyTorch's index.
+        steps = self._steps
+        rows_B1 = np.arange(len(x_BF), dtype=np.int32)[:, None] * np.int32(x_BF.shape[1])
+        flat = x_BF.contiguous().numpy().ravel()
+        at_BT = np.broadcast_to(steps.roots_T, (len(x_BF), len(steps.roots_T)))
+        for _ in range(steps.depth):
+            asked = flat.take(rows_B1 + steps.feature.take(at_BT))
+            at_BT = steps.children.take(2 * at_BT + (asked <= steps.threshold.take(at_BT)))
+        return steps.values.take(at_BT)
+
+    @functools.cached_property
+    def _steps(self) -> _Steps:
+        nodes, leaves = len(self.feature), len(self.leaves)
+
+        def place(child: Tensor) -> np.ndarray:
+            """Leaves stand behind the nodes."""
+            numbers = child.numpy()
+            return np.where(numbers < 0, nodes - 1 - numbers, numbers)
+
+        stay = np.arange(nodes, nodes + leaves)
+        children = np.stack(
+            [np.append(place(self.right), stay), np.append(place(self.left), stay)], axis=1
+        ).astype(np.int32)
+        roots = place(self.roots_T).astype(np.int32)
+        depth, level = 0, np.unique(roots)
+        while len(level := level[level < nodes]):
+            level, depth = np.unique(children[level]), depth + 1
+        return _Steps(
+            roots,
+            np.append(self.feature.numpy(), np.zeros(leaves)).astype(np.int32),
+            np.append(self.threshold.numpy(), np.zeros(leaves)),
+            children.ravel(),
+            np.append(np.zeros(nodes), self.leaves.numpy()),
+            depth,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Steps:
+    """A forest to go down without a look at what is a leaf: a leaf's children are itself.
+
+    Attributes:
+        roots_T: each tree's first node.
+        feature, threshold: of each node.
+        children: the right one and the left one of each node.
+        values: of each node; 0 of one that is no leaf.
+        depth: of the deepest tree.
+    """
+
+    roots_T: np.ndarray
+    feature: np.ndarray
+    threshold: np.ndarray
+    children: np.ndarray
+    values: np.ndarray
+    depth: int
 
 
 class BoostedTrees(nn.Module):
