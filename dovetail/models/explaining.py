@@ -292,8 +292,12 @@ def _only_trees(network: nn.Module, weight: float) -> list[tuple[BoostedTrees, f
         return [(network, weight)]
     if not isinstance(network, Ensemble) or not (network.regression or len(network.members) == 1):
         return []
-    weight /= len(network.members) * (1.0 if network.regression else network.temperature)
-    found = [_only_trees(member, weight) for member in network.members]
+    weight /= 1.0 if network.regression else network.temperature
+    num = len(network.members)
+    found = [
+        _only_trees(member, weight * share)
+        for member, share in zip(network.members, network.weights or [1 / num] * num, strict=True)
+    ]
     return [each for own in found for each in own] if all(found) else []
 
 

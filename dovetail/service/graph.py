@@ -168,14 +168,25 @@ def network_nodes(
 def _ensemble(graph: Graph, ensemble: Ensemble, x: str, num_features: int) -> str:
     """The mean value, or the logarithm of the mean probability over T."""
     told = [_member(graph, member, x, num_features) for member in ensemble.members]
+    shares = ensemble.weights
+    if ensemble.regression and shares is not None:
+        told = [
+            graph.node("Mul", each, graph.constant(share, np.float32))
+            for each, share in zip(told, shares, strict=True)
+        ]
+        return graph.node("Sum", *told)
     if ensemble.regression:
         return told[0] if len(told) == 1 else graph.node("Mean", *told)
     outputs = told[0]
     if len(told) > 1:
         axes = graph.constant([0], np.int64)
-        logs = [
-            graph.node("Unsqueeze", graph.node("LogSoftmax", each, axis=1), axes) for each in told
-        ]
+        logs = [graph.node("LogSoftmax", each, axis=1) for each in told]
+        if shares is not None:
+            logs = [
+                graph.node("Add", each, graph.constant(math.log(share), np.float32))
+                for each, share in zip(logs, shares, strict=True)
+            ]
+        logs = [graph.node("Unsqueeze", each, axes) for each in logs]
         together = graph.node("Concat", *logs, axis=0)
         outputs = graph.node("ReduceLogSumExp", together, axes, keepdims=0)
     if ensemble.temperature == 1.0:

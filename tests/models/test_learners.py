@@ -39,7 +39,7 @@ from dovetail.models.learners import (
 )
 from dovetail.models.learners.boosting import FEW_ROWS
 from dovetail.models.learners.boosting_model import BoostedTrees, BoostingSpec
-from dovetail.models.learners.choice import mean_of
+from dovetail.models.learners.choice import best_of, mean_of
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.rows import fitting_temperature
 from dovetail.models.learners.specs import EnsembleSpec
@@ -303,8 +303,46 @@ def test_best_is_the_learner_with_the_least_held_out_loss() -> None:
     assert held_out_loss(best, rows) <= min(*losses, held_out_loss(several, rows))
     names = best.learner.split("+")
     chosen = [each for each in singles if each.learner in names]
-    expected = chosen[0] if len(chosen) == 1 else mean_of(chosen, rows)
+    expected = chosen[0] if len(chosen) == 1 else mean_of(chosen, rows, weights=best.spec.weights)
     assert torch.allclose(best.outputs(x), expected.outputs(x), atol=1e-5)
+
+
+def test_a_weighted_mean_of_models_says_that_of_their_probabilities(tmp_path: Path) -> None:
+    x, classes = cancer()
+    rows = rows_of(x, classes)
+    singles = [learner.fit(rows, seed=0) for learner in QUICK.values()]
+    several = mean_of(singles, rows, weights=(0.6, 0.3, 0.1))
+    told = torch.stack([each.probabilities(x) for each in singles])
+    expected = (told * torch.tensor([0.6, 0.3, 0.1])[:, None, None]).sum(dim=0)
+    said = (several.outputs(x) * several.spec.temperature).softmax(dim=1)
+    assert torch.allclose(said, expected, atol=1e-5)
+    model = Model(
+        "bank", Classification((0, 1)), several.network, several.spec, {"own": (x.shape[1],)}
+    )
+    loaded = load(model.save(tmp_path / "bank"))
+    assert torch.equal(loaded.outputs(x), several.outputs(x))
+    with pytest.raises(ModelError, match="a weight for each of its 3 members"):
+        replace(several.spec, weights=(0.5, 0.5))
+
+
+def test_learners_of_values_count_by_how_far_off_they_are() -> None:
+    rng = torch.Generator().manual_seed(0)
+    truth = torch.randn(400, 1, generator=rng)
+    rows = Rows(truth, truth, torch.arange(400) % 4, regression=True)
+    near, far = (
+        replace(Linear(penalties=(1e-3,)).fit(rows, seed=0), learner=name, held_out_NC=outputs)
+        for name, outputs in (
+            ("near", truth + 0.3 * torch.randn(400, 1, generator=rng)),
+            ("far", torch.randn(400, 1, generator=rng)),
+        )
+    )
+    assert best_of({"near": near, "far": far}, rows).learner == "near"
+    # Of errors of sizes 1 and 2 the mean with the least variance has 4/5 of the one.
+    wide = replace(
+        near, learner="wide", held_out_NC=truth + 0.6 * torch.randn(400, 1, generator=rng)
+    )
+    weights = best_of({"near": near, "wide": wide}, rows).settings["weights"]
+    assert weights[0] == pytest.approx(0.8, abs=0.05)
 
 
 def test_the_mean_of_models_says_the_mean_of_their_probabilities(tmp_path: Path) -> None:

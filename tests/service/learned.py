@@ -26,7 +26,7 @@ def clinic_table(num_rows: int, *, seed: int = 0) -> pd.DataFrame:
     return table
 
 
-def fitted_model(table, learners, *, label="ill", regression=False, seed=0) -> Model:
+def fitted_model(table, learners, *, label="ill", regression=False, seed=0, weights=None) -> Model:
     """What these learners make of a table: one, or the mean of several."""
     if regression and label == "ill":
         label = "cost"
@@ -40,7 +40,11 @@ def fitted_model(table, learners, *, label="ill", regression=False, seed=0) -> M
     folds_N = first_fold_only(make_folds(y_N, 3, seed=seed, regression=regression))
     rows = Rows(encoder.transform(read), targets_NC, folds_N, regression=regression)
     fitted = fit_all(learners, rows, seed=seed)
-    chosen = mean_of([*fitted.values()], rows) if len(fitted) > 1 else best_of(fitted, rows)
+    chosen = (
+        mean_of([*fitted.values()], rows, weights=weights)
+        if len(fitted) > 1
+        else best_of(fitted, rows)
+    )
     return Model(
         "clinic",
         task,

@@ -62,6 +62,20 @@ def test_a_mean_of_learners_and_a_regression_are_exported_too(tmp_path, table):
     np.testing.assert_allclose(said.values, model.predict(table).values, rtol=1e-5, atol=1e-3)
 
 
+@pytest.mark.parametrize("regression", [False, True])
+def test_a_weighted_mean_is_exported_with_its_weights(tmp_path, table, regression):
+    learners = [Linear(), Boosting()]
+    model = fitted_model(table, learners, regression=regression, weights=(0.9, 0.1))
+    export(model, tmp_path / "m.onnx", check=table)
+    said, expected = dt.load(tmp_path / "m.onnx").predict(table), model.predict(table)
+    alike = fitted_model(table, learners, regression=regression).predict(table)
+    what = "values" if regression else "probabilities"
+    np.testing.assert_allclose(
+        getattr(said, what), getattr(expected, what), rtol=1e-4, atol=1e-3 if regression else 1e-5
+    )
+    assert not np.allclose(getattr(said, what), getattr(alike, what), rtol=1e-4, atol=1e-3)
+
+
 def test_raw_columns_go_in_by_name_and_nothing_of_dovetail_is_needed(tmp_path, table):
     model = fitted_model(table, [Linear()])
     export(model, tmp_path / "m.onnx")

@@ -406,5 +406,6 @@ def _teacher_gain(owner: Owner, teacher: Teacher, alone: Tensor, judged: Tensor)
 def _together(models: Sequence[Fitted], temperature: float) -> tuple[EnsembleSpec, Ensemble]:
     """The mean of several models."""
     first = models[0].spec
-    spec = replace(first, members=tuple(model.spec for model in models), temperature=temperature)
+    members = tuple(model.spec for model in models)
+    spec = replace(first, members=members, temperature=temperature, weights=None)
     return spec, spec.around([model.network for model in models])

@@ -1,4 +1,4 @@
-"""What a learner's model is rebuilt from: members, and the mean of what they say."""
+"""What a learner's model is rebuilt from: members, and the (weighted) mean of what they say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dovetail.errors import ModelError
 from dovetail.models.learners.boosting_model import BoostingSpec
 from dovetail.models.learners.linear_model import LinearSpec
-from dovetail.models.learners.stacked import StackedSpec, mean_outputs
+from dovetail.models.learners.stacked import StackedSpec, weighted_outputs
 
 
 class MemberSpec(Protocol):
@@ -33,23 +33,31 @@ class Ensemble(nn.Module):
     """(B, ...) -> (B, C) the logarithm of the mean probability over T, or the mean value."""
 
     def __init__(
-        self, members: Sequence[nn.Module], *, temperature: float, regression: bool
+        self,
+        members: Sequence[nn.Module],
+        *,
+        temperature: float,
+        regression: bool,
+        weights: tuple[float, ...] | None = None,
     ) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
         self.temperature = temperature
         self.regression = regression
+        self.weights = weights
 
     def forward(self, x: Tensor) -> Tensor:
         x_BF = x.flatten(1)  # images, too
-        return mean_outputs(
-            torch.stack([member(x_BF) for member in self.members]), regression=self.regression
+        return weighted_outputs(
+            torch.stack([member(x_BF) for member in self.members]),
+            self.weights,
+            regression=self.regression,
         ) / (1.0 if self.regression else self.temperature)
 
 
 @dataclass(frozen=True)
 class EnsembleSpec:
-    """Members of any kind, and their mean."""
+    """Members of any kind, and their mean; by weights that sum to 1, if there are any."""
 
     kind: ClassVar[str] = "ensemble"
 
@@ -57,6 +65,7 @@ class EnsembleSpec:
     num_outputs: int
     regression: bool = False
     temperature: float = 1.0
+    weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.members:
@@ -66,30 +75,47 @@ class EnsembleSpec:
                 f"an ensemble's temperature is above 0, got {self.temperature}; copy the whole "
                 "folder again"
             )
+        if self.weights is not None and (
+            len(self.weights) != len(self.members)
+            or not all(0 < weight <= 1 for weight in self.weights)
+            or abs(sum(self.weights) - 1) > 1e-3
+        ):
+            raise ModelError(
+                f"an ensemble has a weight for each of its {len(self.members)} members, above 0 "
+                f"and 1 in all, got {self.weights}; copy the whole folder again"
+            )
 
     def build(self) -> Ensemble:
         return self.around([member.build() for member in self.members])
 
     def around(self, members: Sequence[nn.Module]) -> Ensemble:
         """The ensemble of these members, which are built already."""
-        return Ensemble(members, temperature=self.temperature, regression=self.regression)
+        return Ensemble(
+            members,
+            temperature=self.temperature,
+            regression=self.regression,
+            weights=self.weights,
+        )
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        stored = {
             "kind": self.kind,
             "members": [member.to_json() for member in self.members],
             "num_outputs": self.num_outputs,
             "regression": self.regression,
             "temperature": self.temperature,
         }
+        return stored if self.weights is None else {**stored, "weights": list(self.weights)}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> EnsembleSpec:
+        weights = stored.get("weights")
         return cls(
             tuple(_member(member) for member in stored["members"]),
             int(stored["num_outputs"]),
             bool(stored["regression"]),
             float(stored["temperature"]),
+            None if weights is None else tuple(float(weight) for weight in weights),
         )
 
 

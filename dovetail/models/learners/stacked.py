@@ -107,6 +107,18 @@ def mean_outputs(outputs_KBC: Tensor, *, regression: bool) -> Tensor:
     return logs_BC - math.log(len(outputs_KBC))
 
 
+def weighted_outputs(
+    outputs_KBC: Tensor, weights: Sequence[float] | None, *, regression: bool
+) -> Tensor:
+    """(B, C): as ``mean_outputs``, where members count by weights that sum to 1; None: alike."""
+    if weights is None:
+        return mean_outputs(outputs_KBC, regression=regression)
+    weights_K11 = outputs_KBC.new_tensor(weights)[:, None, None]
+    if regression:
+        return (weights_K11 * outputs_KBC).sum(dim=0)
+    return (outputs_KBC.log_softmax(dim=-1) + weights_K11.log()).logsumexp(dim=0)
+
+
 class StackedNetwork(nn.Module):
     """(B, F) -> (B, C): one party's encoding, bottom and top, and the mean of their members."""
 

@@ -321,6 +321,7 @@ class OwnerSide:
         steps: int | None = None,
     ) -> None:
         self.rows = rows
+        self._weights_N = rows.weights()
         self.copies = config.copies or copies_of(len(rows.targets_NC))
         train_KN, stop_KN = member_masks(rows.folds_N, self.copies)
         self.members = len(train_KN)
@@ -373,15 +374,27 @@ class OwnerSide:
         """Each party's gradient; takes what they sent of the rows drawn last."""
         received = [part.detach().requires_grad_() for part in parts]
         with self._dropout:
-            outputs = self.top(received)
-        targets, weights = self.rows.targets_NC, self.rows.weights()
-        losses_KB = row_losses(outputs, targets[self._drawn_KB], regression=self.rows.regression)
-        (losses_KB * weights[self._drawn_KB]).mean(dim=1).sum().backward()
+            losses_KB = self.losses(received, self._drawn_KB)
+        (losses_KB * self._weights_N[self._drawn_KB]).mean(dim=1).sum().backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
         self.taken += 1
         gradients = [part.grad for part in received]
         return [gradient for gradient in gradients if gradient is not None]
+
+    def losses(self, parts: Sequence[Tensor], rows_KB: Tensor) -> Tensor:
+        """(K, B) of what the parties sent of these rows."""
+        outputs = self.outputs(parts, rows_KB)
+        return row_losses(outputs, self.rows.targets_NC[rows_KB], regression=self.rows.regression)
+
+    def outputs(self, parts: Sequence[Tensor], rows_KB: Tensor) -> Tensor:
+        """(K, B, C) of what the parties sent of these rows."""
+        outputs: Tensor = self.top(list(parts))
+        return outputs
+
+    def judged(self, parts: Sequence[Tensor], rows_KV: Tensor) -> Tensor:
+        """(K, V) the losses that say which weights are the best."""
+        return self.losses(parts, rows_KV)
 
     def judge(self, parts: Sequence[Tensor]) -> bool:
         """Whether these are the best weights so far, which every party is to keep.
@@ -389,10 +402,11 @@ class OwnerSide:
         Args:
             parts: what the parties sent of ``judged_KV``.
         """
-        outputs = self._outputs(parts)
-        targets = self.rows.targets_NC[self.judged_KV]
-        weights = self.rows.weights()[self.judged_KV] * self._real_KV
-        losses = row_losses(outputs, targets, regression=self.rows.regression)
+        self.top.eval()
+        with torch.no_grad():
+            losses = self.judged(parts, self.judged_KV)
+        self.top.train()
+        weights = self._weights_N[self.judged_KV] * self._real_KV
         loss = float((losses * weights).sum() / weights.sum())
         if self._stopping.improved(self.taken, loss):
             self._kept.keep()
@@ -430,15 +444,11 @@ class OwnerSide:
 
     def held_out(self, parts: Sequence[Tensor]) -> Tensor:
         """(N, C) outputs of each row by the members that did not see it, NaN for one of no fold."""
-        outputs_KVC = self._outputs(parts)
-        return _gathered(outputs_KVC, self.judged_KV, self._real_KV, self.rows, self.copies)
-
-    def _outputs(self, parts: Sequence[Tensor]) -> Tensor:
         self.top.eval()
         with torch.no_grad():
-            outputs: Tensor = self.top(list(parts))
+            outputs_KVC = self.outputs(parts, self.judged_KV)
         self.top.train()
-        return outputs
+        return _gathered(outputs_KVC, self.judged_KV, self._real_KV, self.rows, self.copies)
 
 
 def fit_stacked(
@@ -476,6 +486,19 @@ def fit_stacked(
         )
         for place, x in enumerate(xs)
     ]
+    return train_together(owner, parties, rows, early=steps is None)
+
+
+def train_together(
+    owner: OwnerSide, parties: Sequence[PartySide], rows: Rows, *, early: bool = True
+) -> Stacked:
+    """Both sides' steps until the label owner ends them.
+
+    Args:
+        owner, parties: not begun.
+        rows: what ``owner`` has.
+        early: go back to the best weights.
+    """
     while not owner.ended:
         drawn_KB = owner.draw()
         gradients = owner.step([party.send(drawn_KB) for party in parties])
@@ -485,7 +508,7 @@ def fit_stacked(
             for party in parties:
                 party.keep()
     owner.restore()
-    if steps is None:
+    if early:
         for party in parties:
             party.restore()
     held_out_NC = owner.held_out([party.judge(owner.judged_KV) for party in parties])

@@ -1,0 +1,267 @@
+"""Vertical networks that predict without a partner too: what the literature would pick.
+
+Party-wise dropout (Sun et al. 2024, PlugVFL, arXiv:2303.18178): in a step each partner's code is
+zero with probability ``drop``, and so it is when the partner is gone.
+
+    outputs = head(concat_p m_p code_p) + sum_p m_p linear_p,    m_p ~ Bernoulli(1 - drop)
+
+LASER (Valdeira et al. 2024, arXiv:2410.22564): a predictor for every set S of parties that has the
+label owner in it; all share the parties' networks and the head, which takes the mean.
+
+    outputs_S = head(mean_{p in S} code_p) + mean_{p in S} linear_p
+    loss = mean over sizes s of the mean over sets S of s parties     (Sec. 4.2, task-sampling)
+
+Each is the label owner's side of ``vertical`` with another head; partners' sides do not change.
+Rows that a partner lacks train what needs him not: a dropped code, or the sets without him.
+
+Departures: of a size, all sets are taken, up to ``_MOST_SETS``, and the drawn ones beyond (the
+paper draws one). Training ends by the same loss of held-out rows. In one place, without messages.
+
+Letters: as in ``vertical``; P parties, the label owner first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dovetail.errors import ConfigError
+from dovetail.models.learners.rows import Rows, row_losses
+from dovetail.models.learners.stacked import Top, mean_outputs
+from dovetail.models.learners.vertical import (
+    OwnerSide,
+    PartySide,
+    Stacked,
+    StackedConfig,
+    train_together,
+)
+from dovetail.models.randomness import generator
+
+#: Of one size; of more, so many are drawn for each step.
+_MOST_SETS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Subsets:
+    """Trained members, which predict with any of the partners or none."""
+
+    stacked: Stacked
+    laser: bool
+
+    def outputs(self, xs: Sequence[Tensor | None]) -> Tensor:
+        """(N, C) of all members' mean; None stands for a partner that is gone."""
+        own = xs[0]
+        assert own is not None
+        found = []
+        with torch.inference_mode():
+            for start in range(0, len(own), 2048):
+                parts = [
+                    None if x is None else bottom(encoding(x[start : start + 2048]))
+                    for encoding, bottom, x in zip(
+                        self.stacked.encodings, self.stacked.bottoms, xs, strict=True
+                    )
+                ]
+                found.append(_told(self.stacked.top, parts, laser=self.laser))
+        return mean_outputs(torch.cat(found, dim=1), regression=self.stacked.regression)
+
+    def probabilities(self, xs: Sequence[Tensor | None]) -> Tensor:
+        """(N, C), or values."""
+        outputs = self.outputs(xs)
+        return outputs if self.stacked.regression else outputs.softmax(dim=1)
+
+
+def fit_party_dropout(
+    xs: Sequence[Tensor],
+    rows: Rows,
+    config: StackedConfig,
+    *,
+    seed: int,
+    drop: float = 0.5,
+    held_PN: Tensor | None = None,
+    encode_on: Sequence[Tensor] | None = None,
+) -> Subsets:
+    """A joint network whose partners may go; with ``drop`` 0, ``fit_stacked``.
+
+    Args:
+        xs: (N, F) features of each party, the label owner first.
+        rows: targets, weights and folds.
+        config: how.
+        seed: of weights, batches and who is dropped.
+        drop: probability that a partner is, in a step of a member.
+        held_PN: bool, who has which row; None: all have all.
+        encode_on: rows to place bins by, of each party.
+
+    Raises:
+        ConfigError: ``drop`` outside 0 to 1.
+    """
+    if not 0 <= drop <= 1:
+        raise ConfigError(f"drop is a probability, 0 to 1; got {drop}")
+    owner = _Dropping(rows, config, parties=len(xs), seed=seed, drop=drop, held_PN=held_PN)
+    return Subsets(_trained(owner, xs, rows, config, seed, encode_on), laser=False)
+
+
+def fit_laser(
+    xs: Sequence[Tensor],
+    rows: Rows,
+    config: StackedConfig,
+    *,
+    seed: int,
+    held_PN: Tensor | None = None,
+    encode_on: Sequence[Tensor] | None = None,
+) -> Subsets:
+    """A predictor for every set of parties; of the label owner alone, ``fit_stacked``.
+
+    Args: as ``fit_party_dropout``.
+    """
+    owner = _Laser(rows, config, parties=len(xs), seed=seed, held_PN=held_PN)
+    return Subsets(_trained(owner, xs, rows, config, seed, encode_on), laser=True)
+
+
+def _trained(
+    owner: OwnerSide,
+    xs: Sequence[Tensor],
+    rows: Rows,
+    config: StackedConfig,
+    seed: int,
+    encode_on: Sequence[Tensor] | None,
+) -> Stacked:
+    parties = [
+        PartySide(
+            x,
+            config,
+            members=owner.members,
+            num_outputs=rows.num_outputs,
+            seed=seed,
+            party=str(place),
+            encode_on=None if encode_on is None else encode_on[place],
+        )
+        for place, x in enumerate(xs)
+    ]
+    return train_together(owner, parties, rows)
+
+
+def _told(top: Top, parts: Sequence[Tensor | None], *, laser: bool) -> Tensor:
+    """(K, B, C) of the parties that are there."""
+    there = [part for part in parts if part is not None]
+    if laser:
+        return _mean_told(top, there)
+    zeros = torch.zeros_like(there[0])
+    outputs: Tensor = top([zeros if part is None else part for part in parts])
+    return outputs
+
+
+def _mean_told(top: Top, parts: Sequence[Tensor]) -> Tensor:
+    mean = parts[0] if len(parts) == 1 else torch.stack(list(parts)).mean(dim=0)
+    outputs: Tensor = top([mean])
+    return outputs
+
+
+class _Dropping(OwnerSide):
+    """The head of party-wise dropout."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        config: StackedConfig,
+        *,
+        parties: int,
+        seed: int,
+        drop: float,
+        held_PN: Tensor | None,
+    ) -> None:
+        super().__init__(rows, config, parties=parties, seed=seed)
+        self._drop = drop
+        self._rng = generator(seed, "party dropout")
+        self._held_PN = held_PN
+
+    def losses(self, parts: Sequence[Tensor], rows_KB: Tensor) -> Tensor:
+        there = [parts[0]]
+        for place, part in enumerate(parts[1:], start=1):
+            stays_K = torch.rand(len(part), generator=self._rng) >= self._drop
+            if not stays_K.all():
+                part = part * stays_K[:, None, None]
+            there.append(_where_held(part, self._held_PN, place, rows_KB))
+        return super().losses(there, rows_KB)
+
+    def judged(self, parts: Sequence[Tensor], rows_KV: Tensor) -> Tensor:
+        together = super().losses(self._held(parts, rows_KV), rows_KV)
+        if not self._drop or len(parts) == 1:
+            return together
+        gone = [parts[0], *(torch.zeros_like(part) for part in parts[1:])]
+        return (1 - self._drop) * together + self._drop * super().losses(gone, rows_KV)
+
+    def outputs(self, parts: Sequence[Tensor], rows_KB: Tensor) -> Tensor:
+        return super().outputs(self._held(parts, rows_KB), rows_KB)
+
+    def _held(self, parts: Sequence[Tensor], rows_KB: Tensor) -> list[Tensor]:
+        return [
+            part if place == 0 else _where_held(part, self._held_PN, place, rows_KB)
+            for place, part in enumerate(parts)
+        ]
+
+
+def _where_held(part: Tensor, held_PN: Tensor | None, place: int, rows_KB: Tensor) -> Tensor:
+    """Zeros in rows that the party lacks."""
+    if held_PN is None or bool(held_PN[place].all()):
+        return part
+    return part * held_PN[place][rows_KB][..., None]
+
+
+class _Laser(OwnerSide):
+    """The head of LASER: it takes the mean of those that are there."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        config: StackedConfig,
+        *,
+        parties: int,
+        seed: int,
+        held_PN: Tensor | None,
+    ) -> None:
+        super().__init__(rows, config, parties=1, seed=seed)
+        self._rng = generator(seed, "laser")
+        self._held_PN = held_PN
+        self._by_size = [
+            list(itertools.combinations(range(1, parties), size)) for size in range(parties)
+        ]
+
+    def losses(self, parts: Sequence[Tensor], rows_KB: Tensor) -> Tensor:
+        return self._mean_loss(parts, rows_KB)
+
+    def judged(self, parts: Sequence[Tensor], rows_KV: Tensor) -> Tensor:
+        return self._mean_loss(parts, rows_KV)
+
+    def outputs(self, parts: Sequence[Tensor], rows_KB: Tensor) -> Tensor:
+        if self._held_PN is None:
+            return _mean_told(self.top, parts)
+        held_PKB = self._held_PN[:, rows_KB].float()
+        weighted = torch.stack(list(parts)) * held_PKB[..., None]
+        outputs: Tensor = self.top([weighted.sum(dim=0) / held_PKB.sum(dim=0)[..., None]])
+        return outputs
+
+    def _mean_loss(self, parts: Sequence[Tensor], rows_KB: Tensor) -> Tensor:
+        """(K, B) the mean over sizes of what sets of parties that have the row lose."""
+        targets = self.rows.targets_NC[rows_KB]
+        total, counts = torch.zeros(rows_KB.shape), torch.zeros(rows_KB.shape)
+        for sets in self._by_size:
+            chosen = sets
+            if len(sets) > _MOST_SETS:
+                order = torch.randperm(len(sets), generator=self._rng)[:_MOST_SETS]
+                chosen = [sets[place] for place in order.tolist()]
+            of_size, num = torch.zeros(rows_KB.shape), torch.zeros(rows_KB.shape)
+            for partners in chosen:
+                outputs = _mean_told(self.top, [parts[0], *(parts[place] for place in partners)])
+                losses = row_losses(outputs, targets, regression=self.rows.regression)
+                held = torch.ones(rows_KB.shape)
+                if self._held_PN is not None:
+                    for place in partners:
+                        held = held * self._held_PN[place][rows_KB]
+                of_size, num = of_size + losses * held, num + held
+            total = total + of_size / num.clamp(min=1)
+            counts = counts + (num > 0)
+        return total / counts
