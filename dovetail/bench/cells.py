@@ -86,6 +86,8 @@ class Table:
         x: the label to draw scores against; "": no picture.
         gains: draw the difference to ``against``, not the scores.
         rounds: draw scores over rounds instead, from ``metrics.jsonl``.
+        wide: the score whose gain over ``against`` is the point: scores stand side by side, one
+            line a group, and the gain with its 95 % interval; "": one line a score.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Table:
     x: str = ""
     gains: bool = False
     rounds: bool = False
+    wide: str = ""
 
     @property
     def source(self) -> str:
@@ -154,6 +157,16 @@ class Line:
         if self.paper is None or not self.values:
             return None
         return round(round(self.mean, 2) - round(self.paper.mean, 2), 2)
+
+
+def half_interval(values: Sequence[float]) -> float | None:
+    """Half the 95 % interval of the mean by Student's t; None for a single value."""
+    from scipy import stats  # type: ignore[import-untyped]
+
+    if len(values) < 2:
+        return None
+    quantile = float(stats.t.ppf(0.975, len(values) - 1))
+    return quantile * statistics.stdev(values) / len(values) ** 0.5
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:

@@ -37,6 +37,19 @@ HYFEM = {
     "pooled": "pooled",
 }
 
+WORTH = {
+    "linear": "linear",
+    "boosting": "boosting",
+    "network": "network",
+    "best-alone": "best alone",
+    "joint": "joint",
+    "apfed-d": "APFed-D",
+    "apfed-r": "APFed-R",
+    "apfed-c": "APFed-C",
+    "party-dropout-gone": "party dropout",
+    "laser-gone": "LASER",
+}
+
 IMAGES = {"mnist": "MNIST", "fmnist": "FMNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100"}
 
 
@@ -117,6 +130,64 @@ def _apfed_overlap() -> Iterator[Cell]:
             score="auc",
             kind="overlap",
         )
+
+
+#: Data set -> what the table calls it and the numbers of labels; None: all.
+WORTH_LABELS: dict[str, tuple[str, tuple[int | None, ...]]] = {
+    "adult": ("Adult, AUC", (100, 300, 1000, None)),
+    "credit": ("credit, AUC", (100, 300, 1000, 3000, None)),
+    "digits": ("digits, halves", (100, 300)),
+    "zer": ("handwritten, zer with pix", (100, 400)),
+    "mor": ("handwritten, mor with pix and fou", (100, 400)),
+    "cub": ("cub, text with image", (60, 200)),
+    "wikipedia": ("wikipedia, image with text", (200, 1000)),
+    "landuse": ("landuse, lbp with the rest", (200, 800)),
+    "leaves": ("leaves, shape with the rest", (300, 900)),
+    "ccv": ("ccv, mfcc with the rest", (300, 2000)),
+}
+
+
+def _worth() -> Iterator[Cell]:
+    for data, (title, counts) in WORTH_LABELS.items():
+        for labels in counts:
+            yield _worth_cell(
+                f"{data}-{labels or 'all'}",
+                data,
+                {"data": title, "labels": str(labels or "all")},
+                () if labels is None else (f"data.labels={labels}",),
+            )
+
+
+def _worth_partners() -> Iterator[Cell]:
+    """Partners who know few of the people, or of whom one knows nothing."""
+    kinds = {
+        "overlap": ("30 % of the rows shared", "data.partition.overlap=0.3"),
+        "noise": (
+            "with a third party, who has `fnlwgt`",
+            'data.partition.parties.noise=["fnlwgt"]',
+        ),
+    }
+    for kind, (title, override) in kinds.items():
+        for data in ("adult",) if kind == "noise" else ("adult", "credit", "digits", "zer"):
+            for labels in WORTH_LABELS[data][1][:3]:
+                yield _worth_cell(
+                    f"{data}-{labels}-{kind}",
+                    data,
+                    {"data": WORTH_LABELS[data][0], "partners": title, "labels": str(labels)},
+                    (f"data.labels={labels}", override),
+                )
+
+
+def _worth_cell(name: str, data: str, labels: dict[str, str], overrides: tuple[str, ...]) -> Cell:
+    return Cell(
+        name=f"worth-{name}",
+        run=f"apfed/worth.toml:{data}",
+        overrides=overrides,
+        labels=labels,
+        scores=WORTH,
+        score="auc" if data in ("adult", "credit") else "accuracy",
+        kind=f"{data}-{overrides[:1]}",
+    )
 
 
 #: Splits of covertype's columns -> who has elevation, its most telling column: chosen by that
@@ -375,6 +446,26 @@ _EVERY = (
         title="APFed where rows only partly match: adult, AUC (our own)",
         cells=tuple(_apfed_overlap()),
         against="alone",
+    ),
+    Table(
+        name="worth",
+        title="Is a partner's help worth it: APFed-D beside the best model alone (our own)",
+        cells=tuple(_worth()),
+        against="best-alone",
+        wide="apfed-d",
+        note="AUC in % of two classes, accuracy in % of more, on test rows that only judge. The "
+        "joint model has the partner at each prediction, all others predict without. Party dropout "
+        "(PlugVFL, Sun et al. 2024) and LASER (Valdeira et al. 2024) have the joint model's "
+        "networks. APFed-R and -C: `--recipe helped`.",
+    ),
+    Table(
+        name="worth-partners",
+        title="Partners who know few of the people, or of whom one knows nothing (our own)",
+        cells=tuple(_worth_partners()),
+        against="best-alone",
+        wide="apfed-d",
+        note="AUC in % of two classes, accuracy in % of more. The owner's rows that no partner has "
+        "train its own models.",
     ),
     Table(
         name="chfl-table2",

@@ -12,7 +12,14 @@ from typing import Any
 
 import torch
 
-from dovetail.bench.cells import Line, Run, Table, mean_and_spread, told_numbers
+from dovetail.bench.cells import (
+    Line,
+    Run,
+    Table,
+    half_interval,
+    mean_and_spread,
+    told_numbers,
+)
 from dovetail.errors import ConfigError
 from dovetail.network.patience import write_text
 
@@ -74,6 +81,8 @@ def signed(value: float, spread: float | None = None) -> str:
 
 def grid(table: Table, lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
     """Names of the columns, and the cells of the table as text."""
+    if table.wide:
+        return _wide(table, lines)
     labels = list(lines[0].labels) if lines else []
     compared = any(line.paper is not None for line in lines)
     gained = any(line.gains for line in lines)
@@ -93,6 +102,31 @@ def grid(table: Table, lines: Sequence[Line]) -> tuple[list[str], list[list[str]
         row += [_gain(line)] if gained else []
         done = len(line.values)
         row += [str(done) if done == line.planned else f"{done} of {line.planned}"]
+        rows.append(row)
+    return names, rows
+
+
+def _wide(table: Table, lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
+    """A line a group: the means of all scores, and the gain that is the point."""
+    groups: dict[tuple[str, ...], dict[str, Line]] = {}
+    for line in lines:
+        if line.values:
+            groups.setdefault(tuple(line.labels.values()), {})[line.method] = line
+    titles = {score: title for cell in table.cells for score, title in cell.scores.items()}
+    shown = [title for title in titles.values() if any(title in group for group in groups.values())]
+    main, against = titles[table.wide], titles[table.against]
+    labels = list(lines[0].labels) if lines else []
+    names = [*labels, *shown, f"{main} less {against}", "runs"]
+    rows = []
+    for values, group in groups.items():
+        row = [*values, *(f"{group[title].mean:.1f}" if title in group else "" for title in shown)]
+        gains = group[main].gains if main in group else ()
+        half = half_interval(gains)
+        gain = f"{sum(gains) / len(gains):+.1f}".replace("-", "−") if gains else ""
+        row.append(gain if half is None else f"{gain} ± {half:.1f}")
+        line = next(iter(group.values()))
+        done, planned = max(len(each.values) for each in group.values()), line.planned
+        row.append(str(done) if done == planned else f"{done} of {planned}")
         rows.append(row)
     return names, rows
 
@@ -148,9 +182,11 @@ def body(table: Table, lines: Sequence[Line]) -> str:
         said.append(
             f"Paper: {table.source}. {ABOVE} at or above the paper's figure, {BELOW} below it."
         )
-    if any(len(line.values) > 1 for line in told):
+    if table.wide:
+        said.append("Means over the runs; ±: half the 95 % interval of the gain, run by run.")
+    elif any(len(line.values) > 1 for line in told):
         said.append("± is the standard deviation over the runs.")
-    if any(line.gains for line in told):
+    if any(line.gains for line in told) and not table.wide:
         said.append('"less": the difference run by run, and its spread.')
     if table.note:
         said.append(table.note)

@@ -112,6 +112,18 @@ def test_a_difference_to_a_ruler_is_taken_run_by_run() -> None:
     assert [row[3] for row in rows] == ["", "+2.00 ± 1.00"]
 
 
+def test_a_wide_table_has_a_line_a_group_and_the_gain_with_its_interval() -> None:
+    each = cell("one", scores={"best-alone": "alone", "apfed-d": "APFed-D", "laser": "LASER"})
+    table = Table(name="toy", title="Toy", cells=(each,), against="best-alone", wide="apfed-d")
+    # Gains of 1, 2 and 3 points: their mean's standard error is 1 / sqrt(3), Student's t 4.303.
+    runs = [run(each, seed, best_alone=0.5, apfed_d=0.51 + seed / 100) for seed in range(3)]
+    names, rows = bench.grid(table, bench.lines(table, runs, {"one": 4}))
+    assert names == ["data", "alone", "APFed-D", "APFed-D less alone", "runs"]
+    assert rows == [["MNIST", "50.0", "52.0", "+2.0 ± 2.5", "3 of 4"]]
+    _, rows = bench.grid(table, bench.lines(table, runs[:1], {"one": 1}))
+    assert rows[0][3:] == ["+1.0", "1"]
+
+
 def test_cells_of_one_group_are_pooled() -> None:
     cells = tuple(cell(f"split{n}", overrides=(f"seed={n}",)) for n in range(2))
     table = Table(name="toy", title="Toy", cells=cells)

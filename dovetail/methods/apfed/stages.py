@@ -23,6 +23,7 @@ from dovetail.errors import ConfigError
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil
 from dovetail.methods.apfed.distilling import ALONE, Distilling, train_alone, train_distilled
+from dovetail.methods.apfed.gone import GONE, train_gone
 from dovetail.methods.apfed.home import PartnerHome
 from dovetail.methods.apfed.stacks import Config as DistilTeacher
 from dovetail.methods.limits import NO_LIMITS, Limited
@@ -47,6 +48,7 @@ from dovetail.network.checkpoint import StatefulParty
 #: partners, "pooled" has everybody's columns in one place, "tvfl" is classic vertical learning,
 #: scored with partners present and gone. "apfed-d" distils a joint model; what follows it is what
 #: a label owner would train instead, which a run of "apfed-d" scores without being asked.
+#: "party-dropout" and "laser" are what the literature would pick where a partner may go.
 Stage = Literal[
     "apfed",
     "apfed-r",
@@ -60,6 +62,8 @@ Stage = Literal[
     "boosting",
     "network",
     "majority",
+    "party-dropout",
+    "laser",
 ]
 
 _LOSSES: Mapping[str, Literal["reconstruction", "contrastive"] | None] = {
@@ -138,8 +142,9 @@ class ApfedSetup:
                 "partners live elsewhere, so their ids are not here to compare: give alignment, "
                 "and test_alignment where there are test rows"
             )
-        if "pooled" in (self.method, *self.rulers):
-            raise ConfigError("'pooled' needs everybody's columns here; leave it out")
+        for stage in ("pooled", *GONE):
+            if stage in (self.method, *self.rulers):
+                raise ConfigError(f"{stage!r} needs everybody's columns here; leave it out")
 
     def align(self) -> Alignment:
         """Rows by shared training sample."""
@@ -160,6 +165,9 @@ class ApfedSetup:
             return train_alone(_distilling(self, seed, aligned=False), stage, observe)
         if stage == "apfed-d":
             return _train_distilled(self, seed, observe, checkpoint)
+        if stage in GONE:
+            work = _distilling(self, seed, aligned=True)
+            return train_gone(work, stage, self.data.train, self.data.test, observe)
         train = _train_vertical if stage == "tvfl" else _train_active
         return train(self, stage, seed, observe, checkpoint)
 

@@ -15,6 +15,7 @@ from dovetail.methods import apfed, vertical
 from dovetail.methods.aligning import align_sites, label_owner, stored_alignment
 from dovetail.methods.apfed import distil, recalling
 from dovetail.methods.apfed.distilling import ALONE
+from dovetail.methods.apfed.gone import GONE
 from dovetail.methods.apfed.home import PartnerHome
 from dovetail.methods.apfed.stacks import Config as DistilConfig
 from dovetail.methods.apfed.stacks import PartnerConfig
@@ -55,12 +56,14 @@ STAGES: Mapping[str, str] = {
     "boosting": "boosted trees, alone",
     "network": "network, alone",
     "majority": "always the commonest class, or the mean",
+    "party-dropout": "party dropout, partners present",
+    "laser": "LASER, partners present",
 }
 assert STAGES.keys() == {*get_args(Stage)}
 
 
 #: Stages that ask nobody.
-_ASK_NOBODY = {"alone", *ALONE}
+_ASK_NOBODY = {"alone", *ALONE, *GONE}
 
 
 class DistilSection(DistilConfig):
@@ -181,10 +184,10 @@ def _stages(run: Run, *, where: str) -> tuple[str, ...]:
                 f"{where}: {stage!r} sets every passive party's loss, which with party files is "
                 'each party\'s own; write method = "apfed"'
             )
-        if stage == "pooled":
+        if stage in ("pooled", *GONE):
             raise ConfigError(
-                f"{where}: the ruler 'pooled' puts everybody's columns in one place, which parties "
-                "with files of their own do not agree to; leave it out"
+                f"{where}: the ruler {stage!r} puts everybody's columns in one place, which "
+                "parties with files of their own do not agree to; leave it out"
             )
     return stages
 
@@ -282,6 +285,8 @@ class Apfed(Method):
         "tvfl-a": "classic vertical, partners gone: average",
         "tvfl-r": "classic vertical, partners gone: random",
         "joint": "joint model, partners present",
+        "party-dropout-gone": "party dropout, partners gone",
+        "laser-gone": "LASER, partners gone",
     }
     partitions = ("strips", "columns")
     driven_by = "active"
