@@ -5,6 +5,7 @@ Scores are fractions in ``Run`` and in JSON lines, per cent in ``Figure``, ``Lin
 
 from __future__ import annotations
 
+import math
 import statistics
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -166,7 +167,7 @@ def half_interval(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
     quantile = float(stats.t.ppf(0.975, len(values) - 1))
-    return quantile * statistics.stdev(values) / len(values) ** 0.5
+    return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float | None]:
