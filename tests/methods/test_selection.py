@@ -12,7 +12,7 @@ from sklearn.feature_selection import mutual_info_classif
 from sklearn.preprocessing import scale
 
 from dovetail.errors import ConfigError, DataError, MessageError, PartyError
-from dovetail.methods.fedoptimus import selection
+from dovetail.methods.fedoptimus import choosing, selection
 from dovetail.network import Composite, InProcess
 from dovetail.network.checkpoint import Checkpoint
 
@@ -284,7 +284,7 @@ def test_planted_owners_come_first():
 def test_the_chooser_scores_anew_every_so_many_rounds():
     columns, labels = case(0)
     net = network(columns, labels)
-    choose = selection.Chooser(replace_share(0.5), list(columns), ["bank"], every=3, seed=1)
+    choose = choosing.Chooser(replace_share(0.5), list(columns), ["bank"], every=3, seed=1)
     seen = []
     for number in range(1, 8):
         before = choose.latest
@@ -299,9 +299,9 @@ def replace_share(share):
 
 def test_a_restored_chooser_keeps_whom_it_chose():
     columns, labels = case(0)
-    choose = selection.Chooser(replace_share(0.25), list(columns), ["bank"], every=5)
+    choose = choosing.Chooser(replace_share(0.25), list(columns), ["bank"], every=5)
     chosen = choose(1, network(columns, labels))
-    again = selection.Chooser(replace_share(0.25), list(columns), ["bank"], every=5)
+    again = choosing.Chooser(replace_share(0.25), list(columns), ["bank"], every=5)
     again.restore(choose.state())
     assert again(2, InProcess({}, driver="driver")) == chosen
 
@@ -574,3 +574,99 @@ def test_two_parts_of_one_message_are_refused():
         Composite(data_owner("a", np.zeros((2, 1))), data_owner("b", np.zeros((2, 1))))
     with pytest.raises(ValueError, match="one part or more"):
         Composite()
+
+
+# --- One by one ----------------------------------------------------------------------------------
+
+
+def copies(seed, num_rows=240):
+    """Two owners that tell different things, a copy of the better one, and noise."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 4, num_rows)
+    high, low = np.divmod(labels, 2)
+    best = np.stack([5.0 * high, 2.0 * low], axis=1) + rng.normal(size=(num_rows, 2))
+    columns = {
+        "best": best,
+        "copy": best + 0.05 * rng.normal(size=best.shape),
+        "other": 3.0 * low[:, None] + rng.normal(size=(num_rows, 1)),
+        "noise": rng.normal(size=(num_rows, 2)),
+    }
+    return columns, labels
+
+
+def test_forward_selection_is_the_pooled_one():
+    for seed in range(3):
+        columns, labels = copies(seed)
+        config = selection.Config(share=0.75, order="forward", rows=240)
+        found = choosing.forward(
+            network(columns, labels), list(columns), ["bank"], config, seed=seed
+        )
+        for members, nats in found.groups:
+            x_NF = np.concatenate([columns[name] for name in members], axis=1)
+            assert nats == selection.pooled(x_NF, labels)
+        worth = dict(found.groups)
+        chosen = list(found.order[:1])
+        for name in found.order[len(chosen) : 3]:  # each is the best that was left
+            told = {
+                each: worth[tuple(n for n in columns if n in (*chosen, each))]
+                for each in columns
+                if each not in chosen
+            }
+            assert max(told, key=lambda each: told[each]) == name
+            chosen.append(name)
+
+
+def test_a_copy_is_relevant_and_gains_nothing():
+    for seed in range(5):
+        columns, labels = copies(seed)
+        relevance = selection.Config(share=0.5, groups=0)
+        assert set(score(columns, labels, relevance).best(0.5)) == {"best", "copy"}
+        choose = choosing.Chooser(
+            relevance.model_copy(update={"order": "forward"}), list(columns), ["bank"], seed=seed
+        )
+        assert choose(1, network(columns, labels)) in (("best", "other"), ("copy", "other"))
+
+
+def test_forward_selection_weighs_label_owners_and_goes_on_without_who_fails():
+    columns, labels = copies(1)
+    half = len(labels) // 2
+    parties = {name: data_owner(name, x) for name, x in columns.items()}
+    for name, rows in (("bank", slice(0, half)), ("club", slice(half, None))):
+        samples = torch.arange(len(labels))[rows]
+        parties[name] = selection.LabelOwner(name, samples, torch.as_tensor(labels)[rows])
+    config = selection.Config(share=0.5, order="forward", groups=0)
+    both = choosing.forward(
+        InProcess(dict(parties), driver="driver"), list(columns), ["bank", "club"], config, seed=0
+    )
+    assert "other" in both.order[:2]
+    for members, nats in both.groups:
+        x_NF = np.concatenate([columns[name] for name in members], axis=1)
+        parts = [
+            selection.pooled(x_NF[rows], labels[rows]) for rows in (slice(half), slice(half, None))
+        ]
+        assert nats == pytest.approx(np.mean(parts), abs=1e-12)
+
+    class Leaves(selection.DataOwner):
+        """Answers until groups of two are asked about."""
+
+        def handle(self, message):
+            if isinstance(message, selection.Measure) and len(asked) > 40:
+                raise PartyError(self.name, "has left")
+            asked.append(message)
+            return super().handle(message)
+
+    asked = []
+    tensor = torch.as_tensor(columns["best"])
+    parties["best"] = Leaves("best", lambda who, samples_B: tensor[samples_B])
+    found = choosing.forward(
+        InProcess(parties, driver="driver"), list(columns), ["bank", "club"], config, seed=0
+    )
+    assert found.missed == {"best": "has left"}
+    assert set(found.order[:2]) == {"copy", "other"}
+
+
+def test_masks_and_groups_that_differ_by_one_owner_are_refused():
+    columns, labels = copies(0)
+    config = selection.Config(order="forward", secure=True)
+    with pytest.raises(ConfigError, match="masks protect nobody"):
+        choosing.forward(network(columns, labels), list(columns), ["bank"], config, seed=0)

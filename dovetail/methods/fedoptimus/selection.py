@@ -73,6 +73,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -81,8 +82,7 @@ from torch import Tensor
 
 from dovetail.errors import ConfigError, DataError, MessageError, PartyError
 from dovetail.models import generator
-from dovetail.models.randomness import derive_seed
-from dovetail.network import Engine, Message, State, check_shape
+from dovetail.network import Engine, Message, check_shape
 from dovetail.network.engine import R
 from dovetail.privacy import KEY_BYTES, MaskKeys, total
 
@@ -111,6 +111,8 @@ class Config(BaseModel):
     group_size: int = Field(default=2, ge=1)  # owners of a group
     groups: int = Field(default=2, ge=0)  # groups of this size that each owner is in
     share: float = Field(default=0.5, gt=0, le=1)  # P: share of the data owners that is kept
+    # "forward" adds owners one by one, by what each tells beyond those before it (choosing.py)
+    order: Literal["relevance", "forward"] = "relevance"
     secure: bool = False  # sum partial distances under masks (privacy.masks)
     growth: float = Field(default=1.5, gt=1, le=10)  # of the depth t, from one exchange to the next
     timeout_s: float | None = Field(default=None, gt=0)  # how long an exchange waits for an answer
@@ -550,6 +552,7 @@ class Scores:
         brute_force: how many it had been had every owner sent each of its distances once; under
             masks, once for each group, as a masked distance serves one sum.
         missed: owner of data or labels that was left out -> why.
+        order: data owners, the first chosen first; (): by their values.
     """
 
     values: Mapping[str, float]
@@ -557,10 +560,13 @@ class Scores:
     distances: int
     brute_force: int
     missed: Mapping[str, str] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
 
     @property
     def ranked(self) -> tuple[str, ...]:
         """Data owners, the most worth first; by name where they are worth the same."""
+        if self.order:
+            return self.order
         return tuple(sorted(self.values, key=lambda name: (-self.values[name], name)))
 
     def best(self, share: float) -> tuple[str, ...]:
@@ -604,7 +610,7 @@ def score(
     pending = list(label_owners)
     while pending:
         groups = group(owners, config, seed=seed)
-        session = _Session(network, pending[0], owners, config, seed)
+        session = Session(network, pending[0], owners, config, seed)
         done, of = len(found) * len(groups), (len(found) + len(pending)) * len(groups)
         try:
             estimates = []
@@ -671,7 +677,7 @@ def group(owners: Sequence[str], config: Config, *, seed: int) -> list[tuple[str
     return list(dict.fromkeys(groups))
 
 
-class _Session:
+class Session:
     """The search of one label owner's rows, and what is known of them already."""
 
     def __init__(
@@ -685,6 +691,15 @@ class _Session:
         self._owners = tuple(owners)
         self._seed = seed
         self._bits: int | None = None
+        self._request: Open | None = None
+
+    def open(self) -> None:
+        """Begin, or go on after another label owner's session: data owners measure one at a time,
+        and what they told of this one stays known."""
+        if self._request is None:
+            self._open()
+        else:
+            self._ask(dict.fromkeys(self._owners, self._request), Opened)
 
     def _ask(self, requests: Mapping[str, Message], reply: type[R]) -> dict[str, R]:
         timeout_s = self.config.timeout_s
@@ -703,8 +718,8 @@ class _Session:
                 raise MessageError(f"{chosen.wire_name()}: {self.num_rows} rows")
         self._queries_Q = queries_Q
         self.num_queries = len(queries_Q)
-        request = Open(self.label_owner, chosen.samples_N, chosen.queries_Q)
-        opened = self._ask(dict.fromkeys(self._owners, request), Opened)
+        self._request = Open(self.label_owner, chosen.samples_N, chosen.queries_Q)
+        opened = self._ask(dict.fromkeys(self._owners, self._request), Opened)
         largest = max(reply.exponent for reply in opened.values())
         self._bits = _SUM_BITS - largest - math.ceil(math.log2(len(self._owners)))
         shape = (self.num_queries, self.num_rows)
@@ -889,55 +904,3 @@ def _checking(party: str) -> Iterator[None]:
         yield
     except MessageError as cause:
         raise PartyError(party, str(cause)) from None
-
-
-class Chooser:
-    """Keeps the best share of the data owners, scored anew every so many rounds.
-
-    Args:
-        config: settings; ``share`` is kept.
-        data_owners, label_owners: who is asked.
-        every: R, rounds from one scoring to the next; 0: the first is for all.
-        seed: of rows, queries and groups; each scoring draws its own.
-
-    Attributes:
-        latest: what the last scoring found; None before the first, and after ``restore``.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        data_owners: Sequence[str],
-        label_owners: Sequence[str],
-        *,
-        every: int = 0,
-        seed: int = 0,
-    ) -> None:
-        if every < 0:
-            raise ConfigError(f"selection is refreshed every 0 or more rounds, got {every}")
-        self.config = config
-        self.data_owners = tuple(data_owners)
-        self.label_owners = tuple(label_owners)
-        self.every = every
-        self.seed = seed
-        self.latest: Scores | None = None
-        self._chosen: tuple[str, ...] = ()
-
-    def __call__(self, round_number: int, network: Engine) -> tuple[str, ...]:
-        """The data owners of this round, from 1."""
-        due = self.every > 0 and (round_number - 1) % self.every == 0
-        if due or not self._chosen:
-            seed = derive_seed(self.seed, "selection", str(round_number))
-            self.latest = score(
-                network, self.data_owners, self.label_owners, self.config, seed=seed
-            )
-            self._chosen = self.latest.best(self.config.share)
-        return self._chosen
-
-    def state(self) -> State:
-        """Whom it chose last."""
-        return {"chosen": self._chosen}
-
-    def restore(self, state: State) -> None:
-        """Go on with these until the next scoring."""
-        self._chosen = tuple(state["chosen"])

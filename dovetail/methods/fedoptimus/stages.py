@@ -17,7 +17,7 @@ from torch import Tensor
 from dovetail.data import Input, Owners, PartyData, SharedRows, Task
 from dovetail.errors import ConfigError
 from dovetail.methods import fedoptimus
-from dovetail.methods.fedoptimus import predicting, selection
+from dovetail.methods.fedoptimus import choosing, predicting, selection
 from dovetail.methods.outcome import (
     Deciding,
     Observer,
@@ -415,9 +415,9 @@ class _Trial:
             seed=seed,
             secret=setup.secret,
         )
-        self.chooser: selection.Chooser | None = None
+        self.chooser: choosing.Chooser | None = None
         if setup.selection is not None and stage == "fedoptimus":
-            self.chooser = selection.Chooser(
+            self.chooser = choosing.Chooser(
                 setup.selection, *names, every=setup.select_every, seed=seed
             )
             self._restored = False

@@ -147,6 +147,13 @@ class FedOptimus(Method):
                 "[fedoptimus.selection] chooses them; give one of them (the share that selection "
                 "keeps is selection.share)"
             )
+        chosen = section.selection
+        if chosen is not None and chosen.secure and chosen.order == "forward":
+            raise ConfigError(
+                f'{where}, [fedoptimus.selection]: order = "forward" compares groups that differ '
+                "by one owner, whose part their sums give away, so that masks protect nobody; "
+                'choose order = "relevance" or secure = false'
+            )
         if run.engine.kind != "inprocess":
             for stage in (run.method, *run.rulers):
                 if stage != "fedoptimus":

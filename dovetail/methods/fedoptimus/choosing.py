@@ -1,0 +1,215 @@
+"""Who takes part in a round: the most relevant data owners, or those that gain most together.
+
+An owner alone may tell much about the labels and nothing that the chosen ones have not told: a copy
+of the best owner is as relevant as the best. Forward selection (Whitney 1971; over mutual
+information Brown, Pocock, Zhao, Lujan, JMLR 2012, section 3) adds the owner p that most raises what
+the chosen group S is worth,
+
+    gain(p | S) = I(S + p) - I(S),
+
+until the share is full. I is ``selection``'s estimate of a group, from the same messages: sums of
+partial distances, ordered; a copy adds the same order and gains about nothing, a noisy owner below
+nothing. It begins with the owner that is worth most alone; under masks, where no owner is asked
+alone, with the two that least squares over random groups finds.
+
+What it costs beside scores of relevance: one group for each owner that is left, at each step, so
+about P^2 / 2 groups for half of P owners, of growing size. Distances that are known are not sent
+again. Who sees orders of groups of two with relevance sees orders of larger groups here, which tell
+less of each member; the coordinator asks each owner about more pairs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from dovetail.errors import ConfigError, PartyError
+from dovetail.methods.fedoptimus.selection import (
+    Config,
+    Scores,
+    Session,
+    score,
+)
+from dovetail.models.randomness import derive_seed
+from dovetail.network import Engine, State
+
+_log = logging.getLogger(__name__)
+
+
+def forward(
+    network: Engine,
+    data_owners: Sequence[str],
+    label_owners: Sequence[str],
+    config: Config,
+    *,
+    seed: int,
+    on_group: Callable[[int, int], None] | None = None,
+) -> Scores:
+    """Data owners in the order in which they were added, those that were not behind them.
+
+    A party that fails is left out, and the search begun again without it.
+
+    Args:
+        network: reaches all.
+        data_owners, label_owners: as of ``selection.score``.
+        config: settings; the ``share`` says when to stop.
+        seed: of the rows, queries and groups.
+        on_group: told how many groups of how many are done.
+
+    Returns:
+        The value of an owner that was added is its gain, of any other its gain in the last step.
+
+    Raises:
+        ConfigError: nobody to ask, or masks.
+        PartyError: no data owner, or no label owner, is left; the last failure.
+    """
+    if config.secure:
+        raise ConfigError(
+            'order = "forward" compares groups that differ by one owner, whose part their sums '
+            'give away, so that masks protect nobody; choose order = "relevance" or secure = false'
+        )
+    owners, labelled = list(data_owners), list(label_owners)
+    missed: dict[str, str] = {}
+    while True:
+        first = score(network, owners, labelled, config, seed=seed, on_group=on_group)
+        missed |= first.missed
+        owners = [name for name in owners if name not in missed]
+        labelled = [name for name in labelled if name not in missed]
+        search = _Search(network, owners, labelled, config, seed, first, on_group)
+        try:
+            return search.run(missed)
+        except PartyError as failure:
+            missed[failure.party] = failure.cause
+            _log.warning("selection goes on without it: %s", failure)
+            owners = [name for name in owners if name != failure.party]
+            labelled = [name for name in labelled if name != failure.party]
+            if not (owners and labelled):
+                raise
+
+
+class _Search:
+    """One search, over parties none of whom has failed yet."""
+
+    def __init__(
+        self,
+        network: Engine,
+        owners: Sequence[str],
+        labelled: Sequence[str],
+        config: Config,
+        seed: int,
+        first: Scores,
+        on_group: Callable[[int, int], None] | None,
+    ) -> None:
+        self.sessions = [Session(network, name, owners, config, seed) for name in labelled]
+        self.owners = list(owners)
+        self.config = config
+        self.first = first
+        self.on_group = on_group
+        self.groups = dict(first.groups)
+        self.done = len(first.groups)
+        self._number = len(first.groups)
+
+    def run(self, missed: dict[str, str]) -> Scores:
+        """Add the one that gains most, until the share is full."""
+        keep = max(1, round(self.config.share * len(self.owners)))
+        chosen = [self.first.ranked[0]]
+        values = {name: self.first.values[name] for name in self.owners}
+        worth = self.groups[tuple(chosen)]
+        while len(chosen) < keep:
+            left = [name for name in self.owners if name not in chosen]
+            groups = [self._group((*chosen, name)) for name in left]
+            gains = dict(zip(left, (each - worth for each in self._worth(groups)), strict=True))
+            values |= gains
+            best = max(left, key=lambda name: gains[name])  # of equal ones the first
+            chosen.append(best)
+            worth += gains[best]
+        rest = sorted(
+            (name for name in self.owners if name not in chosen),
+            key=lambda name: (-values[name], name),
+        )
+        return Scores(
+            values,
+            tuple(self.groups.items()),
+            self.first.distances + sum(each.distances for each in self.sessions),
+            self.first.brute_force,
+            missed,
+            (*chosen, *rest),
+        )
+
+    def _group(self, members: Sequence[str]) -> tuple[str, ...]:
+        """In the order in which the owners were given."""
+        return tuple(name for name in self.owners if name in members)
+
+    def _worth(self, groups: Sequence[tuple[str, ...]]) -> list[float]:
+        """I of each group: the mean over label owners, weighted by their rows."""
+        wanted = [each for each in groups if each not in self.groups]
+        if wanted:
+            found = []
+            for session in self.sessions:
+                session.open()
+                found.append(
+                    [
+                        session.estimate(self._number + place, members)
+                        for place, members in enumerate(wanted, start=1)
+                    ]
+                )
+            self._number += len(wanted)
+            rows = [session.num_labelled for session in self.sessions]
+            for place, members in enumerate(wanted):
+                nats = sum(n * each[place] for n, each in zip(rows, found, strict=True)) / sum(rows)
+                self.groups[members] = nats
+            self.done += len(wanted)
+            if self.on_group is not None:
+                self.on_group(self.done, self.done)
+        return [self.groups[each] for each in groups]
+
+
+class Chooser:
+    """Keeps the best share of the data owners, scored anew every so many rounds.
+
+    Args:
+        config: settings; ``share`` is kept.
+        data_owners, label_owners: who is asked.
+        every: R, rounds from one scoring to the next; 0: the first is for all.
+        seed: of rows, queries and groups; each scoring draws its own.
+
+    Attributes:
+        latest: what the last scoring found; None before the first, and after ``restore``.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        data_owners: Sequence[str],
+        label_owners: Sequence[str],
+        *,
+        every: int = 0,
+        seed: int = 0,
+    ) -> None:
+        if every < 0:
+            raise ConfigError(f"selection is refreshed every 0 or more rounds, got {every}")
+        self.config = config
+        self.data_owners = tuple(data_owners)
+        self.label_owners = tuple(label_owners)
+        self.every = every
+        self.seed = seed
+        self.latest: Scores | None = None
+        self._chosen: tuple[str, ...] = ()
+
+    def __call__(self, round_number: int, network: Engine) -> tuple[str, ...]:
+        """The data owners of this round, from 1."""
+        due = self.every > 0 and (round_number - 1) % self.every == 0
+        if due or not self._chosen:
+            seed = derive_seed(self.seed, "selection", str(round_number))
+            find = forward if self.config.order == "forward" else score
+            self.latest = find(network, self.data_owners, self.label_owners, self.config, seed=seed)
+            self._chosen = self.latest.best(self.config.share)
+        return self._chosen
+
+    def state(self) -> State:
+        """Whom it chose last."""
+        return {"chosen": self._chosen}
+
+    def restore(self, state: State) -> None:
+        """Go on with these until the next scoring."""
+        self._chosen = tuple(state["chosen"])
