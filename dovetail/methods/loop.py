@@ -121,6 +121,10 @@ class Party:
         told = None if begun is None else {f.name: getattr(begun, f.name) for f in fields(begun)}
         return {"begun": told, **state_of(self, self.saved)}
 
+    def spent(self) -> dict[str, Any] | None:
+        """What its noised weights have cost so far, JSON-ready; None where none are."""
+        return None
+
     def restore(self, state: State) -> None:
         """Go on from there."""
         if state["begun"] is not None:

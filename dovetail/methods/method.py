@@ -397,6 +397,8 @@ class Training:
                 line |= staged.line()
             if done.missed:
                 line |= {"missed": dict.fromkeys(done.missed, 1), "reasons": dict(done.missed)}
+            if spent := _spent(parties):
+                line |= {"epsilon": max(each["epsilon"] for each in spent)}
             observe(stage, driver.num_rounds, line)
         # The parties now have what they keep, which may be an earlier round's.
         if not self.elsewhere:
@@ -416,6 +418,8 @@ class Training:
         outcome = Outcome(staged.scores(last=True), models=models)
         if stage not in kind.silent:
             outcome.ledger = engine.ledger
+        if spent := _spent(parties):
+            outcome.about["epsilon"] = spent
         return outcome
 
 
@@ -453,3 +457,13 @@ class Staged:
         line = told(scores[self.name]) if self.name in scores else {}
         others = {name: each for name, each in scores.items() if name != self.name}
         return line | {name: each[name] for name, each in others.items() if name in each}
+
+
+def _spent(parties: Mapping[str, Party]) -> list[dict[str, Any]]:
+    """What noised weights have cost so far, of each party here that has any."""
+    told = {name: party.spent() for name, party in parties.items()}
+    return [
+        {"from": name, "to": "the coordinator", "what": "weights", **each}
+        for name, each in told.items()
+        if each is not None
+    ]

@@ -9,6 +9,7 @@ from dovetail.privacy.release import (
     randomised_response,
     spent_text,
 )
+from dovetail.privacy.steps import PrivateSteps, Stepping
 from dovetail.privacy.sums import MIN_MEMBERS, SecretSums, check_weights
 
 __all__ = [
@@ -16,9 +17,11 @@ __all__ = [
     "MIN_MEMBERS",
     "Account",
     "MaskKeys",
+    "PrivateSteps",
     "Release",
     "Releasing",
     "SecretSums",
+    "Stepping",
     "check_weights",
     "distance_correlation",
     "epsilon",

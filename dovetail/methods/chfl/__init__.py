@@ -127,7 +127,9 @@ from dovetail.network.identity import MAX_PROOF_BYTES
 from dovetail.privacy import (
     KEY_BYTES,
     MIN_MEMBERS,
+    PrivateSteps,
     SecretSums,
+    Stepping,
     check_weights,
     from_fixed,
     total,
@@ -161,6 +163,7 @@ class Config(OptimizerConfig):
     participation: float = Field(default=1.0, gt=0, le=1)  # share of the members in a round
     proximal: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # FedProx's mu
     secure: bool = False  # sum the common columns under masks (privacy.masks)
+    private: PrivateSteps | None = None  # how common columns are trained (privacy.steps)
     choose: Literal["mean", "each", "last"] = "mean"  # which round's parameters are kept
     patience: int | None = Field(default=None, ge=1)  # stop after so many rounds without a better
     max_categories: int = Field(default=100, ge=1)  # of a common column that members encode alike
@@ -407,6 +410,7 @@ class Home:
         max_categories: of its own columns; see ``TableEncoder.fit``.
         secure: take part only where common columns are summed in secret.
         members: whom it sums with; None: whoever is certified.
+        private: how its common column is trained, whatever the run says; None: as that says.
     """
 
     train: PartyData
@@ -418,6 +422,7 @@ class Home:
     max_categories: int = 100
     secure: bool = False
     members: tuple[str, ...] | None = None
+    private: PrivateSteps | None = None
 
     def __post_init__(self) -> None:
         absent = [name for name in self.common if name not in set(self.table.names)]
@@ -504,6 +509,7 @@ class Member(Party):
         "latest",
         "best",
         "best_accuracy",
+        "stepping",
     )
 
     def __init__(
@@ -522,6 +528,7 @@ class Member(Party):
         self.device = device or torch.device("cpu")
         self.columns: Columns | None = None
         self.ahead: tuple[float, float] | None = None  # losses of a round already trained
+        self.stepping: Stepping | None = None
 
     def sizes(self) -> dict[str, int]:
         """P, the parameters of theta_c."""
@@ -636,6 +643,10 @@ class Member(Party):
                     prepared.validation[held].to(self.device),
                     chosen_on.labels[held].to(self.device),
                 )
+        private = self.home.private or config.private
+        if private is not None and self.stepping is None:  # of a second begin, nothing is forgotten
+            rng = generator(begin.seed, self.name, "private steps", secret=key)
+            self.stepping = Stepping(private, self.name, len(self.labels), rng)
         self.seed = begin.seed
         self.installed = -1  # the round after which theta_c is in place
         self.trained = -1  # the round it did last
@@ -675,6 +686,18 @@ class Member(Party):
         if isinstance(self.task, Classification):
             return F.cross_entropy(outputs, labels_B, weight=self.class_weights_C)
         return F.mse_loss(outputs[:, 0], labels_B)
+
+    def row_loss(self, call: Callable[..., Tensor], x_1F: Tensor, label_1: Tensor) -> Tensor:
+        """Of one row, whose mean over a batch is ``loss`` where classes count alike."""
+        outputs = call(x_1F)
+        if isinstance(self.task, Classification):
+            weights = self.class_weights_C
+            return F.cross_entropy(outputs, label_1, weight=weights, reduction="sum")
+        return F.mse_loss(outputs[:, 0], label_1)
+
+    def spent(self) -> dict[str, Any] | None:
+        """What its weights have cost so far, JSON-ready; None where they are not noised."""
+        return None if self.stepping is None else self.stepping.told()
 
     @torch.no_grad()
     def choose_gate(self) -> None:
@@ -803,11 +826,11 @@ class Member(Party):
         assert self.columns is not None
         return self.common_optimizer or self.config.build(self.columns.common.parameters())
 
-    def next_pass(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Common features, own features and labels of all rows, in the order of the batches."""
+    def next_pass(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """All rows in the order of the batches; their common features, own features and labels."""
         steps = self.batches.steps_per_pass
         rows = torch.cat([next(self.batches) for _ in range(steps)]).to(self.device)
-        return self.x_common[rows], self.x_unique[rows], self.labels[rows]
+        return rows, self.x_common[rows], self.x_unique[rows], self.labels[rows]
 
 
 def _is_worse(right_N: Tensor, most_N: Tensor) -> bool:
@@ -837,15 +860,26 @@ def local_learning(member: Member) -> tuple[float, float]:
     anchor = [parameter.detach().clone() for parameter in parameters] if config.proximal else []
     losses = torch.zeros((), device=member.device)
     joint_losses = torch.zeros((), device=member.device)
+    stepping = member.stepping
+    allowed = stepping is None or stepping.allowed(config.local_epochs)
     for _ in range(config.local_epochs):  # line 12
         batches = (part.split(config.batch_size) for part in member.next_pass())
-        for x_common, x_unique, labels_B in zip(*batches, strict=True):  # line 13
-            loss = member.loss(columns.common(x_common), labels_B)
+        for rows_B, x_common, x_unique, labels_B in zip(*batches, strict=True):  # line 13
             common_optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            if config.proximal:
-                pull(parameters, anchor, config.proximal)
-            common_optimizer.step()  # line 14
+            if stepping is None:
+                loss = member.loss(columns.common(x_common), labels_B)
+                loss.backward()
+            elif allowed:
+                loss = stepping.gradient(
+                    columns.common, member.row_loss, rows_B, x_common, labels_B
+                )
+            else:
+                with torch.no_grad():
+                    loss = member.loss(columns.common(x_common), labels_B)
+            if allowed:
+                if config.proximal:
+                    pull(parameters, anchor, config.proximal)
+                common_optimizer.step()  # line 14
             losses += loss.detach()
             if member.unique_optimizer is None:
                 joint_losses += loss.detach()
@@ -967,6 +1001,8 @@ def _stack_key(member: Member) -> object:
     )
     return (
         member.config.model_dump_json(),
+        # Rows' own gradients are not stacked; who has them cut trains by itself.
+        member.name if member.stepping is not None else "",
         columns.unique is None,
         # Stacked losses are of classes; who learns a number trains by itself.
         member.task.num_outputs if isinstance(member.task, Classification) else member.name,

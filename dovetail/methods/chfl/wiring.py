@@ -51,6 +51,7 @@ from dovetail.methods.section import PartyName, Section
 from dovetail.models import Model
 from dovetail.models.decisions import Decided
 from dovetail.network import Checkpoint, Engine, Precision
+from dovetail.privacy import PrivateSteps
 
 #: What can be trained, and what a table calls it.
 STAGES: Mapping[str, str] = {
@@ -118,6 +119,7 @@ class MemberSection(Section):
     label_scale: LabelScale | None = None  # of numbers: mean and scale of all members' labels
     secure: bool = False  # take part only where common columns are summed in secret
     members: tuple[PartyName, ...] | None = None  # whom it sums with; None: whoever is certified
+    private: PrivateSteps | None = None  # how its common column is trained; None: as the run says
 
 
 def home_of(site: Site, numbers: dd.Regression | None = None) -> chfl.Home:
@@ -160,6 +162,7 @@ def home_of(site: Site, numbers: dd.Regression | None = None) -> chfl.Home:
         max_categories=party.max_categories,
         secure=section.secure,
         members=section.members,
+        private=section.private,
     )
 
 

@@ -60,7 +60,7 @@ import json
 import logging
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -105,6 +105,7 @@ from dovetail.models.blocks import (
 from dovetail.models.decisions import ClassWeights, class_weights, on
 from dovetail.models.networks import Shape, network_input
 from dovetail.network import Engine, Message, Replies, State, Values
+from dovetail.privacy import PrivateSteps, Stepping
 
 _log = logging.getLogger(__name__)
 
@@ -139,6 +140,7 @@ class Config(OptimizerConfig):
     match_rounds: int | None = Field(default=None, ge=0)  # rounds with matching; None: all
     class_weights: bool = False  # weigh output rows by the samples of their class
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
+    private: PrivateSteps | None = None  # how weights that are sent are trained (privacy.steps)
     timeout_s: float | None = Field(default=None, gt=0)  # when a round closes
 
     def matching_cost(self) -> matching.Cost:
@@ -281,6 +283,7 @@ class Home:
         test: rows to score on.
         categorical: names of number columns whose values are names.
         validation: rows of ``train`` without their labels there, to choose a threshold on.
+        private: how its weights are trained, whatever the run says; None: as that says.
 
     Raises:
         ConfigError: no labelled row, or no block.
@@ -292,6 +295,7 @@ class Home:
     test: PartyData | None = None
     categorical: Sequence[str] = ()
     validation: PartyData | None = None
+    private: PrivateSteps | None = None
 
     def __post_init__(self) -> None:
         if not len(self.train.labelled_rows()):
@@ -339,7 +343,7 @@ class Member(Party):
         secret: of its home, mixed into all it draws; None in simulation.
     """
 
-    saved = ("network", "started", "batches")
+    saved = ("network", "started", "batches", "stepping")
 
     def __init__(
         self, home: Home, *, device: torch.device | None = None, secret: Secret | None = None
@@ -356,6 +360,7 @@ class Member(Party):
         self.class_weights_C: Tensor | None = None
         self._rows = home.train.labelled_rows()
         self.network: BlocksNetwork | None = None
+        self.stepping: Stepping | None = None
 
     def sizes(self) -> dict[str, int]:
         """E and W, the numbers of its extractors and of its classifier."""
@@ -450,6 +455,10 @@ class Member(Party):
             self.config.batch_size,
             generator(begin.seed, self.name, "hyfem batches", secret=key),
         )
+        private = self.home.private or self.config.private
+        if private is not None and self.stepping is None:  # of a second begin, nothing is forgotten
+            rng = generator(begin.seed, self.name, "private steps", secret=key)
+            self.stepping = Stepping(private, self.name, len(self.labels), rng)
         return Ready()
 
     @answers
@@ -471,10 +480,22 @@ class Member(Party):
         ]
         optimizer = self.config.build([*shared, *own])
         total = torch.zeros((), device=self.device)
-        for _ in range(self.config.local_steps):  # lines 3-6
-            loss = self._loss(network, next(self.batches))
+        stepping, steps = self.stepping, self.config.local_steps
+        # A row is in one batch of a pass.
+        visits = -(-steps // self.batches.steps_per_pass) + 1
+        allowed = stepping is None or stepping.allowed(visits)
+        for _ in range(steps):  # lines 3-6
+            rows_B = next(self.batches)
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            if stepping is None:
+                loss = self._loss(network, rows_B)
+                loss.backward()
+            elif allowed:
+                loss = stepping.gradient(network, self._row_loss, rows_B, *self._batch(rows_B))
+            else:  # the server gets back what it sent
+                with torch.no_grad():
+                    total += self._loss(network, rows_B)
+                continue
             for parameter, target, mu in pulls:
                 assert parameter.grad is not None
                 parameter.grad.add_(parameter.detach() - target, alpha=mu)  # Eq. (4), (5)
@@ -492,10 +513,27 @@ class Member(Party):
             )
         return Trained(extractors, weights, mean)
 
-    def _loss(self, network: BlocksNetwork, rows_B: Tensor) -> Tensor:
+    def spent(self) -> dict[str, Any] | None:
+        """What its weights have cost so far, JSON-ready; None where they are not noised."""
+        return None if self.stepping is None else self.stepping.told()
+
+    def _batch(self, rows_B: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         x = {name: network_input(block[rows_B], self.device) for name, block in self.blocks.items()}
+        return x, self.labels[rows_B.to(self.device)]
+
+    def _row_loss(
+        self, call: Callable[..., Tensor], x: Mapping[str, Tensor], label_1: Tensor
+    ) -> Tensor:
+        """Of one row."""
+        outputs = call(x)
+        if isinstance(self.task, Classification):
+            weights = self.class_weights_C
+            return F.cross_entropy(outputs, label_1, weight=weights, reduction="sum")
+        return F.mse_loss(outputs[:, 0], label_1)
+
+    def _loss(self, network: BlocksNetwork, rows_B: Tensor) -> Tensor:
+        x, target = self._batch(rows_B)
         outputs = network(x)
-        target = self.labels[rows_B.to(self.device)]
         if isinstance(self.task, Classification):
             return F.cross_entropy(outputs, target, weight=self.class_weights_C)  # Eq. (3)
         return F.mse_loss(outputs[:, 0], target)

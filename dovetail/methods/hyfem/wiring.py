@@ -54,6 +54,7 @@ from dovetail.models import Model, Perceptron
 from dovetail.models.blocks import Extractor, ResNet18, SmallCnn, Unchanged
 from dovetail.models.decisions import Decided
 from dovetail.network import Checkpoint, Engine, InProcess, Precision
+from dovetail.privacy import PrivateSteps
 
 #: What can be trained, and what a table calls it.
 STAGES: Mapping[str, str] = {
@@ -198,6 +199,7 @@ class MemberSection(Section):
     classes: tuple[str | int, ...] = ()  # of the whole federation; () where it has all of them
     label_scale: LabelScale | None = None  # of numbers: mean and scale of all parties' labels
     test_share: float = Field(default=0.2, ge=0, lt=1)  # share of the labelled rows
+    private: PrivateSteps | None = None  # how its weights are trained; None: as the run says
 
 
 def classes_of(site: Site) -> tuple[str | int, ...]:
@@ -260,6 +262,7 @@ def home_of(site: Site, task: dd.Task | None = None) -> hyfem.Home:
         section.widths,
         whole.take(torch.from_numpy(test)),
         categorical,
+        private=section.private,
     )
 
 
