@@ -75,7 +75,8 @@ class DistilSection(DistilConfig):
     )
     label_share: float = Field(default=0.5, ge=0, le=1)  # of a labelled row's target
     blend: bool = True  # whether the mean of student and own model is a candidate, too
-    gate: float = Field(default=0.0, ge=0)  # standard errors that distilling must gain
+    # standard errors that distilling must gain; below 0 it may be behind by so many
+    gate: float = Field(default=-1.0, ge=-10, allow_inf_nan=False)
 
 
 class ApfedSection(apfed.Config):
