@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_ordinary_tables import BLOCKS, PARTY, RUNS, write
+from ordinary_files import RUNS, write_sites
 
 NUM_ROWS = 160
 
@@ -32,28 +32,13 @@ def table(name: str, seed: int, *, shared: bool) -> dict[str, list[str]]:
 def test_every_method_tells_what_people_decide_by(
     dovetail: Any, tmp_path: Path, method: str
 ) -> None:
-    shared = method in ("apfed", "fedoptimus")
-    for seed, name in enumerate(("north", "south")):
-        own = table(name, seed, shared=shared)
-        has_label = not shared or name == "north"
-        if not has_label:
-            del own["sick"]
-        write(tmp_path / f"{name}.csv", own)
-        (tmp_path / f"{name}.toml").write_text(
-            PARTY.format(
-                name=name,
-                label='label = "sick"' if has_label else "",
-                blocks=BLOCKS if method == "hyfem" else "",
-            )
-        )
-    test = "test = 0.25\n" if method == "apfed" else ""
     # From party files FedOptimus has no rows to choose a threshold on.
     threshold = "" if method == "fedoptimus" else 'threshold = "f1"\n'
-    (tmp_path / "run.toml").write_text(
-        f'method = "{method}"\nparties = ["north.toml", "south.toml"]\n{test}{threshold}'
-        'class_weights = "balanced"\nrulers = ["best-alone", "linear", "majority"]\n'
-        f"evaluate_every = 0\n{RUNS[method]}"
+    keys = (
+        f'{threshold}class_weights = "balanced"\n'
+        'rulers = ["best-alone", "linear", "majority"]\nevaluate_every = 0\n'
     )
+    write_sites(tmp_path, method, table, keys=keys)
     done = dovetail("train", "run.toml", "--json", "-q")
     assert done.code == 0, done.err
     result = json.loads(done.out)
@@ -86,35 +71,22 @@ def test_every_method_tells_what_people_decide_by(
         assert (row["sick"] == "yes") == (float(row["p(yes)"]) >= decision["threshold"] - 1e-6)
 
 
+def costs(name: str, seed: int, *, shared: bool) -> dict[str, list[str]]:
+    """The same rows; what their care costs, in thousands."""
+    own = table(name, seed, shared=shared)
+    cost = [
+        1000 + 200 * float(age) + 50 * float(dose)
+        for age, dose in zip(own["age"], own["seen"], strict=True)
+    ]
+    return {**own, "sick": [f"{value:.2f}" for value in cost]}
+
+
 @pytest.mark.parametrize("method", RUNS)
 def test_every_method_predicts_numbers_from_party_files(
     dovetail: Any, tmp_path: Path, method: str
 ) -> None:
-    shared = method in ("apfed", "fedoptimus")
-    for seed, name in enumerate(("north", "south")):
-        own = table(name, seed, shared=shared)
-        has_label = not shared or name == "north"
-        cost = [
-            1000 + 200 * float(age) + 50 * float(dose)
-            for age, dose in zip(own["age"], own["seen"], strict=True)
-        ]
-        own["sick"] = [f"{value:.2f}" for value in cost]
-        if not has_label:
-            del own["sick"]
-        write(tmp_path / f"{name}.csv", own)
-        (tmp_path / f"{name}.toml").write_text(
-            PARTY.format(
-                name=name,
-                label='label = "sick"\ntask = "regression"' if has_label else "",
-                blocks=BLOCKS if method == "hyfem" else "",
-            )
-        )
-    test = "test = 0.25\n" if method == "apfed" else ""
-    text = (
-        f'method = "{method}"\nparties = ["north.toml", "south.toml"]\n{test}'
-        f'rulers = ["linear", "majority"]\nevaluate_every = 0\n{RUNS[method]}'
-    )
-    (tmp_path / "run.toml").write_text(text)
+    keys = 'rulers = ["linear", "majority"]\nevaluate_every = 0\n'
+    write_sites(tmp_path, method, costs, task="regression", keys=keys)
     done = dovetail("train", "run.toml", "--json", "-q")
     assert done.code == 0, done.err
     result = json.loads(done.out)

@@ -9,15 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ordinary_files import RUNS, write_sites
 
 NUM_ROWS = 120
-
-
-def write(path: Path, columns: dict[str, list[str]]) -> None:
-    with path.open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(columns)
-        rows.writerows(zip(*columns.values(), strict=True))
 
 
 def columns(name: str, seed: int, *, shared: bool) -> dict[str, list[str]]:
@@ -33,53 +27,15 @@ def columns(name: str, seed: int, *, shared: bool) -> dict[str, list[str]]:
         "city": one_of("Oslo", "Rome", "Bonn", ""),
         "smokes": one_of("true", "false", ""),
         "seen": [f"2024-{month:02d}-11" for month in draw.integers(1, 13, NUM_ROWS)],
+        "sick": ["true" if row % 3 else "false" for row in range(NUM_ROWS)],
     }
-
-
-PARTY = """
-[party]
-name = "{name}"
-table = "{name}.csv"
-id = "id"
-{label}
-{blocks}
-[policy]
-algorithms = ["align", "apfed", "chfl", "hyfem", "fedoptimus"]
-[chfl]
-common = ["age", "city", "smokes"]
-"""
-
-BLOCKS = 'blocks.body = ["age", "smokes"]\nblocks.place = ["city", "seen"]'
-
-RUNS = {
-    "apfed": "[apfed]\nepochs = 2\nbatch_size = 16\n",
-    "chfl": "[chfl]\nrounds = 2\nwidths = [8]\nbatch_size = 16\n",
-    "hyfem": "[hyfem]\nrounds = 2\nlocal_steps = 4\nbatch_size = 16\n",
-    "fedoptimus": "[fedoptimus]\nrounds = 2\nbatch_size = 16\n",
-}
 
 
 @pytest.mark.parametrize("method", RUNS)
 def test_text_dates_booleans_and_missing_values_are_learned_from(
     dovetail: Any, tmp_path: Path, method: str
 ) -> None:
-    shared = method in ("apfed", "fedoptimus")
-    for seed, name in enumerate(("north", "south")):
-        table = columns(name, seed, shared=shared)
-        has_label = not shared or name == "north"
-        if has_label:
-            table["sick"] = ["true" if row % 3 else "false" for row in range(NUM_ROWS)]
-        write(tmp_path / f"{name}.csv", table)
-        text = PARTY.format(
-            name=name,
-            label='label = "sick"' if has_label else "",
-            blocks=BLOCKS if method == "hyfem" else "",
-        )
-        (tmp_path / f"{name}.toml").write_text(text)
-    test = "test = 0.25\n" if method == "apfed" else ""
-    (tmp_path / "run.toml").write_text(
-        f'method = "{method}"\nparties = ["north.toml", "south.toml"]\n{test}{RUNS[method]}'
-    )
+    write_sites(tmp_path, method, columns)
     done = dovetail("train", "run.toml", "--json", "-q")
     assert done.code == 0, done.err
     assert 0 <= json.loads(done.out)["parties"]["north"]["accuracy"] <= 1
