@@ -280,7 +280,7 @@ learning_rate = 0.01
 bottom = [8]
 embedding = 8
 top = [8]
-selection = { share = 0.67, rows = 40, every = 4 }
+selection = { share = 0.67, rows = 40, every = 12 }
 """
 
 FEDOPTIMUS_STRIPS = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType
@@ -56,7 +57,7 @@ assert STAGES.keys() == {*get_args(Stage)}
 class SelectionSection(selection.Config):
     """Which data owners take part: the best share of them, by mutual information."""
 
-    every: int = Field(default=0, ge=0)  # R: rounds from one choice to the next; 0: once
+    every: int = Field(default=0, ge=0)  # steps, in whole rounds, to the next choice; 0: never
     by: Literal["embeddings", "columns"] = "embeddings"  # what distances are taken between
 
 
@@ -286,7 +287,7 @@ class FedOptimus(Method):
             selection=None
             if chosen is None
             else selection.Config(**chosen.model_dump(include=set(selection.Config.model_fields))),
-            select_every=0 if chosen is None else chosen.every,
+            select_every=0 if chosen is None else math.ceil(chosen.every / section.sync_every),
             select_by="embeddings" if chosen is None else chosen.by,
             rulers=run.rulers,  # type: ignore[arg-type]  # each one of STAGES
             axis=axis,
