@@ -92,6 +92,8 @@ def _channel(
                 yield from told(labels.completion(beside, at, y, known), threat, "labels")
             if channel.what == "gradients" and len(np.unique(y)) == 2:
                 yield from told(labels.norm(at, y), labels.NORM, "labels")
+    if channel.what == "codes" and truth is None:
+        yield from _completed(stage, scene, channel, samples, views)
     target = scene.columns_of(channel.owner, channel.order, samples)
     if target is not None and channel.what != "output gradients":
         names = scene.parties[channel.owner].columns
@@ -100,6 +102,27 @@ def _channel(
                 own, views, target.numpy(), names, known=settings.known, network=network
             )
             yield from told(measured_, columns.threat(network, settings.known), "columns")
+
+
+def _completed(
+    stage: str, scene: Scene, channel: Channel, samples: Tensor, views: Mapping[str, np.ndarray]
+) -> Iterator[Finding]:
+    """Labels from the codes that a partner computes itself, by a network that labels trained."""
+    truth = scene.labels_of(channel.observer, channel.order, samples)
+    own = scene.columns_of(channel.owner, channel.order, samples)
+    if truth is None or own is None or not isinstance(scene.task, Classification):
+        return
+    places = np.flatnonzero((truth >= 0).numpy())[: labels.MAX_SCORED]
+    y, last = truth.numpy()[places], {"last": views["last"][places]}
+    if len(y) < 50 or len(np.unique(y)) < 2:
+        return
+    for known in labels.DRAWS:
+        measured = labels.completion(own.numpy()[places], last, y, known)
+        if measured is not None:
+            yield finding(
+                measured, labels.completion_threat(known), stage=stage, observer=channel.owner,
+                owner=channel.observer, channel="its own encoder", target="labels",
+            )  # fmt: skip
 
 
 def _weights(
