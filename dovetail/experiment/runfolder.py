@@ -7,7 +7,7 @@ import platform
 import secrets
 import shutil
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -40,6 +40,25 @@ _NOT_TOLD = ("models", "about")
 
 #: What of ``[engine]`` results depend on; the rest says how partners are reached.
 _ENGINE = ("kind", "partners", "precision")
+
+
+#: What is released, as an account calls it -> the messages that carry it.
+_CARRIED_BY: Mapping[str, tuple[str, ...]] = {
+    "codes": ("apfed.Codes",),
+    "gradients": ("apfed.CodeGradient",),
+    "columns": ("distil.Codes",),
+    "weights": ("chfl.Trained", "hyfem.Trained"),
+}
+
+
+def _cost(line: Mapping[str, Any], spent: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Epsilon and delta of the sample that messages of this line have cost most, if counted."""
+    for each in spent:
+        receives = each["what"] != "codes" or each["to"] == line["to"]
+        carries = line["message"] in _CARRIED_BY[each["what"]]
+        if each["from"] == line["from"] and receives and carries:
+            return {"epsilon": each["epsilon"], "delta": each["delta"]}
+    return {}
 
 
 def _settings(run: Mapping[str, Any]) -> dict[str, Any]:
@@ -191,7 +210,8 @@ class RunFolder:
             "models": list(outcome.models),
             **({"about": outcome.about} if outcome.about else {}),
         }
-        ledger = [{"stage": stage, **line} for line in outcome.ledger.lines()]
+        spent = outcome.about.get("epsilon", ())
+        ledger = [{"stage": stage, **line, **_cost(line, spent)} for line in outcome.ledger.lines()]
         if self._every:
             (self._checkpoints / stage).mkdir(parents=True, exist_ok=True)
             write_text(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dovetail.report.chart import HEIGHT_REM, Spread, Tick, dots, ticks
@@ -99,6 +99,35 @@ def _findings(findings: Sequence[Mapping[str, Any]]) -> TableView:
     head = ("who of whom", "what", "attack", "without messages", "with", "gained", "95 %",
             "verdict", "column worst off")  # fmt: skip
     return TableView("What was found", head, rows, (3, 4, 5, 6), True)
+
+
+@dataclass(frozen=True)
+class AuditView:
+    """An audit in a run's report: its verdict, and the attack of each kind that gained most."""
+
+    verdict: str
+    words: str
+    thresholds: str
+    table: TableView
+
+
+def audit_view(audit: Mapping[str, Any]) -> AuditView:
+    """What a run's report says of its audit, whose own page has all of it."""
+    worst: dict[tuple[str, ...], Mapping[str, Any]] = {}
+    for each in audit["findings"]:
+        key = each["stage"], each["observer"], each["owner"], each["target"]
+        rank = _rank(each["verdict"]), each["advantage"]
+        if key not in worst or rank > (_rank(worst[key]["verdict"]), worst[key]["advantage"]):
+            worst[key] = each
+    found = sorted(worst.values(), key=lambda each: (-_rank(each["verdict"]), -each["advantage"]))
+    table = _findings(found)
+    verdict = audit["verdict"]
+    return AuditView(
+        verdict,
+        _WORDS[verdict],
+        audit["thresholds"],
+        replace(table, caption="of each kind, the attack that gained most"),
+    )
 
 
 def _assumptions(findings: Sequence[Mapping[str, Any]]) -> TableView:

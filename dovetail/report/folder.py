@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -129,11 +129,42 @@ class Sent(_Read):
     tensors: list[Tensor]
     count: int
     bytes: int
+    epsilon: float | None = None  # of the sample that they cost most; None: not counted
 
 
 class _Outcome(_Read):
     stage: Done
     ledger: list[Sent] = []
+
+
+class _Threat(_Read):
+    attack: str
+
+
+class AuditLine(_Read):
+    """What one attack of an audit found (``audit/verdict.py``)."""
+
+    stage: str
+    observer: str
+    owner: str
+    channel: str
+    target: str
+    threat: _Threat
+    baseline: float
+    score: float
+    advantage: float
+    low: float
+    high: float
+    verdict: Literal["none", "low", "high"]
+    worst: tuple[str, float, float] | None = None
+
+
+class AuditFile(_Read):
+    """``audit.json``, as far as a report shows it."""
+
+    verdict: Literal["none", "low", "high"]
+    thresholds: str = ""
+    findings: list[AuditLine] = []
 
 
 class Value(_Read):
@@ -261,6 +292,7 @@ class Run:
         path: the folder.
         seeds: at least one.
         value: what partners were worth, where that was computed.
+        audit: what its messages tell, where that was tried.
         notes: what is missing or damaged, a sentence each.
     """
 
@@ -270,6 +302,7 @@ class Run:
     value: ValueFile | None = None
     search: SearchFile | None = None
     notes: list[str] = field(default_factory=list)
+    audit: AuditFile | None = None
 
     @property
     def method(self) -> str:
@@ -319,8 +352,9 @@ def read_run(path: Path, name: str | None = None) -> Run:
         notes += [note if len(seeds) == 1 else f"seed {seed.seed}: {note}" for note in seed.notes]
     value = _read(ValueFile, path / "value.json", notes)
     search = _read(SearchFile, path / "search.json", notes)
+    audit = _read(AuditFile, path / "audit.json", notes)
     name = name or path.resolve().name
-    return Run(name, path, seeds, value, search, [note for note in notes if note])
+    return Run(name, path, seeds, value, search, [note for note in notes if note], audit)
 
 
 def _read_seed(path: Path) -> Seed:

@@ -10,6 +10,7 @@ from dovetail.experiment.coverage import Groups, Overlaps, Part, group, name_lis
 from dovetail.methods.outcome import ALONE
 from dovetail.models.metrics import SCORES
 from dovetail.models.metrics import TITLES as NAMES
+from dovetail.report.audit import AuditView, audit_view
 from dovetail.report.chart import (
     DASHES,
     HEIGHT_REM,
@@ -97,6 +98,7 @@ class _RunView:
     searched: TableView | None
     worths: Sequence[Worth]
     judged: Sequence[JudgedView]
+    audit: AuditView | None
 
 
 def html(
@@ -151,6 +153,7 @@ def _view(run: Run, titles: Titles, coverage: Coverage | None) -> _RunView:
         search_table(run),
         worths(run),
         judged(run),
+        None if run.audit is None else audit_view(run.audit.model_dump()),
     )
 
 
@@ -249,6 +252,9 @@ def _charts(runs: Sequence[Run], names: Names) -> Iterator[Chart]:
     loss = _chart(curves, "loss", x_name)
     if loss is not None:
         yield loss
+    spent = _chart(curves, "epsilon", x_name)
+    if spent is not None:
+        yield spent
 
 
 def _curve_note(runs: Sequence[Run]) -> str:
@@ -263,6 +269,13 @@ def _curve_note(runs: Sequence[Run]) -> str:
     )
 
 
+#: What a line of ``metrics.jsonl`` tells beside scores, and its title.
+_OF_TRAINING = {
+    "loss": "training loss",
+    "epsilon": "epsilon of the sample that releases have cost most",
+}
+
+
 def _chart(curves: Sequence[_Curve], what: str, x_name: str) -> Chart | None:
     series = []
     for curve in curves:
@@ -270,12 +283,12 @@ def _chart(curves: Sequence[_Curve], what: str, x_name: str) -> Chart | None:
         for lines in curve.seeds:
             own: dict[int, float] = {}
             for line in lines:
-                value = line.get("loss") if what == "loss" else scores_of(line).get(what)
+                value = line.get(what) if what in _OF_TRAINING else scores_of(line).get(what)
                 if isinstance(value, int | float):
                     own[number_of(line)] = float(value)
             seeds.append(own)
         series.append(Series(curve.name, points_of(seeds), curve.style, curve.is_main))
-    title = "training loss" if what == "loss" else f"{NAMES[what]} on the test rows"
+    title = _OF_TRAINING.get(what) or f"{NAMES[what]} on the test rows"
     title = "validation accuracy" if what == "validation" else title
     return chart(title, series, x_name=x_name, falling=what == "loss")
 

@@ -482,7 +482,7 @@ def message_table(run: Run) -> TableView | None:
     if not kinds:
         return None
     seeds = max(1, _num_ledgers(run))
-    body = []
+    body: list[tuple[str, ...]] = []
     for (message, named), lines in itertools.islice(kinds.items(), 60):
         senders = list(dict.fromkeys(line.sender for line in lines))
         receivers = list(dict.fromkeys(line.receiver for line in lines))
@@ -491,6 +491,7 @@ def message_table(run: Run) -> TableView | None:
             for place, (name, dtype) in enumerate(named[:8])
         ]
         tensors += [f"and {len(named) - 8} more"] if len(named) > 8 else []
+        costs = [line.epsilon for line in lines if line.epsilon is not None]
         body.append(
             (
                 message,
@@ -498,16 +499,20 @@ def message_table(run: Run) -> TableView | None:
                 ", ".join(tensors) or "no tensor",
                 f"{sum(line.count for line in lines) / seeds:,.0f}",
                 bytes_text(round(sum(line.bytes for line in lines) / seeds)),
+                f"{max(costs):.3g}" if costs else "",
             )
         )
     if len(kinds) > len(body):
-        body.append((f"and {len(kinds) - len(body)} more", "", "", "", ""))
+        body.append((f"and {len(kinds) - len(body)} more", "", "", "", "", ""))
+    head: tuple[str, ...] = ("message", "from → to", "tensors", "messages", "bytes", "epsilon")
+    if not any(row[-1] for row in body):  # nothing is counted
+        head, body = head[:-1], [row[:-1] for row in body]
     spread = f"; mean of {seeds} seeds" if seeds > 1 else ""
     return TableView(
         f"every message that left anybody, from ledger.jsonl{spread}",
-        ("message", "from → to", "tensors", "messages", "bytes"),
+        head,
         body,
-        numbers=(3, 4),
+        numbers=tuple(range(3, len(head))),
         stack=True,
     )
 

@@ -359,3 +359,31 @@ def test_a_loss_that_falls_far_is_drawn_on_a_logarithmic_axis():
     for flat in ({1: 2.0, 2: 1.0}, {1: 2.0, 2: 0.0}):  # too near, and 0 has no logarithm
         plain = chart("loss", [Series("a", points_of([flat]), 0)], x_name="epoch", falling=True)
         assert plain.note == ""
+
+
+def test_an_audit_and_what_releases_cost_stand_in_the_report(tmp_path):
+    write_seed(tmp_path)
+    line = {**sent(), "epsilon": 4.25, "delta": 1e-5}
+    (tmp_path / "ledger.jsonl").write_text(json.dumps(line) + "\n")
+    page = html([read_run(tmp_path)], NAMES)
+    assert "4.25" in page
+    assert "have cost most" not in page
+    grown = [{"stage": "apfed", "epoch": n, "seconds": 1.0, "epsilon": n / 2} for n in (1, 2, 3)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in grown))
+    assert "epsilon of the sample that releases have cost most" in html([read_run(tmp_path)], NAMES)
+    assert "What could they learn?" not in page
+    finding = {
+        "stage": "apfed", "observer": "shop", "owner": "bank", "channel": "codes",
+        "target": "labels", "threat": {"attack": "clusters"}, "baseline": 0.5, "score": 0.9,
+        "advantage": 0.8, "low": 0.7, "high": 0.9, "verdict": "high", "worst": None,
+    }  # fmt: skip
+    weaker = {**finding, "threat": {"attack": "norm of gradients"}, "advantage": 0.1}
+    audit = {"verdict": "high", "thresholds": "high: much", "findings": [weaker, finding]}
+    (tmp_path / "audit.json").write_text(json.dumps(audit))
+    page = html([read_run(tmp_path)], NAMES)
+    assert "What could they learn?" in page
+    assert "Verdict: high." in page
+    assert "clusters" in page
+    assert "norm of gradients" not in page  # of a kind the one that gained most
+    (tmp_path / "audit.json").write_text("{}")
+    assert "What could they learn?" not in html([read_run(tmp_path)], NAMES)
