@@ -27,6 +27,8 @@ own and sends back how the code should move. After training the active party nee
 Departures from the paper:
     - Eq. (12) leaves the norm open: it is the mean squared error.
     - Eq. (14) prints lambda for the temperature, which the text below it calls tau.
+    - The head's dropout is not in the paper's Tables 3 and 4; ``runs/apfed`` sets 0.5, 0 leaves it
+      out.
     - ``projection`` puts one linear layer before the contrast on each side; None is the paper.
     - Labels may be missing for some of the active party's rows. L_A then runs over labelled rows
       and each L_p over rows shared with p, labelled or not: a step draws a labelled batch and a
