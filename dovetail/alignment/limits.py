@@ -99,6 +99,7 @@ class Limits:
         max_alignments: of a driver, in 24 hours.
         max_ids: that a driver may compare in 24 hours, in all its alignments together.
         say: shows a line to whoever watches.
+        together: both are of all drivers together.
         now: seconds since 1970.
     """
 
@@ -109,12 +110,14 @@ class Limits:
         max_alignments: int,
         max_ids: int,
         say: Callable[[str], None],
+        together: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._path = path
         self._max_alignments = max_alignments
         self._max_ids = max_ids
         self._say = say
+        self._together = together
         self._now = now
         self._lock = threading.Lock()
 
@@ -139,7 +142,13 @@ class Limits:
             entries = book.drivers.setdefault(driver, [])
             since = self._now() - DAY_S
             today = [each for each in entries if each.at > since]  # those of a later clock, too
-            self._check(driver, entry, today)
+            counted = today
+            if self._together:
+                others = (
+                    each for name, held in book.drivers.items() if name != driver for each in held
+                )
+                counted = [*today, *(each for each in others if each.at > since)]
+            self._check(driver, entry, today, counted)
             before = [each for each in entries if watched and _alike(each, entry)]
             book.drivers[driver] = [*(today or entries[-1:]), entry]
             self._write(book)
@@ -164,22 +173,25 @@ class Limits:
         if num_shared is not None:
             self._tell(driver, "it shares", num_shared, [each for each in before if each])
 
-    def _check(self, driver: str, entry: _Entry, today: list[_Entry]) -> None:
+    def _check(
+        self, driver: str, entry: _Entry, today: list[_Entry], counted: list[_Entry]
+    ) -> None:
+        who = repr(driver) + (", with all drivers together," if self._together else "")
         if any(each.unproven for each in today):
             raise AlignmentError(
                 f"{driver!r} has claimed rows that it could not prove to share; this party aligns "
                 f"with it no more within 24 hours of that (its {self._path.name} has it)"
             )
-        if len(today) >= self._max_alignments:
+        if len(counted) >= self._max_alignments:
             raise AlignmentError(
-                f"{driver!r} has aligned {len(today)} times within 24 hours; this party's "
+                f"{who} has aligned {len(counted)} times within 24 hours; this party's "
                 f"policy.max_alignments allows {self._max_alignments}: wait, or ask it to allow "
                 "more"
             )
-        num_ids = entry.num_ids + sum(each.num_ids for each in today)
+        num_ids = entry.num_ids + sum(each.num_ids for each in counted)
         if num_ids > self._max_ids:
             raise AlignmentError(
-                f"{driver!r} would have compared {num_ids} ids within 24 hours; this party's "
+                f"{who} would have compared {num_ids} ids within 24 hours; this party's "
                 f"policy.max_ids allows {self._max_ids} together: wait, or ask it to allow more"
             )
 

@@ -1,4 +1,4 @@
-"""``dovetail join``: a party goes online, and answers one driver until it is told to stop."""
+"""``dovetail join``: a party goes online, and answers drivers until it is told to stop."""
 
 from __future__ import annotations
 
@@ -17,15 +17,29 @@ from dovetail.cli.options import Certificates, Device, Quiet
 
 def join(
     party: Annotated[Path, typer.Argument(help="A party file (TOML).")],
-    driver: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the driver listens.")],
+    driver: Annotated[
+        list[str],
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where the driver listens; of several, repeat it as NAME=HOST:PORT.",
+        ),
+    ],
     name: Annotated[
         str | None,
         typer.Option(help="The driver's name. [the one in the party file's policy.drivers]"),
     ] = None,
     tls_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST",
+            help="The host in a driver's certificate, if a company's CA made it; or NAME=HOST.",
+        ),
+    ] = None,
+    proxy: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST", help="The host in the driver's certificate, if a company's CA made it."
+            metavar="URL",
+            help="An HTTP proxy to CONNECT through, or none. [https_proxy of the environment]",
         ),
     ] = None,
     certificates: Certificates = None,
@@ -35,28 +49,36 @@ def join(
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
-    """Go online as a party, and answer one driver until told to stop (Ctrl-C).
+    """Go online as a party, and answer drivers until told to stop (Ctrl-C).
 
     Dials the driver and stays, through failures of either side. Only what the party file's
     [policy] allows is answered; refusals are shown and kept. No table leaves this machine: what
     does is counted in STEM.site/ledger.jsonl.
+
+    One process serves several drivers at once, and what the policy counts is counted in one place:
+
+    dovetail join shop.toml --driver bank=bank.example.org:7443 --driver clinic=192.0.2.7:7443
     """
     early.check_party(party)
     from dovetail.models.devices import device as device_of
     from dovetail.network.dialling import Way
-    from dovetail.site.join import check_address, serve_site
+    from dovetail.site.join import check_address, check_proxy, drivers_of, serve_site, tls_names
     from dovetail.site.partyfile import open_site
 
-    check_address(driver)
+    for each in driver:
+        check_address(each.rpartition("=")[2])
+    through = check_proxy(proxy)
     place = device_of(device or "cpu")
     site = open_site(party)
+    drivers = drivers_of(site, driver, name)
+    hosts = tls_names(drivers, tls_name or ())
+    ways = {each: Way(through, hosts.get(each)) for each in drivers}
     # A handler only notes it: an Event may not be set by a signal that interrupts it.
     with _signals() as signalled:
         serve_site(
             site,
-            driver,
-            driver=name,
-            way=Way(tls_name=tls_name),
+            drivers,
+            ways=ways,
             stopped=lambda: bool(signalled),
             certificates=certificates,
             home=home,

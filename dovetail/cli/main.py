@@ -36,7 +36,7 @@ COMMANDS = {
     "card": "Write a model's card: columns, rows, method, scores, groups, ledger, hashes.",
     "report": "Write one page about runs: results, curves, who held what, what left whom.",
     "certificates": "Make the certificates that parties on several machines know each other by.",
-    "join": "Go online as a party, and answer one driver until told to stop (Ctrl-C).",
+    "join": "Go online as a party, and answer drivers until told to stop (Ctrl-C).",
     "ledger": "Show what left a party and what came; verify, reconcile and prove its record.",
     "flare": "Run on NVIDIA FLARE: as a job of a federation that has it, or of one here.",
 }

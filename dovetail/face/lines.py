@@ -21,7 +21,7 @@ from dovetail.network import Precision
 from dovetail.network.certificates import certificate_name
 from dovetail.site.driver import Coordinator, Driver, coordinator_name, listens, stream_driver
 from dovetail.site.engines import StreamSection
-from dovetail.site.join import serve_site
+from dovetail.site.join import drivers_of, serve_site
 
 
 class Partners:
@@ -182,8 +182,7 @@ def join(
     try:
         serve_site(
             site,
-            address,
-            driver=driver,
+            drivers_of(site, (address,), driver),
             stopped=ended.is_set,
             certificates=None if certificates is None else Path(certificates),
             home=None if home is None else Path(home),

@@ -190,6 +190,8 @@ class PolicySection(Section):
     # Of a driver in 24 hours, in all its alignments; None: 5 times its own ids and 10,000.
     max_ids: int | None = Field(default=None, ge=1)
     max_alignments: int = Field(default=MAX_ALIGNMENTS, ge=0)  # of a driver in 24 hours
+    # Whether max_runs_per_day, max_ids and max_alignments are of all drivers together, not of each.
+    together: bool = False
     check_places: int = Field(default=CHECKED, ge=1)  # claimed rows that are proved, or all
     # "signed": runs only of proposals that all of their parties have signed (dovetail review).
     approval: Literal["policy", "signed"] = "policy"
@@ -399,8 +401,14 @@ class Site:
 
     def limits(self, path: Path, say: Callable[[str], None]) -> Limits:
         """What counts alignments, in this file of its home."""
-        max_alignments = self.policy.section.max_alignments
-        return Limits(path, max_alignments=max_alignments, max_ids=self.max_ids, say=say)
+        policy = self.policy.section
+        return Limits(
+            path,
+            max_alignments=policy.max_alignments,
+            max_ids=self.max_ids,
+            say=say,
+            together=policy.together,
+        )
 
     def check_policy(self, algorithm: str, driver: str) -> None:
         """Refuse what the party's file does not allow.

@@ -275,7 +275,10 @@ class _Line:
                         tell(greeting)
                 ended = Event("lost", f"{self.driver} has closed the line")
                 if self.is_renewed():
-                    ended = Event("lost", "the certificate was renewed; the line begins anew")
+                    ended = Event(
+                        "lost",
+                        f"the certificate was renewed; the line to {self.driver} begins anew",
+                    )
             except grpc.RpcError as error:
                 ended = self._event(error, connected)
             except _UnprovenError as error:
@@ -356,6 +359,12 @@ class _Line:
             return Event("refused", f"{self.driver} refused: {details}")
         if connected:
             return Event("lost", f"lost the line to {self.driver} at {self.address} ({details})")
+        if "http proxy" in details.lower():
+            return Event(
+                "refused",
+                f"the proxy does not let it through to {self.driver} at {self.address} "
+                f"({details}): ask whoever runs it to allow CONNECT to {self.address}",
+            )
         if _is_tls(details):
             return Event(
                 "refused",

@@ -45,7 +45,8 @@ Admit = Callable[[Header, str], None]
 #: Told of every refusal: (driver, message type, run, cause); the middle ones are empty if unread.
 OnRefusal = Callable[[str, str, str, str], None]
 
-#: Runs kept in memory. The longest idle makes room for another; a checkpoint lets it come back.
+#: Runs of one driver kept in memory. The longest idle makes room for another; a checkpoint lets it
+#: come back.
 MAX_RUNS = 8
 
 #: Processes of a driver that are remembered after another has taken their place.
@@ -69,7 +70,7 @@ class _Last:
 
 
 class Host:
-    """Answers requests as bytes, one at a time.
+    """Answers requests as bytes, one at a time, of one driver or of several.
 
     What goes wrong is the answer, too: a ``Failed`` with the cause of a ``DovetailError``, or with
     the mere type of any other exception, whose traceback goes to this party's log.
@@ -280,9 +281,10 @@ class Host:
         party = self._runs.get(key) or self._open_run(run, algorithm, driver)
         self._runs[key] = party
         self._runs.move_to_end(key)
-        while len(self._runs) > MAX_RUNS:
-            (_, forgotten, _), _ = self._runs.popitem(last=False)
-            _log.info("%s: run %r made room for run %r", self.name, forgotten, run)
+        of_driver = [each for each in self._runs if each[0] == driver]
+        for oldest in of_driver[:-MAX_RUNS]:
+            del self._runs[oldest]
+            _log.info("%s: run %r made room for run %r", self.name, oldest[1], run)
         return party
 
     def _recorded(self, answer: Message, driver: str, header: Header | None = None) -> Data:

@@ -484,7 +484,7 @@ class Runs:
             driver, run, lambda: self._open(run, algorithm, driver, agreed)
         )
         _ = party.party  # what cannot be opened is refused now
-        activity = self._teller.run(run, algorithm)
+        activity = self._teller.run(run, algorithm, driver)
 
         def refuse(message: Message, why: str) -> None:
             self._refusals.record(driver, message.wire_name(), run, why)
@@ -622,8 +622,9 @@ class Runs:
     def _hold(self, run: str, driver: str, rows_S: Tensor) -> None:
         """Remember the rows of an alignment that is made for one prediction."""
         self._asked_rows[driver, run] = rows_S
-        while len(self._asked_rows) > MAX_RUNS:
-            del self._asked_rows[next(iter(self._asked_rows))]
+        of_driver = [each for each in self._asked_rows if each[0] == driver]
+        for oldest in of_driver[:-MAX_RUNS]:
+            del self._asked_rows[oldest]
         self._teller.say(
             f"{driver!r} asks for a prediction of {int((rows_S >= 0).sum()):,} of "
             f"{self._site.table.num_rows:,} rows"

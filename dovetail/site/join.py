@@ -1,17 +1,19 @@
-"""A party goes online, and answers one driver until it is told to stop."""
+"""A party goes online, and answers drivers until it is told to stop."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import torch
 
 from dovetail import methods
-from dovetail.errors import ConfigError
+from dovetail.errors import ConfigError, NetworkError
 from dovetail.methods.party import Site
 from dovetail.methods.section import ADDRESS
 from dovetail.network import credentials, renewal
@@ -40,24 +42,26 @@ TICK_S = 0.2
 
 def serve_site(
     site: Site,
-    address: str,
+    addresses: Mapping[str, str],
     *,
-    driver: str | None,
     stopped: Callable[[], bool],
-    way: Way = AS_EVER,
+    ways: Mapping[str, Way] | None = None,
     certificates: Path | None = None,
     home: Path | None = None,
     device: torch.device | None = None,
     quiet: bool = False,
 ) -> None:
-    """Serve one driver until told to stop.
+    """Serve one driver or several until told to stop.
+
+    They share the home: its ledger, its secret, and what the policy counts. Messages are answered
+    one at a time, so that what one driver trains is what it would be without the others.
 
     Args:
         site: the party.
-        address: where the driver listens, HOST:PORT.
-        driver: its name, the one in its certificate; None: the only one that the policy names.
+        addresses: driver's name, the one in its certificate -> where it listens; see
+            ``drivers_of``.
         stopped: asked again and again whether to stop.
-        way: how the driver is reached.
+        ways: driver's name -> how it is reached; as the environment says, of those that it lacks.
         certificates: their folder; None: ``certificates/NAME`` beside the party file.
         home: what the party keeps; None: ``STEM.site`` beside the party file.
         device: where it computes.
@@ -65,17 +69,15 @@ def serve_site(
 
     Raises:
         ConfigError: an address, driver, certificate or home that will not do.
-        NetworkError: see ``dialling.serve``.
+        NetworkError: see ``dialling.serve``; of the last driver that is left.
     """
-    check_address(address)
-    driver = _driver(site, driver)
     raise_descriptor_limit()
     shown = Renewed.load(certificates or certificates_of(site), site.name, revoked=revoked_of(site))
     stop = threading.Event()
     with (
         Home(home or home_of(site.path)) as kept,
         logged(kept.path / "join.log"),
-        Teller(driver, quiet=quiet) as teller,
+        Teller(*addresses, quiet=quiet) as teller,
         LedgerFile(kept.path / "ledger.jsonl", site.name) as ledger,
         threads_end(),
         _Warnings(teller.say),
@@ -94,27 +96,77 @@ def serve_site(
             identity=identity,
             on_restart=runs.restarted,
         )
-        for line in describe(site, driver, address, kept.path):
+        for line in describe(site, addresses, kept.path):
             teller.line(line)
-        with ThreadPoolExecutor(1, "dovetail-serve") as pool:
-            serving = pool.submit(
-                serve,
-                host,
-                address,
-                shown,
-                driver=driver,
-                stop=stop,
-                way=way,
-                on_event=teller.event,
-            )
+        with ThreadPoolExecutor(len(addresses), "dovetail-serve") as pool:
+            serving = {
+                pool.submit(
+                    serve,
+                    host,
+                    address,
+                    shown,
+                    driver=driver,
+                    stop=stop,
+                    way=(ways or {}).get(driver, AS_EVER),
+                    on_event=partial(teller.event, driver=driver),
+                ): driver
+                for driver, address in addresses.items()
+            }
             try:
-                while not (stopped() or serving.done()):
-                    wait([serving], timeout=TICK_S)
-                    teller.tick()
+                _wait(serving, stopped, teller)
             finally:  # also when Ctrl-C ends the wait
                 stop.set()
-            serving.result()
         teller.stopped(ledger.last_hash)
+
+
+def _wait(serving: dict[Future[None], str], stopped: Callable[[], bool], teller: Teller) -> None:
+    """Wait until told to stop; a driver that ends its line for good ends no other's.
+
+    Raises:
+        NetworkError: why the last line has ended.
+    """
+    while not stopped():
+        ended, _ = wait(serving, timeout=TICK_S, return_when=FIRST_COMPLETED)
+        for each in ended:
+            driver = serving.pop(each)
+            if not serving:
+                each.result()
+                return
+            error = each.exception()
+            if error is not None and not isinstance(error, NetworkError):
+                raise error
+            teller.say(f"no more joined to {driver}: {error}")
+        teller.tick()
+
+
+def drivers_of(site: Site, given: Sequence[str], name: str | None = None) -> dict[str, str]:
+    """Driver's name -> its address, of HOST:PORT or NAME=HOST:PORT.
+
+    Args:
+        site: the party, whose policy says who may drive.
+        given: an address each.
+        name: of the driver, where there is one; None: the only one that the policy names.
+
+    Raises:
+        ConfigError: an address that is none, or a driver that is not named, or not allowed.
+    """
+    named = [each.rpartition("=")[::2] for each in given]
+    for _, address in named:
+        check_address(address)
+    if len(given) == 1:
+        ((own, address),) = named
+        return {_driver(site, own or name): address}
+    drivers: dict[str, str] = {}
+    for own, address in named:
+        if not own or name:
+            raise ConfigError(
+                "with several drivers each has its name, the one in its certificate: --driver "
+                f"NAME={address}, and no --name"
+            )
+        if own in drivers:
+            raise ConfigError(f"--driver names {own!r} twice; each driver has one address")
+        drivers[_driver(site, own)] = address
+    return drivers
 
 
 class _Warnings(logging.Handler):
@@ -150,6 +202,48 @@ def check_address(address: str) -> None:
         )
 
 
+def tls_names(drivers: Mapping[str, str], given: Sequence[str]) -> dict[str, str]:
+    """Driver's name -> the host in its certificate, of HOST or NAME=HOST.
+
+    Raises:
+        ConfigError: a driver that is not joined, or is not named.
+    """
+    hosts = {}
+    for each in given:
+        name, _, host = each.rpartition("=")
+        if not name and len(drivers) == 1:
+            (name,) = drivers
+        if name not in drivers:
+            raise ConfigError(
+                f"--tls-name takes NAME=HOST, of a driver that is joined ({', '.join(drivers)}); "
+                f"got {each!r}"
+            )
+        hosts[name] = host
+    return hosts
+
+
+def check_proxy(proxy: str | None) -> str | None:
+    """The proxy as a ``Way`` names it.
+
+    Raises:
+        ConfigError: what one looks like.
+    """
+    if proxy is None or proxy == "none":
+        return proxy and ""
+    parts = urlsplit(proxy)
+    if (
+        parts.scheme != "http"
+        or not parts.hostname
+        or proxy.rstrip("/") != f"http://{parts.netloc}"
+    ):
+        shown = proxy.rpartition("@")[2]  # without a password
+        raise ConfigError(
+            f"--proxy takes http://HOST:PORT of a proxy, or none to go without, got {shown!r}; a "
+            "name and password are better given in https_proxy of the environment"
+        )
+    return proxy
+
+
 def _driver(site: Site, chosen: str | None) -> str:
     """Whose certificate the driver must show.
 
@@ -169,12 +263,14 @@ def _driver(site: Site, chosen: str | None) -> str:
     return certificate_name(chosen)
 
 
-def describe(site: Site, driver: str, address: str, home: Path) -> Iterator[str]:
+def describe(site: Site, addresses: Mapping[str, str], home: Path) -> Iterator[str]:
     """What the party will and will not agree to; nothing of its table but its size."""
     policy = site.policy.section
     num_columns = len([name for names in site.table.blocks.values() for name in names])
     columns = f", {num_columns} columns" if num_columns else ""
-    yield f"{site.name!r} joins {driver!r} at {address}"
+    for driver, address in addresses.items():
+        yield f"{site.name!r} joins {driver!r} at {address}"
+    whose = "all drivers together" if policy.together else " or of ".join(map(repr, addresses))
     yield f"  table      {site.table.num_rows:,} rows{columns}"
     known = {each.policy for each in site.policy.algorithms.values()}
     agreed = [name for name in policy.algorithms if name in known]
@@ -193,7 +289,7 @@ def describe(site: Site, driver: str, address: str, home: Path) -> Iterator[str]
         )
     yield (
         f"  begins     a run {policy.max_begins:,} time{'s' if policy.max_begins > 1 else ''}, "
-        f"{policy.max_runs_per_day:,} runs of {driver!r} in 24 hours, each with a new network"
+        f"{policy.max_runs_per_day:,} runs of {whose} in 24 hours, each with a new network"
     )
     if policy.messages is not None:
         yield f"  messages   {', '.join(policy.messages) or 'none'}"

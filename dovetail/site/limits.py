@@ -160,12 +160,17 @@ class RunLimits:
                 f"its policy.max_begins is {policy.max_begins}; a driver that fell goes on with "
                 "--resume"
             )
-        times = self._drivers[driver].times
         now = self._clock()
-        today = sum(abs(now - each) < DAY_S for each in times[-policy.max_runs_per_day :])
+        counted = list(self._drivers.values()) if policy.together else [self._drivers[driver]]
+        who = repr(driver) + (", with all drivers together," if policy.together else "")
+        today = sum(
+            abs(now - each) < DAY_S
+            for known in counted
+            for each in known.times[-policy.max_runs_per_day :]
+        )
         if today >= policy.max_runs_per_day:
             raise LimitError(
-                f"refuses a new run: {driver!r} has begun {today} in 24 hours, and its "
+                f"refuses a new run: {who} has begun {today} in 24 hours, and its "
                 f"policy.max_runs_per_day is {policy.max_runs_per_day}; wait, or ask its owner to "
                 "raise it"
             )

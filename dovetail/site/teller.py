@@ -47,16 +47,16 @@ class Teller:
     """Tells whoever watches: lines, and on a terminal a status line below them.
 
     Args:
-        driver: its name.
+        drivers: their names.
         quiet: say nothing.
     """
 
-    def __init__(self, driver: str, *, quiet: bool) -> None:
-        self._driver = driver
+    def __init__(self, *drivers: str, quiet: bool) -> None:
+        self._drivers = drivers
         self._console = Console(quiet=quiet)
         self._lock = threading.Lock()
         self._runs: dict[tuple[str, str], Activity] = {}
-        self._connected = False
+        self._connected: set[str] = set()
         self._reported = time.monotonic()
         self._status: Status | None = None
         if self._console.is_terminal and not quiet:
@@ -82,20 +82,23 @@ class Teller:
         _log.info("%s", text)
         self.line(f"{datetime.now():%H:%M:%S}  {text}")
 
-    def event(self, event: Event) -> None:
-        """What happened to the line to the driver."""
-        if event.kind != "warned":
-            self._connected = event.kind == "connected"
+    def event(self, event: Event, driver: str) -> None:
+        """What happened to the line to a driver."""
+        if event.kind == "connected":
+            self._connected.add(driver)
+        elif event.kind != "warned":
+            self._connected.discard(driver)
         self.say(event.text)
 
-    def run(self, run: str, algorithm: str) -> Activity:
+    def run(self, run: str, algorithm: str, driver: str) -> Activity:
         """A run begins, or is taken up again."""
         activity = Activity()
         with self._lock:
             self._runs[run, algorithm] = activity
-            while len(self._runs) > MAX_RUNS:
+            while len(self._runs) > MAX_RUNS * len(self._drivers):
                 del self._runs[next(iter(self._runs))]
-        self.say(f"run {run} ({algorithms()[algorithm].policy}) begins")
+        whose = f", of {driver!r}" if len(self._drivers) > 1 else ""
+        self.say(f"run {run} ({algorithms()[algorithm].policy}) begins{whose}")
         return activity
 
     def tick(self) -> None:
@@ -104,10 +107,13 @@ class Teller:
         with self._lock:
             runs = dict(self._runs)
         if self._status is not None:
-            state = "connected to" if self._connected else "waiting for"
+            waiting = [name for name in self._drivers if name not in self._connected]
+            here = [name for name in self._drivers if name in self._connected]
+            states = (("connected to", here), ("waiting for", waiting))
+            state = ", ".join(f"{how} {' and '.join(names)}" for how, names in states if names)
             busiest = max(runs.items(), key=lambda item: item[1].last, default=None)
             doing = "" if busiest is None else f"; run {busiest[0][0]}: {busiest[1]}"
-            self._status.update(Text(f"{state} {self._driver}{doing}; Ctrl-C stops"))
+            self._status.update(Text(f"{state}{doing}; Ctrl-C stops"))
         is_due = now - self._reported >= REPORT_S
         if is_due:
             self._reported = now

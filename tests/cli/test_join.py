@@ -573,7 +573,7 @@ def test_a_home_is_of_one_process(tmp_path: Path) -> None:
 
 def test_it_is_said_what_is_agreed_to_and_nothing_of_the_table_but_its_size(joined: Any) -> None:
     shop = joined('align_modes = ["intersection"]\nmin_ids = 1000\nmax_message_mb = 8')
-    said = "\n".join(describe(shop.site, "bank", "bank.example.org:7443", shop.home))
+    said = "\n".join(describe(shop.site, {"bank": "bank.example.org:7443"}, shop.home))
     for words in (
         "'shop' joins 'bank' at bank.example.org:7443",
         "40 rows, 3 columns",
