@@ -223,6 +223,8 @@ class BlocksNetwork(nn.Module):
         extractors: of each block; their outputs are flattened.
         features: D of each block.
         classifier: from all features to outputs.
+        of: how many blocks there are in all: features are multiplied by ``of`` over those given, so
+            that sums over some blocks are as large as over all; 0: they are not.
     """
 
     #: A block that is not given counts as features of zero.
@@ -234,12 +236,14 @@ class BlocksNetwork(nn.Module):
         extractors: Iterable[nn.Module],
         features: Sequence[int],
         classifier: nn.Module,
+        of: int = 0,
     ) -> None:
         super().__init__()
         self.blocks = tuple(blocks)
         self.extractors = nn.ModuleList(extractors)
         self.features = tuple(features)
         self.classifier = classifier
+        self.of = of
 
     def forward(self, x: Tensor | Mapping[str, Tensor]) -> Tensor:
         if isinstance(x, Tensor):
@@ -251,7 +255,10 @@ class BlocksNetwork(nn.Module):
             extracted[name] if name in extracted else some.new_zeros(len(some), width)  # Eq. (14)
             for name, width in zip(self.blocks, self.features, strict=True)
         ]
-        logits: Tensor = self.classifier(torch.cat(features, dim=1))
+        joined = torch.cat(features, dim=1)
+        if self.of:
+            joined = joined * (self.of / len(given))
+        logits: Tensor = self.classifier(joined)
         return logits
 
     def _extract(self, x: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -336,6 +343,7 @@ class BlocksSpec:
         extractors: of each block.
         widths: hidden widths of the classifier; none: it is linear.
         num_outputs: C.
+        of: see ``BlocksNetwork``.
     """
 
     kind: ClassVar[str] = "blocks"
@@ -345,6 +353,7 @@ class BlocksSpec:
     extractors: tuple[Extractor, ...]
     widths: tuple[int, ...]
     num_outputs: int
+    of: int = 0
 
     def __post_init__(self) -> None:
         if not self.blocks or len(set(self.blocks)) < len(self.blocks):
@@ -376,6 +385,7 @@ class BlocksSpec:
             extractors,
             features,
             classifier(sum(features), self.widths, self.num_outputs),
+            self.of,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -386,6 +396,7 @@ class BlocksSpec:
             "extractors": [extractor.to_json() for extractor in self.extractors],
             "widths": list(self.widths),
             "num_outputs": self.num_outputs,
+            **({"of": self.of} if self.of else {}),
         }
 
     @classmethod
@@ -402,6 +413,7 @@ class BlocksSpec:
                 tuple(extractor_from_json(each) for each in stored["extractors"]),
                 tuple(int(width) for width in stored["widths"]),
                 int(stored["num_outputs"]),
+                int(stored.get("of", 0)),  # absent before features could be scaled
             )
         except (AttributeError, KeyError, TypeError, ValueError, ConfigError) as error:
             raise ModelError(

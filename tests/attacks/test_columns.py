@@ -361,7 +361,7 @@ class Members:
         settings = hyfem.Config(batch_size=8).model_dump_json()
         extractor = json.dumps(Perceptron((8,)).to_json())
         task_text = json.dumps(task.to_json())
-        member.handle(hyfem.Begin(settings, (extractor,), ("",), task_text, SEED))
+        member.handle(hyfem.Begin(settings, (extractor,), ("",), task_text, SEED, 1))
         return member
 
 

@@ -38,7 +38,7 @@ LONG, WIDE = torch.zeros(40), torch.zeros(40, 2)
 @pytest.mark.parametrize(
     "message",
     [
-        hyfem.Train(WIDE, LONG),
+        hyfem.Train(WIDE, LONG, 1),
         hyfem.Finish(LONG, WIDE),
         chfl.Average(1, 0, WIDE),
         chfl.GiveShare(1, (), (), WIDE, LONG, ()),
@@ -57,7 +57,7 @@ def test_rows_beyond_the_policy_are_refused_also_beside_weights(message: Message
 
 @pytest.mark.parametrize(
     "message",
-    [hyfem.Train(LONG, LONG), chfl.Average(1, 0, LONG)],
+    [hyfem.Train(LONG, LONG, 1), chfl.Average(1, 0, LONG)],
     ids=lambda message: message.wire_name(),
 )
 def test_a_vector_of_weights_has_no_rows(message: Message) -> None:

@@ -246,6 +246,7 @@ test = 0.25
 rows = 400
 partition = { kind = "blocks", blocks = "quadrants", assignment = "who.csv" }
 [hyfem]
+schedule = "constant"
 rounds = 3
 local_steps = 2
 batch_size = 16
@@ -549,6 +550,7 @@ def hyfem_parties() -> Federation:
         run='rulers = ["fedper"]',
         settings=(
             f"[hyfem]\n{classes}\nrounds = 4\nlocal_steps = 4\nbatch_size = 16\n"
+            'schedule = "constant"\n'
             "learning_rate = 0.2\n[hyfem.extractors]\nsize = [4]\nlooks = [4]\nshape = [3]\n"
         ),
     )

@@ -264,6 +264,72 @@ def test_fedper_sends_no_classifier():
         assert list(shapes["classifier"]) == [0]
 
 
+# --- Rates, means and scales -------------------------------------------------------------------
+
+
+def server_of(**settings: Any) -> tuple[hyfem.Coordinator, dict[str, hyfem.Member]]:
+    """A server and its parties after a whole training."""
+    server, parties = coordinator(**settings), members()
+    trained(server, parties)
+    return server, parties
+
+
+def test_a_cosine_begins_at_the_rate_and_falls_with_every_round():
+    settings = config(schedule="cosine", rounds=4, learning_rate=0.2)
+    rates = [settings.of_round(number).learning_rate for number in range(1, 5)]
+    assert rates == pytest.approx([0.2, 0.2 * (2 + 2**0.5) / 4, 0.1, 0.2 * (2 - 2**0.5) / 4])
+    assert config(rounds=4).of_round(4).learning_rate == config().learning_rate
+
+
+def test_a_cosine_of_one_round_is_a_constant_rate():
+    one, plain = server_of(rounds=1, schedule="cosine")[0], server_of(rounds=1)[0]
+    assert_same_bits(weights(one.model()), weights(plain.model()))
+
+
+def test_the_server_is_the_mean_over_its_last_rounds_and_parties_have_slices_of_that():
+    after = [weights(server_of(rounds=number)[0].model()) for number in (2, 3)]
+    server, parties = server_of(rounds=3, average_last=2)
+    for name, value in weights(server.model()).items():
+        torch.testing.assert_close(value, (after[0][name] + after[1][name]) / 2)
+    for name, party in parties.items():
+        assert_same_bits(weights(party.model()), weights(server.model_of(name)))
+
+
+def test_a_mean_over_one_round_is_the_last():
+    one, plain = server_of(average_last=1)[0], server_of()[0]
+    assert_same_bits(weights(one.model()), weights(plain.model()))
+
+
+def test_features_count_as_if_a_party_held_all_blocks():
+    server, parties = server_of(rounds=1, scale_blocks=True)
+    for party in parties.values():
+        network, x = party.network, {name: block[:3] for name, block in party.blocks.items()}
+        assert network is not None
+        parts = [
+            extractor(x[name]).flatten(1)
+            for name, extractor in zip(network.blocks, network.extractors, strict=True)
+        ]
+        scaled = torch.cat(parts, dim=1) * (len(server.blocks) / len(parts))
+        torch.testing.assert_close(network(x), network.classifier(scaled))
+
+
+def test_a_party_that_holds_all_blocks_is_scaled_by_nothing():
+    servers = []
+    for scale in (False, True):
+        servers.append(coordinator(scale_blocks=scale))
+        trained(servers[-1], {"clinic": member("clinic", tuple(SHAPES))})
+    assert_same_bits(weights(servers[0].model()), weights(servers[1].model()))
+
+
+def test_a_party_refuses_a_round_that_there_is_not():
+    server, parties = coordinator(), members()
+    engine = InProcess(parties, driver="server")
+    server.begin(engine)
+    slices = server.slices()
+    replies = engine.ask({"clinic": hyfem.Train(*slices["clinic"], 0)}, hyfem.Trained)
+    assert "there is no round 0" in replies.failures["clinic"].cause
+
+
 # --- The server step ---------------------------------------------------------------------------
 
 
@@ -273,7 +339,7 @@ def test_the_server_step_does_not_raise_its_part_of_the_objective(cost):
     engine = InProcess(members(), driver="server")
     server.begin(engine)
     for _ in range(3):
-        requests = {party: hyfem.Train(*sent) for party, sent in server.slices().items()}
+        requests = {party: hyfem.Train(*sent, 1) for party, sent in server.slices().items()}
         for party, reply in engine.ask(requests, hyfem.Trained).items():
             server.receive(party, reply)
         shared, own = server.disagreement()
@@ -505,6 +571,7 @@ SETTINGS = [
     {"classifier": "own"},
     {"cost": "distance", "match_rounds": 1, "width": 9},
     {"start": "own"},
+    {"schedule": "cosine", "average_last": 3, "scale_blocks": True},
 ]
 
 
@@ -636,7 +703,7 @@ def test_a_party_refuses_a_slice_that_is_not_its_own():
     engine = InProcess(parties, driver="server")
     server.begin(engine)
     _, own = server.slices()["clinic"]
-    replies = engine.ask({"clinic": hyfem.Train(torch.zeros(2), own)}, hyfem.Trained)
+    replies = engine.ask({"clinic": hyfem.Train(torch.zeros(2), own, 1)}, hyfem.Trained)
     assert "hyfem.Train.extractors: expected shape" in replies.failures["clinic"].cause
 
 
@@ -648,6 +715,7 @@ def beginning(*extractors: dict[str, Any]) -> hyfem.Begin:
         ("",) * len(extractors),
         json.dumps(TASK.to_json()),
         0,
+        len(extractors),
     )
 
 

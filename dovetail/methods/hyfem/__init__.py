@@ -49,6 +49,8 @@ Departures from the paper:
     - ``class_weights`` weighs rows of the output layer by how many samples of that class a party
       has; off is the paper.
     - A momentum or Adam state starts anew each round, as the parameters were replaced.
+    - ``schedule``, ``average_last`` and ``scale_blocks`` are not in the paper (whose Theorem 1 has
+      eta fall with T); their defaults here leave them out.
     - A new party (Remark 2) takes those server neurons that most parties have.
     - After the last round each party is sent its slice once more (line 9): that is its model.
     - BatchNorm's running means are averaged like weights, but not pulled.
@@ -118,6 +120,10 @@ class Config(OptimizerConfig):
     """One setting for all parties."""
 
     learning_rate: float = Field(default=0.05, gt=0, allow_inf_nan=False)  # eta
+    # How eta goes over the rounds: as it is, or towards 0 along half a cosine.
+    schedule: Literal["constant", "cosine"] = "constant"
+    average_last: int = Field(default=1, ge=1)  # the model is the mean over so many last rounds
+    scale_blocks: bool = False  # features count as if a party held all blocks
     momentum: float = Field(default=0.0, ge=0, lt=1)  # the paper: none
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # the paper: none
     rounds: int = Field(default=128, ge=1)  # T
@@ -142,6 +148,14 @@ class Config(OptimizerConfig):
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     private: PrivateSteps | None = None  # how weights that are sent are trained (privacy.steps)
     timeout_s: float | None = Field(default=None, gt=0)  # when a round closes
+
+    def of_round(self, number: int) -> OptimizerConfig:
+        """With what round ``number``, from 1, is trained."""
+        if self.schedule == "constant":
+            return self
+        gone = (min(number, self.rounds) - 1) / self.rounds  # beyond the last, as in the last
+        share = 0.5 * (1 + math.cos(math.pi * gone))
+        return self.model_copy(update={"learning_rate": share * self.learning_rate})
 
     def matching_cost(self) -> matching.Cost:
         if self.cost == "distance":
@@ -209,6 +223,7 @@ class Begin(Message):
     encodings: tuple[str, ...]  # of each block of raw columns, "" for all else
     task: str
     seed: int
+    num_blocks: int  # that there are in all
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,6 +237,7 @@ class Train(Message):
 
     extractors: Extractors
     classifier: Classifier
+    number: int  # of the round, from 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,6 +268,9 @@ MAX_PARAMETER_BYTES = 2**28
 
 #: The widest layer of an extractor, and the most layers, that a party counts at all.
 MAX_WIDTH, MAX_LAYERS = 2**24, 1000
+
+#: The most blocks that there may be in all.
+MAX_BLOCKS = 2**16
 
 
 def _check_size(begin: Begin, extractors: Sequence[Extractor]) -> None:
@@ -408,6 +427,8 @@ class Member(Party):
                 f"{begin.wire_name()}: expected {len(names)} extractors and encodings, "
                 f"got {len(begin.extractors)} and {len(begin.encodings)}"
             )
+        if not len(names) <= begin.num_blocks <= MAX_BLOCKS:
+            raise MessageError(f"{begin.wire_name()}: {begin.num_blocks} blocks in all cannot be")
         encodings = dict(zip(names, begin.encodings, strict=True))
         for name, table in self.home.train.tables.items():
             try:
@@ -432,6 +453,7 @@ class Member(Party):
             extractors,
             self.home.widths,
             self.task.num_outputs,
+            begin.num_blocks if self.config.scale_blocks else 0,
         )
         try:
             with torch.device("meta"):  # takes no memory
@@ -464,6 +486,8 @@ class Member(Party):
     @answers
     def update(self, train: Train) -> Trained:
         """Alg. 2, ClientUpdate."""
+        if train.number < 1:
+            raise MessageError(f"{train.wire_name()}: there is no round {train.number}")
         network = self._with_slice(train, load=self.config.restart or not self.started)
         self.started = True
         network.train()
@@ -478,7 +502,7 @@ class Member(Party):
             if mu and not (parameters is own and self.config.classifier == "own")
             for parameter, target in zip(parameters, targets, strict=True)
         ]
-        optimizer = self.config.build([*shared, *own])
+        optimizer = self.config.of_round(train.number).build([*shared, *own])
         total = torch.zeros((), device=self.device)
         stepping, steps = self.stepping, self.config.local_steps
         # A row is in one batch of a pass.
@@ -617,6 +641,9 @@ class Coordinator(Driver):
         self.known: dict[str, tuple[Tensor, Tensor]] = {}  # party -> (Theta_m, w_m), last sent
         self.num_rounds = config.rounds
         self.combined = 0  # rounds so far
+        self.summed = 0  # of the last rounds, so many are in the sums, for ``average_last``
+        self.sum_extractors: dict[str, Tensor] = {}
+        self.sum_classifier: list[np.ndarray] = []
 
     def hold(self, holdings: Mapping[str, Holding]) -> None:
         """Take note of what parties hold; the server's model is made of it.
@@ -857,6 +884,37 @@ class Coordinator(Driver):
             parties, assignments, self._sizes(), list(p.values()), counts
         )
 
+    def add_to_mean(self, number: int) -> None:
+        """Add the server's model to those of the last rounds, once it is one of them.
+
+        A server that grew begins again: of neurons that were not there is no mean.
+        """
+        if self.config.average_last == 1 or number <= self.num_rounds - self.config.average_last:
+            return
+        shapes = [layer.shape for layer in self.classifier]
+        if [layer.shape for layer in self.sum_classifier] != shapes:
+            self.summed = 0
+            self.sum_extractors = {
+                block: torch.zeros(vector.shape, dtype=torch.float64)
+                for block, vector in self.extractors.items()
+            }
+            self.sum_classifier = [np.zeros(shape) for shape in shapes]
+        self.summed += 1
+        for block, vector in self.extractors.items():
+            self.sum_extractors[block] = self.sum_extractors[block] + vector
+        for place, layer in enumerate(self.classifier):
+            self.sum_classifier[place] = self.sum_classifier[place] + layer
+
+    def take_mean(self) -> None:
+        """The server's model becomes the mean over the last rounds."""
+        if self.summed:
+            self.extractors = {
+                block: (vector / self.summed).float()
+                for block, vector in self.sum_extractors.items()
+            }
+            self.classifier = [layer / self.summed for layer in self.sum_classifier]
+            self.summed, self.sum_classifier = 0, []
+
     def _known_block(self, party: str, block: str) -> Tensor:
         """theta_{m,i}: one block's part of what the party last sent."""
         place = 0
@@ -915,6 +973,7 @@ class Coordinator(Driver):
             tuple(self.specs[block] for block in blocks),
             widths,
             self.task.num_outputs,
+            len(self.blocks) if self.config.scale_blocks else 0,
         )
 
     def model(self) -> Model:
@@ -998,6 +1057,9 @@ class Coordinator(Driver):
             },
             "known": {party: list(vectors) for party, vectors in self.known.items()},
             "num_rounds": self.combined,
+            "summed": self.summed,
+            "sum_extractors": dict(self.sum_extractors),
+            "sum_classifier": [torch.from_numpy(layer) for layer in self.sum_classifier],
         }
 
     def restore(self, state: State) -> None:
@@ -1018,6 +1080,9 @@ class Coordinator(Driver):
         }
         self.known = {party: (pair[0], pair[1]) for party, pair in state["known"].items()}
         self.combined = int(state["num_rounds"])
+        self.summed = int(state.get("summed", 0))
+        self.sum_extractors = dict(state.get("sum_extractors", {}))
+        self.sum_classifier = [layer.numpy() for layer in state.get("sum_classifier", [])]
 
     # --- Algorithm 1 ---------------------------------------------------------------------------
 
@@ -1047,6 +1112,7 @@ class Coordinator(Driver):
                 ),
                 _task_text(self.task),
                 self.seed,
+                len(self.blocks),
             )
             for party in parties
         }
@@ -1065,7 +1131,7 @@ class Coordinator(Driver):
         Raises:
             TrainingError: nobody answered as asked.
         """
-        requests = {party: Train(*weights) for party, weights in self.slices().items()}
+        requests = {party: Train(*weights, number) for party, weights in self.slices().items()}
         replies = network.ask(requests, Trained, timeout_s=self.config.timeout_s)  # lines 3-5
         failures = dict(replies.failures)
         losses = {}
@@ -1082,6 +1148,7 @@ class Coordinator(Driver):
                 f"{next(iter(failures.values()))}"
             )
         self.combine()  # lines 6-8
+        self.add_to_mean(number)
         told: dict[str, Any] = {"loss": statistics.fmean(losses.values())}
         if self.config.width == "free":
             told["widths"] = list(self.widths())
@@ -1090,6 +1157,7 @@ class Coordinator(Driver):
 
     def finish(self, network: Engine) -> None:
         """Send each party its slice, to use alone; who is not reached keeps its last weights."""
+        self.take_mean()
         requests = {party: Finish(*weights) for party, weights in self.slices().items()}
         network.ask(requests, Finished, timeout_s=self.config.timeout_s)
 

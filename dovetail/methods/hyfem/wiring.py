@@ -126,6 +126,8 @@ class HyfemSection(hyfem.Config):
     # Of the whole federation, where parties have files of their own; () is all that these have.
     classes: tuple[str | int, ...] = ()
     proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the ruler "fedprox"
+    # How the rate goes over the rounds: a constant one makes the server swing.
+    schedule: Literal["constant", "cosine"] = "cosine"
     stages: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a stage's own settings
 
 
