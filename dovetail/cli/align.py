@@ -40,6 +40,10 @@ def align(
         bool,
         typer.Option("--dry-run", help="Rate one party's match keys at home; send nothing."),
     ] = False,
+    proposal: Annotated[
+        Path | None,
+        typer.Option(help="The proposal that all parties signed, of the run file that is named."),
+    ] = None,
     hide_below: Annotated[
         int, typer.Option(min=0, help="Hide numbers of shared rows below this, for handing on.")
     ] = 0,
@@ -85,9 +89,21 @@ def align(
             raise ConfigError("--dry-run rates the match keys of one party; name its file alone")
         _show_rated(rated(open_site(paths[0])), quiet=quiet, as_json=as_json)
         return
+    agreed = None
+    if proposal is not None:
+        from dovetail.experiment.proposing import read_agreed
+
+        if run is None:
+            raise ConfigError(
+                "--proposal goes with the run file that was proposed: dovetail align run.toml "
+                f"--proposal {proposal}"
+            )
+        agreed = read_agreed(run, run.all_seeds(), proposal, where=str(parties[0]))
     section = Elsewhere(partners, listen, certificates, wait).section(run, paths, initiator)
     if section is not None:
         with stream_driver(open_site(paths[0]), section, talk=talk_of(shown=show)) as driver:
+            if agreed is not None:
+                driver.agreed(*agreed)
             result = with_driver(driver, count=count, workers=workers)
     else:
         sites = open_sites(paths)

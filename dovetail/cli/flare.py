@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,14 @@ from dovetail.cli.options import (
     check_one_way,
 )
 from dovetail.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dovetail.experiment.runfile import RunFile
+    from dovetail.experiment.train import Agreed
+
+Signed = Annotated[
+    Path | None, typer.Option(help="The proposal that all parties signed (dovetail propose).")
+]
 
 flare = typer.Typer(
     name="flare",
@@ -47,6 +55,7 @@ def flare_export(
         str, typer.Option(metavar="JOB", help="Go on with the run of this job, by its id.")
     ] = "",
     align: Align = False,
+    proposal: Signed = None,
     quiet: Quiet = False,
 ) -> None:
     """Write a run as an NVFlare job folder, to be submitted with NVFlare's own tools.
@@ -66,7 +75,9 @@ def flare_export(
             f'{run} is no run of an NVFlare federation; write [engine] kind = "flare" and '
             'partners = ["shop"], or try it on this machine: dovetail flare simulate RUN'
         )
-    write_job(run_file, out, seeds=tuple(seed or ()), resume=resume, align=align)
+    seeds = tuple(seed or ())
+    agreed = _agreed(run_file, seeds, proposal, where=str(run))
+    write_job(run_file, out, seeds=seeds, resume=resume, align=align, agreed=agreed)
     if not quiet:
         sites = ", ".join(run_file.engine.site_of().values())
         print(f"Job folder: {out} (server, {sites})")
@@ -172,6 +183,21 @@ def flare_simulate(
         console().print(result_table(result))
         console().print(f"Run folder: {out}", highlight=False, markup=False, soft_wrap=True)
     check_participation(run_file, out, result)
+
+
+def _agreed(
+    run: RunFile, seeds: tuple[int, ...], proposal: Path | None, *, where: str
+) -> Agreed | None:
+    """The proposal that a job is of, and what all its parties say of it.
+
+    Raises:
+        ConfigError: another run, or a party that has not signed.
+    """
+    from dovetail.experiment.proposing import read_agreed
+
+    if proposal is None:
+        return None
+    return read_agreed(run, seeds or run.all_seeds(), proposal, where=where)
 
 
 def _need_nvflare() -> None:

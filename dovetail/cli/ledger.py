@@ -33,7 +33,7 @@ def ledger(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="[verify|prove|check] FILE...", help="A party's ledger.jsonl, or its folder."
+            metavar="[verify|prove|check] [FILE...]", help="A party's ledger.jsonl, or its folder."
         ),
     ],
     noted: Annotated[
@@ -47,6 +47,10 @@ def ledger(
         typer.Option(metavar="HOME", help="prove: of a party that holds heads. [the ledger's own]"),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="prove: where the proof is written.")] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="verify: a run's record.json; ledgers are held to it."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what left a party and what came; verify, reconcile and prove its record.
@@ -58,6 +62,10 @@ def ledger(
     dovetail ledger prove shop.site 57           that line 57 stands in it, for one who has no book
 
     dovetail ledger check proof.json             what such a proof shows
+
+    dovetail ledger verify --record out/run/record.json bank.site shop.site
+
+                                                 what was agreed, ran and was used
 
     A line that was changed, removed, inserted or moved is named, and the exit code is 2. Lines
     missing at the end, and a ledger written anew, show against a hash noted earlier, --noted HASH,
@@ -71,7 +79,11 @@ def ledger(
             raise ConfigError(f"{option} goes with dovetail ledger {only} FILE LINE")
     if noted is not None and (word in WORDS[1:] or len(names) != 1):
         raise ConfigError("--noted goes with one ledger; two are compared by the heads they hold")
-    if word == "prove":
+    if record is not None:
+        if word != "verify":
+            raise ConfigError("--record goes with dovetail ledger verify")
+        _show_record(record, [_book(name) for name in names], ca=ca, as_json=as_json)
+    elif word == "prove":
         _prove(names, by=by, out=out)
     elif word == "check":
         _check(names, ca=ca, as_json=as_json)
@@ -208,6 +220,30 @@ def _held(found: Compared) -> str:
         f"{found.signed:,} of them signed: all are in it, the last in line {found.lines:,}; "
         f"{found.after:,} lines stand behind it, of which only its chain tells"
     )
+
+
+# --- One run -------------------------------------------------------------------------------------
+
+
+def _show_record(path: Path, books: Sequence[Path], *, ca: Path | None, as_json: bool) -> None:
+    """Say what a run's record shows, up to the first thing that is not so.
+
+    Raises:
+        DovetailError: that thing.
+    """
+    from dovetail.network.frames import printable
+    from dovetail.site.record import check_record
+
+    if path.is_dir():
+        path /= "record.json"
+    said = []
+    for line in check_record(path, books, _authorities(ca)):
+        said.append(line)
+        if not as_json:
+            _say(printable(line))
+    if as_json:
+        told = {"holds": True, "record": json.loads(path.read_bytes()), "said": said}
+        print(json.dumps(told, indent=2))
 
 
 # --- One line -------------------------------------------------------------------------------------

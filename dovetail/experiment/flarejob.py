@@ -32,8 +32,10 @@ from nvflare.apis.job_launcher_spec import JobReturnCode
 from nvflare.collab import collab
 
 from dovetail.errors import ConfigError, DovetailError, NetworkError
+from dovetail.experiment.flarerun import PROPOSAL
+from dovetail.experiment.proposing import read_agreed
 from dovetail.experiment.runfile import RunFile, TrackSection, load_run
-from dovetail.experiment.train import Drive, check_participation, train_seeds
+from dovetail.experiment.train import Agreed, Drive, check_participation, train_seeds
 from dovetail.files import read_toml
 from dovetail.methods import coordinated
 from dovetail.methods.base import SILENT, Talk
@@ -148,6 +150,7 @@ class Party:
                     ledger=ledger,
                     max_bytes=site.policy.section.max_message_bytes,
                     on_restart=runs.restarted,
+                    account=runs.account,
                 )
                 self._stack = stack.pop_all()
         except DovetailError as error:  # may name files of this machine, which stay here
@@ -211,7 +214,12 @@ class Driver:
             if self._resume and not re.fullmatch(r"[\w-]{1,100}", self._resume):
                 raise ConfigError(f"resume takes the id of a job, got {self._resume!r}")
             section = read_site(Path(workspace.get_site_config_dir()))
-            run = _own(load_run(Path(workspace.get_app_config_dir(job)) / "run.toml"), section)
+            config = Path(workspace.get_app_config_dir(job))
+            run = _own(load_run(config / "run.toml"), section)
+            proposal = config / PROPOSAL
+            agreed = None
+            if proposal.exists():
+                agreed = read_agreed(run, run.all_seeds(), proposal, where="the job's run file")
             runs = Path(section.runs) if section.runs else root / "dovetail-runs"
             kept = Path(section.run) if section.run else runs / (self._resume or job)
             if self._resume and not kept.is_dir():
@@ -225,7 +233,8 @@ class Driver:
                 run.all_seeds(),
                 resume=bool(self._resume),
                 overwrite=True,  # a job's folder is its own; of one's own, who submits has decided
-                drive=self._drive(calls, section, root),
+                drive=self._drive(calls, section, root, agreed),
+                agreed=agreed,
             )
             # What a run goes on from stays at the server's own.
             shutil.copytree(
@@ -241,7 +250,13 @@ class Driver:
             raise
         return result
 
-    def _drive(self, calls: dict[str, flare.Call], section: SiteSection, root: Path) -> Drive:
+    def _drive(
+        self,
+        calls: dict[str, flare.Call],
+        section: SiteSection,
+        root: Path,
+        agreed: Agreed | None,
+    ) -> Drive:
         """Opens the driver of a run: its own party file, or none, and lines to the sites."""
 
         def reaching(engine: FlareSection) -> driving.Reach:
@@ -266,7 +281,10 @@ class Driver:
                 return driving.Coordinator(engine, home, reach, talk=talk, wait_s=LEAVE_S)
             assert run.parties is not None
             site = open_site(Path(run.parties[0]))
-            return self._aligned(driving.Driver(site, engine, reach, talk=talk, wait_s=LEAVE_S))
+            driver = driving.Driver(site, engine, reach, talk=talk, wait_s=LEAVE_S)
+            if agreed is not None:  # before it aligns
+                driver.agreed(*agreed)
+            return self._aligned(driver)
 
         return drive
 

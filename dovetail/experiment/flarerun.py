@@ -20,12 +20,16 @@ from dovetail.methods.party import Site
 from dovetail.site import flaresite
 from dovetail.site.engines import FlareSection
 from dovetail.site.partyfile import open_sites
+from dovetail.site.proposal import Proposal, Signature, signature_path
 
 #: A job's name and its folder's, as NVFlare takes them.
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}")
 
 #: A site's name, as NVFlare takes it; its own names are none.
 _SITE = re.compile(r"(?!server$|localhost$)[A-Za-z0-9][A-Za-z0-9-]{0,61}")
+
+#: In the server's part of a job: the proposal that it is of; beside it, what parties say of it.
+PROPOSAL = "proposal.json"
 
 #: NVFlare's parts of a job have so many seconds to begin: reading a large table takes some.
 _SYNC_S = 600
@@ -36,9 +40,17 @@ NEVER_S = 1e9
 
 
 def write_job(
-    run: RunFile, out: Path, *, seeds: tuple[int, ...] = (), resume: str = "", align: bool = False
+    run: RunFile,
+    out: Path,
+    *,
+    seeds: tuple[int, ...] = (),
+    resume: str = "",
+    align: bool = False,
+    agreed: tuple[Proposal, Mapping[str, Signature]] | None = None,
 ) -> None:
     """The run as an NVFlare job: names of classes and the run file, no code.
+
+    ``agreed`` is the proposal that it is of, and what all its parties say of it.
 
     Raises:
         ConfigError: a folder that holds something else, or a name that NVFlare does not take.
@@ -56,6 +68,11 @@ def write_job(
         shutil.rmtree(folder.parent, ignore_errors=True)
         folder.mkdir(parents=True)
     (server / "run.toml").write_text(tomli_w.dumps(job_settings(run, seeds)), encoding="utf-8")
+    if agreed is not None:
+        proposal, signatures = agreed
+        (server / PROPOSAL).write_text(proposal.text, encoding="utf-8")
+        for party, signature in signatures.items():
+            signature_path(server / PROPOSAL, party).write_text(signature.text, encoding="utf-8")
     meta = {
         "name": out.name,
         "resource_spec": {},

@@ -15,7 +15,7 @@ from dovetail.experiment.runfile import RunFile, resolved
 from dovetail.methods.party import Site
 from dovetail.network import Message
 from dovetail.site.driver import coordinator_name
-from dovetail.site.engines import StreamSection
+from dovetail.site.engines import ElsewhereSection
 from dovetail.site.partyfile import algorithms, read_party
 from dovetail.site.proposal import (
     ONE_OF,
@@ -199,13 +199,18 @@ def review(proposal: Proposal, site: Site) -> list[str]:
 def _who(run: RunFile, where: str) -> tuple[str, tuple[str, ...]]:
     """The driver, and who takes part."""
     section = run.engine
-    if not isinstance(section, StreamSection):
+    if not isinstance(section, ElsewhereSection):
         raise ConfigError(
-            f'{where}: a proposal is for partners elsewhere, [engine] kind = "stream"; in one '
-            "process nobody else need agree"
+            f'{where}: a proposal is for partners elsewhere, [engine] kind = "stream" or "flare"; '
+            "in one process nobody else need agree"
         )
-    if run.parties is None:
+    if run.parties is None and methods.coordinated(run.method):
         return coordinator_name(section), section.partners
+    if run.parties is None:
+        raise ConfigError(
+            f"{where}: {run.method!r} is driven by the party with labels, which signs, too; name "
+            'its file, parties = ["bank.toml"]'
+        )
     own = read_party(Path(run.parties[0])).name
     return own, (own, *section.partners)
 

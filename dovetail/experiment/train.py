@@ -189,7 +189,10 @@ def _train(
                 f"party {party!r} was left out of {missed[unit]} of "
                 f"{missed['of']} {unit}; first in {missed['first']}"
             )
+    accounts = {} if driver is None else driver.tell()
     result = kept.finish(None if driver is None else driver.heads())
+    if driver is not None:
+        driver.record(kept.path, kept.id, accounts)
     tracks.finish(result)
     return result
 

@@ -86,6 +86,7 @@ def card(
         },
         "versions": _versions(),
         "run": _run(folder, model.party, joint=stored["network"].get("kind") == "joint"),
+        "proposal": model.about.get("proposal"),
         "heads": dict(heads or {}),
     }
     if rows is not None:
@@ -385,6 +386,8 @@ def markdown(told: Mapping[str, Any]) -> str:
                 lines += [f"Record: {ledger['lines']} lines, sha256 {ledger['sha256']}.", ""]
         for party, head in told["heads"].items():
             lines += [f"- the record of {party}, line {head['lines']}: {head['hash']}"]
+        if told["proposal"]:
+            lines += ["", f"Of the proposal {told['proposal']}, which all parties signed."]
         lines += ["", "## Audit", "", *_audited(run["audit"]), ""]
     if told["calibration"]:
         lines += ["## Calibration", "", f"`{json.dumps(told['calibration'])}`", ""]

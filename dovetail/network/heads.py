@@ -62,9 +62,10 @@ class Tell(Message):
 
 @dataclass(frozen=True, eq=False)
 class Told(Message):
-    """Party -> driver: here."""
+    """Party -> driver: here; and what I say of the runs that I took part in, where I say it."""
 
     head: str = ""
+    account: str = ""  # site/record.py
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,15 @@ class Heads:
             head = replace(head, proof=self._identity.sign(head.statement()).hex())
         self._write(head)
         return json.dumps([head.lines, head.hash, head.time, head.proof, head.size, head.root])
+
+    def last(self, parties: Sequence[str]) -> dict[str, Head]:
+        """Party -> the last head of its ledger that was told; its own, and those of these."""
+        found: dict[str, Head] = {}
+        for party in (self._ledger.party, *parties):
+            with suppress(NetworkError):  # damaged: dovetail ledger says so
+                for head in heads_of(self._ledger.path.parent, party):
+                    found[party] = head
+        return found
 
     def told(self, parties: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Party -> lines and hash of its ledger: its own now, of others what they told last."""

@@ -86,6 +86,7 @@ class Host:
         max_bytes: the largest request.
         identity: signs the heads of its ledger, and checks those of drivers'; None: no certificate.
         on_restart: told of a driver whose process is another than before, or the first.
+        account: what the party says of a driver's runs, when that leaves: (run, driver) -> text.
     """
 
     def __init__(
@@ -99,9 +100,11 @@ class Host:
         max_bytes: int = MAX_MESSAGE_BYTES,
         identity: Identity | None = None,
         on_restart: Callable[[str], None] | None = None,
+        account: Callable[[str, str], str] | None = None,
     ) -> None:
         self.name = name
         self._on_restart = on_restart
+        self._account = account
         self._replaced: dict[str, OrderedDict[str, None]] = {}  # driver -> its processes before
         self._heads = None if ledger is None else Heads(ledger, identity)
         self.max_bytes = max_bytes
@@ -254,10 +257,11 @@ class Host:
         """Where each other's ledgers stand, of a driver that is about to leave."""
         told = decode(opened, (Tell,), max_bytes=self.max_bytes)
         assert isinstance(told, Tell)
+        account = "" if self._account is None else self._account(opened.header.run, driver)
         if self._heads is None:
-            return Told()
+            return Told(account=account)
         self._heads.keep(driver, told.head)
-        return Told(self._heads.own())
+        return Told(self._heads.own(), account)
 
     def _admitted(self, opened: Opened, driver: str) -> tuple[Party, Message]:
         """The party and the request; tensors are decoded only once all else is in order."""

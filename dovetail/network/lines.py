@@ -71,6 +71,7 @@ class Lines:
         identity: Identity | None = None,
     ) -> None:
         self.driver = driver
+        self.identity = identity
         self.heads = None if ledger is None else Heads(ledger, identity)
         self.ledger = ledger
         self.max_message_bytes = max_message_bytes

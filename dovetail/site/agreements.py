@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -302,6 +303,7 @@ class Agreements:
             "run": run,
             "stage": stage,
             "samples": samples(),
+            "salt": secrets.token_hex(16),  # of the cohort that it tells the driver (record.py)
         }
         path = self._folder / proposal.name / _USED
 

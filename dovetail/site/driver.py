@@ -31,7 +31,7 @@ from dovetail.alignment.stored import (
     save_rows,
     training_run,
 )
-from dovetail.errors import AlignmentError, ConfigError
+from dovetail.errors import AlignmentError, ConfigError, MessageError
 from dovetail.methods import leftout
 from dovetail.methods.aligning import check_counts
 from dovetail.methods.base import SILENT, Talk
@@ -62,6 +62,7 @@ from dovetail.site.home import (
     threads_end,
 )
 from dovetail.site.proposal import Proposal, Signature, agreed_run
+from dovetail.site.record import Account, read_account, write_record
 from dovetail.site.secret import home_secret
 
 #: Seconds from one look at who is here to the next.
@@ -138,18 +139,56 @@ class Listener:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if kind is None and self._waited:
-                self._tell()
+            if kind is None:
+                self.tell()
         finally:
             self._stack.close()
 
-    def _tell(self) -> None:
-        """Tell partners that are here where its ledger stands, and hear where theirs do."""
+    def tell(self) -> dict[str, Account]:
+        """Tell partners that are here where its ledger stands, and hear where theirs do.
+
+        Gives what each says of the runs that it took part in, where a proposal was agreed on.
+        """
+        if not self._waited:
+            return {}
         here = self._lines.connected
         engine = self._engine(LEDGERS, here)
         replies = engine.ask(dict.fromkeys(here, Tell()), Told, timeout_s=TELL_S)
         for failure in replies.failures.values():
             _log.warning("the end of its ledger is not known: %s", failure)
+        found = {}
+        for party, told in replies.items():
+            try:
+                account = read_account(told.account, party)
+            except MessageError as error:
+                _log.warning("%s", error)
+                continue
+            if account is not None:
+                found[party] = account
+        return found
+
+    def samples(self) -> str:
+        """SHA-256 of the ids of its own samples that a run is of; "" of one without data."""
+        return ""
+
+    def record(self, folder: Path, run: str, accounts: Mapping[str, Account]) -> None:
+        """Write a run's record into its folder, when all else is there.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        heads = {} if self._lines.heads is None else self._lines.heads.last(self.partners)
+        write_record(
+            folder,
+            run=run,
+            driver=self.name,
+            parties=self.partners,
+            proposal="" if self._agreed is None else self._agreed[0].name,
+            heads=heads,
+            accounts=accounts,
+            samples=self.samples(),
+            identity=self._lines.identity,
+        )
 
     def secret(self) -> bytes:
         """What its home mixes into the random numbers of its runs."""
@@ -286,6 +325,14 @@ class Driver(Listener):
             wait_s=wait_s,
         )
         self.sites = {site.name: site}
+
+    def samples(self) -> str:
+        """SHA-256 of the ids of its own samples that a run is of."""
+        ids = self.site.table.ids
+        if self._stored is None:
+            return digest(ids)
+        own_S = self._stored.rows_S
+        return digest(ids[own_S[own_S >= 0].numpy()])
 
     def align(self, *, workers: int = 1) -> psi.Aligned:
         """Align with all partners, and keep what came of it; each partner keeps its own rows."""

@@ -82,6 +82,7 @@ from dovetail.site.budget import BudgetError, Budgets
 from dovetail.site.fingerprint import site_digests
 from dovetail.site.limits import Guard, RunLimits
 from dovetail.site.proposal import split_run
+from dovetail.site.record import give_account
 from dovetail.site.secret import home_secret, run_key
 from dovetail.site.teller import Activity, Teller
 
@@ -523,6 +524,14 @@ class Runs:
             return digest(ids)
 
         return self._agreements.approve(run, agreed, policy, driver, samples=samples)
+
+    def account(self, run: str, driver: str) -> str:
+        """What it says of the runs of a driver that is about to leave; "" of no proposal."""
+        _, agreed = split_run(run)
+        if not agreed:
+            return ""
+        used = self._agreements.used(agreed)
+        return give_account(self._site.name, driver, agreed, used, self._identity)
 
     def restarted(self, driver: str) -> None:
         """The driver is another process than before: it may take up its runs."""

@@ -95,6 +95,7 @@ def serve_site(
             max_bytes=site.policy.section.max_message_bytes,
             identity=identity,
             on_restart=runs.restarted,
+            account=runs.account,
         )
         for line in describe(site, addresses, kept.path):
             teller.line(line)

@@ -243,6 +243,45 @@ def test_apfed_from_export_to_a_prediction_gives_the_weights_of_every_engine(
     assert weights(run) == weights(folder / "streamed")
 
 
+def test_a_site_that_must_sign_answers_the_job_that_all_have_signed(
+    clinics: Any, deployed: Deployed, dovetail: Any
+) -> None:
+    folder = clinics.folder
+    signed = 'id = "person"\n\n[policy]\ndrivers = ["clinic"]\napproval = "signed"\n'
+    for name in ("lab", "registry"):
+        clinics.change(f"{name}.toml", ('id = "person"\n', signed))
+    text = APFED.format(parties='parties = ["clinic.toml"]', engine=FLARE)
+    (folder / "flare.toml").write_text(text.replace('"alone", "tvfl"', ""))
+    named = ("clinic", "lab", "registry", "--driver", "clinic", "-q")
+    assert dovetail("certificates", *named).code == 0
+    asked = dovetail("propose", "flare.toml", "--purpose", "Who comes back?")
+    assert asked.code == 0, asked.err
+    export = ("flare", "export", "flare.toml", "-q", "--proposal", "proposal.json", "--out")
+    early = dovetail(*export, "early")
+    assert early.code == 2
+    assert "is not signed by lab, registry yet" in early.err
+    for name in ("lab", "registry"):
+        review = ("review", "proposal.json", "--party", f"{name}.toml", "--yes")
+        assert dovetail(*review).code == 0
+    assert dovetail("flare", "export", "flare.toml", "--out", "bare", "-q").code == 0
+    status, fetched = deployed.finish(deployed.submit(folder / "bare"))
+    assert status != "FINISHED:COMPLETED"
+    assert "was not proposed" in (fetched / "dovetail-failed.txt").read_text()
+    assert dovetail(*export, "agreed").code == 0
+    status, fetched = deployed.finish(deployed.submit(folder / "agreed"))
+    assert status == "FINISHED:COMPLETED", (fetched / "dovetail-failed.txt").read_text()
+    name = json.loads((folder / "proposal.clinic.json").read_text())["proposal"]
+    result = json.loads((fetched / "dovetail" / "result.json").read_text())
+    assert result["proposal"] == name
+    assert f"agreed-{name}" in (folder / "lab.site" / "ledger.jsonl").read_text()
+    homes = [f"{party}.site" for party in ("clinic", "lab", "registry")]
+    record = fetched / "dovetail" / "record.json"
+    shown = dovetail("ledger", "verify", "--record", record, *homes)
+    assert shown.code == 0, shown.err
+    assert "proposal signed by 'registry'" in shown.out
+    assert dovetail("ledger", "verify", *homes).code == 0
+
+
 #: Keys of a run of APFed-D in the place of the method's.
 DISTIL = """
 [apfed.distil]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -112,6 +113,11 @@ def test_two_sign_one_refuses_then_all_sign_and_only_that_run_is_answered(
     bare = federation.start("train", "run.toml", "--out", "bare")
     assert bare.ended() == 2, bare.said()
     assert "was not proposed" in bare.said()
+    unasked = federation.start("align", "run.toml")
+    assert unasked.ended() == 2, unasked.said()
+    assert "was not proposed" in unasked.said()
+    aligned = federation.start("align", "run.toml", "--proposal", "proposal.json")
+    assert aligned.ended() == 0, aligned.said()
     run = federation.start("train", "run.toml", "--proposal", "proposal.json", "--out", "out")
     assert run.ended() == 0, run.said()
     assert all(each.running() for each in joined)
@@ -121,6 +127,8 @@ def test_two_sign_one_refuses_then_all_sign_and_only_that_run_is_answered(
     assert federation.result("out")["proposal"] == name
     about = load(tmp_path / "out" / "models" / "clinic").about
     assert about["proposal"] == name
+    card = (tmp_path / "out" / "models" / "clinic" / "card.md").read_text()
+    assert f"Of the proposal {name}, which all parties signed." in card
     for party in ("clinic", "lab"):
         sent = [line for line in verify(tmp_path / f"{party}.site" / "ledger.jsonl").lines()]
         assert sent
@@ -137,6 +145,48 @@ def test_two_sign_one_refuses_then_all_sign_and_only_that_run_is_answered(
     assert all(len(each["samples"]) == 64 for each in kept["used"])
     agreement = {path.name for path in (tmp_path / "out" / "agreement").iterdir()}
     assert agreement == {f"proposal.{n}json" for n in ("", "clinic.", "lab.", "registry.")}
+
+    # All of it is one record, which the driver signed and the parties' own words are in.
+    books = [f"{party}.site" for party in ("clinic", "lab", "registry")]
+    shown = ("ledger", "verify", "--record", "out/record.json", "--ca", "certificates/lab/ca.pem")
+    whole = dovetail(*shown, *books)
+    assert whole.code == 0, whole.err
+    cohort = kept["used"][-1]
+    opened = hashlib.sha256(f"{cohort['salt']}:{cohort['samples']}".encode()).hexdigest()
+    for words in (
+        *("record signed by 'clinic'", f"proposal {name}", "models/clinic/model.safetensors"),
+        *(f"proposal signed by '{party}'" for party in ("clinic", "lab", "registry")),
+        *(f"account signed by '{party}'" for party in ("lab", "registry")),
+        *(f"head of the ledger signed by '{party}'" for party in ("clinic", "lab", "registry")),
+        f"{cohort['run']}, cohort {opened}",
+    ):
+        assert words in whole.out
+    assert whole.out.count("; the ledger that is here has it") == 3
+    own = json.loads((tmp_path / "out" / "cohort.json").read_text())
+    opened = hashlib.sha256(f"{own['salt']}:{own['samples']}".encode()).hexdigest()
+    assert f"'clinic' trained on the cohort {opened}" in whole.out
+    for file, words in (
+        ("models/clinic/model.safetensors", "is not what it was when the run ended"),
+        ("agreement/proposal.lab.json", "is not what it was when the run ended"),
+        ("record.json", "what is said to be of party 'clinic' is not what it has signed"),
+    ):
+        path = tmp_path / "out" / file
+        honest = path.read_bytes()
+        path.write_bytes(honest.replace(b"lab", b"lib") if b"lab" in honest else honest + b" ")
+        changed = dovetail(*shown)
+        path.write_bytes(honest)
+        assert changed.code == 2
+        assert words in changed.err, changed.err
+    other = dovetail("certificates", "clinic", "--out", "others")
+    assert other.code == 0
+    stranger = dovetail(*shown[:-1], "others/clinic/ca.pem")
+    assert stranger.code == 2
+    assert "an authority that is not believed here" in stranger.err
+    lab = tmp_path / "lab.site" / "ledger.jsonl"
+    lab.write_text("".join(lab.read_text().splitlines(keepends=True)[:-9]))
+    short = dovetail(*shown, "lab.site")
+    assert short.code == 2
+    assert "the ledger of 'lab' is not the one it was when the run ended" in short.err
 
 
 def test_a_party_that_must_sign_is_not_trained_in_one_process(
