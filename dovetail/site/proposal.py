@@ -126,8 +126,9 @@ class Proposal(Section):
         came = json.loads(settings)
         for key in sorted(agreed.keys() | came.keys()):
             allowed = agreed.get(key)
-            several = isinstance(allowed, Mapping) and ONE_OF in allowed
-            values = allowed[ONE_OF] if several else [allowed]
+            values = [allowed]
+            if isinstance(allowed, Mapping) and ONE_OF in allowed:
+                values = allowed[ONE_OF]
             if key not in agreed or key not in came or came[key] not in values:
                 said = " or ".join(map(json.dumps, values)) if key in agreed else "nothing"
                 got = json.dumps(came[key]) if key in came else "nothing"
