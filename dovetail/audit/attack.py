@@ -165,7 +165,9 @@ def _first_layer(network: nn.Module) -> tuple[nn.Linear, list[int] | None] | Non
         if isinstance(module, nn.Conv2d):
             return None
         if isinstance(module, nn.Linear):
-            return module, None
+            # Of several blocks the first extractor reads the first.
+            first = list(range(module.in_features))
+            return module, first if isinstance(network, BlocksNetwork) else None
     return None
 
 

@@ -125,3 +125,14 @@ def test_who_has_no_columns_is_compared_with_guessing():
     inverted = [each for each in findings if each.target == "columns"]
     assert inverted[0].baseline == pytest.approx(0, abs=0.05)
     assert inverted[0].score > 0.99
+
+
+def test_a_category_of_one_row_does_not_blow_up_the_mean():
+    rng = np.random.default_rng(0)
+    known = rng.normal(size=(300, 2))
+    target = np.concatenate([known, np.zeros((300, 1))], axis=1)
+    draws = np.random.default_rng(0)
+    rows = [set(draws.permutation(300)[: columns.KNOWN].tolist()) for _ in range(columns.DRAWS)]
+    target[min(set.intersection(*rows)), 2] = 1.0  # each draw knows it
+    measured = columns.inversion(None, {"last": known}, target, ("p", "q", "only one"))
+    assert interval(measured)[1] > 0.6

@@ -111,7 +111,9 @@ def test_weights_of_hyfem_are_attacked():
     }
     hyfem = {"rounds": 2, "local_steps": 2, "widths": [8], "extractors": {"*": [8]}}
     found = channels(audited(run_of("hyfem", blocks, hyfem=hyfem)))
-    assert {each[1] for each in found if each[2:] == ("weights", "membership")} == {"clinic", "lab"}
+    for target in ("membership", "rows"):
+        told = {each[1] for each in found if each[2:] == ("weights", target)}
+        assert told == {"clinic", "lab"}
     assert {each[1] for each in found if each[2:] == ("model", "membership")} == {"clinic", "lab"}
 
 

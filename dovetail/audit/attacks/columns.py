@@ -34,6 +34,9 @@ DRAWS = 3
 #: Columns that are looked for, drawn at random where there are more.
 MAX_COLUMNS = 400
 
+#: Of a column's variance, which is 1 over all rows, the least that its unknown rows count as.
+_LEAST_SPREAD = 0.1
+
 _ALPHAS = np.logspace(-1, 5, 13)
 
 
@@ -96,7 +99,8 @@ def inversion(
         for name, (guess, _) in attacks.items():
             left = ((guess[rest] - target[rest]) ** 2).mean() / spread[draw, rest].mean()
             tried.setdefault(name, []).append(float(1 - left))
-    variance_F = np.maximum(np.nanmean(spread, axis=(0, 1)), 1e-9)
+    # A category of a few rows that all are known would leave next to none to divide by.
+    variance_F = np.maximum(np.nanmean(spread, axis=(0, 1)), _LEAST_SPREAD)
     r2_N = 1 - (errors / variance_F).mean(axis=-1)  # (2, draws, rows): its mean is the mean R2
     r2_F = 1 - np.nanmean(errors, axis=(1, 2)) / variance_F
     gain = r2_F[0] - np.maximum(r2_F[1], 0)
