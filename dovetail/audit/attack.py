@@ -166,8 +166,8 @@ def _first_layer(network: nn.Module) -> tuple[nn.Linear, list[int] | None] | Non
             return None
         if isinstance(module, nn.Linear):
             # Of several blocks the first extractor reads the first.
-            first = list(range(module.in_features))
-            return module, first if isinstance(network, BlocksNetwork) else None
+            places = list(range(module.in_features))
+            return module, places if isinstance(network, BlocksNetwork) else None
     return None
 
 

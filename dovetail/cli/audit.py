@@ -79,7 +79,7 @@ def audit(
     from dovetail.experiment.valuing import places_of
     from dovetail.face.talk import talk_of
     from dovetail.models.card import renew_all
-    from dovetail.report.audit import audit_page
+    from dovetail.report.audit import audit_page, defences_svg
 
     file, folder, found_seeds = places_of(run, recipe)
     run_file = load_run(file, recipe=recipe, overrides=tuple(overrides or ()))
@@ -98,6 +98,8 @@ def audit(
     written = write_audit(result, folder)
     page = folder / "audit.html"
     write_text(page, audit_page(result.to_json(), folder.name))
+    if result.tried is not None:
+        write_text(folder / "defences.svg", defences_svg(result.tried.to_json()))
     renew_all(folder)
     if as_json:
         print(json.dumps(result.to_json(), indent=2))

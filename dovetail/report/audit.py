@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from typing import Any
 
+from dovetail.audit.verdict import HIGH_FROM, LOW_FROM
 from dovetail.report.chart import HEIGHT_REM, Spread, Tick, dots, ticks
 from dovetail.report.views import COLOURS, TableView, render
 
@@ -235,3 +237,69 @@ def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} = {each}" for key, each in value.items()) or "off"
     return str(value)
+
+
+#: Of the drawing: its size, and where its axes stand.
+_WIDE, _HIGH, _LEFT, _TOP, _PLOT, _DEEP = 860, 400, 60, 30, 420, 310
+
+#: Colours of the verdicts, told apart by those who see few, too.
+_COLOURS = {"none": "#1b7f5c", "low": "#b07a00", "high": "#b3261e"}
+
+
+def defences_svg(tried: Mapping[str, Any]) -> str:
+    """Defences as a drawing: score on test rows against the largest share that is gained.
+
+    A dashed line is the best model alone; dotted ones are where "low" and "high" begin.
+    """
+    cells = [each for each in tried["cells"] if each["advantage"]]
+    alone = [_worth(each) for each in tried["cells"] if not each["advantage"]]
+    worth = [_worth(each) for each in cells]
+    rows, columns = (
+        ticks(min([*worth, *alone]), max([*worth, *alone]), 5),
+        ticks(0.0, max([0.25, *(each["worst"] for each in cells)]), 5),
+    )
+
+    def x_of(value: float) -> float:
+        return _LEFT + _PLOT * (max(value, 0.0) - columns[0]) / (columns[-1] - columns[0])
+
+    def y_of(value: float) -> float:
+        return _TOP + _DEEP * (rows[-1] - value) / (rows[-1] - rows[0])
+
+    def text(x: float, y: float, words: str, anchor: str = "start", more: str = "") -> str:
+        return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{more}>{escape(words)}</text>'
+
+    def line(x1: float, y1: float, x2: float, y2: float, more: str) -> str:
+        return f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" fill="none" {more}/>'
+
+    grid = 'stroke="#8884"'
+    bottom, right = _TOP + _DEEP, _LEFT + _PLOT
+    parts = []
+    for mark in rows:
+        parts.append(line(_LEFT, y_of(mark), right, y_of(mark), grid))
+        parts.append(text(_LEFT - 6, y_of(mark) + 4, f"{mark:.3g}", "end"))
+    for mark in columns:
+        parts.append(text(x_of(mark), bottom + 18, f"{mark:.0%}", "middle"))
+    for verdict, mark in (("low", LOW_FROM), ("high", HIGH_FROM)):
+        more = f'stroke="{_COLOURS[verdict]}" stroke-dasharray="2 4"'
+        parts.append(line(x_of(mark), _TOP, x_of(mark), bottom, more))
+    for value in alone:
+        more = 'stroke="#666" stroke-dasharray="7 4"'
+        parts.append(line(_LEFT, y_of(value), right, y_of(value), more))
+    for place, (cell, value) in enumerate(zip(cells, worth, strict=True), 1):
+        x, y, colour = x_of(cell["worst"]), y_of(value), _COLOURS[cell["verdict"]]
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" fill="{colour}"/>')
+        parts.append(text(x, y + 3.5, str(place), "middle", ' fill="#fff" font-size="10"'))
+        told = f"{place}  {cell['name']}: {value:.3f}, {cell['verdict']}"
+        parts.append(text(right + 20, _TOP + 18 * place, told))
+    parts.append(text(_LEFT, _TOP - 12, "score on test rows; dashed: the best model alone"))
+    parts.append(text(_LEFT, bottom + 38, "largest share of the unknown that is gained"))
+    head = f'viewBox="0 0 {_WIDE} {_HIGH}" width="{_WIDE}" height="{_HIGH}"'
+    style = 'font-family="system-ui, sans-serif" font-size="12" fill="#555"'
+    said = f'role="img" aria-label="defences of {escape(tried["stage"])}, as tabled beside"'
+    xmlns = 'xmlns="http://www.w3.org/2000/svg"'
+    return f"<svg {xmlns} {head} {style} {said}>\n" + "\n".join(parts) + "\n</svg>\n"
+
+
+def _worth(cell: Mapping[str, Any]) -> float:
+    test = cell["test"]
+    return float(test.get("auc", test.get("accuracy", test.get("r2", cell["held_out"]))))

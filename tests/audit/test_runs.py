@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -13,6 +14,7 @@ from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import check_run
 from dovetail.methods.apfed.stacks import Once
 from dovetail.privacy import Release
+from dovetail.report.audit import defences_svg
 
 COLUMNS = {
     "kind": "columns",
@@ -125,6 +127,8 @@ def test_a_grid_of_defences_recommends_within_its_limit():
     tried = try_defences(run, (0,), defences=grid)
     as_it_is, noised, alone = tried.cells
     assert (alone.name, alone.advantage) == (BEST_ALONE, {})
+    drawn = ElementTree.fromstring(defences_svg(tried.to_json()))
+    assert [each.text or "" for each in drawn.iter() if (each.text or "").startswith("2  noise 50")]
     assert as_it_is.epsilon is None
     assert as_it_is.advantage["columns from codes"] > noised.advantage["columns from codes"]
     assert noised.epsilon is not None

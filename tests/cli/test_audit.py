@@ -53,6 +53,11 @@ def test_defences_are_settings_that_cost_and_are_counted(
     assert 0 < spent["codes"]["epsilon"] < spent["gradients"]["epsilon"]  # a contrast moves all
     line = json.loads((tmp_path / "out/run/metrics.jsonl").read_text().splitlines()[1])
     assert line["epsilon"] == spent["gradients"]["epsilon"]
+    ledger = map(json.loads, (tmp_path / "out/run/ledger.jsonl").read_text().splitlines())
+    cost = {each["message"]: each.get("epsilon") for each in ledger}
+    assert cost["apfed.Codes"] == spent["codes"]["epsilon"]
+    assert cost["apfed.CodeGradient"] == spent["gradients"]["epsilon"]
+    assert cost["apfed.Begin"] is None
     again = dovetail("audit", run, "--fast", "--json", *SETTINGS)
     assert again.code == 0, again.err
     by_name = {
