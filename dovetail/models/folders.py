@@ -118,7 +118,9 @@ def rebuilding(folder: Path, name: str) -> Iterator[None]:
 def rebuilt(
     build: Callable[[], nn.Module],
     tensors: Mapping[str, Tensor],
-    check: Callable[[nn.Module], None] = lambda outline: None,
+    check: Callable[[nn.Module], None] = lambda network: None,
+    *,
+    small: bool = False,
 ) -> nn.Module:
     """The network with these weights; nothing is drawn from torch's generators.
 
@@ -127,16 +129,22 @@ def rebuilt(
     Args:
         build: makes it.
         tensors: its weights.
-        check: is given it without memory; raises where it will not do.
+        check: is given it, in evaluation, without memory; raises where it will not do.
+        small: what passes through it is no larger than its weights, so that it may be checked with
+            them; without memory the first layer has torch import its compiler, which takes a
+            second.
 
     Raises:
         RuntimeError: it does not fit the weights.
     """
     with torch.device("meta"):
         outline = build().eval()
-        check(outline)
+        if not small:
+            check(outline)
     outline.load_state_dict(tensors, assign=True)
     with torch.random.fork_rng(devices=[]):
         network = build()
     network.load_state_dict(tensors)
+    if small:
+        check(network.eval())
     return network

@@ -412,14 +412,15 @@ def _rebuilt(
         RuntimeError: one that does not fit the weights.
     """
 
-    def check(outline: nn.Module) -> None:
+    def check(network: nn.Module) -> None:
         zeros = {name: torch.zeros(2, *shape) for name, shape in shapes.items()}
         with torch.no_grad():
-            outputs = outline(zeros if len(shapes) > 1 else next(iter(zeros.values())))
+            outputs = network(zeros if len(shapes) > 1 else next(iter(zeros.values())))
         if tuple(outputs.shape) != (2, task.num_outputs):
             raise ModelError(
                 f"its network gives outputs of shape {tuple(outputs.shape[1:])}, its task needs "
                 f"{task.num_outputs}; copy the whole folder again"
             )
 
-    return rebuilt(spec.build, tensors, check)
+    of_rows = all(len(shape) == 1 for shape in shapes.values())  # an image's maps are larger
+    return rebuilt(spec.build, tensors, check, small=of_rows)
