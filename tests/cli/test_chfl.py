@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -18,7 +19,7 @@ from dovetail.experiment.setup import load_data, setup
 from dovetail.files import grid_cells
 from dovetail.methods.chfl.stages import pool
 from dovetail.methods.method import Training
-from dovetail.models import Columns
+from dovetail.models import Columns, load
 
 RUN = """
 method = "chfl"
@@ -456,3 +457,54 @@ def test_every_cell_of_the_tables_is_valid() -> None:
     assert len(names) == 10
     for name in names:
         assert load_run(RUNS / f"tables.toml:{name}").method == "chfl"
+
+
+# --- Four hospitals ----------------------------------------------------------------------------
+
+HEART = Path(__file__).parents[2] / "examples" / "heart"
+
+
+def test_four_hospitals_train_from_their_own_files(dovetail: Any, tmp_path: Path) -> None:
+    quick = ("--set", "rulers=[]", "--set", "chfl.rounds=1", "--set", "chfl.local_epochs=1")
+    done = dovetail("train", HEART / "run.toml", "--out", "run", *quick)
+    assert done.code == 0, done.err
+    models = [load(tmp_path / "run" / "models" / name) for name in ("cleveland", "long-beach")]
+    held = [model.inputs["columns"].columns for model in models]
+    assert set(held[0]) - set(held[1]) == {"slope", "ca", "thal"}
+    model = tmp_path / "run" / "models" / "budapest"
+    predicted = dovetail("predict", model, HEART / "budapest.csv", "-q", "--out", "said.csv")
+    assert predicted.code == 0, predicted.err
+
+
+def test_a_table_that_says_whose_rows_are_trains_with_both_methods(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    names = ("cleveland", "budapest", "switzerland")
+    frames = [pd.read_csv(HEART / f"{name}.csv").assign(hospital=name) for name in names]
+    pd.concat(frames).to_csv(tmp_path / "patients.csv", index=False)
+    for method, rulers in (("chfl", '["common", "linear", "pooled"]'), ("hyfem", '["standalone"]')):
+        (tmp_path / "run.toml").write_text(f"""
+method = "{method}"
+rulers = {rulers}
+evaluate_every = 0
+[data]
+source = "patients.csv"
+id = "patient"
+label = "disease"
+test = 0.4
+categorical = ["cp", "restecg", "slope", "thal"]
+[data.partition]
+kind = "by-column"
+column = "hospital"
+parties = ["cleveland", "budapest", "switzerland"]
+rows.budapest = 20
+[{method}]
+rounds = 1
+batch_size = 8
+""")
+        done = dovetail("train", "run.toml", "--out", method)
+        assert done.code == 0, done.err
+        result = json.loads((tmp_path / method / "result.json").read_text())
+        assert list(result["parties"]) == list(names)
+    blocks = load(tmp_path / "hyfem" / "models" / "budapest").spec.blocks
+    assert set(blocks) == {"common", "cleveland-budapest"}
