@@ -286,6 +286,8 @@ def test_a_run_folder_holds_every_file(tmp_path: Path) -> None:
         "ledger.jsonl",
         "models/bank/model.json",
         "models/bank/model.safetensors",
+        "models/bank/card.json",
+        "models/bank/card.md",
     }
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
     assert (result["method"], result["seed"]) == ("apfed-c", 3)
