@@ -1,6 +1,6 @@
 """``dovetail serve`` beside a bare Starlette handler that calls onnxruntime on the same file.
 
-``python -m benchmarks.serve [--seconds 5]`` asks both over real sockets, one row a request, with 1,
+``DOVETAIL_DATA=... python -m benchmarks.serve [--seconds 5]`` asks both, of a model of Adult, over real sockets, one row a request, with 1,
 16 and 64 clients, in turns; then rows a second of whole batches. Server and clients share this
 machine's cores.
 """
@@ -95,15 +95,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("model", type=Path, help="a model's folder")
-    parser.add_argument("rows", type=Path, help="a table for it")
+    parser.add_argument("--learner", default="boosting", help="of Adult: linear, boosting, network")
     given = parser.parse_args()
-    from dovetail.data import TableEncoder, read_table
-    from dovetail.models import load
+    from benchmarks.export import models, table_of
+    from dovetail.data import TableEncoder
     from dovetail.service.export import export
 
-    model = load(given.model)
-    table = read_table(given.rows)
+    kind = f"APFed-D, {given.learner}"
+    model = next(own for name, own in models("adult") if name == kind)
+    table = table_of("adult")
     encoder = next(each for each in model.inputs.values() if isinstance(each, TableEncoder))
     raw = encoder.raw(table)
     rows = [

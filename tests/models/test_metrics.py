@@ -13,7 +13,7 @@ from sklearn import metrics
 from dovetail.data import UNSEEN, Classification, Regression
 from dovetail.errors import DataError
 from dovetail.experiment import headline, mean_and_spread, score
-from dovetail.models.metrics import all_scores, details
+from dovetail.models.metrics import all_scores, details, headline_score
 
 TWO = Classification(("no", "yes"))
 THREE = Classification(("a", "b", "c"))
@@ -82,6 +82,21 @@ def test_no_row_is_no_score(task: Any) -> None:
 
 def test_the_headline_is_the_score_that_tells_most() -> None:
     assert [headline(task) for task in (TWO, THREE, Regression())] == ["auc", "accuracy", "rmse"]
+
+
+def test_the_headline_alone_is_that_of_all_scores() -> None:
+    draw = torch.Generator().manual_seed(0)
+    labels = torch.randint(-1, 2, (200,), generator=draw)  # some of a class that training lacked
+    outputs = torch.randn(200, 2, generator=draw).round(decimals=1)  # some alike
+    assert headline_score(TWO, outputs, labels) == pytest.approx(score(TWO, outputs, labels)["auc"])
+    assert headline_score(TWO, outputs[labels == 1], labels[labels == 1]) is None
+    outputs = torch.randn(200, 3, generator=draw)
+    accuracy = score(THREE, outputs, labels)["accuracy"]
+    assert headline_score(THREE, outputs, labels) == pytest.approx(accuracy)
+    number = Regression(mean=3.0, scale=2.0)
+    values, wanted = torch.randn(2, 200, 1, generator=draw)
+    rmse = score(number, values, wanted[:, 0])["rmse"]
+    assert headline_score(number, values, wanted[:, 0]) == pytest.approx(rmse)
 
 
 def test_mean_and_spread_are_those_of_the_sample() -> None:
