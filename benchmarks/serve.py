@@ -1,8 +1,8 @@
 """``dovetail serve`` beside a bare Starlette handler that calls onnxruntime on the same file.
 
-``DOVETAIL_DATA=... python -m benchmarks.serve [--seconds 5]`` asks both, of a model of Adult, over real sockets, one row a request, with 1,
-16 and 64 clients, in turns; then rows a second of whole batches. Server and clients share this
-machine's cores.
+``DOVETAIL_DATA=... python -m benchmarks.serve [--seconds 5]`` asks both, of a model of Adult,
+over real sockets, one row a request, with 1, 16 and 64 clients, in turns; then rows a second of
+whole batches. Server and clients share this machine's cores.
 """
 
 from __future__ import annotations

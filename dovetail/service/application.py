@@ -95,19 +95,20 @@ class Service:
         self._id_column = id_column
 
     def application(self) -> Starlette:
-        routes = [
+        routes = []
+        for path in ("", "/models/{name}"):  # the first are found first
+            routes += [
+                Route(f"{path}/predict", self.predict, methods=["POST"]),
+                Route(f"{path}/schema", self.schema),
+                Route(f"{path}/card", self.card),
+            ]
+        routes += [
             Route("/", self.page),
             Route("/health", self.health),
             Route("/metrics", self.metrics),
             Route("/reload", self.reload, methods=["POST"]),
             Route("/models", self.models),
         ]
-        for path in ("", "/models/{name}"):
-            routes += [
-                Route(f"{path}/predict", self.predict, methods=["POST"]),
-                Route(f"{path}/schema", self.schema),
-                Route(f"{path}/card", self.card),
-            ]
         guard = []
         if self.limits.hosts is not None:
             guard.append(Middleware(TrustedHostMiddleware, allowed_hosts=[*self.limits.hosts]))

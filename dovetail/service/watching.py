@@ -18,6 +18,9 @@ from typing import Any
 
 import numpy as np
 
+# Not scipy.stats: that takes seconds to import, which requests in flight would wait for.
+from scipy import special  # type: ignore[import-untyped]
+
 from dovetail.data.preprocessing import CategoriesSeen, CategoryColumn, NumberColumn, TableEncoder
 from dovetail.data.tables import Table, read_table
 from dovetail.errors import DataError
@@ -102,8 +105,6 @@ def compare(
     column: NumberColumn | CategoryColumn, now: Counts, *, num_columns: int
 ) -> ColumnDrift | None:
     """One column now and then; None where training kept nothing of it, or too few rows came."""
-    from scipy import stats  # type: ignore[import-untyped]
-
     seen = column.seen
     if seen is None or now.rows < LEAST_ROWS:
         return None
@@ -122,18 +123,18 @@ def compare(
         psi = float(((q - p) * np.log(q / p)).sum())
         size = m * n / (m + n)
         many = max(len(then) - 1, 1)
-        if psi > PSI_ALARM and stats.chi2.sf(size * psi, many) < alpha:
+        if psi > PSI_ALARM and special.gammaincc(many / 2, size * psi / 2) < alpha:
             alarms.append(f"its values are distributed otherwise (PSI {psi:.2f})")
         if isinstance(column, NumberColumn):
             ks = float(np.abs(then.cumsum() / m - bins.cumsum() / n).max())
-            if not alarms and ks > KS_ALARM and stats.kstwobign.sf(ks * np.sqrt(size)) < alpha:
+            if not alarms and ks > KS_ALARM and special.kolmogorov(ks * np.sqrt(size)) < alpha:
                 alarms.append(f"its values are distributed otherwise (KS {ks:.2f})")
     rows_then = m + seen.missing
     missing, missing_then = now.missing / now.rows, seen.missing / rows_then if rows_then else 0.0
     if abs(missing - missing_then) > SHARE_ALARM:
         pooled = (now.missing + seen.missing) / (now.rows + rows_then)
         spread = np.sqrt(pooled * (1 - pooled) * (1 / now.rows + 1 / rows_then))
-        if 2 * stats.norm.sf(abs(missing - missing_then) / max(spread, 1e-12)) < alpha:
+        if 2 * special.ndtr(-abs(missing - missing_then) / max(spread, 1e-12)) < alpha:
             alarms.append(f"{missing:.1%} are missing, {missing_then:.1%} in training")
     unseen = now.unseen / now.rows
     if unseen > UNSEEN_ALARM and now.unseen >= 5:
