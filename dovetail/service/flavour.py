@@ -54,14 +54,17 @@ def signature(model: Model) -> Any:
     """MLflow's word for which columns go in and come out."""
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, ParamSchema, ParamSpec, Schema, TensorSpec
+    from mlflow.types.schema import AnyType
 
     columns: list[ColSpec | TensorSpec] = []
     for encoder in model.inputs.values():
         assert isinstance(encoder, TableEncoder)
         for column in encoder.fitted:
-            kind = DataType.string if isinstance(column, CategoryColumn) else DataType.double
+            kind: Any = DataType.string if isinstance(column, CategoryColumn) else DataType.double
             if column.seen is not None and getattr(column.seen, "what", "") == "date":
                 kind = DataType.datetime
+            if getattr(column, "categories", ()) == ("false", "true"):
+                kind = AnyType()  # type: ignore[no-untyped-call]  # booleans, or text of them
             columns.append(ColSpec(kind, column.name, required=False))
     label = str(model.about.get("label", "prediction"))
     out: list[ColSpec | TensorSpec] = [ColSpec(DataType.double, label)]

@@ -1,0 +1,140 @@
+"""The service on real sockets: mutual TLS, and the page that a browser gets."""
+
+import contextlib
+import json
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from learned import clinic_table, fitted_model
+
+from dovetail.models.learners.linear import Linear
+
+pytestmark = pytest.mark.network
+
+PATIENCE_S = 120.0
+ROW = {"age": 51.5, "job": "cook", "smoker": True, "admitted": "2024-05-01"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("served") / "clinic"
+    fitted_model(clinic_table(300), [Linear()]).save(place)
+    return place
+
+
+@contextlib.contextmanager
+def serving(folder, log, *options):
+    """The command on a free port; its address."""
+    command = ["serve", f"m={folder}", "--port", "0", *map(str, options)]
+    with log.open("w") as told:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dovetail.cli.main", *command], stderr=told
+        )
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := re.search(r"https?://[\d.]+:\d+", log.read_text())):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        yield found[0]
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def ask(address, context=None):
+    request = urllib.request.Request(
+        f"{address}/predict", json.dumps(ROW).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=PATIENCE_S, context=context) as reply:
+        return json.loads(reply.read())
+
+
+def test_a_party_with_its_certificate_is_answered_and_nobody_else_is(folder, tmp_path):
+    def certificates(out, *names):
+        command = ["certificates", *names, "--driver", names[0], "--host", "127.0.0.1"]
+        subprocess.run(
+            [sys.executable, "-m", "dovetail.cli.main", *command, "--out", str(out), "-q"],
+            check=True,
+        )
+
+    certificates(tmp_path / "ours", "clinic", "shop")
+    certificates(tmp_path / "theirs", "clinic", "shop")
+
+    def context_of(party):
+        context = ssl.create_default_context(cafile=tmp_path / "ours" / "clinic" / "ca.pem")
+        if party is not None:
+            context.load_cert_chain(party / f"{party.name}.pem", party / f"{party.name}.key")
+        return context
+
+    options = ("--certificates", tmp_path / "ours" / "clinic")
+    with serving(folder, tmp_path / "log", *options) as address:
+        assert address.startswith("https://")
+        said = ask(address, context_of(tmp_path / "ours" / "shop"))
+        assert said["predictions"][0]["prediction"] in ("no", "yes")
+        for party in (None, tmp_path / "theirs" / "shop"):
+            with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
+                ask(address, context_of(party))
+        with pytest.raises((urllib.error.URLError, ConnectionError)):
+            ask(address.replace("https", "http"))
+        assert ask(address, context_of(tmp_path / "ours" / "shop")) == said
+
+
+def test_the_page_asks_what_is_there_and_a_row_of_the_schemas_examples_is_answered(
+    folder, tmp_path
+):
+    """What the page's script does, done by hand: nothing of it comes from elsewhere."""
+    with serving(folder, tmp_path / "log") as address:
+        with urllib.request.urlopen(address, timeout=PATIENCE_S) as reply:
+            policy, page = reply.headers["content-security-policy"], reply.read().decode()
+        for word in ("default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'"):
+            assert word in policy
+        assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page)
+        assert "innerHTML" not in page  # a column's name is no markup
+        assert 'name="viewport"' in page
+        asked = set(re.findall(r'read\("([a-z]+)|"/([a-z]+)"', page))
+        assert {one or other for one, other in asked} == {"health", "models", "schema", "predict"}
+        for element in set(re.findall(r'at\("(\w+)"\)', page)):
+            assert f'id="{element}"' in page
+        with urllib.request.urlopen(f"{address}/models/m/schema", timeout=PATIENCE_S) as reply:
+            schema = json.loads(reply.read())
+        row = {name: each["examples"][0] for name, each in schema["properties"].items()}
+        request = urllib.request.Request(
+            f"{address}/models/m/predict",
+            json.dumps([row]).encode(),
+            {"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+            (said,) = json.loads(reply.read())["predictions"]
+        assert sum(said["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_browser_shows_an_answer(folder, tmp_path, width):
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="a browser is driven by playwright, which is not installed"
+    )
+    with serving(folder, tmp_path / "log") as address, playwright.sync_playwright() as driver:
+        try:
+            browser = driver.chromium.launch(executable_path=shutil.which("chromium"))
+        except playwright.Error as error:
+            pytest.skip(f"playwright has no browser here: {error}")
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        problems = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.goto(address)
+        page.locator("#fields input").first.wait_for()
+        page.locator("#form button").click()
+        page.locator(".bar").first.wait_for()
+        assert "ill: " in page.locator("#said").inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert problems == []
+        browser.close()
