@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from cryptography import x509
 
 from dovetail.errors import MessageError, NetworkError
 from dovetail.network.control import Failed
-from dovetail.network.heads import FOLDER, Head, heads_of
+from dovetail.network.heads import FOLDER, Head, heads_of, read_head
 from dovetail.network.identity import check_proof
 from dovetail.network.ledger import FORMATS, files_of, verify
 from dovetail.network.tree import leaf_hash, path, root_of
@@ -46,7 +46,7 @@ _MAX_PROOF_BYTES = 2**21
 # --- Two books ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A line about one message.
 
@@ -124,7 +124,7 @@ class _Book:
         self.path = path
         self.party = ""
         self.is_whole = True
-        self._lines: list[tuple[str, int, dict[str, Any]]] = []
+        self._with: dict[str, list[Entry]] = {}  # other -> lines about messages with it
         self.entries: list[Entry] = []
         files = files_of(path)
         start, old = 0, True
@@ -137,25 +137,12 @@ class _Book:
                     if file == files[0] and number == 1 and "follows" in line:
                         self.is_whole = False
                 elif not old:  # older lines have no digest, and nothing of what came
-                    self._lines.append((f"{file}: line {number}", start, line))
+                    other, entry = _entry(f"{file}: line {number}", start, line)
+                    self._with.setdefault(other, []).append(entry)
 
     def of(self, other: str) -> None:
         """Keep the lines about this other."""
-        self.entries = [
-            Entry(
-                where,
-                "to" in line,
-                start,
-                int(line.get("connection", 0)),
-                str(line["run"]),
-                int(line["sequence"]),
-                str(line["message"]),
-                str(line.get("digest", "")),
-                int(line.get("count", 1)),
-            )
-            for where, start, line in self._lines
-            if line.get("to", line.get("from")) == other
-        ]
+        self.entries = self._with.get(other, [])
         self.places = {id(entry): place for place, entry in enumerate(self.entries)}
 
     def ends_after(self, entry: Entry) -> str:
@@ -188,13 +175,31 @@ class _Book:
         return None
 
 
-def _lines_of(file: Path) -> list[dict[str, Any]]:
+def _entry(where: str, start: int, line: Mapping[str, Any]) -> tuple[str, Entry]:
+    """The other, and what the line says.
+
+    Raises:
+        NetworkError: it lacks something, as a line that somebody made up may.
+    """
+    try:
+        left = "to" in line
+        about = int(line.get("connection", 0)), str(line["run"]), int(line["sequence"])
+        digest, count = str(line.get("digest", "")), int(line.get("count", 1))
+        entry = Entry(where, left, start, *about, str(line["message"]), digest, count)
+        return str(line["to" if left else "from"]), entry
+    except (KeyError, TypeError, ValueError):
+        raise NetworkError(f"{where} is no line of a ledger: it lacks something") from None
+
+
+def _lines_of(file: Path) -> Iterator[dict[str, Any]]:
     """The whole lines of one file; the half line of a crash is left out."""
     try:
-        text = file.read_bytes()
+        with file.open("rb") as text:
+            for line in text:
+                if line.endswith(b"\n"):
+                    yield json.loads(line)
     except OSError as error:
         raise NetworkError(f"{file}: cannot be read ({error.strerror})") from None
-    return [json.loads(line) for line in text.split(b"\n")[:-1]]
 
 
 def _held_against(sender: _Book, receiver: _Book) -> Agreement:
@@ -443,7 +448,7 @@ def check_line(proof: Path, *, authorities: Sequence[x509.Certificate] = ()) -> 
         told = json.loads(proof.read_bytes())
         if told["format"] != PROOF:
             raise ValueError(f"its format is not {PROOF!r}")
-        head = Head(**told["head"])
+        head = read_head(told["head"])
         text, line, index = str(told["text"]), int(told["line"]), int(told["index"])
         hashes = [bytes.fromhex(each) for each in told["path"]]
         signature = bytes.fromhex(head.proof)

@@ -21,7 +21,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -98,6 +98,22 @@ class Head:
             MessageError: why it is not believed.
         """
         identity.check(self.of, self.statement(), bytes.fromhex(self.proof))
+
+
+def read_head(fields: Mapping[str, Any]) -> Head:
+    """A head from a file.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    head = Head(**fields)
+    texts = (head.of, head.hash, head.time, head.proof, head.root)
+    if not all(type(each) is str for each in texts):
+        raise TypeError("not a text")
+    if type(head.lines) is not int or type(head.size) is not int:
+        raise TypeError("not a number")
+    bytes.fromhex(head.hash + head.root + head.proof)
+    return head
 
 
 class Heads:
@@ -350,7 +366,7 @@ def heads_of(home: Path, party: str) -> Iterator[Head]:
         try:
             fields: dict[str, Any] = json.loads(line)
             fields.pop("stays", None)
-            head = Head(**fields)
+            head = read_head(fields)
             if head.of != party:
                 raise ValueError("of another")
         except (ValueError, TypeError, AttributeError, RecursionError):

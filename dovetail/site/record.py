@@ -31,7 +31,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 
 from dovetail.errors import ConfigError, MessageError, NetworkError
 from dovetail.methods.section import PartyName, Section
-from dovetail.network.heads import Head
+from dovetail.network.heads import Head, read_head
 from dovetail.network.identity import Identity, check_proof
 from dovetail.network.ledger import verify
 from dovetail.network.patience import write_text
@@ -386,7 +386,7 @@ def _heads(
         known[found.party] = found
     for party, fields in record.heads.items():
         try:
-            head = Head(**fields)
+            head = read_head(fields)
             if head.of != party:
                 raise ValueError("of another")
             proof = base64.b64encode(bytes.fromhex(head.proof)).decode()

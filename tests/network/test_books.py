@@ -239,6 +239,20 @@ def test_what_no_lost_line_explains_is_named(pair: Pair, lie: Callable[[Pair], s
         verify(file)  # each by itself is a ledger
 
 
+def test_a_made_up_line_that_lacks_something_is_one_sentence(pair: Pair) -> None:
+    book = pair.paths["shop"]
+    pair.books["shop"].close()
+    last = json.loads(book.read_bytes().splitlines()[-1])
+    made = {"time": "now", "from": "bank", "message": "a.B", "bytes": 0, "previous": last["hash"]}
+    body = json.dumps(made, separators=(",", ":"))[:-1]
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    with book.open("a") as file:
+        file.write(f'{body},"hash":"{digest}"}}\n')
+    verify(book)
+    with pytest.raises(NetworkError, match="line 6 is no line of a ledger: it lacks something"):
+        pair.found()
+
+
 # --- Trees and proofs -----------------------------------------------------------------------------
 
 #: Leaves and roots of the reference implementation of Certificate Transparency (RFC 6962 and 9162).
@@ -355,6 +369,9 @@ def test_a_proof_that_was_changed_shows_nothing(tmp_path: Path) -> None:
         {"party": "bank"},
         {"format": "another"},
         {"path": 7},
+        {"head": {**honest["head"], "size": "5"}},
+        {"head": {**honest["head"], "of": ["shop"]}},
+        {"head": None},
     ):
         proof.write_text(json.dumps({**honest, **changes}))
         with pytest.raises(NetworkError, match=r"not in the tree|is not line 5|is no proof"):
