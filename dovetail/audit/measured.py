@@ -13,8 +13,25 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
         "labels, to partners: high on digits (all labelled), none on credit",
         "columns, both ways: high on digits and on credit",
     ),
+    "apfed-d": (
+        "labels that are trained on, to partners: high (all of them on digits and credit)",
+        "partners' columns, to the label owner: high on both",
+        'with apfed.distil.exchange = "released": no label, and columns low',
+    ),
     "tvfl": (
         "labels that are trained on, to partners: high (all of them on credit)",
         "partners' columns, to the label owner: high",
+    ),
+    "chfl": (
+        "rows, to the coordinator from a member's weights: none on Adult",
+        "who was trained on, to the coordinator: low at one member of five on Adult, else none",
+    ),
+    "hyfem": (
+        "rows, to the server from a party's weights: none on Adult",
+        "who was trained on, to the server: low at one party of three on Adult, else none",
+    ),
+    "fedoptimus": (
+        "labels, to coordinator and data owners: high (all of them on Adult)",
+        "data owners' columns, to the coordinator: high, from embeddings and from the selection",
     ),
 }
