@@ -124,7 +124,9 @@ def flare_site(
 
 @flare.command("simulate")
 def flare_simulate(
-    run: Annotated[Path, typer.Argument(help="A run file (TOML) with every party's file.")],
+    run: Annotated[
+        Path, typer.Argument(help="A run file (TOML), with every party's file or with [data].")
+    ],
     out: RunOut = None,
     recipe: Recipe = None,
     overrides: Overrides = None,
@@ -138,21 +140,24 @@ def flare_simulate(
     """Run it as a job of an NVFlare federation on this machine: server and sites as processes.
 
     Made with `nvflare provision`, with mutual TLS, and gone at the end. Weights are those of
-    `dovetail train` with the same seed.
+    `dovetail train` with the same seed. Of a run file with [data], each party's table and file are
+    first dealt out, into OUT-parties.
     """
     check_one_way(resume=resume, overwrite=overwrite)
     early.check_run(run, overrides)
     from dovetail.cli.output import console, result_table
+    from dovetail.experiment.dealing import deal
     from dovetail.experiment.flarerun import simulate, simulated
     from dovetail.experiment.runfile import load_run
     from dovetail.experiment.train import check_folder, check_participation, check_unfinished
     from dovetail.files import run_name
 
     _need_nvflare()
-    run_file, files, driver = simulated(
-        run, load_run(run, recipe=recipe, overrides=tuple(overrides or ()))
-    )
+    loaded = load_run(run, recipe=recipe, overrides=tuple(overrides or ()))
     out = out or Path("out") / (run_name(run) + (f"-{recipe}" if recipe else ""))
+    if loaded.data is not None:
+        loaded = deal(loaded, out.with_name(f"{out.name}-parties"), where=str(run))
+    run_file, files, driver = simulated(run, loaded)
     if (out / "run.toml").resolve() == run.resolve():
         raise ConfigError(f"{out} holds the run file {run} itself; name another with --out")
     check_folder(out)

@@ -9,12 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import tomli_w
 
+from dovetail import data as dd
 from dovetail.errors import ConfigError
+from dovetail.experiment.dealing import deal
 from dovetail.experiment.flarerun import simulated
-from dovetail.experiment.runfile import check_run, load_run
+from dovetail.experiment.runfile import check_run, load_run, resolved
+from dovetail.experiment.setup import pooled_parts, read_pooled
 from dovetail.site.flaresite import CLASSES
+from dovetail.site.partyfile import open_sites
 
 RUN = """
 method = "apfed"
@@ -140,7 +146,7 @@ def test_a_job_is_not_trained_by_train_and_other_runs_are_no_jobs(
     assert (done.code, "dovetail flare export RUN --out DIR makes it" in done.err) == (2, True)
     done = dovetail("flare", "export", write_run(), "--out", "job")
     assert (done.code, "is no run of an NVFlare federation" in done.err) == (2, True)
-    done = dovetail("flare", "simulate", write_run(), "--out", "here")
+    done = dovetail("flare", "simulate", run_file(), "--out", "here")
     assert (done.code, "names no party files" in done.err) == (2, True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("2019")
@@ -219,6 +225,46 @@ def test_a_run_of_party_files_becomes_a_job_of_its_parties(deal: Callable[..., A
     assert run.parties is None
     assert files == {name: path.parent / f"{name}.toml" for name in ("clinic", "lab", "registry")}
     assert run.apfed == load_run(path).apfed
+
+
+def test_a_pooled_set_is_dealt_out_to_files_that_hold_what_the_partition_says(
+    write_run: Callable[..., Path], tmp_path: Path, dovetail: Any
+) -> None:
+    path = write_run(
+        ('"apfed-c"', '"apfed"'),
+        ('active = "clinic"', 'active = "clinic"\noverlap = 0.5'),
+        (
+            "[passive]\nencoder = [8]",
+            '[passive]\nencoder = [7, 8]\n[passive.lab]\nloss = "contrastive"',
+        ),
+    )
+    whole = load_run(path)
+    dealt = deal(whole, tmp_path / "dealt", where="run.toml")
+    run, files, driver = simulated(path, dealt)
+    assert (driver, run.engine.kind, sorted(files)) == ("clinic", "flare", ["clinic", "lab"])
+    assert run.apfed == whole.apfed
+    sites = open_sites(tuple(files.values()))
+    section = whole.data
+    assert section is not None
+    train, test = pooled_parts(section, read_pooled(section))
+    parts = section.partition.deal(train, test, section)
+    assert parts.test is not None
+    pooled, _ = dd.load("breast-cancer")
+    for name, site in sites.items():
+        rows = np.concatenate([parts.train.parties[name].ids, parts.test.parties[name].ids])
+        assert site.table.ids.tolist() == rows.tolist()
+        assert (site.party.label is None) == (name == "lab")
+        assert isinstance(site.table.x, dd.Table)
+        assert isinstance(pooled.x, dd.Table)
+        column = pooled.x.select([f"{'mean' if name == 'clinic' else 'worst'} *"])[0]
+        place = {each: row for row, each in enumerate(pooled.ids.tolist())}
+        expected = pooled.x.column(column).values[[place[each] for each in rows.tolist()]]
+        assert site.table.x.column(column).values.tolist() == expected.tolist()
+    assert sites["lab"].sections["apfed"].encoder == (7, 8)
+    assert sites["lab"].sections["apfed"].loss == "contrastive"
+    (tmp_path / "dealt.toml").write_text(tomli_w.dumps(resolved(dealt, 0)))
+    done = dovetail("train", "dealt.toml", "--out", "out", "-q")
+    assert done.code == 0, done.err
 
 
 def test_too_small_a_part_in_a_job_here_is_told_and_no_finished_run_is_replaced(
