@@ -21,14 +21,12 @@ from dovetail.experiment.runfile import RunFile, check_run
 from dovetail.experiment.setup import pooled_parts, read_pooled
 from dovetail.methods import method_of
 from dovetail.methods.apfed.wiring import passive_fields
-from dovetail.site.partyfile import algorithms
 
 #: What a party's file calls the column of ids.
 _ID = "sample"
 
 #: In a simulation nobody holds anything back.
 _POLICY: dict[str, Any] = {
-    "algorithms": sorted({each.policy for each in algorithms().values()}),
     "min_rows": 1,
     "max_uses": 1_000_000_000,
     "max_runs_per_day": 1_000_000,
@@ -57,6 +55,8 @@ def deal(run: RunFile, folder: Path, *, where: str) -> RunFile:
     dealt = section.partition.deal(train, test, section)
     folder.mkdir(parents=True, exist_ok=True)
     settings = passive_fields(run, where=where) if method_of(run.method).name == "apfed" else {}
+    known = [method_of(stage).protocols() for stage in (run.method, *run.rulers)]
+    agreed = ["align", *sorted({each.policy for all_of in known for each in all_of.values()})]
     files = []
     for name, party in dealt.train.parties.items():
         own = [train.take(_rows(train, party.ids))]
@@ -73,7 +73,7 @@ def deal(run: RunFile, folder: Path, *, where: str) -> RunFile:
             about |= {"label": train.label, "task": section.task}
         about |= {"categorical": section.categorical, "max_categories": section.max_categories}
         dd.write_table(folder / f"{name}.csv", columns)
-        said: dict[str, Any] = {"party": about, "policy": _POLICY}
+        said: dict[str, Any] = {"party": about, "policy": {"algorithms": agreed, **_POLICY}}
         if name in settings:
             said["apfed"] = settings[name].model_dump(
                 mode="json", exclude_unset=True, exclude_none=True

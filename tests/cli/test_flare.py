@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+import torch
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
@@ -20,7 +21,9 @@ from dovetail.experiment.flarerun import simulated
 from dovetail.experiment.runfile import check_run, load_run, resolved
 from dovetail.experiment.setup import pooled_parts, read_pooled
 from dovetail.site.flaresite import CLASSES
+from dovetail.site.home import Refusals, Runs
 from dovetail.site.partyfile import open_sites
+from dovetail.site.teller import Teller
 
 RUN = """
 method = "apfed"
@@ -260,6 +263,8 @@ def test_a_pooled_set_is_dealt_out_to_files_that_hold_what_the_partition_says(
         place = {each: row for row, each in enumerate(pooled.ids.tolist())}
         expected = pooled.x.column(column).values[[place[each] for each in rows.tolist()]]
         assert site.table.x.column(column).values.tolist() == expected.tolist()
+        refusals = Refusals(tmp_path / "refusals.jsonl", print)  # as a site begins
+        Runs(site, tmp_path, refusals, Teller("clinic", quiet=True), torch.device("cpu"))
     assert sites["lab"].sections["apfed"].encoder == (7, 8)
     assert sites["lab"].sections["apfed"].loss == "contrastive"
     (tmp_path / "dealt.toml").write_text(tomli_w.dumps(resolved(dealt, 0)))
