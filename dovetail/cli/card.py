@@ -30,11 +30,11 @@ def card(
     """
     from dovetail.face.reading import model_folder
     from dovetail.models.card import card as make
-    from dovetail.models.card import write_card
+    from dovetail.models.card import kept_heads, write_card
 
     folder = model_folder(model)
     columns = tuple(name.strip() for name in by.split(",")) if by else ()
-    told = make(folder, rows=data, by=columns, label=label)
+    told = make(folder, rows=data, by=columns, label=label, heads=kept_heads(folder))
     write_card(folder, told)
     if as_json:
         print(json.dumps(told))

@@ -113,6 +113,18 @@ def renew(folder: Path, *, heads: Mapping[str, Any] | None = None) -> None:
     write_card(folder, told)
 
 
+def kept_heads(folder: Path) -> dict[str, Any]:
+    """The heads of ledgers on the card that a model has, if it is of these weights; else none."""
+    try:
+        older = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+        weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+        if older["hash"]["model.safetensors"] == weights:
+            return dict(older["heads"])
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    return {}
+
+
 def renew_all(run: Path, *, heads: Mapping[str, Any] | None = None) -> None:
     """``renew`` of every model in a run's folder, and in those of its seeds.
 

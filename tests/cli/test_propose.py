@@ -128,6 +128,9 @@ def test_two_sign_one_refuses_then_all_sign_and_only_that_run_is_answered(
     about = load(tmp_path / "out" / "models" / "clinic").about
     assert about["proposal"] == name
     card = (tmp_path / "out" / "models" / "clinic" / "card.md").read_text()
+    assert "- the record of lab, line " in card
+    again = dovetail("card", "out/models/clinic")
+    assert again.out == card  # made anew, it says the same
     assert f"Of the proposal {name}, which all parties signed." in card
     for party in ("clinic", "lab"):
         sent = [line for line in verify(tmp_path / f"{party}.site" / "ledger.jsonl").lines()]
