@@ -249,10 +249,11 @@ _COLOURS = {"none": "#1b7f5c", "low": "#b07a00", "high": "#b3261e"}
 def defences_svg(tried: Mapping[str, Any]) -> str:
     """Defences as a drawing: score on test rows against the largest share that is gained.
 
-    A dashed line is the best model alone; dotted ones are where "low" and "high" begin.
+    Dashed lines are models that nobody helped; dotted ones are where "low" and "high" begin.
     """
     cells = [each for each in tried["cells"] if each["advantage"]]
-    alone = [_worth(each) for each in tried["cells"] if not each["advantage"]]
+    asks_nobody = [each for each in tried["cells"] if not each["advantage"]]
+    alone = [_worth(each) for each in asks_nobody]
     worth = [_worth(each) for each in cells]
     rows, columns = (
         ticks(min([*worth, *alone]), max([*worth, *alone]), 5),
@@ -282,7 +283,8 @@ def defences_svg(tried: Mapping[str, Any]) -> str:
     for verdict, mark in (("low", LOW_FROM), ("high", HIGH_FROM)):
         more = f'stroke="{_COLOURS[verdict]}" stroke-dasharray="2 4"'
         parts.append(line(x_of(mark), _TOP, x_of(mark), bottom, more))
-    for value in alone:
+    for each, value in zip(asks_nobody, alone, strict=True):
+        parts.append(text(right, y_of(value) - 5, each["name"], "end", ' font-size="10"'))
         more = 'stroke="#666" stroke-dasharray="7 4"'
         parts.append(line(_LEFT, y_of(value), right, y_of(value), more))
     for place, (cell, value) in enumerate(zip(cells, worth, strict=True), 1):
@@ -291,7 +293,7 @@ def defences_svg(tried: Mapping[str, Any]) -> str:
         parts.append(text(x, y + 3.5, str(place), "middle", ' fill="#fff" font-size="10"'))
         told = f"{place}  {cell['name']}: {value:.3f}, {cell['verdict']}"
         parts.append(text(right + 20, _TOP + 18 * place, told))
-    parts.append(text(_LEFT, _TOP - 12, "score on test rows; dashed: the best model alone"))
+    parts.append(text(_LEFT, _TOP - 12, "score on test rows; dashed: without messages"))
     parts.append(text(_LEFT, bottom + 38, "largest share of the unknown that is gained"))
     head = f'viewBox="0 0 {_WIDE} {_HIGH}" width="{_WIDE}" height="{_HIGH}"'
     style = 'font-family="system-ui, sans-serif" font-size="12" fill="#555"'
