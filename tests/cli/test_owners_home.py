@@ -112,8 +112,8 @@ def joined(folder: Path, names: Sequence[str], driver: str) -> dict[str, Host]:
 def left(hosts: Mapping[str, Host]) -> None:
     """They stop."""
     for host in hosts.values():
-        assert host._ledger is not None
-        host._ledger.close()
+        assert host._recorder._ledger is not None
+        host._recorder._ledger.close()
 
 
 class Carrying(Coordinator):
