@@ -145,4 +145,5 @@ def inspect(
         sizes=sizes,
         expecting=expecting,
         own_method=own_method,
+        stage=None if run_file is None else run_file.method,
     )

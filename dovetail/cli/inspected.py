@@ -47,6 +47,7 @@ def show(
     sizes: Sizes | None = None,
     expecting: Callable[[Overlaps], Expected | None] | None = None,
     own_method: str | None = None,
+    stage: str | None = None,
 ) -> None:
     """Print who holds what and which method fits (or JSON); write the page where one is asked for.
 
@@ -65,6 +66,7 @@ def show(
         sizes: of batches and codes, where a run file says; None assumes ``Sizes()``.
         expecting: what the label owner's own rows say of help, where APFed fits.
         own_method: the method that the run file's is of; the next command does not change it.
+        stage: what the run file trains, such as "apfed-d"; what its messages tell is its own.
 
     Raises:
         DataError: parties that cannot be compared.
@@ -95,7 +97,7 @@ def show(
     if as_json:
         print(json.dumps(as_values(parts, fits, overlaps, title=title, hint=hint), indent=2))
     elif not quiet:
-        _print(console(), parts, fits, overlaps, title, hint)
+        _print(console(), parts, fits, overlaps, title, hint, {own_method: stage})
         if html_path is not None:
             console().print(f"Page: {html_path}", highlight=False, markup=False)
 
@@ -107,6 +109,7 @@ def _print(
     overlaps: Overlaps,
     title: str,
     hint: Expected | None,
+    stages: Mapping[str | None, str | None],
 ) -> None:
     out.print(printable(title, style="bold"))
     out.print(printable(coverage.summary(parts, overlaps)))
@@ -133,7 +136,7 @@ def _print(
     for fit in fits:
         if fit.applies and fit.messages:
             out.print(*_message_lines(fit.title, fit.messages), sep="\n")
-            out.print(*map(printable, _told(fit.method)), sep="\n")
+            out.print(*map(printable, _told(stages.get(fit.method) or fit.method)), sep="\n")
             out.print()
     out.print(Text.assemble("Recommended: ", (best.title, "bold")))
     command = printable(best.next_command, style="bold" if best.available else "")

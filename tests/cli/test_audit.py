@@ -107,3 +107,5 @@ def test_inspect_tells_what_audits_found(dovetail: Any, write_run: Any) -> None:
     assert done.code == 0, done.err
     assert "What they tell, by default settings (yours: dovetail audit RUN):" in done.out
     assert "columns, both ways: high on digits and on credit" in done.out
+    done = dovetail("inspect", write_run(), "--set", "method=apfed-d")  # what is trained, not APFed
+    assert "labels that are trained on, to partners: high" in done.out
