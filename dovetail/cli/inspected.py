@@ -136,7 +136,7 @@ def _print(
     for fit in fits:
         if fit.applies and fit.messages:
             out.print(*_message_lines(fit.title, fit.messages), sep="\n")
-            out.print(*map(printable, _told(stages.get(fit.method) or fit.method)), sep="\n")
+            out.print(*map(printable, _told(fit.method, stages.get(fit.method))), sep="\n")
             out.print()
     out.print(Text.assemble("Recommended: ", (best.title, "bold")))
     command = printable(best.next_command, style="bold" if best.available else "")
@@ -192,9 +192,9 @@ def _method_table(fits: Sequence[Fit]) -> Table:
     return table
 
 
-def _told(method: str) -> list[str]:
+def _told(method: str, stage: str | None) -> list[str]:
     """What receivers of its messages learn by default settings, as audits found."""
-    lines = [f"  {line}" for line in MEASURED.get(method, ())]
+    lines = [f"  {line}" for line in MEASURED.get(stage or method, MEASURED.get(method, ()))]
     if not lines:
         return ["What they tell: dovetail audit RUN measures it."]
     return ["What they tell, by default settings (yours: dovetail audit RUN):", *lines]
