@@ -89,10 +89,12 @@ when they leave: alone 0.700, solo 0.750, joint 0.800.'
         return f"Recovered share: none to tell, as the partners add nothing sure: {values}."
     interval = told["interval"]
     spread = (
-        f" (95 % interval {100 * interval[0]:.0f} to {100 * interval[1]:.0f} %)" if interval else ""
+        f" (95 % interval {100 * interval[0]:z.0f} to {100 * interval[1]:z.0f} %)"
+        if interval
+        else ""
     )
     return (
-        f"Recovered share: {100 * told['share']:.0f} %{spread} of what the partners add to the "
+        f"Recovered share: {100 * told['share']:z.0f} %{spread} of what the partners add to the "
         f"{told['score']} stays when they leave: {values}."
     )
 

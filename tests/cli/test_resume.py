@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,6 +44,8 @@ def contents(folder: Path) -> dict[str, Any]:
             ]
         elif path.name == "result.json":
             held[name] = without_seconds(json.loads(path.read_text()))
+        elif path.name in ("card.json", "card.md"):  # the moment that the model was written
+            held[name] = re.sub(r"\d{4}-\d\d-\d\dT[\d:+]+", "then", path.read_text())
         else:
             held[name] = path.read_bytes()
     return held

@@ -19,8 +19,9 @@ DATA = os.environ.get("DOVETAIL_DATA", "nowhere")
 RUNS = Path(__file__).parents[2] / "runs" / "apfed"
 TABLE_2 = RUNS / "table2.toml"
 FILES = [
-    *(path for path in sorted(RUNS.glob("*.toml")) if path != TABLE_2),
-    *(Path(f"{TABLE_2}:{cell}") for cell in grid_cells(TABLE_2)),
+    each
+    for path in sorted(RUNS.glob("*.toml"))
+    for each in ([Path(f"{path}:{cell}") for cell in grid_cells(path)] or [path])
 ]
 
 
