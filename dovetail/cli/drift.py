@@ -29,8 +29,10 @@ def drift(
     is what is large and no chance. With labels in DATA, the score now beside the score then. The
     exit code is 1 where there is an alarm.
     """
+    from dovetail.cli.output import console, plain_table
     from dovetail.data import TableEncoder, read_table
     from dovetail.errors import ModelError
+    from dovetail.experiment.coverage import printable
     from dovetail.face.reading import model_folder
     from dovetail.models.card import score_then
     from dovetail.models.metrics import headline
@@ -63,16 +65,20 @@ def drift(
         }
         print(json.dumps(result))
     else:
+        shown = plain_table("column", "PSI", "KS", "missing", "then", "alarm")
         for each in told:
-            ks = "" if each.ks is None else f"  KS {each.ks:.3f}"
-            text = "  ALARM: " + "; ".join(each.alarms) if each.alarms else ""
-            print(
-                f"{each.column}: PSI {each.psi:.3f}{ks}  missing {each.missing:.1%} "
-                f"(then {each.missing_then:.1%}){text}"
+            shown.add_row(
+                printable(each.column),
+                f"{each.psi:.3f}",
+                "" if each.ks is None else f"{each.ks:.3f}",
+                f"{each.missing:.1%}",
+                f"{each.missing_then:.1%}",
+                printable("; ".join(each.alarms), style="bold"),
             )
+        console().print(shown)
         if now is not None:
-            shown = "" if then is None else f", then {then:.4f}"
-            print(f"{name} now {now:.4f}{shown}")
+            before = "" if then is None else f", then {then:.4f}"
+            print(f"{name} now {now:.4f}{before}")
         if not quiet:
             print(
                 f"dovetail: {warning(told) or 'these rows are like those of training'}",

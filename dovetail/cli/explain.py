@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dovetail.cli.options import AsJson, Quiet
+
+if TYPE_CHECKING:
+    from dovetail.models.explaining import Explanation
 
 
 def explain(
@@ -54,19 +58,66 @@ def explain(
     if as_json:
         print(json.dumps(told.to_json(row=row)))
         return
-    importance = {each.column: each for each in told.importance}
+    _print(told, row)
+    if not quiet:
+        print(
+            "dovetail: what columns add to what is said (log-odds of a class, or a value) was "
+            f"found by {HOW[told.how]}",
+            file=sys.stderr,
+        )
+
+
+#: Heights of a curve that is drawn in a line of text, from the least to the most.
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def _print(told: Explanation, row: int | None) -> None:
+    from dovetail.cli.output import console, plain_table
+    from dovetail.experiment.coverage import printable
+
+    out = console()
     if told.base is not None:
-        print(f"{told.score} {told.base:.4f} on these rows")
+        out.print(f"{told.score} {told.base:.4f} on these rows", highlight=False)
+    importance = {each.column: each for each in told.importance}
+    lost = (f"{told.score} lost without it", "95 %") if importance else ()
+    table = plain_table("column", "adds, mean size", *lost, right=1 + len(lost))
     for name, size in told.mean_shares().items():
         own = importance.get(name)
-        lost = f"  loses {own.mean:.4f} ({own.low:.4f} to {own.high:.4f})" if own else ""
-        print(f"{name}: adds {size:.4f}{lost}")
+        losing = (
+            (f"{own.mean:.4f}", f"{own.low:.4f} to {own.high:.4f}") if own else ("",) * len(lost)
+        )
+        table.add_row(printable(name), f"{size:.4f}", *losing)
+    out.print(table)
     if row is not None:
-        print(f"row {row}: from {told.start[row]:.4f} to {told.said[row]:.4f}")
+        out.print(
+            f"\nrow {row}: from {told.start[row]:.4f} to {told.said[row]:.4f}", highlight=False
+        )
+        table = plain_table("column", "adds", right=1)
         for name, value in told.of_row(row).items():
-            print(f"  {name}: {value:+.4f}")
-    for column, along in told.dependence.items():
-        shown_values = ", ".join(f"{value}: {mean:.4f}" for value, mean in along)
-        print(f"along {column}: {shown_values}")
-    if not quiet:
-        print(f"dovetail: what columns add was found by {HOW[told.how]}", file=sys.stderr)
+            table.add_row(printable(name), f"{value:+.4f}")
+        out.print(table)
+    if told.dependence:
+        out.print()
+        table = plain_table("what is said along", "from", "to", "", "least", "most")
+        for column, along in told.dependence.items():
+            means = [mean for _, mean in along]
+            table.add_row(
+                printable(column),
+                printable(along[0][0]),
+                printable(along[-1][0]),
+                _curve(means),
+                f"{min(means):.4f}",
+                f"{max(means):.4f}",
+            )
+        out.print(table)
+
+
+def _curve(values: Sequence[float]) -> str:
+    """A line of bars.
+
+    >>> _curve([0.0, 0.5, 1.0, 1.0]), _curve([2.0, 2.0])
+    ('▁▅██', '▁▁')
+    """
+    low, high = min(values), max(values)
+    steps = (high - low) / (len(_BARS) - 1) or 1.0
+    return "".join(_BARS[round((value - low) / steps)] for value in values)

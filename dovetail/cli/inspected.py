@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail.audit.measured import MEASURED
-from dovetail.cli.output import console
+from dovetail.cli.output import console, plain_table
 from dovetail.errors import ConfigError
 from dovetail.experiment import coverage, write_text
 from dovetail.experiment import situations as methods
@@ -143,19 +143,8 @@ def _print(
     out.print(printable("Next: ") + command, soft_wrap=True)  # a command is copied in one piece
 
 
-def _table(*columns: str, right: int = 0) -> Table:
-    """A plain table; its last ``right`` columns are numbers."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, name in enumerate(columns):
-        is_number = place >= len(columns) - right
-        table.add_column(
-            printable(name), justify="right" if is_number else "left", no_wrap=is_number
-        )
-    return table
-
-
 def _party_table(parts: Sequence[Part]) -> Table:
-    table = _table("party", "blocks (columns)", "classes", "rows", "labelled", right=2)
+    table = plain_table("party", "blocks (columns)", "classes", "rows", "labelled", right=2)
     for part in parts:
         has_labels = part.data.labels is not None
         table.add_row(
@@ -176,7 +165,7 @@ def _overlap_lines(overlaps: Overlaps) -> tuple[Text | Table, ...]:
         said += f"; {coverage.shown(overlaps.common, least=overlaps.least)} are at every party"
     if overlaps.groups is None:
         said += " (counted without comparing ids in the clear)"
-    table = _table("party", "rows", "shared", f"of {centre}'s", right=3)
+    table = plain_table("party", "rows", "shared", f"of {centre}'s", right=3)
     for name in (*overlaps.shared, *overlaps.withheld):
         said_of = (overlaps.shown(name), overlaps.share_shown(name))
         num_rows = f"{overlaps.rows[name]:,}" if name in overlaps.rows else "-"
@@ -185,7 +174,7 @@ def _overlap_lines(overlaps: Overlaps) -> tuple[Text | Table, ...]:
 
 
 def _method_table(fits: Sequence[Fit]) -> Table:
-    table = _table("method", "does it fit?")
+    table = plain_table("method", "does it fit?")
     for fit in fits:
         style = "bold green" if fit.applies else ""
         table.add_row(printable(fit.title, style=style), printable(fit.reason))
@@ -201,7 +190,7 @@ def _told(method: str, stage: str | None) -> list[str]:
 
 
 def _message_lines(title: str, messages: Sequence[MessageSize]) -> tuple[Text | Table, ...]:
-    table = _table("party", "with", "per", "sends", "receives", right=2)
+    table = plain_table("party", "with", "per", "sends", "receives", right=2)
     for size in messages[:_MESSAGES_SHOWN]:
         table.add_row(
             printable(size.party),

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from dovetail.experiment.coverage import printable
 from dovetail.face.scores import caption, cell, result_intervals, result_rows
 from dovetail.models.metrics import shown_first
 
@@ -51,4 +52,15 @@ def score_table(
         own = (intervals or {}).get(title_, {})
         cells = [cell(scores.get(name), own.get(name) if not at else None) for at, name in names]
         table.add_row(title_, *cells)
+    return table
+
+
+def plain_table(*columns: str, right: int = 0) -> Table:
+    """A plain table; its last ``right`` columns are numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, name in enumerate(columns):
+        is_number = place >= len(columns) - right
+        table.add_column(
+            printable(name), justify="right" if is_number else "left", no_wrap=is_number
+        )
     return table

@@ -617,3 +617,34 @@ def test_columns_and_images_in_one_model_are_for_python(
     done = dovetail("predict", "model", "new.csv")
     assert (done.code, done.out) == (2, "")
     assert "takes columns (money) and images (people), and one file has only" in done.err
+
+
+def test_what_a_model_leans_on_and_how_rows_differ_are_told_in_tables(
+    dovetail: Any, trained: Path, patients: Path, tmp_path: Path
+) -> None:
+    done = dovetail("explain", trained, patients, "--row", 0, "--html", "page.html")
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[0].startswith("auc ")
+    named = [line.split("  ")[0] for line in lines]
+    assert named.count("mean area") >= 2  # of all rows, and of row 0
+    assert named.count("mean concave points") >= 2
+    assert any(set(line) & set("▂▃▄▅▆▇█") for line in lines)
+    assert "found by integrated gradients" in done.err
+    assert "<svg" in (tmp_path / "page.html").read_text()
+    told = json.loads(dovetail("explain", trained, patients, "--row", 0, "--json", "-q").out)
+    assert len(told["dependence"]) == 3
+    done = dovetail("explain", trained, patients, "--row", 4000)
+    assert done.code == 2
+    assert "there is no 4000" in done.err
+
+    pooled, _ = dd.load("breast-cancer")
+    assert isinstance(pooled.x, dd.Table)
+    for scale, code in ((1.0, 0), (3.0, 1)):  # as they were, and in another unit
+        columns = {name: pooled.x.column(name).values for name in pooled.x.select(["mean *"])}
+        columns["mean area"] = columns["mean area"] * scale
+        dd.write_table(tmp_path / "now.csv", columns)
+        done = dovetail("drift", trained, "now.csv")
+        assert done.code == code, done.err
+        (line,) = [each for each in done.out.splitlines() if each.startswith("mean area")]
+        assert ("PSI" in line) == (code == 1)  # the alarm
