@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import os
+import warnings
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -141,10 +143,11 @@ def _of_columns(folder: Path) -> Model:
 def _pyfunc() -> Any:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     try:
-        from mlflow import pyfunc
+        with warnings.catch_warnings():  # of its own type hints, each time it is imported
+            warnings.filterwarnings("ignore", ".*type hint", UserWarning)
+            return import_module("mlflow.pyfunc")  # ``from mlflow import pyfunc`` waits for its use
     except ImportError:
         raise ConfigError(
             "MLflow's models need packages that are not installed here; "
             "pip install 'dovetail[track]' pandas"
         ) from None
-    return pyfunc

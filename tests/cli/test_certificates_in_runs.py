@@ -27,7 +27,7 @@ def test_renewal_costs_a_run_nothing_and_a_revoked_partner_leaves_it_at_once(
     renewed = dovetail("certificates", "clinic", "lab", "registry", "--renew", "-q")
     assert renewed.code == 0, renewed.err
     for partner in partners.values():
-        partner.wait_for("the certificate was renewed; the line begins anew")
+        partner.wait_for("the certificate was renewed; the line to clinic begins anew")
         partner.wait_for(r"(?s)begins anew.*connected to clinic")
     assert len(federation.lines("renewed")) < 100  # it was in the middle
     assert driver.ended() == 0, driver.said()
