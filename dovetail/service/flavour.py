@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -89,7 +91,8 @@ def save_mlflow(folder: Path, out: Path) -> Path:
     model = _of_columns(folder)
     if out.exists():
         raise ConfigError(f"{out} is there already; name a folder that is not")
-    pyfunc.save_model(str(out), **_given(folder, model))
+    with _advice_unsaid():
+        pyfunc.save_model(str(out), **_given(folder, model))
     return out
 
 
@@ -112,7 +115,8 @@ def log_mlflow(folder: Path, *, uri: str | None, experiment: str, name: str) -> 
             for file in ("card.md", "card.json"):
                 if (folder / file).exists():
                     mlflow.log_artifact(str(folder / file))
-            logged = pyfunc.log_model(name=name, **_given(folder, model))
+            with _advice_unsaid():
+                logged = pyfunc.log_model(name=name, **_given(folder, model))
     except Exception as error:  # MLflow's, SQLAlchemy's, requests'
         cause = str(error).strip().splitlines() or [type(error).__name__]
         raise ConfigError(
@@ -140,11 +144,18 @@ def _of_columns(folder: Path) -> Model:
     return model
 
 
+@contextmanager
+def _advice_unsaid() -> Iterator[None]:
+    """MLflow advises its users by warnings; ours did not write what these are about."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
 def _pyfunc() -> Any:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     try:
-        with warnings.catch_warnings():  # of its own type hints, each time it is imported
-            warnings.filterwarnings("ignore", ".*type hint", UserWarning)
+        with _advice_unsaid():  # of its own type hints, each time it is imported
             return import_module("mlflow.pyfunc")  # ``from mlflow import pyfunc`` waits for its use
     except ImportError:
         raise ConfigError(
