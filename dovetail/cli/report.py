@@ -21,16 +21,20 @@ def report(
         bool,
         typer.Option("--data", help="Read the tables that runs name, to draw who held what."),
     ] = False,
+    hide_below: Annotated[
+        int, typer.Option(min=0, help="Hide numbers of shared samples below this, for handing on.")
+    ] = 0,
     quiet: Quiet = False,
 ) -> None:
     """Write one page about runs: results, curves, who held what, what left whom.
 
     The page needs no network, follows light and dark, and prints. A folder of several seeds is one
-    run with spread; one that still trains shows what there is so far.
+    run with spread; one that still trains shows what there is so far. With --hide-below 10, who
+    shares how many is told as inspect does: "none", "fewer than 10 (hidden)", or "column missing".
     """
     from dovetail.cli.output import console
     from dovetail.report.make import make_report
 
-    page = make_report(folders, out=out, data=data)
+    page = make_report(folders, out=out, data=data, hide_below=hide_below)
     if not quiet:
         console().print(f"Report: {page}", highlight=False, markup=False, soft_wrap=True)

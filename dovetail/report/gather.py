@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,12 @@ def known_names() -> Names:
     return Names(sections, titles)
 
 
-def coverage_of(run: Run, read_tables: bool) -> Coverage | None:
+def coverage_of(run: Run, read_tables: bool, *, least: int = 0) -> Coverage | None:
     """Who held what, from the data that the run names; None where it names none.
 
     A folder may come from somebody else: files, queries and addresses that it names are read only
-    when asked for, and data sets by their plain names always.
+    when asked for, and data sets by their plain names always. Numbers of shared samples below
+    ``least`` are hidden.
     """
     settings = dict(run.settings)
     section, files = settings.get("data"), settings.get("parties")
@@ -55,7 +57,8 @@ def coverage_of(run: Run, read_tables: bool) -> Coverage | None:
             note="Not drawn: this takes the tables that run.toml names. With --data they are read."
         )
     try:
-        return _drawn(check_run(settings, where=f"{run.path}: run.toml"), run)
+        drawn = _drawn(check_run(settings, where=f"{run.path}: run.toml"), run)
+        return replace(drawn, least=least)
     except (DovetailError, OSError) as error:
         return Coverage(note=f"Not drawn, as the data cannot be read: {error}")
 
@@ -79,11 +82,12 @@ def _drawn(known: RunFile, run: Run) -> Coverage:
     if known.data is None:
         files = tuple(Path(file) for file in known.parties or ())
         changed = fingerprints(files) != known.sha256
-        parts = [part_of(site) for site in open_sites(files).values()]
+        lacking: dict[str, str] = {}
+        parts = [part_of(site) for site in open_sites(files, lacking=lacking).values()]
         note = "All rows of each party's table, test rows included."
         if changed:
             note += " The tables or party files have changed since this run."
-        return Coverage(parts, note)
+        return Coverage(parts, note, withheld=dict.fromkeys(lacking, "column missing"))
     data = load_data(known).data
     if known.data.labels is not None:
         for name, party in data.train.parties.items():

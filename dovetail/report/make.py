@@ -15,20 +15,23 @@ from dovetail.report.page import html
 _PACKAGES = ("dovetail", "torch", "numpy", "scikit-learn")
 
 
-def make_report(paths: Sequence[Path], *, out: Path | None, data: bool) -> Path:
+def make_report(
+    paths: Sequence[Path], *, out: Path | None, data: bool, hide_below: int = 0
+) -> Path:
     """Read the folders, write the page; gives its path.
 
     Args:
         paths: run folders.
         out: the page; None: report.html in the first folder.
         data: also read the tables that a run names; else only built-in data sets.
+        hide_below: smaller numbers of shared samples are hidden.
 
     Raises:
         ConfigError: a folder that is none of a run, or a page that cannot be written.
     """
     places = list(dict.fromkeys(path.resolve() for path in paths))
     runs = [read_run(path, name) for path, name in zip(places, names_of(places), strict=True)]
-    held = {run.name: coverage_of(run, data) for run in runs}
+    held = {run.name: coverage_of(run, data, least=hide_below) for run in runs}
     page = html(
         runs,
         known_names(),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dovetail.experiment.coverage import Groups, Overlaps, Part, group, name_list, summary
+from dovetail.experiment.situations import overlaps
 from dovetail.methods.outcome import ALONE
 from dovetail.models.metrics import SCORES
 from dovetail.models.metrics import TITLES as NAMES
@@ -50,6 +51,7 @@ from dovetail.report.views import (
     PictureView,
     TableView,
     groups_table,
+    overlaps_table,
     parties_table,
     picture,
     render,
@@ -64,10 +66,14 @@ class Coverage:
     Attributes:
         parts: the parties; none where they are not known.
         note: what to say of it; why there is no picture, or what may have changed since.
+        least: smaller numbers of shared samples are hidden, and the picture, which would tell them.
+        withheld: party -> why nothing is told of it.
     """
 
     parts: Sequence[Part] = ()
     note: str = ""
+    least: int = 0
+    withheld: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -160,6 +166,11 @@ def _view(run: Run, titles: Titles, coverage: Coverage | None) -> _RunView:
 def _held(coverage: Coverage) -> _Held:
     if not coverage.parts:
         return _Held("", None, (), coverage.note)
+    if coverage.least or coverage.withheld:
+        counted = overlaps(coverage.parts, withheld=coverage.withheld, least=coverage.least)
+        tables = [overlaps_table(counted)] if counted.shared or counted.withheld else []
+        tables.append(parties_table(coverage.parts, "what each party brought"))
+        return _Held(summary(coverage.parts, counted), None, tables, coverage.note)
     groups: Groups = group(coverage.parts)
     rows = {part.name: part.data.num_rows for part in coverage.parts}
     counted = Overlaps(coverage.parts[0].name, rows, {}, groups.common(), groups)

@@ -248,7 +248,7 @@ def html(
     tables = [] if groups is None else [("Groups of samples", groups_table(groups))]
     tables += [("Parties and labels", parties_table(parts))]
     if overlaps.shared or overlaps.withheld:
-        tables.append(("Overlaps", _overlaps_table(overlaps)))
+        tables.append(("Overlaps", overlaps_table(overlaps)))
     tables.append(("Methods", _methods_table(fits)))
     best = recommended(fits)
     if best is not None and best.messages:
@@ -263,7 +263,8 @@ def html(
     )
 
 
-def _overlaps_table(overlaps: Overlaps) -> TableView:
+def overlaps_table(overlaps: Overlaps) -> TableView:
+    """Samples that each party shares with the first that has labels: how many, or why not told."""
     centre = overlaps.rows[overlaps.centre]
     rows = [
         (

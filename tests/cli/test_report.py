@@ -76,3 +76,24 @@ def test_a_page_that_cannot_be_written_is_one_sentence(dovetail, trained):
     done = dovetail("report", trained, "--out", "one/run.toml/page.html")
     assert done.code == 2
     assert "cannot write one/run.toml/page.html" in done.err
+
+
+def test_few_shared_samples_are_hidden_from_a_page_to_be_handed_on(dovetail, deal, tmp_path):
+    deal()
+    done = dovetail("train", "run.toml", "--set", 'method="alone"', "--set", "rulers=[]", "-q")
+    assert done.code == 0, done.err
+
+    def told(*options):
+        done = dovetail("report", "out/run", "--data", *options, "--out", "page.html")
+        assert done.code == 0, done.err
+        return re.sub(r"<[^>]+>", " ", (tmp_path / "page.html").read_text())
+
+    assert "groups of samples by who holds them" in told()
+    page = told("--hide-below", 70)  # the lab shares 60, the registry 90
+    assert "fewer than 70 (hidden)" in page
+    assert re.search(r"registry\s+100\s+90\s", page), page
+    assert "held by" not in page  # no picture, which would tell
+    toml = tmp_path / "lab.toml"
+    toml.write_text(toml.read_text().replace('id = "person"', 'id = "number"'))
+    page = told()
+    assert re.search(r"lab\s+-\s+column missing", page)
