@@ -85,10 +85,12 @@ def _show(session: Session, options: Options) -> None:
     if lines:
         names, rows = bench.grid(session.table, lines)
         before: list[str] = []
-        for line, row in zip(lines, rows, strict=True):  # a group's labels once
-            labels, many = row[: len(line.labels)], len(line.labels)
+        many = len(lines[0].labels)
+        for row in rows:  # a group's labels once
+            labels = row[:many]
             row[:many] = [""] * many if labels == before else labels
             before = labels
+        names, rows = _fitting(names, rows, session.table, screen.width)
         screen.print(_grid(session.table.title, names, rows))
     for reason, cells in session.left_out().items():
         _say(f"Not here: {_some(cells)}: {reason}")
@@ -96,6 +98,23 @@ def _show(session: Session, options: Options) -> None:
         _say(f"Left: {len(session.left)} runs, {session.left_text()}; the same command goes on.")
     names = [f"{session.stem}.md", f"{session.stem}.jsonl", session.picture]
     _say(f"In {options.out}: {', '.join(name for name in names if name)}")
+
+
+#: What a column of a number takes with its borders, and of words.
+_NUMBER, _WORDS = 8, 20
+
+
+def _fitting(
+    names: list[str], rows: list[list[str]], table: bench.Table, width: int
+) -> tuple[list[str], list[list[str]]]:
+    """A wide table's columns that have room: what it is about, what is compared, the gain."""
+    if not table.wide or len(names) * _NUMBER + _WORDS <= width:
+        return names, rows
+    titles = {score: title for cell in table.cells for score, title in cell.scores.items()}
+    labels = {name for cell in table.cells for name in cell.labels}
+    kept = {*labels, titles[table.against], titles[table.wide], *names[-2:]}
+    places = [place for place, name in enumerate(names) if name in kept]
+    return [names[place] for place in places], [[row[place] for place in places] for row in rows]
 
 
 def _some(names: Sequence[str], most: int = 4) -> str:

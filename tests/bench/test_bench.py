@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 
 from dovetail import bench
 from dovetail.bench import Cell, Figure, Job, Line, Run, Table, Times
+from dovetail.cli import benchrun
 from dovetail.errors import ConfigError
 from dovetail.report.panels import panels_svg
 
@@ -122,6 +124,25 @@ def test_a_wide_table_has_a_line_a_group_and_the_gain_with_its_interval() -> Non
     assert rows == [["MNIST", "50.0", "52.0", "+2.0 ± 2.5", "3 of 4"]]
     _, rows = bench.grid(table, bench.lines(table, runs[:1], {"one": 1}))
     assert rows[0][3:] == ["+1.0", "1"]
+
+
+def test_a_wide_table_is_shown_as_far_as_the_terminal_has_room(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = {"best-alone": "alone", "apfed-d": "APFed-D", **{f"r{n}": f"R{n}" for n in range(9)}}
+    each = cell("one", scores=scores)
+    table = Table(name="toy", title="Toy", cells=(each,), against="best-alone", wide="apfed-d")
+    runs = [run(each, 0, best_alone=0.5, apfed_d=0.51, **{f"r{n}": 0.4 for n in range(9)})]
+    session = SimpleNamespace(
+        table=table, lines=lambda: bench.lines(table, runs, {"one": 4}), left_out=dict, left=(),
+        stem="toy", picture="",
+    )  # fmt: skip
+    for columns, shown in ((80, False), (140, True)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        benchrun._show(session, SimpleNamespace(out=Path("out")))  # type: ignore[arg-type]
+        said = capsys.readouterr().out
+        assert "+1.0" in said
+        assert ("R8" in said) == shown
 
 
 def test_cells_of_one_group_are_pooled() -> None:
