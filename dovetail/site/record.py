@@ -355,8 +355,11 @@ def _agreed(record: Record, folder: Path, authorities: Sequence[x509.Certificate
             raise ConfigError(f"{folder}: {party!r} signed the proposal when the run had ended")
         yield f"proposal signed by {party!r} on {signature.time:%Y-%m-%d %H:%M:%S} UTC"
     for path in sorted(folder.glob("models/*/model.json")):
-        about = json.loads(path.read_text(encoding="utf-8")).get("about", {})
-        if about.get("proposal", record.proposal) != record.proposal:
+        try:
+            named = json.loads(path.read_bytes()).get("proposal", record.proposal)
+        except (ValueError, AttributeError, RecursionError):
+            raise ConfigError(f"{path} is no description of a model") from None
+        if named != record.proposal:
             raise ConfigError(f"{path} names another proposal than the record")
 
 

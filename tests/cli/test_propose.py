@@ -172,10 +172,12 @@ def test_two_sign_one_refuses_then_all_sign_and_only_that_run_is_answered(
         ("models/clinic/model.safetensors", "is not what it was when the run ended"),
         ("agreement/proposal.lab.json", "is not what it was when the run ended"),
         ("record.json", "what is said to be of party 'clinic' is not what it has signed"),
+        ("models/clinic/model.json", "names another proposal than the record"),
     ):
         path = tmp_path / "out" / file
         honest = path.read_bytes()
-        path.write_bytes(honest.replace(b"lab", b"lib") if b"lab" in honest else honest + b" ")
+        mark = name.encode() if file.endswith("model.json") else b"lab"
+        path.write_bytes(honest.replace(mark, b"lib") if mark in honest else honest + b" ")
         changed = dovetail(*shown)
         path.write_bytes(honest)
         assert changed.code == 2
