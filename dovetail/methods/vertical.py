@@ -36,13 +36,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from dovetail.data import (
     Alignment,
-    Classification,
     Minibatches,
     PartyData,
     SharedRows,
@@ -62,7 +60,7 @@ from dovetail.models import (
     network_input,
     output_shape,
 )
-from dovetail.models.decisions import ClassWeights, class_weights, on
+from dovetail.models.decisions import ClassWeights, class_weights, on, supervised_loss
 from dovetail.network import Checkpoint, Engine, Integers, Message, Numbers, State
 
 # --- Hyper-parameters --------------------------------------------------------------------------
@@ -319,9 +317,7 @@ class Owner:
         with self._random:
             outputs = self.head(torch.cat(list(codes_BD), dim=1))
         target = self.labels[rows_B].to(self.device)
-        if isinstance(self.task, Classification):
-            return F.cross_entropy(outputs, target, weight=self.class_weights_C)
-        return F.mse_loss(outputs[:, 0], target)
+        return supervised_loss(self.task, outputs, target, self.class_weights_C)
 
     def eval(self) -> None:
         """Dropout off, until the next step."""

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
@@ -258,3 +259,25 @@ def class_weights(how: ClassWeights | None, task: Task, labels_N: Tensor) -> Ten
 def on(device: torch.device, weights_C: Tensor | None) -> Tensor | None:
     """The same weights where a party computes."""
     return None if weights_C is None else weights_C.to(device)
+
+
+def supervised_loss(
+    task: Task,
+    outputs_BC: Tensor,
+    labels_B: Tensor,
+    weights_C: Tensor | None = None,
+    *,
+    reduction: str = "mean",
+) -> Tensor:
+    """Cross entropy of a batch, or of numbers the squared error.
+
+    Args:
+        task: what is predicted.
+        outputs_BC: logits; of numbers (B, 1).
+        labels_B: class indices, or values.
+        weights_C: of the classes; None: all count alike.
+        reduction: "mean" or "sum" over the batch; a mean over one row would undo its weight.
+    """
+    if isinstance(task, Classification):
+        return F.cross_entropy(outputs_BC, labels_B, weight=weights_C, reduction=reduction)
+    return F.mse_loss(outputs_BC[:, 0], labels_B.to(outputs_BC.dtype), reduction=reduction)

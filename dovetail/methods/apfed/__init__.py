@@ -88,7 +88,7 @@ from dovetail.models import (
     network_input,
     output_shape,
 )
-from dovetail.models.decisions import ClassWeights, class_weights, on
+from dovetail.models.decisions import ClassWeights, class_weights, on, supervised_loss
 from dovetail.network import (
     Checkpoint,
     Engine,
@@ -750,9 +750,7 @@ class Active:
         """L_A, Eq. (6): cross entropy or squared error; its L2 terms are the weight decay."""
         outputs = self.head(code_BD)
         target = self.labels[rows_B.to(self.device)]
-        if isinstance(self.task, Classification):
-            return F.cross_entropy(outputs, target, weight=self.class_weights_C)
-        return F.mse_loss(outputs[:, 0], target)
+        return supervised_loss(self.task, outputs, target, self.class_weights_C)
 
     def judge(self, number: int) -> None:
         """Keep these networks if no epoch before did better on the validation rows."""

@@ -107,7 +107,7 @@ from dovetail.models import (
     generator,
     key_of,
 )
-from dovetail.models.decisions import ClassWeights, class_weights, on
+from dovetail.models.decisions import ClassWeights, class_weights, on, supervised_loss
 from dovetail.network import (
     Bytes,
     Doubles,
@@ -683,17 +683,12 @@ class Member(Party):
 
     def loss(self, outputs: Tensor, labels_B: Tensor) -> Tensor:
         """Of a batch: cross entropy, or of numbers the squared error."""
-        if isinstance(self.task, Classification):
-            return F.cross_entropy(outputs, labels_B, weight=self.class_weights_C)
-        return F.mse_loss(outputs[:, 0], labels_B)
+        return supervised_loss(self.task, outputs, labels_B, self.class_weights_C)
 
     def row_loss(self, call: Callable[..., Tensor], x_1F: Tensor, label_1: Tensor) -> Tensor:
         """Of one row, whose mean over a batch is ``loss`` where classes count alike."""
-        outputs = call(x_1F)
-        if isinstance(self.task, Classification):
-            weights = self.class_weights_C
-            return F.cross_entropy(outputs, label_1, weight=weights, reduction="sum")
-        return F.mse_loss(outputs[:, 0], label_1)
+        weights_C = self.class_weights_C
+        return supervised_loss(self.task, call(x_1F), label_1, weights_C, reduction="sum")
 
     def spent(self) -> dict[str, Any] | None:
         """What its weights have cost so far, JSON-ready; None where they are not noised."""

@@ -58,7 +58,6 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
@@ -81,7 +80,7 @@ from dovetail.models import (
     generator,
     key_of,
 )
-from dovetail.models.decisions import ClassWeights, class_weights, on
+from dovetail.models.decisions import ClassWeights, class_weights, on, supervised_loss
 from dovetail.models.owners import (
     Bottom,
     BottomSpec,
@@ -831,7 +830,7 @@ class LabelOwner(Party):
         _check_finite(message, "mean_BE")
         mean_BE = message.mean_BE.detach().to(self.device).requires_grad_()
         labels_B = self.labels_S[self.batch].to(self.device)
-        loss = self._loss(top(mean_BE), labels_B, weight_C=self.class_weights_C)
+        loss = supervised_loss(self.task, top(mean_BE), labels_B, self.class_weights_C)
         if not loss.isfinite():
             raise TrainingError(
                 f"its loss is {loss.item()}; lower the learning_rate ({self.config.learning_rate})"
@@ -848,18 +847,6 @@ class LabelOwner(Party):
         if message.give_top:
             top_P = self.iterates.mean(vector_of(top)).cpu()  # line 8
         return Learned(loss.item(), mean_BE.grad.cpu(), self.number, self._draw(), top_P)
-
-    def _loss(
-        self,
-        outputs: Tensor,
-        labels_B: Tensor,
-        *,
-        reduction: str = "mean",
-        weight_C: Tensor | None = None,
-    ) -> Tensor:
-        if isinstance(self.task, Classification):
-            return F.cross_entropy(outputs, labels_B, weight=weight_C, reduction=reduction)
-        return F.mse_loss(outputs[:, 0], labels_B.to(outputs.dtype), reduction=reduction)
 
     @answers
     def take_top(self, message: TakeTop) -> TopTaken:
@@ -885,7 +872,7 @@ class LabelOwner(Party):
         labels_B = self.test_labels[message.samples_B].to(self.device)
         with torch.no_grad():
             outputs = self.top(message.mean_BE.to(self.device))
-            loss = self._loss(outputs, labels_B, reduction="sum").item()
+            loss = supervised_loss(self.task, outputs, labels_B, reduction="sum").item()
         num_right = 0
         if isinstance(self.task, Classification):
             num_right = int((outputs.argmax(dim=1) == labels_B).sum())

@@ -69,7 +69,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor, nn
 
@@ -104,7 +103,7 @@ from dovetail.models.blocks import (
     classifier,
     extractor_from_json,
 )
-from dovetail.models.decisions import ClassWeights, class_weights, on
+from dovetail.models.decisions import ClassWeights, class_weights, on, supervised_loss
 from dovetail.models.networks import Shape, network_input
 from dovetail.network import Engine, Message, Replies, State, Values
 from dovetail.privacy import PrivateSteps, Stepping
@@ -549,18 +548,12 @@ class Member(Party):
         self, call: Callable[..., Tensor], x: Mapping[str, Tensor], label_1: Tensor
     ) -> Tensor:
         """Of one row."""
-        outputs = call(x)
-        if isinstance(self.task, Classification):
-            weights = self.class_weights_C
-            return F.cross_entropy(outputs, label_1, weight=weights, reduction="sum")
-        return F.mse_loss(outputs[:, 0], label_1)
+        weights_C = self.class_weights_C
+        return supervised_loss(self.task, call(x), label_1, weights_C, reduction="sum")
 
     def _loss(self, network: BlocksNetwork, rows_B: Tensor) -> Tensor:
         x, target = self._batch(rows_B)
-        outputs = network(x)
-        if isinstance(self.task, Classification):
-            return F.cross_entropy(outputs, target, weight=self.class_weights_C)  # Eq. (3)
-        return F.mse_loss(outputs[:, 0], target)
+        return supervised_loss(self.task, network(x), target, self.class_weights_C)  # Eq. (3)
 
     @answers
     def finish(self, finish: Finish) -> Finished:
