@@ -58,7 +58,6 @@ def inspect(
     from dovetail.experiment.situations import centre
     from dovetail.face.talk import talk_of
     from dovetail.files import read_run
-    from dovetail.methods import method_of
     from dovetail.methods.aligning import count_sites
     from dovetail.methods.apfed.wiring import ApfedSection, PassiveFields, passives
     from dovetail.site.home import warnings_of
@@ -129,9 +128,6 @@ def inspect(
         def expecting(overlaps: Overlaps) -> Expected | None:
             return expected_of_site(sites[overlaps.centre], unlabelled=overlaps.unlabelled())
 
-    own_method = None
-    if run_file is not None and run_file.method != method_of(run_file.method).name:
-        own_method = method_of(run_file.method).name  # such as apfed-d, which is APFed, too
     show(
         parts,
         title=", ".join(str(path) for path in paths),
@@ -144,6 +140,5 @@ def inspect(
         least=hide_below,
         sizes=sizes,
         expecting=expecting,
-        own_method=own_method,
         stage=None if run_file is None else run_file.method,
     )

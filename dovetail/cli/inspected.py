@@ -27,6 +27,7 @@ from dovetail.experiment.coverage import (
 from dovetail.experiment.expecting import Expected
 from dovetail.experiment.inspecting import as_values
 from dovetail.experiment.situations import Fit, MessageSize, Sizes
+from dovetail.methods import method_of
 from dovetail.report import views as page
 
 #: More lines of messages than this are cut short; JSON has them all.
@@ -46,7 +47,6 @@ def show(
     least: int = 0,
     sizes: Sizes | None = None,
     expecting: Callable[[Overlaps], Expected | None] | None = None,
-    own_method: str | None = None,
     stage: str | None = None,
 ) -> None:
     """Print who holds what and which method fits (or JSON); write the page where one is asked for.
@@ -65,8 +65,8 @@ def show(
         least: smaller numbers of shared samples are hidden.
         sizes: of batches and codes, where a run file says; None assumes ``Sizes()``.
         expecting: what the label owner's own rows say of help, where APFed fits.
-        own_method: the method that the run file's is of; the next command does not change it.
-        stage: what the run file trains, such as "apfed-d"; what its messages tell is its own.
+        stage: what the run file trains, such as "apfed-d": the next command does not change it,
+            and what its messages tell is its own.
 
     Raises:
         DataError: parties that cannot be compared.
@@ -80,9 +80,10 @@ def show(
         replace(fit, next_command=fit.next_command.replace("RUN", command_path, 1))
         for fit in methods.fits(parts, counted=overlaps, sizes=sizes)
     ]
+    own = None if stage is None else method_of(stage).name
     fits = [
         replace(fit, next_command=fit.next_command.partition(" --set method=")[0])
-        if fit.method == own_method
+        if fit.method == own != stage
         else fit
         for fit in fits
     ]
@@ -97,7 +98,7 @@ def show(
     if as_json:
         print(json.dumps(as_values(parts, fits, overlaps, title=title, hint=hint), indent=2))
     elif not quiet:
-        _print(console(), parts, fits, overlaps, title, hint, {own_method: stage})
+        _print(console(), parts, fits, overlaps, title, hint, {own: stage})
         if html_path is not None:
             console().print(f"Page: {html_path}", highlight=False, markup=False)
 

@@ -289,6 +289,10 @@ def _compared(
 ) -> Compared:
     places = {digest: number for number, digest in enumerate(ledger.hashes, start=1)}
     num_heads, signed, reached = 0, 0, 0
+
+    def found(after: int, why: str = "") -> Compared:
+        return Compared(holder, ledger.party, num_heads, signed, reached, after, why)
+
     held = list(heads_of(beside.parent, ledger.party))
     roots = _roots(ledger, {head.size for head in held})
     for head in held:
@@ -298,16 +302,11 @@ def _compared(
                 proof = bytes.fromhex(head.proof)
                 check_proof(head.of, head.statement(), proof, authorities, at=None)
             except (MessageError, ValueError) as error:
-                return Compared(holder, ledger.party, num_heads, signed, reached, 0, str(error))
+                return found(0, str(error))
             signed += 1
         if head.hash not in places:
             how = "signed" if head.proof else "told"
-            return Compared(
-                holder,
-                ledger.party,
-                num_heads,
-                signed,
-                reached,
+            return found(
                 0,
                 f"the ledger of {ledger.party!r} is not the one it was on {head.time}: {holder!r} "
                 f"holds the head that {ledger.party!r} {how} of line {head.lines:,}, "
@@ -315,19 +314,14 @@ def _compared(
                 "are missing at its end",
             )
         if head.root and roots.get(head.size, head.root) != head.root:
-            return Compared(
-                holder,
-                ledger.party,
-                num_heads,
-                signed,
-                reached,
+            return found(
                 0,
                 f"the tree over the ledger of {ledger.party!r} is not the one whose root it told "
                 f"{holder!r} on {head.time}, {head.root[:16]}...: lines are the same, and it told "
                 "another tree of them",
             )
         reached = max(reached, places[head.hash])
-    return Compared(holder, ledger.party, num_heads, signed, reached, len(ledger.hashes) - reached)
+    return found(len(ledger.hashes) - reached)
 
 
 def _roots(ledger: Verified, sizes: set[int]) -> dict[int, str]:

@@ -237,7 +237,7 @@ class _Partner:
                 pause_s = min(2 * pause_s, _MOST_S)
 
     def _next(self) -> list[_Question]:
-        """All that wait, of one model."""
+        """All that wait."""
         found: list[_Question] = []
         with suppress(queue.Empty):
             first = self._waiting.get(timeout=_TICK_S)

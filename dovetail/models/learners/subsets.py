@@ -34,7 +34,6 @@ from dovetail.models.learners.rows import Rows, row_losses
 from dovetail.models.learners.stacked import Top, mean_outputs
 from dovetail.models.learners.vertical import (
     OwnerSide,
-    PartySide,
     Stacked,
     StackedConfig,
     train_together,
@@ -101,7 +100,7 @@ def fit_party_dropout(
     if not 0 <= drop <= 1:
         raise ConfigError(f"drop is a probability, 0 to 1; got {drop}")
     owner = _Dropping(rows, config, parties=len(xs), seed=seed, drop=drop, held_PN=held_PN)
-    return Subsets(_trained(owner, xs, rows, config, seed, encode_on), laser=False)
+    return Subsets(train_together(owner, xs, config, seed=seed, encode_on=encode_on), laser=False)
 
 
 def fit_laser(
@@ -118,30 +117,7 @@ def fit_laser(
     Args: as ``fit_party_dropout``.
     """
     owner = _Laser(rows, config, parties=len(xs), seed=seed, held_PN=held_PN)
-    return Subsets(_trained(owner, xs, rows, config, seed, encode_on), laser=True)
-
-
-def _trained(
-    owner: OwnerSide,
-    xs: Sequence[Tensor],
-    rows: Rows,
-    config: StackedConfig,
-    seed: int,
-    encode_on: Sequence[Tensor] | None,
-) -> Stacked:
-    parties = [
-        PartySide(
-            x,
-            config,
-            members=owner.members,
-            num_outputs=rows.num_outputs,
-            seed=seed,
-            party=str(place),
-            encode_on=None if encode_on is None else encode_on[place],
-        )
-        for place, x in enumerate(xs)
-    ]
-    return train_together(owner, parties, rows)
+    return Subsets(train_together(owner, xs, config, seed=seed, encode_on=encode_on), laser=True)
 
 
 def _told(top: Top, parts: Sequence[Tensor | None], *, laser: bool) -> Tensor:

@@ -474,6 +474,29 @@ def fit_stacked(
         streams: what each party draws its first weights from; None: by ``seed``.
     """
     owner = OwnerSide(rows, config, parties=len(xs), seed=seed, steps=steps)
+    return train_together(
+        owner, xs, config, seed=seed, encode_on=encode_on, streams=streams, early=steps is None
+    )
+
+
+def train_together(
+    owner: OwnerSide,
+    xs: Sequence[Tensor],
+    config: StackedConfig,
+    *,
+    seed: int,
+    encode_on: Sequence[Tensor] | None = None,
+    streams: Sequence[RandomStream] | None = None,
+    early: bool = True,
+) -> Stacked:
+    """Both sides' steps until the label owner ends them.
+
+    Args:
+        owner: not begun.
+        xs, config, seed, encode_on, streams: the parties', as of ``fit_stacked``.
+        early: go back to the best weights.
+    """
+    rows = owner.rows
     parties = [
         PartySide(
             x,
@@ -487,19 +510,6 @@ def fit_stacked(
         )
         for place, x in enumerate(xs)
     ]
-    return train_together(owner, parties, rows, early=steps is None)
-
-
-def train_together(
-    owner: OwnerSide, parties: Sequence[PartySide], rows: Rows, *, early: bool = True
-) -> Stacked:
-    """Both sides' steps until the label owner ends them.
-
-    Args:
-        owner, parties: not begun.
-        rows: what ``owner`` has.
-        early: go back to the best weights.
-    """
     while not owner.ended:
         drawn_KB = owner.draw()
         gradients = owner.step([party.send(drawn_KB) for party in parties])
