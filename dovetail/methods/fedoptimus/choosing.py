@@ -9,11 +9,11 @@ the chosen group S is worth,
 
 until the share is full. I is ``selection``'s estimate of a group, from the same messages: sums of
 partial distances, ordered; a copy adds the same order and gains about nothing, a noisy owner below
-nothing. It begins with the owner that is worth most alone; under masks, where no owner is asked
-alone, with the two that least squares over random groups finds.
+nothing. It begins with the owner that is worth most alone. Masks would be in vain: sums over S and
+over S + p differ by what p alone sent, so that it is refused under them.
 
 What it costs beside scores of relevance: one group for each owner that is left, at each step, so
-about P^2 / 2 groups for half of P owners, of growing size. Distances that are known are not sent
+about 3 P^2 / 8 groups for half of P owners, of growing size. Distances that are known are not sent
 again. Who sees orders of groups of two with relevance sees orders of larger groups here, which tell
 less of each member; the coordinator asks each owner about more pairs.
 """
@@ -21,13 +21,14 @@ less of each member; the coordinator asks each owner about more pairs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dovetail.errors import ConfigError, PartyError
 from dovetail.methods.fedoptimus.selection import (
     Config,
     Scores,
     Session,
+    check_asked,
     score,
 )
 from dovetail.models.randomness import derive_seed
@@ -43,7 +44,6 @@ def forward(
     config: Config,
     *,
     seed: int,
-    on_group: Callable[[int, int], None] | None = None,
 ) -> Scores:
     """Data owners in the order in which they were added, those that were not behind them.
 
@@ -53,8 +53,7 @@ def forward(
         network: reaches all.
         data_owners, label_owners: as of ``selection.score``.
         config: settings; the ``share`` says when to stop.
-        seed: of the rows, queries and groups.
-        on_group: told how many groups of how many are done.
+        seed: of the rows and queries.
 
     Returns:
         The value of an owner that was added is its gain, of any other its gain in the last step.
@@ -63,6 +62,7 @@ def forward(
         ConfigError: nobody to ask, or masks.
         PartyError: no data owner, or no label owner, is left; the last failure.
     """
+    check_asked(data_owners, label_owners)
     if config.secure:
         raise ConfigError(
             'order = "forward" compares groups that differ by one owner, whose part their sums '
@@ -71,13 +71,11 @@ def forward(
     owners, labelled = list(data_owners), list(label_owners)
     missed: dict[str, str] = {}
     while True:
-        first = score(network, owners, labelled, config, seed=seed, on_group=on_group)
-        missed |= first.missed
-        owners = [name for name in owners if name not in missed]
-        labelled = [name for name in labelled if name not in missed]
-        search = _Search(network, owners, labelled, config, seed, first, on_group)
+        search = _Search(
+            [Session(network, each, owners, config, seed) for each in labelled], owners
+        )
         try:
-            return search.run(missed)
+            return search.run(max(1, round(config.share * len(owners))), missed)
         except PartyError as failure:
             missed[failure.party] = failure.cause
             _log.warning("selection goes on without it: %s", failure)
@@ -90,78 +88,56 @@ def forward(
 class _Search:
     """One search, over parties none of whom has failed yet."""
 
-    def __init__(
-        self,
-        network: Engine,
-        owners: Sequence[str],
-        labelled: Sequence[str],
-        config: Config,
-        seed: int,
-        first: Scores,
-        on_group: Callable[[int, int], None] | None,
-    ) -> None:
-        self.sessions = [Session(network, name, owners, config, seed) for name in labelled]
-        self.owners = list(owners)
-        self.config = config
-        self.first = first
-        self.on_group = on_group
-        self.groups = dict(first.groups)
-        self.done = len(first.groups)
-        self._number = len(first.groups)
+    def __init__(self, sessions: Sequence[Session], owners: Sequence[str]) -> None:
+        self.sessions = sessions
+        self.owners = owners
+        self.groups: dict[tuple[str, ...], float] = {}
 
-    def run(self, missed: dict[str, str]) -> Scores:
-        """Add the one that gains most, until the share is full."""
-        keep = max(1, round(self.config.share * len(self.owners)))
-        chosen = [self.first.ranked[0]]
-        values = {name: self.first.values[name] for name in self.owners}
-        worth = self.groups[tuple(chosen)]
+    def run(self, keep: int, missed: dict[str, str]) -> Scores:
+        """Add the one that gains most, until so many are kept."""
+        chosen: list[str] = []
+        values: dict[str, float] = {}
+        worth = 0.0
         while len(chosen) < keep:
             left = [name for name in self.owners if name not in chosen]
-            groups = [self._group((*chosen, name)) for name in left]
-            gains = dict(zip(left, (each - worth for each in self._worth(groups)), strict=True))
-            values |= gains
-            best = max(left, key=lambda name: gains[name])  # of equal ones the first
+            values |= {
+                name: each - worth
+                for name, each in zip(left, self._worth(chosen, left), strict=True)
+            }
+            best = max(left, key=lambda name: values[name])  # of equal ones the first
             chosen.append(best)
-            worth += gains[best]
+            worth += values[best]
         rest = sorted(
             (name for name in self.owners if name not in chosen),
             key=lambda name: (-values[name], name),
         )
         return Scores(
-            values,
+            {name: values[name] for name in self.owners},
             tuple(self.groups.items()),
-            self.first.distances + sum(each.distances for each in self.sessions),
-            self.first.brute_force,
+            sum(each.distances for each in self.sessions),
+            sum(each.brute_force(()) for each in self.sessions),
             missed,
             (*chosen, *rest),
         )
 
-    def _group(self, members: Sequence[str]) -> tuple[str, ...]:
-        """In the order in which the owners were given."""
-        return tuple(name for name in self.owners if name in members)
-
-    def _worth(self, groups: Sequence[tuple[str, ...]]) -> list[float]:
-        """I of each group: the mean over label owners, weighted by their rows."""
-        wanted = [each for each in groups if each not in self.groups]
-        if wanted:
-            found = []
-            for session in self.sessions:
-                session.open()
-                found.append(
-                    [
-                        session.estimate(self._number + place, members)
-                        for place, members in enumerate(wanted, start=1)
-                    ]
-                )
-            self._number += len(wanted)
-            rows = [session.num_labelled for session in self.sessions]
-            for place, members in enumerate(wanted):
-                nats = sum(n * each[place] for n, each in zip(rows, found, strict=True)) / sum(rows)
-                self.groups[members] = nats
-            self.done += len(wanted)
-            if self.on_group is not None:
-                self.on_group(self.done, self.done)
-        return [self.groups[each] for each in groups]
+    def _worth(self, chosen: Sequence[str], left: Sequence[str]) -> list[float]:
+        """I of the chosen and each of those that are left: the mean over label owners, weighted by
+        their rows."""
+        groups = [
+            tuple(name for name in self.owners if name in chosen or name == each) for each in left
+        ]
+        found = []
+        for session in self.sessions:
+            session.open()
+            first = len(self.groups) + 1
+            found.append([session.estimate(n, each) for n, each in enumerate(groups, first)])
+        rows = [session.num_labelled for session in self.sessions]
+        nats = [
+            sum(n * each for n, each in zip(rows, own, strict=True)) / sum(rows)
+            for own in zip(*found, strict=True)
+        ]
+        self.groups |= dict(zip(groups, nats, strict=True))
+        return nats
 
 
 class Chooser:

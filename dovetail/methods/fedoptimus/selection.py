@@ -601,8 +601,7 @@ def score(
         ConfigError: nobody to ask, or masks over fewer than three data owners.
         PartyError: too few data owners, or no label owner, are left; the last failure.
     """
-    if not data_owners or not label_owners:
-        raise ConfigError("selection needs one data owner and one label owner or more")
+    check_asked(data_owners, label_owners)
     failures: dict[str, PartyError] = {}
     sent = brute = 0
     found: list[tuple[int, list[float]]] = []  # a label owner's rows, and its I(S)
@@ -647,6 +646,16 @@ def score(
         brute,
         {name: failure.cause for name, failure in failures.items()},
     )
+
+
+def check_asked(data_owners: Sequence[str], label_owners: Sequence[str]) -> None:
+    """Refuse to select where there is nobody to ask.
+
+    Raises:
+        ConfigError: no data owner, or no label owner.
+    """
+    if not data_owners or not label_owners:
+        raise ConfigError("selection needs one data owner and one label owner or more")
 
 
 def group(owners: Sequence[str], config: Config, *, seed: int) -> list[tuple[str, ...]]:
