@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import rfc8785
 from cryptography import x509
@@ -139,23 +139,16 @@ class Proposal(Section):
                 )
 
 
-class Signature(Section):
-    """What a party says of a proposal.
+class Signed(Section):
+    """What a party says and signs.
 
     Attributes:
-        proposal: its name.
-        party: who says so.
-        decision: whether it takes part.
-        why: of a refusal.
-        time: when it was said.
-        proof: of ``identity.Certified``, base64: certificate and signature.
+        opening: what is signed begins with it, so that it cannot pass for anything else.
+        proof: of ``identity.Certified``, base64: certificate and signature; "" where the party has
+            no certificate.
     """
 
-    proposal: str = Field(pattern="[0-9a-f]{64}")
-    party: PartyName
-    decision: Literal["signed", "refused"]
-    why: str = Field(default="", max_length=4000)
-    time: AwareDatetime
+    opening: ClassVar[bytes]
     proof: str = Field(default="", max_length=20_000)
 
     @property
@@ -166,7 +159,32 @@ class Signature(Section):
     @property
     def statement(self) -> bytes:
         """What is signed."""
-        return _STATEMENT + rfc8785.dumps(self.model_dump(mode="json", exclude={"proof"}))
+        return self.opening + rfc8785.dumps(self.model_dump(mode="json", exclude={"proof"}))
+
+    def signed(self, identity: Identity) -> Self:
+        """The same, with a proof."""
+        proof = base64.b64encode(identity.sign(self.statement)).decode()
+        return self.model_copy(update={"proof": proof})
+
+
+class Signature(Signed):
+    """What a party says of a proposal.
+
+    Attributes:
+        proposal: its name.
+        party: who says so.
+        decision: whether it takes part.
+        why: of a refusal.
+        time: when it was said.
+    """
+
+    opening: ClassVar[bytes] = _STATEMENT
+
+    proposal: str = Field(pattern="[0-9a-f]{64}")
+    party: PartyName
+    decision: Literal["signed", "refused"]
+    why: str = Field(default="", max_length=4000)
+    time: AwareDatetime
 
     def check(self, authorities: tuple[x509.Certificate, ...]) -> None:
         """Refuse what this party has not said; its certificate must have been valid then.
@@ -187,15 +205,13 @@ def sign(
     proposal: Proposal, party: str, identity: Identity, *, refuse: str | None = None
 ) -> Signature:
     """What a party says of a proposal, now; ``refuse`` is why it does not take part."""
-    signature = Signature(
+    return Signature(
         proposal=proposal.name,
         party=party,
         decision="signed" if refuse is None else "refused",
         why=refuse or "",
         time=datetime.now(UTC).replace(microsecond=0),
-    )
-    proof = base64.b64encode(identity.sign(signature.statement)).decode()
-    return signature.model_copy(update={"proof": proof})
+    ).signed(identity)
 
 
 # --- Files ----------------------------------------------------------------------------------------

@@ -23,9 +23,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
-import rfc8785
 from cryptography import x509
 from pydantic import AwareDatetime, Field, ValidationError
 
@@ -35,14 +34,10 @@ from dovetail.network.heads import Head, read_head
 from dovetail.network.identity import Identity, check_proof
 from dovetail.network.ledger import verify
 from dovetail.network.patience import write_text
-from dovetail.site.proposal import read_proposal, read_signatures
+from dovetail.site.proposal import Signed, read_proposal, read_signatures
 
 FILE = "record.json"
 COHORT = "cohort.json"
-
-#: What is signed begins with this, so that no signature of anything else can pass for one.
-_RECORD = b"dovetail record 1\n"
-_ACCOUNT = b"dovetail account 1\n"
 
 #: A larger account is not kept.
 MAX_ACCOUNT = 2**18
@@ -82,7 +77,7 @@ class Run(Section):
     cohort: str = Field(default="", max_length=64)
 
 
-class Account(Section):
+class Account(Signed):
     """What a party says of a proposal's runs, when the driver leaves.
 
     Attributes:
@@ -91,8 +86,9 @@ class Account(Section):
         proposal: on which they began.
         runs: all of them so far.
         time: when it was said.
-        proof: of ``identity.Certified``, base64; "" where the party has no certificate.
     """
+
+    opening: ClassVar[bytes] = b"dovetail account 1\n"
 
     format: Literal["dovetail account 1"] = "dovetail account 1"
     party: PartyName
@@ -100,15 +96,9 @@ class Account(Section):
     proposal: str = Field(pattern="[0-9a-f]{64}")
     runs: tuple[Run, ...] = ()
     time: AwareDatetime
-    proof: str = Field(default="", max_length=20_000)
-
-    @property
-    def statement(self) -> bytes:
-        """What is signed."""
-        return _ACCOUNT + rfc8785.dumps(self.model_dump(mode="json", exclude={"proof"}))
 
 
-class Record(Section):
+class Record(Signed):
     """A run, when it ended.
 
     Attributes:
@@ -121,8 +111,9 @@ class Record(Section):
         heads: party -> where its ledger stood, as it said itself.
         accounts: party -> what it says of the runs that it took part in.
         cohort: which of its own samples the driver trained on; "" of one without data.
-        proof: of ``identity.Certified``, base64; "" where the driver has no certificate.
     """
+
+    opening: ClassVar[bytes] = b"dovetail record 1\n"
 
     format: Literal["dovetail record 1"] = "dovetail record 1"
     run: str
@@ -134,20 +125,6 @@ class Record(Section):
     heads: dict[str, dict[str, Any]]
     accounts: dict[str, Account] = Field(default_factory=dict)
     cohort: str = ""
-    proof: str = Field(default="", max_length=20_000)
-
-    @property
-    def text(self) -> str:
-        """Canonical JSON."""
-        return rfc8785.dumps(self.model_dump(mode="json")).decode()
-
-    @property
-    def statement(self) -> bytes:
-        """What is signed."""
-        return _RECORD + rfc8785.dumps(self.model_dump(mode="json", exclude={"proof"}))
-
-
-S = TypeVar("S", Record, Account)
 
 
 # --- Written --------------------------------------------------------------------------------------
@@ -172,7 +149,7 @@ def give_account(
     told = Account.model_validate(
         {"party": party, "driver": driver, "proposal": proposal, "runs": runs, "time": _now()}
     )
-    return _signed(told, identity).model_dump_json()
+    return (told if identity is None else told.signed(identity)).model_dump_json()
 
 
 def read_account(text: str, party: str) -> Account | None:
@@ -227,19 +204,12 @@ def write_record(
         accounts=dict(accounts),
         cohort=cohort(samples, salt) if samples else "",
     )
-    record = _signed(record, identity)
+    record = record if identity is None else record.signed(identity)
     write_text(folder / FILE, record.text)
     if samples:
         told = {"cohort": record.cohort, "samples": samples, "salt": salt}
         write_text(folder / COHORT, json.dumps(told, indent=2) + "\n")
     return record
-
-
-def _signed(told: S, identity: Identity | None) -> S:
-    if identity is None:
-        return told
-    proof = base64.b64encode(identity.sign(told.statement)).decode()
-    return told.model_copy(update={"proof": proof})
 
 
 def _files(folder: Path) -> list[str]:
