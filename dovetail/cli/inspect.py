@@ -59,7 +59,8 @@ def inspect(
     from dovetail.face.talk import talk_of
     from dovetail.files import read_run
     from dovetail.methods.aligning import count_sites
-    from dovetail.methods.apfed.wiring import ApfedSection, PassiveFields, passives
+    from dovetail.methods.apfed.sections import ApfedSection, PassiveFields
+    from dovetail.methods.apfed.wiring import passives
     from dovetail.site.home import warnings_of
     from dovetail.site.partyfile import open_sites
 

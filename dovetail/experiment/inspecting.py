@@ -17,7 +17,7 @@ from dovetail.experiment import situations as methods
 from dovetail.experiment.coverage import Overlaps, Part, hides
 from dovetail.experiment.expecting import MAX_ROWS, Expected, expected
 from dovetail.experiment.situations import Fit, Sizes
-from dovetail.methods.apfed.wiring import ApfedSection, PassiveFields
+from dovetail.methods.apfed.sections import ApfedSection, PassiveFields
 from dovetail.methods.party import Site
 from dovetail.methods.section import encoder_spec
 from dovetail.models import output_shape

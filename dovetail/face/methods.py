@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from dovetail import methods
 from dovetail.data.tables import nearest
 from dovetail.errors import ConfigError
-from dovetail.methods.apfed.wiring import PassiveFields
+from dovetail.methods.apfed.sections import PassiveFields
 from dovetail.methods.validation import validate
 
 #: What helpers learn by -> what it makes APFed in a run file, where one table is dealt out.

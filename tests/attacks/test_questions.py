@@ -22,7 +22,7 @@ from dovetail.experiment.runfile import check_run, load_run
 from dovetail.files import split_cell
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil
-from dovetail.methods.apfed.wiring import ApfedSection
+from dovetail.methods.apfed.sections import ApfedSection
 from dovetail.methods.limits import LimitError
 from dovetail.methods.party import PolicySection
 from dovetail.models import Head, Perceptron, randomness

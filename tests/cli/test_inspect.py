@@ -17,7 +17,7 @@ from dovetail import data as dd
 from dovetail.experiment import situations as methods
 from dovetail.experiment.coverage import Part
 from dovetail.experiment.inspecting import message_sizes
-from dovetail.methods.apfed.wiring import ApfedSection, PassiveFields
+from dovetail.methods.apfed.sections import ApfedSection, PassiveFields
 
 METHODS = ["apfed", "fedoptimus", "chfl", "hyfem"]
 

@@ -24,7 +24,7 @@ from dovetail.alignment import Responder, psi
 from dovetail.alignment.stored import StoredRows, digest, load_rows, save_rows, training_run
 from dovetail.errors import AlignmentError, ConfigError, PartyError
 from dovetail.methods import apfed, vertical
-from dovetail.methods.apfed.wiring import PassiveFields
+from dovetail.methods.apfed.sections import PassiveFields
 from dovetail.models import Head, Perceptron
 from dovetail.network import InProcess, Message, Party, decode, encode
 from dovetail.network.certificates import (

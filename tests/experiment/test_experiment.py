@@ -34,7 +34,7 @@ from dovetail.errors import ConfigError, PartyError, TrainingError
 from dovetail.experiment import ApfedSetup, Outcome, PartnerHome, RunFolder, Setup, pool
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import stages as apfed_stages
-from dovetail.methods.apfed.stages import Stage
+from dovetail.methods.apfed.sections import Stage
 from dovetail.models import Head, Perceptron, load
 from dovetail.network import InProcess
 

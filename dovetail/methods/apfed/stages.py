@@ -25,6 +25,7 @@ from dovetail.methods.apfed import distil
 from dovetail.methods.apfed.distilling import ALONE, Distilling, train_alone, train_distilled
 from dovetail.methods.apfed.gone import GONE, train_gone
 from dovetail.methods.apfed.home import PartnerHome
+from dovetail.methods.apfed.sections import Stage
 from dovetail.methods.apfed.stacks import Config as DistilTeacher
 from dovetail.methods.limits import NO_LIMITS, Limited
 from dovetail.methods.outcome import (
@@ -42,29 +43,6 @@ from dovetail.models.learners import make_folds
 from dovetail.models.learners.distil import DistilConfig
 from dovetail.network import Checkpoint, Engine, InProcess, Precision
 from dovetail.network.checkpoint import StatefulParty
-
-#: What can be trained. "apfed" has passive parties as they are set up; "apfed-r" and "apfed-c" give
-#: all of them the reconstruction or the contrastive loss. "alone" is the active party without
-#: partners, "pooled" has everybody's columns in one place, "tvfl" is classic vertical learning,
-#: scored with partners present and gone. "apfed-d" distils a joint model; what follows it is what
-#: a label owner would train instead, which a run of "apfed-d" scores without being asked.
-#: "party-dropout" and "laser" are what the literature would pick where a partner may go.
-Stage = Literal[
-    "apfed",
-    "apfed-r",
-    "apfed-c",
-    "alone",
-    "pooled",
-    "tvfl",
-    "apfed-d",
-    "best-alone",
-    "linear",
-    "boosting",
-    "network",
-    "majority",
-    "party-dropout",
-    "laser",
-]
 
 _LOSSES: Mapping[str, Literal["reconstruction", "contrastive"] | None] = {
     "apfed": None,

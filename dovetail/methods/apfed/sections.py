@@ -1,0 +1,96 @@
+"""[apfed] of a run file, for the active party; of a party file, for a partner; names of stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from pydantic import Field
+
+from dovetail.methods import apfed
+from dovetail.methods.apfed.stacks import Config as DistilConfig
+from dovetail.methods.apfed.stacks import PartnerConfig
+from dovetail.methods.section import EncoderField
+
+#: What can be trained. "apfed" has passive parties as they are set up; "apfed-r" and "apfed-c" give
+#: all of them the reconstruction or the contrastive loss. "alone" is the active party without
+#: partners, "pooled" has everybody's columns in one place, "tvfl" is classic vertical learning,
+#: scored with partners present and gone. "apfed-d" distils a joint model; what follows it is what
+#: a label owner would train instead, which a run of "apfed-d" scores without being asked.
+#: "party-dropout" and "laser" are what the literature would pick where a partner may go.
+Stage = Literal[
+    "apfed",
+    "apfed-r",
+    "apfed-c",
+    "alone",
+    "pooled",
+    "tvfl",
+    "apfed-d",
+    "best-alone",
+    "linear",
+    "boosting",
+    "network",
+    "majority",
+    "party-dropout",
+    "laser",
+]
+
+#: The same, and what a table calls it.
+STAGES: Mapping[str, str] = {
+    "apfed": "APFed, predicts alone",
+    "apfed-r": "APFed-R, predicts alone",
+    "apfed-c": "APFed-C, predicts alone",
+    "alone": "learned alone",
+    "pooled": "pooled (all columns in one place)",
+    "tvfl": "classic vertical, partners present",
+    "apfed-d": "APFed-D, predicts alone",
+    "best-alone": "the best model alone",
+    "linear": "linear, alone",
+    "boosting": "boosted trees, alone",
+    "network": "network, alone",
+    "majority": "always the commonest class, or the mean",
+    "party-dropout": "party dropout, partners present",
+    "laser": "LASER, partners present",
+}
+assert STAGES.keys() == {*get_args(Stage)}
+
+
+class DistilSection(DistilConfig):
+    """[apfed.distil]: the joint teacher, and the student of the active party."""
+
+    # what may learn from the joint model, and what may be chosen
+    students: tuple[Literal["linear", "boosting", "network"], ...] = Field(
+        default=("linear", "boosting", "network"), min_length=1
+    )
+    label_share: float = Field(default=0.5, ge=0, le=1)  # of a labelled row's target
+    blend: bool = True  # whether the mean of student and own model is a candidate, too
+    # standard errors that distilling must gain; below 0 it may be behind by so many
+    gate: float = Field(default=-1.0, ge=-10, allow_inf_nan=False)
+
+
+class ApfedSection(apfed.Config):
+    """The active party: its settings and networks.
+
+    The defaults are those of a user, not the paper's, which are ``apfed.Config``'s.
+    """
+
+    optimizer: Literal["sgd", "adam", "adamw"] = "adamw"  # what follows the gradients
+    learning_rate: float = Field(default=2e-3, gt=0, allow_inf_nan=False)  # alpha
+    weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of weights, in a step
+    epochs: int = Field(default=60, ge=1)  # passes over the rows
+    validation: float = Field(default=0.15, ge=0, lt=1)  # share of labelled rows that choose when
+    patience: int | None = Field(default=10, ge=1)  # epochs without a better, after which it ends
+    encoder: EncoderField = (64, 32)  # widths of its layers, a paper's table, or convolutions
+    head: tuple[int, ...] = (64,)  # hidden widths
+    dropout: float = Field(default=0.2, ge=0, lt=1)  # of the head
+    distil: DistilSection = DistilSection()
+
+
+class PassiveFields(apfed.PassiveConfig):
+    """One passive party: its settings and network, by default as the active party's."""
+
+    optimizer: Literal["sgd", "adam", "adamw"] = "adamw"  # what follows the gradients
+    learning_rate: float = Field(default=2e-3, gt=0, allow_inf_nan=False)  # alpha
+    weight_decay: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of weights, in a step
+    encoder: EncoderField = (64, 32)  # widths of its layers, a paper's table, or convolutions
+    distil: PartnerConfig = PartnerConfig()  # of APFed-D
