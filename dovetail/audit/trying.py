@@ -38,7 +38,7 @@ from dovetail.methods.base import SILENT, Talk
 from dovetail.models.metrics import score
 from dovetail.models.randomness import generator
 from dovetail.network.inprocess import overheard
-from dovetail.privacy import Release
+from dovetail.privacy import PrivateSteps, Release
 
 #: Of the labelled rows, the share that a cell is scored on and not trained on.
 HELD_OUT = 0.2
@@ -78,11 +78,24 @@ DEFENCES = (
     Defence("top 10 % of each code and gradient", {"codes": Release(keep=0.1)}, Release(keep=0.1)),
     Defence("signs of codes and gradients", {"codes": Release(sign=True)}, Release(sign=True)),
     Defence("decorrelated codes", {"decorrelate": 1.0}),
+    *(Defence(f"codes of a class apart, {w:g}", {"spread": w}) for w in (0.3, 1.0)),
     *(
         Defence(f"noise {z:g} on codes and gradients", {"codes": each}, each, _COUNTED)
         for z, each in _NOISE.items()
     ),
     Defence("label DP, epsilon 2", {"label_epsilon": 2.0}, None, "labels: epsilon 2 a run"),
+    Defence(
+        "label DP, epsilon 2, learned prior",
+        {"label_epsilon": 2.0, "label_stages": 2},
+        None,
+        "labels: epsilon 2 a run",
+    ),
+    Defence(
+        "noise 1 on codes and gradients, DP-SGD at noise 4",
+        {"codes": _NOISE[1.0], "private": PrivateSteps(noise=4.0)},
+        _NOISE[1.0],
+        _COUNTED + "; the model: epsilon counted with that of codes",
+    ),
     Defence(
         "projection to 8, noise 0.5",
         {"projection": 8, "codes": _NOISE[0.5]},
@@ -106,6 +119,12 @@ DEFENCES_D = (
     *(
         Defence(f"label DP, epsilon {e:g}", {"label_epsilon": e}, None, f"labels: epsilon {e:g}")
         for e in (0.5, 2.0)
+    ),
+    Defence(
+        "label DP, epsilon 2, learned prior",
+        {"label_epsilon": 2.0, "label_stages": 2},
+        None,
+        "labels: epsilon 2",
     ),
     *(
         Defence(

@@ -48,6 +48,7 @@ _CARRIED_BY: Mapping[str, tuple[str, ...]] = {
     "gradients": ("apfed.CodeGradient",),
     "columns": ("distil.Codes",),
     "weights": ("chfl.Trained", "hyfem.Trained"),
+    "the solo model": (),  # it stays where it is, until its owner hands it on
 }
 
 

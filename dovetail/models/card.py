@@ -80,6 +80,7 @@ def card(
         "columns": _columns(model),
         "calibration": _calibration(model),
         "decision": model.about.get("decision"),
+        "private": model.about.get("private"),
         "hash": {
             "model.json": hashlib.sha256(description).hexdigest(),
             "model.safetensors": stored["weights_sha256"],
@@ -401,6 +402,14 @@ def markdown(told: Mapping[str, Any]) -> str:
         if told["proposal"]:
             lines += ["", f"Of the proposal {told['proposal']}, which all parties signed."]
         lines += ["", "## Audit", "", *_audited(run["audit"]), ""]
+    if told.get("private"):
+        spent = told["private"]
+        lines += ["## Privacy of its training rows", ""]
+        lines += [
+            f"Trained by DP-SGD: epsilon {spent['epsilon']:.4g} at delta {spent['delta']:g} of a "
+            f"row, after {spent['releases']} visits.",
+            "",
+        ]
     if told["calibration"]:
         lines += ["## Calibration", "", f"`{json.dumps(told['calibration'])}`", ""]
     lines += ["## Columns", ""]

@@ -1,6 +1,7 @@
 """Whatever bounds, hides or noises a tensor before it leaves a party."""
 
 from dovetail.privacy.accountant import Account, epsilon, most_releases
+from dovetail.privacy.labels import in_stages, randomised
 from dovetail.privacy.masks import KEY_BYTES, MaskKeys, from_fixed, to_fixed, total
 from dovetail.privacy.release import (
     Release,
@@ -9,6 +10,7 @@ from dovetail.privacy.release import (
     randomised_response,
     spent_text,
 )
+from dovetail.privacy.spread import potential_energy
 from dovetail.privacy.steps import PrivateSteps, Stepping
 from dovetail.privacy.sums import MIN_MEMBERS, SecretSums, check_weights
 
@@ -26,7 +28,10 @@ __all__ = [
     "distance_correlation",
     "epsilon",
     "from_fixed",
+    "in_stages",
     "most_releases",
+    "potential_energy",
+    "randomised",
     "randomised_response",
     "spent_text",
     "to_fixed",

@@ -215,13 +215,17 @@ def _configured(audit: Mapping[str, Any]) -> TableView:
     return TableView("Defences that were set", ("setting", "value"), rows, (), True)
 
 
+#: Defences of APFed's label owner.
+_ACTIVE = ("projection", "codes", "label_epsilon", "decorrelate", "spread", "private")
+
+
 def defences(run: Mapping[str, Any]) -> dict[str, str]:
     """Settings of a resolved run that bound what messages tell -> value, "off" where not set."""
     found: dict[str, str] = {}
     method = str(run.get("method", ""))
     apfed, passive = run.get("apfed") or {}, run.get("passive") or {}
     if method.startswith("apfed") or method == "tvfl":
-        for key in ("projection", "codes", "label_epsilon", "decorrelate"):
+        for key in _ACTIVE:
             found[f"apfed.{key}"] = _text(apfed.get(key))
         found["passive.gradients"] = _text(passive.get("gradients"))
     if "chfl" in method or method in ("common", "fedavg", "fedprox"):

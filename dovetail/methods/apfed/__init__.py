@@ -40,7 +40,9 @@ Departures from the paper:
       statistics of what passes (batch normalisation) see the shared batches too, and are excepted.
     - ``codes`` and ``gradients`` bound and noise what leaves (``privacy/release.py``); the labels
       of L_A can be randomised (``label_epsilon``), codes be driven away from columns
-      (``decorrelate``: squared distance correlation beside L_A). None of them is the paper's.
+      (``decorrelate``: squared distance correlation beside L_A), those of a class from each other
+      (``spread``: potential energy beside L_A), and the model be trained by DP-SGD
+      (``private``, ``private.py``). None of them is the paper's.
     - With ``validation`` a share of the labelled rows trains nothing: the model is that of the
       epoch with the least loss on them, and ``patience`` epochs without a better end the run. The
       paper trains for so many epochs and keeps the last; so do we where these would be few rows.
@@ -64,11 +66,12 @@ from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from dovetail.data import Alignment, Classification, Minibatches, PartyData, SharedRows, Task
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.methods.apfed.private import Solo
 from dovetail.methods.leftout import LeftOut
 from dovetail.methods.limits import NO_LIMITS, Limits, limits_of
 from dovetail.methods.loop import Party, answers, begin_anew, rounds
@@ -99,7 +102,14 @@ from dovetail.network import (
     Replies,
     State,
 )
-from dovetail.privacy import Release, Releasing, distance_correlation, randomised_response
+from dovetail.privacy import (
+    PrivateSteps,
+    Release,
+    Releasing,
+    distance_correlation,
+    potential_energy,
+    randomised,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -133,7 +143,23 @@ class Config(OptimizerConfig):
     timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
     codes: Release | None = None  # how codes leave; None: as they are
     label_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # of all labels
+    label_stages: int = Field(default=1, ge=1, le=20)  # T of LP-MST; of 1 the prior is even
     decorrelate: float | None = Field(default=None, ge=0, allow_inf_nan=False)  # codes from columns
+    spread: float | None = Field(default=None, ge=0, allow_inf_nan=False)  # codes of a class apart
+    # DP-SGD of encoder and head; all labelled rows then train, and the last epoch's model is kept
+    private: PrivateSteps | None = None
+
+    @model_validator(mode="after")
+    def _rows_are_apart(self) -> Config:
+        together = [
+            name for name in ("decorrelate", "spread", "balance") if getattr(self, name) is not None
+        ]
+        if self.private is not None and together:
+            raise ValueError(
+                f"private cuts each row's own gradient, and {together[0]} makes it depend on the "
+                "other rows of a batch; leave one of them out"
+            )
+        return self
 
     def weight(self, party: str) -> float:
         """lambda_p.
@@ -492,6 +518,10 @@ class Active:
                 f"party {self.name!r} has no labelled row; the active party is the one with labels"
             )
         self.labels = data.labels.to(self.device)
+        if config.spread and not isinstance(task, Classification):
+            raise ConfigError(
+                f"party {self.name!r}: spread is for classes, its label is a number; leave it out"
+            )
         if config.label_epsilon is not None:
             self.labels = self._randomised(data.labels, task).to(self.device)
         self.released: Releasing | None = None
@@ -531,6 +561,20 @@ class Active:
         # The largest median row of dL_A/dh so far, or a tenth of a row's share of a mean.
         self.usual = torch.tensor(0.1 / config.batch_size, device=self.device)
         self.cut: dict[str, int] = {}  # party -> rows of its gradients that were, in this epoch
+        self.solo: Solo | None = None
+        if config.private is not None:
+            self.solo = Solo(
+                config.private,
+                self.name,
+                task,
+                len(self.x),
+                encoder=self.encoder,
+                head=self.head,
+                projection=self.projection,
+                weights_C=self.class_weights_C,
+                rng=generator(seed, self.name, "private steps", secret=self._key),
+                released=self.released,
+            )
         self.validation_rows = self._draw_validation(labelled)
         self.best = Best()
         self._draw_labelled(labelled[~torch.isin(labelled, self.validation_rows)])
@@ -544,8 +588,10 @@ class Active:
                 "it out"
             )
         rng = generator(self.seed, self.name, "randomised labels", secret=self._key)
-        num = len(task.classes)
-        return randomised_response(labels, num, self.config.label_epsilon, rng)
+        x, stages = network_input(self.x), self.config.label_stages
+        return randomised(
+            labels, x, len(task.classes), self.config.label_epsilon, rng, stages=stages
+        )
 
     def _stream(self, purpose: str) -> RandomStream:
         return RandomStream(self.seed, self.name, purpose, secret=self._key, device=self.device)
@@ -557,7 +603,9 @@ class Active:
 
     def _draw_validation(self, labelled: Tensor) -> Tensor:
         """The rows that choose the epoch; none where they would be too few."""
-        num_rows = round(self.config.validation * len(labelled))
+        # Which epoch is best would be one more thing told of rows, and is not counted.
+        share = 0.0 if self.solo is not None else self.config.validation
+        num_rows = round(share * len(labelled))
         if not MIN_VALIDATION <= num_rows < len(labelled):
             return labelled[:0]
         rng = generator(self.seed, self.name, "validation rows", secret=self._key)
@@ -582,6 +630,8 @@ class Active:
         self.wants_projected = dict(wants_projected)
         self.limits = {party: (limits or {}).get(party, NO_LIMITS) for party in wants_projected}
         parties = tuple(wants_projected)
+        if self.solo is not None and any(self.config.weight(party) for party in parties):
+            self.solo.check_codes()
         self.sample_of_row: dict[str, Tensor] = {}  # (N,) each, -1 where not shared
         self._more: dict[str, Minibatches] = {}  # of who could be asked about too few rows
         self.shared: Minibatches | None = None  # None: the labelled batch serves
@@ -680,6 +730,15 @@ class Active:
             code = self.projection(code)
         return torch.cat([samples_B, self.sample_of_row[party][more]]), torch.cat([code_BD, code])
 
+    def rows_of(self, samples_B: Tensor) -> Tensor:
+        """The rows of these shared samples."""
+        assert self.alignment is not None
+        return self.alignment.rows[self.name][samples_B]
+
+    def is_projected(self, party: str) -> bool:
+        """Whether its codes are projected before they leave."""
+        return self.projection is not None and self.wants_projected[party]
+
     def measure(self, gradient_BD: Tensor) -> None:
         """Remember how large rows of dL_A/dh are: what others' are compared with."""
         if self.config.clip is not None:
@@ -767,9 +826,25 @@ class Active:
             self.best = Best(loss, number, weights)
 
     def ended(self, number: int) -> bool:
-        """Whether epoch ``number`` comes too long after the best."""
+        """Whether epoch ``number`` comes too long after the best, or is not paid for."""
         patience = self.config.patience
+        if self.solo is not None:
+            return not self.solo.pays(*self._visits())
         return bool(patience and self.best.epoch and number - self.best.epoch > patience)
+
+    def _visits(self) -> tuple[int, int]:
+        """The most that an epoch visits a row, and sends its codes, to all partners together."""
+
+        def most(batches: Minibatches) -> int:
+            passes, rest = divmod(self.steps_per_epoch, batches.steps_per_pass)
+            return passes + (2 if rest else 0)
+
+        visits = most(self.labelled)
+        if self.shared is None:
+            return visits, visits * len(self.wants_projected)
+        sent = most(self.shared)
+        more = sum(most(each) * self.limits[party].min_rows for party, each in self._more.items())
+        return visits + sent + more, sent * len(self.wants_projected) + more
 
     def model(self) -> Model:
         """The best model so far, or as it is now: predicts alone, Eq. (11)."""
@@ -803,6 +878,7 @@ class Active:
             "limits": {party: [own.min_rows, own.max_uses] for party, own in self.limits.items()},
             "more": {party: batches.state() for party, batches in self._more.items()},
             **({} if self.released is None else {"released": self.released.state()}),
+            **({} if self.solo is None else {"private": self.solo.state()}),
             "best": [self.best.loss, self.best.epoch, self.best.weights],
         }
 
@@ -822,6 +898,8 @@ class Active:
             batches.restore(state["more"][party])
         if self.released is not None:
             self.released.restore(state["released"])
+        if self.solo is not None:
+            self.solo.restore(state["private"])
         self.best = Best(*state.get("best", []))  # a run of before has none
 
 
@@ -947,13 +1025,18 @@ def step(active: Active, network: Engine) -> tuple[float, dict[str, PartyError]]
     if active.config.decorrelate:
         own_BF = network_input(active.x[rows_B], active.device)
         apart = loss + active.config.decorrelate * distance_correlation(own_BF, leaf_BD)
+    if active.config.spread:
+        labels_B = active.labels[rows_B.to(active.device)]
+        apart = apart + active.config.spread * potential_energy(leaf_BD, labels_B)
     apart.backward()  # line 7: dL_A/dh, and the head's gradient
     assert leaf_BD.grad is not None
-    active.measure(leaf_BD.grad)
+    if active.solo is None:  # of which nothing may follow from rows but what is noised
+        active.measure(leaf_BD.grad)
 
     replies = pending.replies()  # line 8
     codes, gradients = [code_BD], [leaf_BD.grad]
     helps: list[tuple[float, Tensor, Tensor]] = []  # weight, code and its gradient, to be balanced
+    returned: list[tuple[Tensor, Tensor, bool]] = []  # of DP-SGD: rows, lambda_p dL_p/dh, projected
     for party, reply in replies.items():
         code = sent[party][1]
         try:
@@ -962,15 +1045,26 @@ def step(active: Active, network: Engine) -> tuple[float, dict[str, PartyError]]
             replies.failures[party] = PartyError(party, str(cause))
             continue
         weight = active.config.weight(party)
-        if active.config.balance is not None:
+        if active.solo is not None:
+            rows = active.rows_of(sent[party][0])
+            returned.append((rows, weight * gradient, active.is_projected(party)))
+        elif active.config.balance is not None:
             helps.append((weight, code, gradient))
         elif code is code_BD:
             gradients[0].add_(gradient, alpha=weight)  # line 9, Eq. (9)
         else:  # rows of the batch, or projected: autograd adds it where the graphs meet
             codes.append(code)
             gradients.append(weight * gradient)
-    torch.autograd.backward(codes, gradients, retain_graph=bool(helps))
-    active.balance(helps)
+    if active.solo is not None:
+        active.optimizer.zero_grad(set_to_none=True)
+        columns = network_input(active.x[rows_B], active.device)
+        with active.random:
+            active.solo.step(
+                (rows_B, columns, active.labels[rows_B.to(active.device)]), returned, active.x
+            )
+    else:
+        torch.autograd.backward(codes, gradients, retain_graph=bool(helps))
+        active.balance(helps)
     active.optimizer.step()  # line 10, Eq. (10)
     return loss.item(), replies.failures
 

@@ -67,7 +67,7 @@ from dovetail.models.learners.joint import (
 from dovetail.models.learners.stacked import mean_outputs
 from dovetail.models.recovered import recovered_share
 from dovetail.network import Checkpoint, Engine
-from dovetail.privacy import randomised_response
+from dovetail.privacy import randomised
 
 #: What is learned from the label owner's own columns; "best-alone" is the best of the learners by
 #: held-out rows.
@@ -90,6 +90,7 @@ class Distilling:
         secret: of the home that drives; None in simulation.
         deciding: what mistakes cost.
         label_epsilon: labels are randomised before partners are taught; the student's are not.
+        label_stages: of them; those after the first have a learned prior.
     """
 
     train: PartyData
@@ -105,6 +106,7 @@ class Distilling:
     secret: Secret | None = None
     deciding: Deciding = NOTHING_ELSE
     label_epsilon: float | None = None
+    label_stages: int = 1
 
     @property
     def regression(self) -> bool:
@@ -151,7 +153,10 @@ class Distilling:
         key = key_of(self.secret)
         rng = generator(self.seed, self.train.name, "randomised labels", secret=key)
         num = self.task.num_outputs
-        labels = randomised_response(owner.targets_RC.argmax(dim=1), num, self.label_epsilon, rng)
+        told = torch.where(owner.labelled, owner.targets_RC.argmax(dim=1), -1)
+        labels = randomised(
+            told, owner.x_RF, num, self.label_epsilon, rng, stages=self.label_stages
+        ).clamp(min=0)
         targets_RC = hard_targets(labels, num, regression=False)
         targets_RC[~owner.labelled] = 0
         return replace(owner, targets_RC=targets_RC)

@@ -224,6 +224,8 @@ def _train_active(
         model = active.model()
         about = {**model.about, "method": stage, "label": setup.data.label}
         about |= about_decision(decision)
+        if active.solo is not None:
+            about["private"] = active.solo.told()
         inputs = {block: setup.data.inputs[setup.active] for block in model.shapes}
         outcome.models[setup.active] = replace(model, inputs=inputs, about=about)
     return outcome
@@ -233,7 +235,11 @@ def _spent(active: apfed.Active, passives: Mapping[str, apfed.Passive]) -> list[
     """What noised releases have cost so far: of each sender to each receiver, where any is."""
     senders = [(active.name, "codes", active.released)]
     senders += [(name, "gradients", each.released) for name, each in passives.items()]
+    model = [] if active.solo is None else [active.solo.told()]
     return [
+        {"from": active.name, "to": "who has it", "what": "the solo model", **told}
+        for told in model
+    ] + [
         {"from": sender, "to": receiver, "what": what, **told}
         for sender, what, released in senders
         if released is not None
@@ -314,6 +320,7 @@ def _distilling(setup: ApfedSetup, seed: int, *, aligned: bool) -> Distilling:
         secret=setup.secret,
         deciding=setup.deciding,
         label_epsilon=setup.config.label_epsilon,
+        label_stages=setup.config.label_stages,
     )
 
 

@@ -16,6 +16,7 @@ from dovetail.methods.apfed import distil, recalling
 from dovetail.methods.apfed.distilling import ALONE
 from dovetail.methods.apfed.gone import GONE
 from dovetail.methods.apfed.home import PartnerHome
+from dovetail.methods.apfed.private import check_stage
 from dovetail.methods.apfed.sections import STAGES, ApfedSection, DistilSection, PassiveFields
 from dovetail.methods.apfed.stacks import Config as DistilConfig
 from dovetail.methods.apfed.stages import ApfedSetup
@@ -276,6 +277,8 @@ class Apfed(Method):
                     Head(settings.head, settings.dropout)
             except ConfigError as error:
                 raise ConfigError(f"{where}, {section}: {error}") from None
+        if run.settings("apfed", ApfedSection).private is not None:
+            check_stage(run.method, where=where)
         if run.data is not None:
             _check_trade_off(run, _passive_names(run), where=where)
             _check_names(run, run.data.partition.party_names(), where=where)

@@ -1,0 +1,256 @@
+"""DP-SGD of what the label owner keeps: its encoder and head say little of each of its rows.
+
+Abadi et al. 2016, as in ``privacy/steps.py``, for APFed with and without partners. Of Eq. (9) a
+row's part is cut to a length, with what partners returned for its code: they move the row's
+gradient by J_i^T r_i, linear in r_i, so that one row's loss is
+
+    l_i + N' sum_p lambda_p <r_i^p, h_i>        N': rows of the batch
+
+What a partner returns for one row follows from the codes of others, and from all that it learned
+of codes before. Codes that leave noised (``codes`` with ``clip`` and ``noise``) are counted
+releases of their own; what comes of them costs nothing more, and the two add up (Renyi,
+``accountant.py``). Without that noise nothing could be guaranteed of a model that partners helped
+with, so it is refused.
+
+Not counted: means and scales of columns, weights of classes, a threshold chosen on held-out rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from dovetail.data import Task
+from dovetail.errors import ConfigError
+from dovetail.models import network_input
+from dovetail.models.decisions import supervised_loss
+from dovetail.network import State
+from dovetail.privacy import PrivateSteps, Releasing, Stepping
+from dovetail.privacy.accountant import epsilon
+
+_log = logging.getLogger(__name__)
+
+#: Stages that train by DP-SGD where ``apfed.private`` is set.
+STAGES = ("apfed", "apfed-r", "apfed-c", "alone", "pooled")
+
+
+def check_stage(method: str, *, where: str) -> None:
+    """Refuse a method whose model is not trained by DP-SGD.
+
+    Raises:
+        ConfigError: what can be, and what to do.
+    """
+    if method not in STAGES:
+        raise ConfigError(
+            f"{where}: apfed.private trains one network by DP-SGD, and the model of {method!r} is "
+            "another, which may be of boosted trees or be chosen on rows: no epsilon could be "
+            f"told of it; leave private out, or write method = one of {', '.join(STAGES[:4])}"
+        )
+
+
+class _Whole(nn.Module):
+    """Rows -> codes, what partners that contrast were sent of them, and outputs."""
+
+    def __init__(self, encoder: nn.Module, projection: nn.Module | None, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.projection, self.head = encoder, projection, head
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        code_BD = self.encoder(x).flatten(1)
+        projected = code_BD if self.projection is None else self.projection(code_BD)
+        return code_BD, projected, self.head(code_BD)
+
+
+class _Coding(nn.Module):
+    """The same without outputs, so that no noise is put on a head that these rows do not move."""
+
+    def __init__(self, encoder: nn.Module, projection: nn.Module | None) -> None:
+        super().__init__()
+        self.encoder, self.projection = encoder, projection
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        code_BD = self.encoder(x).flatten(1)
+        return code_BD, code_BD if self.projection is None else self.projection(code_BD)
+
+
+class Solo:
+    """The label owner's steps by DP-SGD, and what its rows have spent.
+
+    Args:
+        steps: the setting.
+        party: whose model it is.
+        task: what is predicted.
+        num_rows: of its table.
+        encoder, head, projection: its networks.
+        weights_C: of classes.
+        rng: draws the noise.
+        released: how its codes leave; None: it asks nobody, or nobody's answer counts.
+
+    Raises:
+        ConfigError: a network of which a row has no gradient of its own.
+    """
+
+    def __init__(
+        self,
+        steps: PrivateSteps,
+        party: str,
+        task: Task,
+        num_rows: int,
+        *,
+        encoder: nn.Module,
+        head: nn.Module,
+        projection: nn.Module | None,
+        weights_C: Tensor | None,
+        rng: torch.Generator,
+        released: Releasing | None,
+    ) -> None:
+        for network in (encoder, head):
+            if any(isinstance(each, _BatchNorm) for each in network.modules()):
+                raise ConfigError(
+                    f"party {party!r}: private needs each row's own gradient, and its network "
+                    "normalises over a batch; take another encoder, or leave private out"
+                )
+        self.steps = steps
+        self._party = party
+        self._task = task
+        self._weights_C = weights_C
+        self._released = released
+        self._whole = _Whole(encoder, projection, head)
+        self._coding = _Coding(encoder, projection)
+        self._alone = _Whole(encoder, None, head)
+        self._stepping = Stepping(steps.model_copy(update={"epsilon": None}), party, num_rows, rng)
+        self._stopped = False
+
+    def check_codes(self) -> None:
+        """Refuse partners whose answers follow from codes that are not counted.
+
+        Raises:
+            ConfigError: what to set.
+        """
+        if self._released is None or not self._released.release.noise:
+            raise ConfigError(
+                f"party {self._party!r}: private counts what its model says of a row, and what a "
+                "partner learned of a row's code comes back in its answers about others; set "
+                "codes = { clip = ..., noise = ... } below [apfed], too"
+            )
+
+    def step(
+        self,
+        labelled: tuple[Tensor, Tensor, Tensor],
+        answers: Sequence[tuple[Tensor, Tensor, bool]],
+        x: Tensor,
+    ) -> None:
+        """Noised gradients stand at the networks' parameters.
+
+        Args:
+            labelled: (B,) rows, their columns as the encoder takes them, and labels.
+            answers: of each partner that answered, (n,) rows, lambda_p dL_p/dh of them, and
+                whether it is of projected codes.
+            x: all columns, by row.
+        """
+        rows_B, x_B, labels_B = labelled
+        asked = [rows for rows, _, _ in answers]
+        rows_A = torch.cat(asked).unique() if asked else rows_B[:0]
+        together = bool(torch.isin(rows_A, rows_B).all())
+        rows_P = rows_B if together else rows_A
+        pulls = [self._pull(rows_P, answers, projected=each) for each in (False, True)]
+        if together and answers:
+            self._stepping.gradient(self._whole, self._both, rows_B, x_B, labels_B, *pulls)
+            return
+        self._stepping.gradient(self._alone, self._task_loss, rows_B, x_B, labels_B)
+        if not len(rows_A):
+            return
+        # Of a batch of its own: a row that stands in both moves two sums, and is counted twice.
+        held = [(w, w.grad) for w in self._alone.parameters() if w.grad is not None]
+        for weight, _ in held:
+            weight.grad = None
+        x_A = network_input(x[rows_A], x_B.device)
+        self._stepping.gradient(self._coding, self._pulled, rows_A, x_A, *pulls)
+        for weight, gradient in held:
+            weight.grad = gradient if weight.grad is None else weight.grad + gradient
+
+    @staticmethod
+    def _pull(
+        rows_P: Tensor, answers: Sequence[tuple[Tensor, Tensor, bool]], *, projected: bool
+    ) -> Tensor:
+        """(P, D) what partners returned for these rows, times P: a mean's sum again."""
+        own = [(rows, gradient) for rows, gradient, each in answers if each is projected]
+        if not own:
+            return torch.zeros(len(rows_P), 0)
+        pull = torch.zeros(len(rows_P), own[0][1].shape[1], device=own[0][1].device)
+        order = rows_P.argsort()
+        for rows, gradient in own:
+            places = order[torch.searchsorted(rows_P[order], rows)]
+            pull.index_add_(0, places.to(pull.device), gradient)
+        return pull * len(rows_P)
+
+    def _task_loss(self, call: Any, x: Tensor, label: Tensor) -> Tensor:
+        return supervised_loss(self._task, call(x)[2], label, self._weights_C, reduction="sum")
+
+    def _pulled(self, call: Any, x: Tensor, pull: Tensor, projected: Tensor) -> Tensor:
+        return self._along(call(x), pull, projected)
+
+    def _both(self, call: Any, x: Tensor, label: Tensor, pull: Tensor, projected: Tensor) -> Tensor:
+        told = call(x)
+        loss = supervised_loss(self._task, told[2], label, self._weights_C, reduction="sum")
+        return loss + self._along(told, pull, projected)
+
+    def _along(self, told: Sequence[Tensor], pull: Tensor, projected: Tensor) -> Tensor:
+        """<r, h>, of codes and of what they are projected to, as long as they left."""
+        total = told[0].sum() * 0
+        clip = None if self._released is None else self._released.release.clip
+        for code, each in zip(told[:2], (pull, projected), strict=True):
+            if each.shape[-1]:
+                length = torch.linalg.vector_norm(code, dim=1, keepdim=True)
+                short = code if clip is None else code * (clip / length.clamp(min=clip))
+                total = total + (short * each).sum()
+        return total
+
+    def pays(self, visits: int, sent: int) -> bool:
+        """Whether an epoch is paid for that visits a row, and sends its code, so often."""
+        steps = self.steps
+        if steps.epsilon is None or self._epsilon(visits, sent) <= steps.epsilon:
+            return True
+        if not self._stepping.told()["releases"]:
+            raise ConfigError(
+                f"party {self._party!r}: the first epoch alone costs epsilon = "
+                f"{self._epsilon(visits, sent):.3g} (delta = {steps.delta:g}), above "
+                f"private.epsilon = {steps.epsilon:g}; raise private.noise or codes.noise, or the "
+                "budget"
+            )
+        if not self._stopped:
+            self._stopped = True
+            _log.warning(
+                "party %r: another epoch would take its model above its budget of epsilon = %g "
+                "(delta = %g), of which %.3g is spent; training ends here",
+                self._party, steps.epsilon, steps.delta, self._epsilon(),
+            )  # fmt: skip
+        return False
+
+    def _epsilon(self, visits: int = 0, sent: int = 0) -> float:
+        """Of the weights and of the codes that partners were sent, after so many more of a row.
+
+        The two add up at every order; the row that was visited most need not be the one whose
+        codes were sent most, so that the sum is of no row less than it is.
+        """
+        told = (self._stepping.told()["releases"] + visits) / (self.steps.noise / 2) ** 2
+        if self._released is not None and self._released.release.noise:
+            before = sum(each["releases"] for each in self._released.told().values())
+            told += (before + sent) / (self._released.release.noise / 2) ** 2
+        return epsilon(told, 1.0, self.steps.delta)
+
+    def told(self) -> dict[str, Any]:
+        """Epsilon, delta, releases, whether it is stopped; JSON-ready."""
+        return {**self._stepping.told(), "epsilon": self._epsilon(), "stopped": self._stopped}
+
+    def state(self) -> State:
+        return {"stepping": self._stepping.state(), "stopped": self._stopped}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._stepping.restore(state["stepping"])
+        self._stopped = state["stopped"]
