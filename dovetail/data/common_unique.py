@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dovetail.data.agreed import agree, common_first, fit_rest, summarise
+from dovetail.data.correlated import Correlation, common_columns
 from dovetail.data.datasets import Dataset
 from dovetail.data.federation import Federation
 from dovetail.data.partitions import Partitioned
@@ -84,6 +85,7 @@ def common_unique(
     *,
     parties: int | Sequence[str],
     common: float = 0.3,
+    correlation: Correlation | None = None,
     validation: float = 0.25,
     seed: int = 0,
     categorical: Sequence[str] = (),
@@ -100,6 +102,8 @@ def common_unique(
         train, test: tables.
         parties: how many, or their names; "party-1", ... by default.
         common: the share of the columns that all have, in (0, 1]; at least one column.
+        correlation: which columns are common, by the sum of their correlations with the others
+            (V-B4); None: drawn at random.
         validation: the share of each party's rows that is kept for choosing hyper-parameters, in
             [0, 1); with 20 % of all rows in ``test``, 0.25 makes the paper's 60/20/20.
         seed: 0 or more; which columns and rows go where.
@@ -130,6 +134,9 @@ def common_unique(
     rng = np.random.default_rng([seed, 0])
     order = [table.names[place] for place in rng.permutation(len(table.names))]
     num_common = max(1, round(common * len(order)))
+    if correlation is not None:
+        first = common_columns(table, num_common, correlation, seed=seed)
+        order = [*first, *(name for name in order if name not in first)]
     shared = [name for name in table.names if name in order[:num_common]]
     dealt = np.array_split(np.array(order[num_common:], dtype=object), len(names))
     unique = {

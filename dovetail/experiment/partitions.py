@@ -98,6 +98,8 @@ class CommonUniqueSection(PartitionSection):
     kind: Literal["common-unique"]  # what is dealt out
     parties: int | tuple[PartyName, ...] = 5  # how many, or their names
     common: float = Field(default=0.3, gt=0, le=1)  # share of the columns
+    # which are common, by the sum of their correlations with the others; none: at random
+    correlation: Literal["maximum", "median", "minimum"] | None = None
     validation: float = Field(default=0.25, ge=0, lt=1)  # share of each party's rows
     seed: int = Field(default=0, ge=0)  # which columns and rows go where
 
@@ -117,6 +119,7 @@ class CommonUniqueSection(PartitionSection):
             test,
             parties=self.parties,
             common=self.common,
+            correlation=self.correlation,
             validation=self.validation,
             seed=self.seed,
             categorical=section.categorical,

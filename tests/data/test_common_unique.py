@@ -1,10 +1,12 @@
 """CHFL's partition: who has which columns and rows, and how common columns are encoded."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
-from dovetail.data import Column, Dataset, common_unique, table_from_arrays
+from dovetail.data import Column, Dataset, common_unique, correlated, table_from_arrays
 from dovetail.errors import ConfigError, DataError
 
 
@@ -34,6 +36,64 @@ def test_a_share_of_the_columns_is_common_and_the_rest_is_dealt_out():
     own = [name for names in part.unique.values() for name in names]
     assert sorted(own) == sorted(set(dataset().x.names) - set(part.common))
     assert sorted(len(names) for names in part.unique.values()) == [2, 2, 3]
+
+
+def tied(num_columns, seed=0):
+    """Number columns that correlate more or less."""
+    rng = np.random.default_rng(seed)
+    mixed = rng.normal(size=(60, 4)) @ rng.normal(size=(4, num_columns))
+    noisy = mixed + rng.normal(size=mixed.shape) * rng.uniform(0, 4, num_columns)
+    columns = {f"c{i:02}": noisy[:, i] for i in range(num_columns)}
+    return Dataset(
+        "tied",
+        np.arange(60),
+        table_from_arrays("tied", columns),
+        "y",
+        Column(np.arange(60) % 2, np.zeros(60, dtype=bool)),
+    )
+
+
+def cross(data, common):
+    """By hand: the sum over pairs of a common column and another."""
+    columns = {name: data.x.column(name).values for name in data.x.names}
+    return sum(
+        abs(np.corrcoef(columns[one], columns[other])[0, 1])
+        for one in common
+        for other in columns
+        if other not in common
+    )
+
+
+def test_common_columns_are_those_that_correlate_most_or_least_with_the_others():
+    data = tied(8)
+    sums = {way: cross(data, way) for way in itertools.combinations(data.x.names, 3)}
+    order = sorted(sums, key=sums.get)
+    for wanted, way in (
+        ("minimum", order[0]),
+        ("median", order[len(order) // 2]),
+        ("maximum", order[-1]),
+    ):
+        part = common_unique(data, None, parties=2, common=0.375, correlation=wanted)
+        assert part.common == way
+        own = [name for names in part.unique.values() for name in names]
+        assert sorted((*own, *way)) == sorted(data.x.names)
+
+
+def test_of_too_many_ways_the_ends_are_bettered_until_no_swap_helps(monkeypatch):
+    monkeypatch.setattr(correlated, "MAX_WAYS", 20)
+    data = tied(14, seed=1)
+    for wanted, sign in (("maximum", 1), ("minimum", -1)):
+        common = common_unique(data, None, parties=2, common=0.3, correlation=wanted).common
+        best = sign * cross(data, common)
+        others = [name for name in data.x.names if name not in common]
+        for out, into in itertools.product(common, others):
+            swapped = [*(name for name in common if name != out), into]
+            assert sign * cross(data, swapped) <= best + 1e-9
+
+
+def test_a_column_of_texts_has_no_correlation():
+    with pytest.raises(DataError, match="column 'job' is no number, and has no correlation"):
+        split(correlation="maximum")
 
 
 def test_rows_are_dealt_out_evenly_and_each_once():

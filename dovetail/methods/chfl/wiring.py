@@ -140,6 +140,7 @@ def home_of(site: Site, numbers: dd.Regression | None = None) -> chfl.Home:
     x = table.x
     if not isinstance(x, dd.Table):
         raise ConfigError(f"party {site.name!r} holds images; CHFL learns from tables")
+    table.check_one_kind("CHFL")
     task: dd.Task
     if party.task == "regression":
         task = numbers or own_scale(site, section)
