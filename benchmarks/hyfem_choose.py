@@ -40,7 +40,7 @@ def validated(
     run = load_run(RUNS / cell, overrides=tuple(sets))
     assert run.data is not None
     section = run.data
-    train, test = dd.load(section.source, label=section.label)
+    train, test = dd.load(section.source, label=section.label, id=section.id)
     if test is None:
         assert section.test is not None
         train, _ = dd.split(train, test=section.test, seed=section.split_seed, stratify=True)

@@ -29,6 +29,10 @@ SHOWN = ("accuracy", "log_loss", "auc", "macro_f1", "rmse", "mae", "r2")
 def predict(
     model: Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")],
     data: Annotated[Path, typer.Argument(help="CSV or Parquet with raw columns; .npz or folder.")],
+    images: Annotated[
+        Path | None,
+        typer.Option(help="Pictures of the rows, named by --id, of a model that takes both."),
+    ] = None,
     party: Annotated[
         Path | None,
         typer.Option(help="A label owner's party file: DATA has ids, data owners are asked."),
@@ -100,6 +104,7 @@ def predict(
         section=section,
         id_column=id_column,
         allow_unseen=allow_unseen,
+        images=images,
         talk=talk_of(shown=show),
     )
     found, labels = given.model, given.labels

@@ -1,4 +1,4 @@
-"""One party's own table, as its party file names it: ids, columns or images, perhaps a label."""
+"""One party's own rows, as its party file names them: ids, columns or images, perhaps a label."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ from dovetail.data.tables import Column, Table, is_query, is_table_path, read_ta
 from dovetail.data.task import Task, encode_labels
 from dovetail.errors import DataError, MissingColumnError
 
+#: The block of images.
+IMAGES = "images"
+
 
 @dataclass(frozen=True, eq=False)
 class PartyTable:
@@ -41,6 +44,7 @@ class PartyTable:
         labels: (N,) raw labels, or None.
         matching: what match keys call a column -> its values.
         truth: (N,) who each row really is, where that is known; for measuring.
+        images: (N, C, H, W) pictures of the table's samples; None without any beside it.
     """
 
     name: str
@@ -51,6 +55,7 @@ class PartyTable:
     labels: Column | None = None
     matching: Mapping[str, Column] = field(default_factory=dict)
     truth: Column | None = None
+    images: Tensor | None = None
 
     @property
     def num_rows(self) -> int:
@@ -67,14 +72,28 @@ class PartyTable:
             labels=labels,
             matching={name: column.take(rows) for name, column in self.matching.items()},
             truth=None if self.truth is None else self.truth.take(rows),
+            images=None if self.images is None else self.images[torch.from_numpy(rows)],
         )
+
+    def check_one_kind(self, method: str) -> None:
+        """Refuse a table with pictures beside it, of which a method would read the one alone.
+
+        Raises:
+            DataError: naming the party.
+        """
+        if self.images is not None:
+            raise DataError(
+                f"party {self.name!r} has images beside its table; {method} reads the one or the "
+                "other, HyFEM both. Leave party.images out"
+            )
 
     def fit_input(self, *, categorical: Sequence[str] = (), max_categories: int = 100) -> Input:
         """What turns these rows, and later ones, into network inputs; blocks in their order.
 
         Raises:
-            DataError: a column that cannot be used.
+            DataError: a column that cannot be used, or images beside columns.
         """
+        self.check_one_kind("this method")
         if isinstance(self.x, Table):
             names = [column for columns in self.blocks.values() for column in columns]
             return TableEncoder.fit(
@@ -84,8 +103,7 @@ class PartyTable:
                 max_categories=max_categories,
                 party=self.name,
             )
-        _, channels, height, width = self.x.shape
-        return ImageInput(channels, height, width, "height", 0, height)
+        return whole_images(self.x)
 
     def encoded(self, fitted: Input, task: Task | None = None) -> PartyData:
         """These rows as one block of network inputs, and labels where a task says how.
@@ -120,6 +138,7 @@ def read_party_table(
     folder: Path | None = None,
     matching: Mapping[str, str] | None = None,
     truth: str | None = None,
+    images: str | None = None,
 ) -> PartyTable:
     """A party's table.
 
@@ -138,6 +157,7 @@ def read_party_table(
             directory.
         matching: what match keys call a column -> the column; no model learns from these.
         truth: the column that says who each row really is; nor from this one.
+        images: an .npz file or a folder with a picture of each of the table's rows, of the same id.
 
     Raises:
         DataError: naming the party, its table, the column and what to do.
@@ -145,13 +165,60 @@ def read_party_table(
     try:
         if not isinstance(source, str):
             table = source if isinstance(source, Table) else table_from_frame(source)
-            return _from_table(name, table, id, label, columns, blocks, matching or {}, truth)
-        if folder is not None:
-            source = _beside(folder, source)
-        return _read(name, source, id, label, columns, blocks, query, folder, matching or {}, truth)
+            found = _from_table(name, table, id, label, columns, blocks, matching or {}, truth)
+        else:
+            if folder is not None:
+                source = _beside(folder, source)
+            matching = matching or {}
+            found = _read(name, source, id, label, columns, blocks, query, folder, matching, truth)
+        if images is None:
+            return found
+        return _with_images(found, Path(images) if folder is None else folder / images, id)
     except DataError as error:
         kind = MissingColumnError if isinstance(error, MissingColumnError) else DataError
         raise kind(f"party {name!r}: {error}") from None
+
+
+def whole_images(x: Tensor) -> ImageInput:
+    """What reads (N, C, H, W) images as they are."""
+    _, channels, height, width = x.shape
+    return ImageInput(channels, height, width, "height", 0, height)
+
+
+def images_of(path: Path, id: str, ids: np.ndarray) -> Tensor:
+    """(N, C, H, W) pictures of the samples with these ids, in their order.
+
+    Args:
+        path: an .npz file, whose array ``id`` names each picture, or a folder, where its file does.
+        id: the column of the ids.
+        ids: (N,) of the table's rows.
+
+    Raises:
+        DataError: a row without a picture, or files that cannot be read.
+    """
+    if not path.exists():
+        raise DataError(f"there is no file or folder {path}; check the path")
+    name = "file" if path.is_dir() else id
+    x, id_values, _ = read_image_samples(path, id=name, label=None)
+    places = {str(each): place for place, each in enumerate(read_ids(str(path), name, id_values))}
+    lacking = [str(each) for each in ids if str(each) not in places]
+    if lacking:
+        raise DataError(
+            f"{path} has no picture of {len(lacking)} of the table's {len(ids)} rows, such as "
+            f"{lacking[0]!r}; add them, or leave these rows out of the table"
+        )
+    return x[torch.tensor([places[str(each)] for each in ids], dtype=torch.int64)]
+
+
+def _with_images(table: PartyTable, path: Path, id: str | Sequence[str]) -> PartyTable:
+    """The same party, with a picture of each row."""
+    if not isinstance(table.x, Table):
+        raise DataError("images stand beside a table, and party.table holds images; leave one out")
+    if not isinstance(id, str):
+        raise DataError(f"pictures are named by one id, got {list(id)}; leave party.images out")
+    if IMAGES in table.blocks:
+        raise DataError(f"the block {IMAGES!r} is that of party.images; call the columns otherwise")
+    return replace(table, images=images_of(path, id, table.ids))
 
 
 def _beside(folder: Path, source: str) -> str:
@@ -186,7 +253,7 @@ def _read(
         x, id_values, label_values = read_image_samples(path, id=id, label=label)
         ids = read_ids(source, id, id_values)
         labels = None if label_values is None else whole_numbers(label_values)
-        return PartyTable(name, ids, x, {"images": ()}, label, labels)
+        return PartyTable(name, ids, x, {IMAGES: ()}, label, labels)
     if is_database_url(source):
         table = read_database(source, query)
     else:

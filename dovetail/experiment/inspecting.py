@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dovetail import data as dd
+from dovetail.data.partytables import IMAGES
 from dovetail.experiment import coverage
 from dovetail.experiment import situations as methods
 from dovetail.experiment.coverage import Overlaps, Part, hides
@@ -37,6 +38,10 @@ def part_of(site: Site) -> Part:
             block: torch.empty(1).expand(table.num_rows, len(names))
             for block, names in columns.items()
         }
+        if table.images is not None:
+            shape = " × ".join(str(size) for size in table.images.shape[1:])
+            columns[IMAGES] = (f"{site.name}: {shape}",)
+            blocks[IMAGES] = table.images
     else:
         shape = " × ".join(str(size) for size in table.x.shape[1:])
         columns = {block: (f"{site.name}: {shape}",) for block in table.blocks}
@@ -56,6 +61,8 @@ def message_sizes(
     owners = [part for part in parts if len(part.data.labelled_rows())]
     if len(owners) != 1 or not owners[0].data.blocks:  # no APFed then
         return Sizes(batch_size)
+    if IMAGES in owners[0].data.blocks and len(owners[0].data.blocks) > 1:  # HyFEM's
+        return Sizes(batch_size)
     shapes = [tuple(x.shape[1:]) for x in owners[0].data.blocks.values()]
     # Blocks of a table stand side by side.
     row_shape = shapes[0] if len(shapes) == 1 else (sum(map(math.prod, shapes)),)
@@ -73,6 +80,8 @@ def expected_of_site(site: Site, *, unlabelled: int | None) -> Expected | None:
     """
     table = site.table
     if table.labels is None or table.label is None or not table.blocks:
+        return None
+    if table.images is not None:  # helpers help one kind of rows
         return None
     rows = np.flatnonzero(~table.labels.missing)
     rows = np.sort(np.random.default_rng(0).permutation(rows)[:MAX_ROWS])

@@ -65,6 +65,7 @@ def gather(
     section: StreamSection | None = None,
     id_column: str | None = None,
     allow_unseen: bool = False,
+    images: Path | None = None,
     talk: Talk = SILENT,
 ) -> Given:
     """The model of a folder, and what it predicts the rows of a source from.
@@ -76,6 +77,7 @@ def gather(
         section: where data owners or partners on other machines dial in.
         id_column: the column of ids; None: row numbers, or that of the party file.
         allow_unseen: take categories unseen in training as missing.
+        images: pictures of the source's rows, of a model that takes columns and images.
         talk: is told whose part is in the predictions, and whose is not.
 
     Raises:
@@ -92,7 +94,11 @@ def gather(
     if section is None or party is None:
         place = model_folder(folder)
         model = predicting.open_model(place)
-        return _read_all(model, place, source, id_column, allow_unseen=allow_unseen, talk=talk)
+        return _read_all(
+            model, place, source, id_column, allow_unseen=allow_unseen, images=images, talk=talk
+        )
+    if images is not None:
+        raise ConfigError("--images is for a model that predicts alone; leave it out")
     if (joint := joint_folder(folder)) is not None:
         return _ask_partners(
             load(joint), source, party, section, id_column, allow_unseen=allow_unseen, talk=talk
@@ -335,12 +341,13 @@ def _read_all(
     id_column: str | None,
     *,
     allow_unseen: bool,
+    images: Path | None,
     talk: Talk,
 ) -> Given:
     """What a table has of what the model takes."""
     if isinstance(model.spec, JointSpec):
         return _read_joint(model, place, source, id_column, allow_unseen=allow_unseen, talk=talk)
-    rows = read_rows(model, source, id_column=id_column, allow_unseen=allow_unseen)
+    rows = read_rows(model, source, id_column=id_column, allow_unseen=allow_unseen, images=images)
     ids, x, labels = rows.ids, rows.x, rows.labels
     named = {id_column or "": ids}
     if not isinstance(model.spec, OwnersSpec):

@@ -44,6 +44,8 @@ class PartySection(Section):
     name: PartyName  # unique among the parties
     table: str  # .csv, .parquet, SELECT, database URL, .npz, folder of images
     query: str | None = None  # for a database URL
+    # Pictures of the table's samples, beside it: .npz, or a folder of files named by id. HyFEM.
+    images: str | None = None
     # the column that names each sample, or several that do so together; a folder's "file"
     id: str | tuple[str, ...]
     # the column to predict; its owner drives. Of a folder of images: "folder"

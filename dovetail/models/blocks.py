@@ -248,6 +248,14 @@ class BlocksNetwork(nn.Module):
     def forward(self, x: Tensor | Mapping[str, Tensor]) -> Tensor:
         if isinstance(x, Tensor):
             x = {self.blocks[0]: x}
+        joined = self.joined(x)
+        if self.of:
+            joined = joined * (self.of / sum(name in self.blocks for name in x))
+        logits: Tensor = self.classifier(joined)
+        return logits
+
+    def joined(self, x: Mapping[str, Tensor]) -> Tensor:
+        """(B, D) features of all blocks side by side."""
         given = {name: block for name, block in x.items() if name in self.blocks}
         extracted = self._extract(given)
         some = next(iter(extracted.values()))
@@ -255,11 +263,7 @@ class BlocksNetwork(nn.Module):
             extracted[name] if name in extracted else some.new_zeros(len(some), width)  # Eq. (14)
             for name, width in zip(self.blocks, self.features, strict=True)
         ]
-        joined = torch.cat(features, dim=1)
-        if self.of:
-            joined = joined * (self.of / len(given))
-        logits: Tensor = self.classifier(joined)
-        return logits
+        return torch.cat(features, dim=1)
 
     def _extract(self, x: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Block -> (B, D) features.

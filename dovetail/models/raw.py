@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.data.datasets import whole_numbers
 from dovetail.data.frames import Frame, table_from_frame
+from dovetail.data.partytables import images_of
 from dovetail.errors import DataError, ModelError
 from dovetail.models.learners.joint import JointSpec
 from dovetail.models.networks import Shape
@@ -75,6 +76,7 @@ def read_rows(
     id_column: str | None = None,
     label: str | None = None,
     allow_unseen: bool = False,
+    images: str | Path | None = None,
 ) -> RawRows:
     """Rows of a table, DataFrame, .npz file or folder of images.
 
@@ -84,9 +86,10 @@ def read_rows(
         id_column: the column of ids; None: rows are numbered.
         label: the column of labels; None: that which the model was trained with.
         allow_unseen: take categories unseen in training as missing.
+        images: of a model that takes columns and images: pictures of the table's rows, by its ids.
 
     Raises:
-        ModelError: a model without inputs, or with inputs of several kinds.
+        ModelError: a model without inputs, or with inputs of several kinds and rows of one.
         DataError: columns or values that do not fit the model.
     """
     bare = [name for name in model.shapes if name not in model.inputs]
@@ -99,13 +102,28 @@ def read_rows(
     tables = {
         name: each for name, each in model.inputs.items() if isinstance(each, dd.TableEncoder)
     }
-    images = {name: each for name, each in model.inputs.items() if isinstance(each, dd.ImageInput)}
-    if tables and images:
+    pictures = {
+        name: each for name, each in model.inputs.items() if isinstance(each, dd.ImageInput)
+    }
+    if images is not None and not (tables and pictures):
         raise ModelError(
-            f"the model of party {model.party!r} takes columns ({', '.join(tables)}) and images "
-            f"({', '.join(images)}), and one file has only the one or the other; use "
-            "dovetail.load(folder).predict({block: tensor, ...}) from Python"
+            f"the model of party {model.party!r} does not take columns and images; leave images out"
         )
+    if tables and pictures:
+        if images is None or id_column is None:
+            raise ModelError(
+                f"the model of party {model.party!r} takes columns ({', '.join(tables)}) and "
+                f"images ({', '.join(pictures)}): give the table, its column of ids (--id), and "
+                "the pictures that are named by these (--images); or call "
+                "dovetail.load(folder).predict({block: tensor, ...}) from Python"
+            )
+        rows = _read_table(model, tables, table_of(source), id_column, label, allow_unseen)
+        pixels = images_of(Path(images), id_column, rows.ids)
+        try:
+            shown = {name: each.transform(pixels) for name, each in pictures.items()}
+        except DataError as error:
+            raise DataError(f"{images}: {error}") from None
+        return replace(rows, x={**rows.x, **shown})
     if tables:
         return _read_table(model, tables, table_of(source), id_column, label, allow_unseen)
     if not isinstance(source, (str, Path)):
@@ -115,7 +133,7 @@ def read_rows(
     path = Path(source)
     rows = _numbered_images(path) if id_column is None else _named_images(model, path, id_column)
     (pixels,) = rows.x.values()
-    first = next(iter(images.values()))
+    first = next(iter(pictures.values()))
     whole = (first.channels, first.height, first.width)
     if isinstance(model.spec, OwnersSpec) and tuple(pixels.shape[1:]) != whole:
         raise DataError(
@@ -123,7 +141,7 @@ def read_rows(
             f"data owner takes its strip, got {tuple(pixels.shape[1:])}"
         )
     try:
-        x = {name: each.transform(pixels) for name, each in images.items()}
+        x = {name: each.transform(pixels) for name, each in pictures.items()}
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     return RawRows(rows.ids, x, rows.labels)

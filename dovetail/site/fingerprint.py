@@ -19,7 +19,7 @@ from dovetail import methods
 from dovetail.methods.party import Site
 
 #: Keys of ``[party]`` that say where rows are read; what was read is in the table's digest.
-_SOURCES = frozenset({"table", "query"})
+_SOURCES = frozenset({"table", "query", "images"})
 
 
 def site_digests(site: Site) -> dict[str, dict[str, str]]:
@@ -69,6 +69,8 @@ def table_digest(table: dd.PartyTable) -> str:
         add(f"missing of {name}", column.missing)
     if not isinstance(table.x, dd.Table):
         add("images", table.x.numpy())
+    if table.images is not None:
+        add("images beside", table.images.numpy())
     return found.hexdigest()
 
 

@@ -170,6 +170,7 @@ def make_site(
         folder=folder,
         matching=party.matching(),
         truth=party.match_truth,
+        images=party.images,
     )
     return Site(path, party, Policy(file.policy, algorithms()), sections, rows, where)
 
@@ -181,9 +182,9 @@ def fingerprints(paths: tuple[Path, ...]) -> dict[str, str]:
     """
     found = {}
     for path in paths:
-        table = read_toml(path).get("party", {}).get("table", "")
-        beside = path.parent / str(table)
-        for file in (path, beside):
+        party = read_toml(path).get("party", {})
+        named = [str(party[key]) for key in ("table", "images") if key in party]
+        for file in (path, *(path.parent / each for each in named)):
             try:
                 with file.open("rb") as opened:
                     found[str(file)] = hashlib.file_digest(opened, "sha256").hexdigest()

@@ -791,3 +791,93 @@ def test_columns_are_encoded_by_the_rows_of_all_and_a_newcomer_takes_that_encodi
     restored = coordinator(("age",))
     restored.restore(copy.deepcopy(server.state()))
     assert restored.encodings["age"].to_json() == server.encodings["age"].to_json()
+
+
+# --- Calibration ---------------------------------------------------------------------------------
+
+
+def skewed(name: str, blocks: tuple[str, ...], classes: tuple[int, ...], **home: Any) -> Any:
+    """A party that has some classes only, which lie apart."""
+    rng = torch.Generator().manual_seed(len(name))
+    labels = torch.tensor(classes).repeat(60)
+    x = {
+        block: torch.randn(len(labels), *SHAPES[block], generator=rng)
+        + 2.0 * (labels - 1).view(-1, *[1] * len(SHAPES[block]))
+        for block in blocks
+    }
+    part = PartyData(name, np.arange(len(labels)), x, labels)
+    return hyfem.Member(hyfem.Home(part, TASK, (5,), **{"moments": True, **home}))
+
+
+def skewed_members(**home: Any) -> dict[str, hyfem.Member]:
+    classes = {"clinic": (0, 1), "lab": (1, 2), "surgery": (0, 2)}
+    return {name: skewed(name, HELD[name], own, **home) for name, own in classes.items()}
+
+
+def right_of(server: hyfem.Coordinator, parties: Mapping[str, hyfem.Member]) -> int:
+    """Judged rows that parties' slices have right."""
+    found = 0
+    for name, own in parties.items():
+        rows = own.judged
+        outputs = server.model_of(name).outputs({b: x[rows] for b, x in own.blocks.items()})
+        found += int((outputs.argmax(dim=1) == own.labels[rows]).sum())
+    return found
+
+
+def test_a_calibrated_classifier_is_kept_only_where_more_judged_rows_are_right() -> None:
+    kept = {}
+    for rate in (0.003, 0.3):  # hardly trained, and trained well
+        changed = {"calibrate": True, "rounds": 6, "local_steps": 12, "learning_rate": rate}
+        server, parties = coordinator(**changed), skewed_members()
+        trained(server, parties)
+        told = server.calibrated
+        assert told is not None
+        assert told["rows"] == sum(len(own.judged) for own in parties.values()) == 36
+        assert told["kept"] == (told["after"] > told["before"])
+        assert right_of(server, parties) == max(told["before"], told["after"])
+        assert server.model().about["calibrated"] == told
+        kept[rate] = told["kept"]
+    assert kept[0.003]
+
+
+def test_judged_rows_take_no_part_in_training_or_moments() -> None:
+    server, parties = coordinator(calibrate=True), skewed_members()
+    trained(server, parties)
+    own = parties["lab"]
+    assert not set(own.judged.tolist()) & set(own.learned.tolist())
+    assert len(own.judged) + len(own.learned) == 120
+    told = own.handle(hyfem.GiveMoments(server.slices()["lab"][0]))
+    assert isinstance(told, hyfem.Moments)
+    assert told.counts_C.tolist() == [0, 54, 54]
+    network = copy.deepcopy(own.network)
+    assert network is not None
+    x = {block: own.blocks[block][own.learned] for block in own.home.blocks}
+    features = network.joined(x)[own.labels[own.learned] == 1]
+    torch.testing.assert_close(told.means_CD[1], features.mean(dim=0))
+    wanted = torch.cov(features.T, correction=0)
+    torch.testing.assert_close(told.covariances_CDD[1], wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_a_party_whose_file_does_not_allow_it_tells_no_moments() -> None:
+    with pytest.raises(PartyError, match=r"its file does not say hyfem\.moments = true"):
+        trained(coordinator(calibrate=True), skewed_members(moments=False))
+    server, parties = coordinator(), skewed_members()
+    trained(server, parties)
+    with pytest.raises(ConfigError, match=r"asked for moments in a run without hyfem\.calibrate"):
+        parties["lab"].handle(hyfem.GiveMoments(server.slices()["lab"][0]))
+
+
+def test_a_party_that_lies_about_its_moments_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    class Liar(hyfem.Member):
+        def handle(self, message: Message) -> Message:
+            answer = super().handle(message)
+            if isinstance(answer, hyfem.Moments):
+                return hyfem.Moments(-answer.counts_C, answer.means_CD, answer.covariances_CDD)
+            return answer
+
+    parties = skewed_members()
+    parties["lab"] = Liar(parties["lab"].home)
+    server = coordinator(calibrate=True)
+    trained(server, parties)
+    assert "lab's moments are left out: hyfem.Moments.counts_C: a count is negative" in caplog.text
+    assert server.calibrated is not None

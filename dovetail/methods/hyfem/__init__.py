@@ -31,6 +31,8 @@ What leaves a party: its weights after each round, and once the names and shapes
 hidden widths, its number of rows, and of each class whether it has any (how many, where
 ``class_weights`` are asked for). Of raw columns also each one's number of values, mean and
 deviation, or its categories and how many rows have each, so that all parties encode a block alike.
+With ``calibrate``, after the last round, each class's number of rows and the mean and covariance of
+its features, and how many of the rows it kept for judging are right.
 
 Departures from the paper:
     - Algorithm 2 restarts each party at the server's slice in every round (line 2), Eq. (22a)
@@ -49,8 +51,8 @@ Departures from the paper:
     - ``class_weights`` weighs rows of the output layer by how many samples of that class a party
       has; off is the paper.
     - A momentum or Adam state starts anew each round, as the parameters were replaced.
-    - ``schedule``, ``average_last`` and ``scale_blocks`` are not in the paper (whose Theorem 1 has
-      eta fall with T); their defaults here leave them out.
+    - ``schedule``, ``average_last``, ``scale_blocks`` and ``calibrate`` (Luo et al. 2021) are not
+      in the paper (whose Theorem 1 has eta fall with T); their defaults here leave them out.
     - A new party (Remark 2) takes those server neurons that most parties have.
     - After the last round each party is sent its slice once more (line 9): that is its model.
     - BatchNorm's running means are averaged like weights, but not pulled.
@@ -58,6 +60,7 @@ Departures from the paper:
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import math
@@ -104,8 +107,11 @@ from dovetail.models.blocks import (
     extractor_from_json,
 )
 from dovetail.models.decisions import ClassWeights, class_weights, on, supervised_loss
+from dovetail.models.learners import make_folds
+from dovetail.models.moments import Moments as ClassMoments
+from dovetail.models.moments import moments_of, refitted, together
 from dovetail.models.networks import Shape, network_input
-from dovetail.network import Engine, Message, Replies, State, Values
+from dovetail.network import Engine, Floats, Integers, Message, Replies, State, Values
 from dovetail.privacy import PrivateSteps, Stepping
 
 _log = logging.getLogger(__name__)
@@ -123,6 +129,7 @@ class Config(OptimizerConfig):
     schedule: Literal["constant", "cosine"] = "constant"
     average_last: int = Field(default=1, ge=1)  # the model is the mean over so many last rounds
     scale_blocks: bool = False  # features count as if a party held all blocks
+    calibrate: bool = False  # the classifier is refitted on draws of classes' features (CCVR)
     momentum: float = Field(default=0.0, ge=0, lt=1)  # the paper: none
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # the paper: none
     rounds: int = Field(default=128, ge=1)  # T
@@ -164,13 +171,15 @@ class Config(OptimizerConfig):
 
 def alone(config: Config) -> Config:
     """For one party and its own coordinator: T Q plain steps."""
-    return config.model_copy(update={"mu_1": 0.0, "mu_2": 0.0, "match_rounds": 0})
+    update = {"mu_1": 0.0, "mu_2": 0.0, "match_rounds": 0, "calibrate": False}
+    return config.model_copy(update=update)
 
 
 def fedprox(config: Config, mu: float) -> Config:
     """For parties that hold the same blocks: Li et al.'s method (Remark 3.2, Appendix C.1)."""
     update = {"mu_1": mu, "mu_2": mu, "match_rounds": 0, "restart": True, "width": "widest"}
-    return config.model_copy(update={**update, "classifier": "matched", "class_weights": False})
+    off = {"class_weights": False, "calibrate": False}
+    return config.model_copy(update={**update, **off, "classifier": "matched"})
 
 
 def fedavg(config: Config) -> Config:
@@ -180,7 +189,8 @@ def fedavg(config: Config) -> Config:
 
 def fedper(config: Config) -> Config:
     """Extractors are shared, each party's classifier is its own (Remark 3.4)."""
-    return config.model_copy(update={"mu_1": 0.0, "mu_2": 0.0, "classifier": "own"})
+    update = {"mu_1": 0.0, "mu_2": 0.0, "classifier": "own", "calibrate": False}
+    return config.model_copy(update=update)
 
 
 # --- What crosses the boundary -----------------------------------------------------------------
@@ -249,6 +259,53 @@ class Trained(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class GiveMoments(Message):
+    """Server -> party: what are your features, class by class, at these extractors?"""
+
+    extractors: Extractors
+
+
+@dataclass(frozen=True, eq=False)
+class Moments(Message):
+    """Party -> server: of each class its rows, and the mean and covariance of their features.
+
+    Zeros of a class of which it has few.
+    """
+
+    counts_C: Integers
+    means_CD: Floats
+    covariances_CDD: Floats
+
+    def check(self, **sizes: int) -> None:
+        """Refuse what are no counts."""
+        super().check(**sizes)
+        if len(self.counts_C) and int(self.counts_C.min()) < 0:
+            raise MessageError(f"{self.wire_name()}.counts_C: a count is negative")
+
+
+@dataclass(frozen=True, eq=False)
+class Judge(Message):
+    """Server -> party: how right is this slice on the rows that you kept for judging?"""
+
+    extractors: Extractors
+    classifier: Classifier
+
+
+@dataclass(frozen=True, eq=False)
+class Judged(Message):
+    """Party -> server: so many of so many rows."""
+
+    right: int
+    num_rows: int
+
+    def check(self, **sizes: int) -> None:
+        """Refuse what is no share of rows."""
+        if not 0 <= self.right <= self.num_rows:
+            what = f"{self.right} of {self.num_rows} rows cannot be right"
+            raise MessageError(f"{self.wire_name()}: {what}")
+
+
+@dataclass(frozen=True, eq=False)
 class Finish(Message):
     """Server -> party: its slice of the server's model, to use alone (line 9)."""
 
@@ -270,6 +327,9 @@ MAX_WIDTH, MAX_LAYERS = 2**24, 1000
 
 #: The most blocks that there may be in all.
 MAX_BLOCKS = 2**16
+
+#: With ``calibrate``, a party keeps one in so many of its labelled rows for judging.
+JUDGED_ONE_IN = 10
 
 
 def _check_size(begin: Begin, extractors: Sequence[Extractor]) -> None:
@@ -302,6 +362,7 @@ class Home:
         categorical: names of number columns whose values are names.
         validation: rows of ``train`` without their labels there, to choose a threshold on.
         private: how its weights are trained, whatever the run says; None: as that says.
+        moments: whether it tells means and covariances of its features, for ``calibrate``.
 
     Raises:
         ConfigError: no labelled row, or no block.
@@ -314,6 +375,7 @@ class Home:
     categorical: Sequence[str] = ()
     validation: PartyData | None = None
     private: PrivateSteps | None = None
+    moments: bool = False
 
     def __post_init__(self) -> None:
         if not len(self.train.labelled_rows()):
@@ -466,13 +528,23 @@ class Member(Party):
             )
         self.seed = begin.seed
         key = key_of(self._secret)
+        self._check_calibrates()
+        rows, self.judged = self._rows, self._rows[:0]
+        if self.config.calibrate and len(rows) >= JUDGED_ONE_IN:
+            folds = make_folds(
+                self.labels[rows.to(self.device)].cpu(),
+                JUDGED_ONE_IN,
+                seed=derive_seed(begin.seed, self.name, "judged rows"),
+            )
+            rows, self.judged = self._rows[folds != 0], self._rows[folds == 0]
+        self.learned = rows
         with RandomStream(begin.seed, self.name, "hyfem", secret=key):
             self.network = self.spec.build()
         self.network.to(self.device).train()
         self.network.classifier.requires_grad_(self.config.classifier != "frozen")
         self.started = False  # its weights are not the server's yet
         self.batches = Minibatches(
-            self._rows,
+            rows,
             self.config.batch_size,
             generator(begin.seed, self.name, "hyfem batches", secret=key),
         )
@@ -554,6 +626,53 @@ class Member(Party):
     def _loss(self, network: BlocksNetwork, rows_B: Tensor) -> Tensor:
         x, target = self._batch(rows_B)
         return supervised_loss(self.task, network(x), target, self.class_weights_C)  # Eq. (3)
+
+    def _check_calibrates(self) -> None:
+        """Refuse what its file does not allow, and what a budget of noise does not cover."""
+        if not self.config.calibrate:
+            return
+        if not self.home.moments:
+            raise ConfigError(
+                "refuses to tell means and covariances of its features: the run says "
+                "hyfem.calibrate, and its file does not say hyfem.moments = true"
+            )
+        if self.home.private is not None or self.config.private is not None:
+            raise ConfigError("hyfem.calibrate tells of rows without noise; leave private out")
+        if not isinstance(self.task, Classification):
+            raise ConfigError("hyfem.calibrate is for classes, and the labels are numbers")
+
+    @answers
+    @torch.no_grad()
+    def moments(self, message: GiveMoments) -> Moments:
+        """CCVR: its features' first two moments, class by class."""
+        assert self.network is not None
+        assert isinstance(self.task, Classification)
+        if not self.config.calibrate:
+            raise ConfigError("is asked for moments in a run without hyfem.calibrate")
+        network = copy.deepcopy(self.network).eval()
+        _load_vector(network.extractors, message.extractors)
+        features = [network.joined(self._batch(rows)[0]) for rows in self.learned.split(1024)]
+        labels = self.labels[self.learned.to(self.device)]
+        found = moments_of(torch.cat(features), labels, self.task.num_outputs)
+        return Moments(
+            torch.from_numpy(found.counts_C),
+            torch.from_numpy(found.means_CD).float(),
+            torch.from_numpy(found.covariances_CDD).float(),
+        )
+
+    @answers
+    @torch.no_grad()
+    def judge(self, message: Judge) -> Judged:
+        """How many of the rows that did not train are right with this slice."""
+        assert self.network is not None
+        network = copy.deepcopy(self.network).eval()
+        _load_vector(network.extractors, message.extractors)
+        _load_classifier(network.classifier, message.classifier)
+        right = 0
+        for rows_B in self.judged.split(1024):
+            x, labels_B = self._batch(rows_B)
+            right += int((network(x).argmax(dim=1) == labels_B).sum())
+        return Judged(right, len(self.judged))
 
     @answers
     def finish(self, finish: Finish) -> Finished:
@@ -637,6 +756,7 @@ class Coordinator(Driver):
         self.summed = 0  # of the last rounds, so many are in the sums, for ``average_last``
         self.sum_extractors: dict[str, Tensor] = {}
         self.sum_classifier: list[np.ndarray] = []
+        self.calibrated: dict[str, Any] | None = None  # what came of ``calibrate``
 
     def hold(self, holdings: Mapping[str, Holding]) -> None:
         """Take note of what parties hold; the server's model is made of it.
@@ -1011,7 +1131,11 @@ class Coordinator(Driver):
             inputs={
                 block: self.encodings[block] for block in spec.blocks if block in self.encodings
             },
-            about={"method": "hyfem", "seed": self.seed},
+            about={
+                "method": "hyfem",
+                "seed": self.seed,
+                **({} if self.calibrated is None else {"calibrated": self.calibrated}),
+            },
         )
 
     def welcome(self, party: str, holding: Holding) -> None:
@@ -1148,9 +1272,65 @@ class Coordinator(Driver):
         missed = {party: f"round {number}: {failure.cause}" for party, failure in failures.items()}
         return Round(told=told, missed=missed, losses=losses)
 
+    def calibrate(self, network: Engine) -> None:
+        """Refit the classifier on draws of all classes' features (CCVR); keep it where it helps.
+
+        Gate: it is kept where it is right on more of the parties' judged rows, all counted.
+        """
+        timeout_s = self.config.timeout_s
+        num_classes = self.task.num_outputs
+        asked = {party: GiveMoments(shared) for party, (shared, _) in self.slices().items()}
+        replies = network.ask(asked, Moments, timeout_s=timeout_s)
+        begins = dict(zip(self.blocks, np.cumsum([0, *self._sizes()]), strict=False))
+        spans = {
+            block: slice(begins[block], begins[block] + self.num_features[block])
+            for block in self.blocks
+        }
+        told = []
+        for party, reply in replies.items():
+            held = [spans[block] for block in self.holdings[party].blocks]
+            places = np.concatenate([np.arange(span.start, span.stop) for span in held])
+            try:
+                reply.check(C=num_classes, D=len(places))
+            except MessageError as cause:
+                _log.warning("%s's moments are left out: %s", party, cause)
+                continue
+            parts = reply.counts_C, reply.means_CD.double(), reply.covariances_CDD.double()
+            told.append((ClassMoments(*(part.cpu().numpy() for part in parts)), places))
+        before, classifier_before = self._right(network), self.classifier
+        if told and sum(int(own.counts_C.sum()) for own, _ in told):
+            whole = classifier(sum(self._sizes()), self.widths(), num_classes)
+            flat = np.concatenate([layer.ravel() for layer in self.classifier])
+            _load_classifier(whole, torch.from_numpy(flat).float())
+            subsets = [[spans[b] for b in own.blocks] for own in self.holdings.values()]
+            of = len(self.blocks) if self.config.scale_blocks else 0
+            refitted(
+                whole,
+                together(told, sum(self._sizes())),
+                subsets,
+                {len(own): of / len(own) for own in subsets} if of else {},
+                rng=generator(self.seed, self.name, "calibration"),
+            )
+            self.classifier = _rows(whole)
+        after = self._right(network)
+        kept = after[0] > before[0] and after[1] == before[1]
+        if not kept:
+            self.classifier = classifier_before
+        self.calibrated = {"kept": kept, "rows": before[1], "before": before[0], "after": after[0]}
+        _log.info("calibration: %s", self.calibrated)
+
+    def _right(self, network: Engine) -> tuple[int, int]:
+        """How many of all parties' judged rows are right with the classifier as it is."""
+        asked = {party: Judge(*weights) for party, weights in self.slices().items()}
+        replies = network.ask(asked, Judged, timeout_s=self.config.timeout_s)
+        judged = [(reply.right, reply.num_rows) for reply in replies.fitting().values()]
+        return sum(right for right, _ in judged), sum(rows for _, rows in judged)
+
     def finish(self, network: Engine) -> None:
         """Send each party its slice, to use alone; who is not reached keeps its last weights."""
         self.take_mean()
+        if self.config.calibrate and self.config.classifier == "matched":
+            self.calibrate(network)
         requests = {party: Finish(*weights) for party, weights in self.slices().items()}
         network.ask(requests, Finished, timeout_s=self.config.timeout_s)
 

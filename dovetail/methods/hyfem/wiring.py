@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.data.common_unique import BLOCK
+from dovetail.data.partytables import IMAGES, whole_images
 from dovetail.errors import ConfigError
 from dovetail.methods import hyfem
 from dovetail.methods.base import SILENT, Loaded, Parts, Place, Run, Talk, weighed
@@ -202,6 +203,8 @@ class MemberSection(Section):
     label_scale: LabelScale | None = None  # of numbers: mean and scale of all parties' labels
     test_share: float = Field(default=0.2, ge=0, lt=1)  # share of the labelled rows
     private: PrivateSteps | None = None  # how its weights are trained; None: as the run says
+    # Whether it tells its features' means and covariances by class, for a run's calibrate.
+    moments: bool = False
 
 
 def classes_of(site: Site) -> tuple[str | int, ...]:
@@ -255,6 +258,9 @@ def home_of(site: Site, task: dd.Task | None = None) -> hyfem.Home:
         categorical = x.select(party.categorical)
         tables = {block: x.only(names) for block, names in table.blocks.items()}
         whole = replace(whole, tables=tables)
+        if table.images is not None:
+            pictures, as_they_are = {IMAGES: table.images}, {IMAGES: whole_images(table.images)}
+            whole = replace(whole, blocks=pictures, inputs=as_they_are)
     else:
         blocks, inputs = dict.fromkeys(table.blocks, table.x), site.fit_input()
         whole = replace(whole, blocks=blocks, inputs=dict.fromkeys(table.blocks, inputs))
@@ -265,6 +271,7 @@ def home_of(site: Site, task: dd.Task | None = None) -> hyfem.Home:
         whole.take(torch.from_numpy(test)),
         categorical,
         private=section.private,
+        moments=section.moments,
     )
 
 
@@ -272,7 +279,11 @@ def homes_of(data: dd.Blocks, widths: Mapping[str, tuple[int, ...]]) -> dict[str
     """Party -> the same, of what a partition deals out."""
     return {
         name: hyfem.Home(
-            own, data.task, widths[name], None if data.test is None else data.test[name]
+            own,
+            data.task,
+            widths[name],
+            None if data.test is None else data.test[name],
+            moments=True,
         )
         for name, own in data.train.parties.items()
     }
@@ -305,6 +316,7 @@ def homes_by_column(
             widths[name],
             None if data.test is None else in_blocks(data.test[name]),
             data.categorical,
+            moments=True,
         )
         for name, own in data.train.parties.items()
     }
