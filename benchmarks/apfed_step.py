@@ -57,7 +57,7 @@ def dovetail_step(loss: str, batch_size: int) -> Step:
     config = apfed.PassiveConfig(loss=loss)  # type: ignore[arg-type]
     passive = apfed.Passive(SharedRows("view-2", other, alignment.rows["view-2"]), config, TABLE_3)
     engine = InProcess({"view-2": passive}, driver="view-1")
-    apfed.begin(active, engine)
+    active.begin(engine)
     return lambda: apfed.step(active, engine)
 
 

@@ -107,7 +107,7 @@ class Turns:
         self.processes = processes
         self.wall: list[float] = []
         self.processor: list[float] = []
-        apfed.begin(self.active, engine)
+        self.active.begin(engine)
 
     def take(self, num_steps: int) -> None:
         began = self._used()

@@ -6,24 +6,25 @@ What both save is what their ``saved`` names, so a method says nothing of files.
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dovetail.errors import PartyError, TrainingError
 from dovetail.models import Model
-from dovetail.network import Checkpoint, Engine, Message, Replies, State
+from dovetail.network import Checkpoint, Engine, Message, State
 from dovetail.network.checkpoint import Stateful
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Message])
+P = TypeVar("P", bound="Played")
+P_co = TypeVar("P_co", bound="Played", covariant=True)
 
 # --- A party's side ----------------------------------------------------------------------------
 
@@ -121,9 +122,9 @@ class Party:
         told = None if begun is None else {f.name: getattr(begun, f.name) for f in fields(begun)}
         return {"begun": told, **state_of(self, self.saved)}
 
-    def spent(self) -> dict[str, Any] | None:
-        """What its noised weights have cost so far, JSON-ready; None where none are."""
-        return None
+    def spent(self) -> Sequence[Mapping[str, Any]]:
+        """What leaves it noised: "to" whom, "what", and what that has cost so far; JSON-ready."""
+        return ()
 
     def restore(self, state: State) -> None:
         """Go on from there."""
@@ -135,52 +136,128 @@ class Party:
 
 def state_of(thing: object, names: Sequence[str]) -> State:
     """Attribute -> what it can be put back from."""
-    found: State = {}
-    for name in names:
-        value = getattr(thing, name)
-        if isinstance(value, nn.Module | torch.optim.Optimizer):
-            found[name] = value.state_dict()
-        elif isinstance(value, torch.Generator):
-            found[name] = value.get_state()
-        elif hasattr(value, "state") and hasattr(value, "restore"):
-            found[name] = value.state()
-        else:
-            found[name] = value
-    return found
+    return {name: _told(getattr(thing, name)) for name in names}
 
 
 def restore_into(thing: object, names: Sequence[str], state: State) -> None:
     """Put attributes back to what ``state_of`` gave."""
     for name in names:
         value = getattr(thing, name, None)
-        if isinstance(value, nn.Module | torch.optim.Optimizer):
-            value.load_state_dict(state[name])
-        elif isinstance(value, torch.Generator):
-            value.set_state(state[name])
-        elif value is not None and hasattr(value, "state") and hasattr(value, "restore"):
-            value.restore(state[name])
-        else:
-            setattr(thing, name, state[name])
+        back = _put_back(value, state[name])
+        if back is not value:
+            setattr(thing, name, back)
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, nn.Module | torch.optim.Optimizer):
+        return value.state_dict()
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if hasattr(value, "state") and hasattr(value, "restore"):
+        return value.state()
+    if is_dataclass(value):
+        return {each.name: _told(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _told(each) for key, each in value.items()}
+    return value
+
+
+def _put_back(value: Any, state: Any) -> Any:
+    """What the attribute is from here on: as it is now, gone back, or what was told of it."""
+    if isinstance(value, nn.Module | torch.optim.Optimizer):
+        value.load_state_dict(state)
+    elif isinstance(value, torch.Generator):
+        value.set_state(state)
+    elif hasattr(value, "state") and hasattr(value, "restore"):
+        value.restore(state)
+    elif state is not None and is_dataclass(value):
+        return replace(value, **state)  # type: ignore[type-var]
+    elif isinstance(value, Tensor) and isinstance(state, Tensor):
+        return state.to(value.device)
+    elif isinstance(value, Mapping) and isinstance(state, Mapping):
+        return {key: _put_back(value.get(key), each) for key, each in state.items()}
+    else:
+        return state
+    return value
 
 
 # --- The driver's side -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class Round:
-    """What one round did.
+class Played:
+    """What one round did, whatever a method calls a round.
 
     Attributes:
         number: 1, 2, ...; ``train`` fills it.
         told: losses and the like, for its line of ``metrics.jsonl``; numbers must be finite.
-        missed: party -> why it had no part in the round.
         seconds: wall time of the round; ``train`` fills it.
     """
 
     number: int = 0
     told: Mapping[str, Any] = field(default_factory=dict)
-    missed: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+
+    def line(self) -> dict[str, Any]:
+        """Its line of ``metrics.jsonl``, but for scores and who was left out."""
+        raise NotImplementedError
+
+    def left_out(self) -> dict[str, Any]:
+        """What the line says of who was left out; nothing of nobody."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round(Played):
+    """A round of which each party is asked once.
+
+    Attributes:
+        missed: party -> why it had no part in the round.
+    """
+
+    missed: Mapping[str, str] = field(default_factory=dict)
+
+    def line(self) -> dict[str, Any]:
+        return {"round": self.number, **self.told, "seconds": self.seconds}
+
+    def left_out(self) -> dict[str, Any]:
+        if not self.missed:
+            return {}
+        return {"missed": dict.fromkeys(self.missed, 1), "reasons": dict(self.missed)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch(Played):
+    """A round of many steps, each of which asks parties.
+
+    Attributes:
+        num_steps: how many.
+        missed: party -> steps it was left out of.
+        reasons: party -> why, the first time in this epoch.
+        cut: party -> what it sent that was cut off.
+    """
+
+    num_steps: int
+    missed: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    cut: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def loss(self) -> float:
+        """Mean training loss over its steps."""
+        return float(self.told["loss"])
+
+    def line(self) -> dict[str, Any]:
+        return {
+            "epoch": self.number,
+            **self.told,
+            "seconds": self.seconds,
+            "steps": self.num_steps,
+        }
+
+    def left_out(self) -> dict[str, Any]:
+        told = {"missed": dict(self.missed), "reasons": dict(self.reasons)} if self.missed else {}
+        return told | ({"cut": dict(self.cut)} if self.cut else {})
 
 
 class Driver:
@@ -189,10 +266,12 @@ class Driver:
     Attributes:
         saved: names of attributes that its next round depends on, as of ``Party``.
         num_rounds: how many there are.
+        lenient: it goes on without a party that does not save or restore.
     """
 
     saved: ClassVar[tuple[str, ...]] = ()
     num_rounds: int
+    lenient: ClassVar[bool] = True
 
     def ask(self, network: Engine, message: Message, reply: type[M]) -> Mapping[str, M]:
         """Every party's answer to one message.
@@ -205,7 +284,7 @@ class Driver:
     def begin(self, network: Engine) -> None:
         """Open the run with every party."""
 
-    def round(self, number: int, network: Engine) -> Round:
+    def round(self, number: int, network: Engine) -> Played:
         """Ask, combine, step."""
         raise NotImplementedError(f"{type(self).__name__} has no round")
 
@@ -226,6 +305,10 @@ class Driver:
         """Party -> scores that it has told of itself."""
         return {}
 
+    def spent(self) -> Sequence[Mapping[str, Any]]:
+        """As of ``Party``."""
+        return ()
+
     def state(self) -> State:
         return state_of(self, self.saved)
 
@@ -233,7 +316,23 @@ class Driver:
         restore_into(self, self.saved, state)
 
 
-def train(driver: Driver, network: Engine, checkpoint: Checkpoint | None = None) -> Iterator[Round]:
+class Plays(Protocol[P_co]):
+    """A driver, and which kind of round it plays."""
+
+    @property
+    def lenient(self) -> bool: ...
+    @property
+    def num_rounds(self) -> int: ...
+    def begin(self, network: Engine) -> None: ...
+    def round(self, number: int, network: Engine) -> P_co: ...
+    def finish(self, network: Engine) -> None: ...
+    def begin_again(self, behind: Mapping[str, int], network: Engine) -> None: ...
+    def ended(self, number: int) -> bool: ...
+    def state(self) -> State: ...
+    def restore(self, state: State) -> None: ...
+
+
+def train(driver: Plays[P], network: Engine, checkpoint: Checkpoint | None = None) -> Iterator[P]:
     """Trains round by round.
 
     Args:
@@ -246,7 +345,7 @@ def train(driver: Driver, network: Engine, checkpoint: Checkpoint | None = None)
         TrainingError: what a round tells is not finite.
     """
 
-    def play(number: int) -> Round:
+    def play(number: int) -> P:
         started = time.perf_counter()
         done = driver.round(number, network)
         for name, value in done.told.items():
@@ -264,25 +363,8 @@ def train(driver: Driver, network: Engine, checkpoint: Checkpoint | None = None)
         play=play,
         ended=driver.ended,
         finish=lambda: driver.finish(network),
+        lenient=driver.lenient,
     )
-
-
-def begin_anew(
-    ask: Callable[[tuple[str, ...]], Replies[M]], log: logging.Logger
-) -> Callable[[Checkpoint], None]:
-    """What brings parties back that lost their state: they are asked to begin once more.
-
-    Args:
-        ask: asks these parties to begin.
-        log: told who does not; each round says so too, and goes on without it.
-    """
-
-    def again(saved: Checkpoint) -> None:
-        if saved.lost:
-            for failure in ask(saved.lost).failures.values():
-                log.warning("it does not begin anew: %s", failure)
-
-    return again
 
 
 class _Again(Protocol):

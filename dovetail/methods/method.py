@@ -392,12 +392,11 @@ class Training:
         driver = kind.driver(stage, settings, seed)
         staged = Staged(self, stage, homes, parties, driver, settings)
         for done in train(driver, engine, checkpoint):
-            line = {"round": done.number, **done.told, "seconds": done.seconds}
+            line = done.line()
             if is_due(done.number, driver.num_rounds, self.run.evaluate_every):
                 line |= staged.line()
-            if done.missed:
-                line |= {"missed": dict.fromkeys(done.missed, 1), "reasons": dict(done.missed)}
-            if spent := _spent(parties):
+            line |= done.left_out()
+            if spent := _spent([driver, *parties.values()]):
                 line |= {"epsilon": max(each["epsilon"] for each in spent)}
             observe(stage, driver.num_rounds, line)
         # The parties now have what they keep, which may be an earlier round's.
@@ -418,7 +417,7 @@ class Training:
         outcome = Outcome(staged.scores(last=True), models=models)
         if stage not in kind.silent:
             outcome.ledger = engine.ledger
-        if spent := _spent(parties):
+        if spent := _spent([driver, *parties.values()]):
             outcome.about["epsilon"] = spent
         return outcome
 
@@ -459,11 +458,6 @@ class Staged:
         return line | {name: each[name] for name, each in others.items() if name in each}
 
 
-def _spent(parties: Mapping[str, Party]) -> list[dict[str, Any]]:
-    """What noised weights have cost so far, of each party here that has any."""
-    told = {name: party.spent() for name, party in parties.items()}
-    return [
-        {"from": name, "to": "the coordinator", "what": "weights", **each}
-        for name, each in told.items()
-        if each is not None
-    ]
+def _spent(sides: Iterable[Any]) -> list[dict[str, Any]]:
+    """What noised releases have cost so far: of each sender to each receiver, where any is."""
+    return [{"from": side.name, **each} for side in sides for each in side.spent()]

@@ -30,7 +30,6 @@ Departures from the paper:
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -47,8 +46,9 @@ from dovetail.data import (
     Task,
 )
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.methods import loop
 from dovetail.methods.limits import NO_LIMITS, Limits, limits_of
-from dovetail.methods.loop import Party, answers, rounds
+from dovetail.methods.loop import Driver, Epoch, Party, answers
 from dovetail.models import (
     EncoderSpec,
     Head,
@@ -220,7 +220,7 @@ class Member(Party):
 # --- What the label owner executes -------------------------------------------------------------
 
 
-class Owner:
+class Owner(Driver):
     """The label owner: its own encoder, the head over everybody's codes, and the labels.
 
     Args:
@@ -233,6 +233,9 @@ class Owner:
         device: where it computes.
         secret: of its home, mixed into all it draws; None in simulation.
     """
+
+    saved = ("code_widths", "limits", "encoder", "head", "optimizer", "random", "batches")
+    lenient = False
 
     def __init__(
         self,
@@ -264,7 +267,7 @@ class Owner:
         self._head_spec = head
         with self._stream("networks"):
             self.encoder = encoder.encoder(tuple(self.x.shape[1:])).to(self.device)
-        self._random = self._stream("labelled")
+        self.random = self._stream("labelled")
         labelled = torch.zeros(len(self.x), dtype=torch.bool)
         labelled[data.labelled_rows()] = True
         everywhere = alignment.shared(*alignment.rows)
@@ -314,7 +317,7 @@ class Owner:
 
     def loss(self, codes_BD: Sequence[Tensor], rows_B: Tensor) -> Tensor:
         """L of a batch, Eq. (3)."""
-        with self._random:
+        with self.random:
             outputs = self.head(torch.cat(list(codes_BD), dim=1))
         target = self.labels[rows_B].to(self.device)
         return supervised_loss(self.task, outputs, target, self.class_weights_C)
@@ -326,45 +329,53 @@ class Owner:
 
     def encode(self, x: Tensor) -> Tensor:
         """(B, D) codes of the label owner's own rows."""
-        with self._random:
+        with self.random:
             code_BD: Tensor = self.encoder(network_input(x, self.device)).flatten(1)
         return code_BD
 
-    def state(self) -> State:
-        """What its next step depends on; to be saved when training has begun."""
-        return {
-            "code_widths": self.code_widths,
-            "limits": {party: [own.min_rows, own.max_uses] for party, own in self.limits.items()},
-            "encoder": self.encoder.state_dict(),
-            "head": self.head.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "random": self._random.state(),
-            "batches": self.batches.state(),
-        }
-
     def restore(self, state: State) -> None:
         """Go on from there, with the same parties."""
-        widths = state["code_widths"]
-        limits = {party: Limits(*own) for party, own in state["limits"].items()}
-        self.open({party: width for party, width in widths.items() if party != self.name}, limits)
-        self.encoder.load_state_dict(state["encoder"])
-        self.head.load_state_dict(state["head"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._random.restore(state["random"])
-        self.batches.restore(state["batches"])
+        widths = {party: width for party, width in state["code_widths"].items()}
+        widths.pop(self.name)
+        self.open(widths, {party: Limits(**own) for party, own in state["limits"].items()})
+        super().restore(state)
 
+    # --- What the driver executes ---------------------------------------------------------------
 
-# --- What the driver executes ------------------------------------------------------------------
+    @property
+    def num_rounds(self) -> int:  # type: ignore[override]
+        """Epochs."""
+        return self.config.epochs
 
+    def begin(self, network: Engine) -> None:
+        """Open the run with every party.
 
-@dataclass(frozen=True)
-class Epoch:
-    """What one epoch did: its number from 1, mean loss, wall time and number of steps."""
+        Raises:
+            PartyError: one cannot begin.
+            ConfigError: there is nobody, or a run that would not keep a party's limits.
+        """
+        if not network.parties:
+            raise ConfigError("the ruler 'tvfl' needs at least one party beside the active one")
+        opened = network.ask(dict.fromkeys(network.parties, Open(self.seed)), Opened).or_raise()
+        self.open({party: each.code_width for party, each in opened.items()}, limits_of(opened))
 
-    number: int
-    loss: float
-    seconds: float
-    num_steps: int
+    def round(self, number: int, network: Engine) -> Epoch:
+        """All steps of one epoch.
+
+        Raises:
+            TrainingError: the loss is no longer finite.
+        """
+        num_steps = self.config.steps_per_epoch or self.batches.steps_per_pass
+        total = 0.0
+        for place in range(1, num_steps + 1):
+            loss = step(self, network)
+            if not math.isfinite(loss):
+                raise TrainingError(
+                    f"party {self.name!r}: its loss is {loss} in epoch {number}, step {place}; "
+                    f"lower the learning_rate ({self.config.learning_rate})"
+                )
+            total += loss
+        return Epoch(told={"loss": total / num_steps}, num_steps=num_steps)
 
 
 def train(owner: Owner, network: Engine, checkpoint: Checkpoint | None = None) -> Iterator[Epoch]:
@@ -379,45 +390,7 @@ def train(owner: Owner, network: Engine, checkpoint: Checkpoint | None = None) -
         PartyError: a party does not answer; classic vertical learning cannot do without it.
         TrainingError: the loss is no longer finite.
     """
-    return rounds(
-        owner,
-        network,
-        checkpoint or Checkpoint.none(),
-        total=lambda: owner.config.epochs,
-        begin=lambda: begin(owner, network),
-        play=lambda number: run_epoch(number, owner, network),
-        lenient=False,
-    )
-
-
-def run_epoch(number: int, owner: Owner, network: Engine) -> Epoch:
-    """All steps of one epoch.
-
-    Raises:
-        TrainingError: the loss is no longer finite.
-    """
-    num_steps = owner.config.steps_per_epoch or owner.batches.steps_per_pass
-    started = time.perf_counter()
-    total = 0.0
-    for place in range(1, num_steps + 1):
-        loss = step(owner, network)
-        if not math.isfinite(loss):
-            raise TrainingError(
-                f"party {owner.name!r}: its loss is {loss} in epoch {number}, step {place}; "
-                f"lower the learning_rate ({owner.config.learning_rate})"
-            )
-        total += loss
-    return Epoch(number, total / num_steps, time.perf_counter() - started, num_steps)
-
-
-def begin(owner: Owner, network: Engine) -> None:
-    """Open the run with every party.
-
-    Raises:
-        PartyError: one cannot begin.
-    """
-    opened = network.ask(dict.fromkeys(network.parties, Open(owner.seed)), Opened).or_raise()
-    owner.open({party: reply.code_width for party, reply in opened.items()}, limits_of(opened))
+    return loop.train(owner, network, checkpoint)
 
 
 def step(owner: Owner, network: Engine) -> float:

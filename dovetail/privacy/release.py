@@ -58,9 +58,16 @@ class Releasing:
         what: what is released, in log lines.
         rng: draws the noise of a simulation, which repeats; None, at a home: the system does, so
             that no noise is drawn twice, whatever state the home goes back to.
+        before: what has released of the same before, in this run; what it counted stays counted.
     """
 
-    def __init__(self, release: Release, what: str, rng: torch.Generator | None) -> None:
+    def __init__(
+        self,
+        release: Release,
+        what: str,
+        rng: torch.Generator | None,
+        before: Releasing | None = None,
+    ) -> None:
         self.release = release
         self._what = what
         self._repeats = rng is not None
@@ -69,6 +76,9 @@ class Releasing:
         self._rng = rng
         self._accounts: dict[str, Account] = {}
         self._stopped: set[str] = set()
+        if before is not None:
+            self._accounts = before._accounts
+            self._stopped = before._stopped
 
     def allowed(self, receiver: str, samples_B: Tensor, *, times: int = 1) -> bool:
         """Whether another release of these samples is within the budget."""
@@ -137,17 +147,17 @@ class Releasing:
             "stopped": sorted(self._stopped),
         }
 
-    def restore(self, state: Mapping[str, Any], before: Releasing | None = None) -> None:
-        """Go on from there; what was counted ``before``, and is not in the state, stays counted."""
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there; what was counted here since, and is not in the state, stays counted."""
         if self._repeats and state["random"] is not None:
             self._rng.set_state(state["random"])
         self._stopped |= set(state["stopped"])
-        for name, account in state["accounts"].items():
-            self._account(name).restore(account)
-        for name, account in before._accounts.items() if before is not None else ():
+        for name, told in state["accounts"].items():
             own = self._account(name)
-            num = max(len(own.count_S), len(account.count_S))
-            counts = [F.pad(each.count_S, (0, num - len(each.count_S))) for each in (own, account)]
+            count_S = own.count_S
+            own.restore(told)
+            num = max(len(own.count_S), len(count_S))
+            counts = [F.pad(each, (0, num - len(each))) for each in (own.count_S, count_S)]
             own.count_S = torch.maximum(*counts)
 
 

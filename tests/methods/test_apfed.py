@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dovetail.data import Alignment, Classification, PartyData, Regression, SharedRows
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
 from dovetail.methods import apfed
+from dovetail.methods.loop import Epoch
 from dovetail.models import Convolutional, Head, Perceptron
 from dovetail.network import InProcess, Message
 
@@ -76,7 +77,7 @@ def weights(party: apfed.Active) -> dict[str, Tensor]:
     return dict(party.model().network.state_dict())
 
 
-def train_to_end(party: apfed.Active, engine: InProcess | None = None) -> list[apfed.Epoch]:
+def train_to_end(party: apfed.Active, engine: InProcess | None = None) -> list[Epoch]:
     return list(apfed.train(party, engine))
 
 
@@ -109,7 +110,7 @@ def test_one_federated_step_is_the_pooled_graphs_gradient_step(
     )
     helpers = passives(losses, momentum=0.0, weight_decay=0.0)
     engine = InProcess(helpers, driver="clinic")
-    apfed.begin(party, engine)
+    party.begin(engine)
 
     # The same loss as one graph over copies of every party's network.
     batch = next(party.labelled)

@@ -117,7 +117,7 @@ def test_one_step_is_the_pooled_graphs_gradient_step(names: tuple[str, ...], tas
         network(helper.shared.x[batch])
         for network, helper in zip(theirs, helpers.values(), strict=True)
     ]
-    with copy.copy(party._random):  # the same dropout
+    with copy.copy(party.random):  # the same dropout
         outputs = head(torch.cat(codes, dim=1))
     target = party.labels[batch]
     loss = F.cross_entropy(outputs, target) if task is TASK else F.mse_loss(outputs[:, 0], target)

@@ -130,8 +130,8 @@ def test_a_home_that_goes_back_forgets_no_release_and_draws_no_noise_twice():
     release("bank", torch.tensor([0]), torch.ones(1, 4))
     earlier = release.state()
     first = release("bank", torch.tensor([3]), torch.ones(1, 4))
-    again = Releasing(Release(clip=1.0, noise=4.0), "gradients", None)
-    again.restore(earlier, release)
+    again = Releasing(Release(clip=1.0, noise=4.0), "gradients", None, before=release)
+    again.restore(earlier)
     assert again.told()["bank"]["releases"] == 1
     assert not torch.equal(again("bank", torch.tensor([3]), torch.ones(1, 4)), first)
     assert again.told()["bank"]["releases"] == 2

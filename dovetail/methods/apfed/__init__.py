@@ -58,11 +58,9 @@ from __future__ import annotations
 import copy
 import logging
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -71,10 +69,11 @@ from torch import Tensor, nn
 
 from dovetail.data import Alignment, Classification, Minibatches, PartyData, SharedRows, Task
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.methods import loop
 from dovetail.methods.apfed.private import Solo
 from dovetail.methods.leftout import LeftOut
 from dovetail.methods.limits import NO_LIMITS, Limits, limits_of
-from dovetail.methods.loop import Party, answers, begin_anew, rounds
+from dovetail.methods.loop import Driver, Epoch, Party, answers
 from dovetail.models import (
     Convolutional,
     EncoderHead,
@@ -308,7 +307,7 @@ class Passive(Party):
         secret: of its home, mixed into all it draws; None in simulation.
     """
 
-    saved = ("network", "optimizer", "random")
+    saved = ("network", "optimizer", "random", "released")
 
     def __init__(
         self,
@@ -357,7 +356,9 @@ class Passive(Party):
         self.optimizer = self.config.build(self.network.parameters())
         if self.config.gradients is not None:
             rng = generator(begin.seed, self.name, "released") if self._secret is None else None
-            self.released = Releasing(self.config.gradients, f"gradients of {self.name!r}", rng)
+            what = f"gradients of {self.name!r}"
+            # Of a driver that has it begin again or go back, no release is forgotten.
+            self.released = Releasing(self.config.gradients, what, rng, before=self.released)
         return Ready(projected)
 
     def _build(self, begin: Begin) -> nn.Module:
@@ -434,17 +435,15 @@ class Passive(Party):
             return contrastive_loss(code_BD, own_BD, self.config.temperature)
         return reconstruction_loss(self.network(code_BD), x)
 
-    def state(self) -> State:
-        """What its next step depends on, and what it has released."""
-        released = {} if self.released is None else {"released": self.released.state()}
-        return {**super().state(), **released}
+    def spent(self) -> list[dict[str, Any]]:
+        """Its gradients, where they are noised."""
+        return released_to(self.released, "gradients")
 
-    def restore(self, state: State) -> None:
-        """Go on from there; a party that never began needs no ``Begin``."""
-        before = self.released
-        super().restore(state)
-        if self.released is not None:  # of a driver that has it go back, no release is forgotten
-            self.released.restore(state["released"], before)
+
+def released_to(released: Releasing | None, what: str) -> list[dict[str, Any]]:
+    """What noised releases have cost, to each of their receivers."""
+    told = {} if released is None else released.told()
+    return [{"to": receiver, "what": what, **each} for receiver, each in told.items()]
 
 
 def _check_size(begin: Begin, num_bytes: int) -> None:
@@ -469,7 +468,7 @@ class Best:
     weights: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-class Active:
+class Active(Driver):
     """The label owner: encoder, head and optimizer; after training, the model.
 
     Args:
@@ -486,6 +485,22 @@ class Active:
     Raises:
         ConfigError: no labelled row.
     """
+
+    saved = (
+        "networks",
+        "optimizer",
+        "random",
+        "random_shared",
+        "usual",
+        "labelled",
+        "shared",
+        "wants_projected",
+        "limits",
+        "more",
+        "released",
+        "solo",
+        "best",
+    )
 
     def __init__(
         self,
@@ -633,7 +648,7 @@ class Active:
         if self.solo is not None and any(self.config.weight(party) for party in parties):
             self.solo.check_codes()
         self.sample_of_row: dict[str, Tensor] = {}  # (N,) each, -1 where not shared
-        self._more: dict[str, Minibatches] = {}  # of who could be asked about too few rows
+        self.more: dict[str, Minibatches] = {}  # of who could be asked about too few rows
         self.shared: Minibatches | None = None  # None: the labelled batch serves
         if not parties:
             return
@@ -678,7 +693,7 @@ class Active:
             own.check_run(party, len(rows), batch_size=self.config.batch_size, passes=passes)
             if own.min_rows > 1 and len(rows) < len(shared):
                 rng = generator(self.seed, self.name, "more rows", party, secret=self._key)
-                self._more[party] = Minibatches(rows, 1, rng)
+                self.more[party] = Minibatches(rows, 1, rng)
 
     def codes_to_send(self, rows_B: Tensor, code_BD: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
         """Party -> (samples, their codes with graph), of this step's shared batch.
@@ -718,7 +733,7 @@ class Active:
         known = set(samples_B.tolist())
         rows: list[Tensor] = []
         while len(known) < self.limits[party].min_rows:
-            row = next(self._more[party])
+            row = next(self.more[party])
             sample = int(self.sample_of_row[party][row])
             if sample not in known:
                 known.add(sample)
@@ -843,7 +858,7 @@ class Active:
         if self.shared is None:
             return visits, visits * len(self.wants_projected)
         sent = most(self.shared)
-        more = sum(most(each) * self.limits[party].min_rows for party, each in self._more.items())
+        more = sum(most(each) * self.limits[party].min_rows for party, each in self.more.items())
         return visits + sent + more, sent * len(self.wants_projected) + more
 
     def model(self) -> Model:
@@ -864,69 +879,75 @@ class Active:
             | ({} if self.label is None else {"label": self.label}),
         )
 
-    def state(self) -> State:
-        """What its next step depends on; to be saved when training has begun."""
-        return {
-            "networks": self.networks.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "random": self.random.state(),
-            "random_shared": self.random_shared.state(),
-            "usual": self.usual,
-            "labelled": self.labelled.state(),
-            "shared": None if self.shared is None else self.shared.state(),
-            "wants_projected": self.wants_projected,
-            "limits": {party: [own.min_rows, own.max_uses] for party, own in self.limits.items()},
-            "more": {party: batches.state() for party, batches in self._more.items()},
-            **({} if self.released is None else {"released": self.released.state()}),
-            **({} if self.solo is None else {"private": self.solo.state()}),
-            "best": [self.best.loss, self.best.epoch, self.best.weights],
-        }
-
     def restore(self, state: State) -> None:
         """Go on from there, with the same passive parties."""
-        limits = {party: Limits(*own) for party, own in state["limits"].items()}
+        limits = {party: Limits(**own) for party, own in state["limits"].items()}
         self.share(state["wants_projected"], limits)
-        self.networks.load_state_dict(state["networks"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.random.restore(state["random"])
-        self.random_shared.restore(state["random_shared"])
-        self.usual = state["usual"].to(self.device)
-        self.labelled.restore(state["labelled"])
-        if self.shared is not None:
-            self.shared.restore(state["shared"])
-        for party, batches in self._more.items():
-            batches.restore(state["more"][party])
-        if self.released is not None:
-            self.released.restore(state["released"])
-        if self.solo is not None:
-            self.solo.restore(state["private"])
-        self.best = Best(*state.get("best", []))  # a run of before has none
+        super().restore(state)
 
+    def spent(self) -> list[dict[str, Any]]:
+        """Its codes, where they are noised, and its model."""
+        model = {} if self.solo is None else self.solo.told()
+        told = [{"to": "who has it", "what": "the solo model", **model}] if model else []
+        return told + released_to(self.released, "codes")
 
-# --- What the driver executes: Algorithm 1 -----------------------------------------------------
+    # --- What the driver executes: Algorithm 1 --------------------------------------------------
 
+    @property
+    def num_rounds(self) -> int:  # type: ignore[override]
+        """Epochs."""
+        return self.config.epochs
 
-@dataclass(frozen=True)
-class Epoch:
-    """What one epoch of training did.
+    def begin(self, network: Engine) -> None:
+        """Open the run with every passive party.
 
-    Attributes:
-        number: 1, 2, ...
-        loss: mean of L_A over the epoch's steps.
-        seconds: wall time of the epoch.
-        num_steps: steps it had.
-        missed: party -> steps it was left out of.
-        cut: party -> rows of its gradients that were cut off (``Config.clip``).
-        reasons: party -> why, the first time in this epoch.
-    """
+        Raises:
+            PartyError: one cannot begin.
+        """
+        for party in network.parties:
+            self.config.weight(party)  # a missing trade-off is found before any work
+        ready = _ask_to_begin(self, network, network.parties).or_raise()
+        self.share({party: each.projected for party, each in ready.items()}, limits_of(ready))
 
-    number: int
-    loss: float
-    seconds: float
-    num_steps: int
-    missed: Mapping[str, int]
-    reasons: Mapping[str, str]
-    cut: Mapping[str, int]
+    def begin_again(self, behind: Mapping[str, int], network: Engine) -> None:
+        """One that lost its disk helps again, from its beginning."""
+        lost = tuple(name for name, done in behind.items() if not done)
+        for failure in _ask_to_begin(self, network, lost).failures.values() if lost else ():
+            _log.warning("it does not begin anew: %s", failure)
+
+    def round(self, number: int, network: Engine) -> Epoch:
+        """All steps of one epoch.
+
+        Raises:
+            TrainingError: L_A is no longer finite.
+        """
+        total = 0.0
+        missed: dict[str, int] = {}
+        reasons: dict[str, str] = {}
+        for place in range(1, self.steps_per_epoch + 1):
+            loss, failures = step(self, network)
+            if not math.isfinite(loss):
+                raise TrainingError(
+                    f"party {self.name!r}: its loss is {loss} in epoch {number}, step {place}; "
+                    f"lower its learning_rate ({self.config.learning_rate}) or trade_off"
+                )
+            total += loss
+            for party, failure in failures.items():
+                missed[party] = missed.get(party, 0) + 1
+                reason = f"epoch {number}, step {place}: {failure.cause}"
+                reasons.setdefault(party, reason)
+                self.left_out.tell(party, reason)
+        self.judge(number)
+        cut = {party: count for party, count in self.cut.items() if count}
+        self.cut = dict.fromkeys(self.cut, 0)
+        num_steps = self.steps_per_epoch
+        return Epoch(
+            told={"loss": total / num_steps},
+            num_steps=num_steps,
+            missed=missed,
+            reasons=reasons,
+            cut=cut,
+        )
 
 
 def train(
@@ -943,63 +964,7 @@ def train(
         PartyError: a passive party cannot begin.
         TrainingError: L_A is no longer finite.
     """
-    network = network or InProcess({}, driver=active.name)
-    reached = network
-
-    return rounds(
-        active,
-        reached,
-        checkpoint or Checkpoint.none(),
-        total=lambda: active.config.epochs,
-        begin=lambda: begin(active, reached),
-        # One that lost its disk helps again, from its beginning.
-        again=begin_anew(lambda lost: _ask_to_begin(active, reached, lost), _log),
-        play=partial(run_epoch, active=active, network=reached),
-        ended=active.ended,
-    )
-
-
-def run_epoch(number: int, active: Active, network: Engine) -> Epoch:
-    """All steps of one epoch.
-
-    Raises:
-        TrainingError: L_A is no longer finite.
-    """
-    started = time.perf_counter()
-    total = 0.0
-    missed: dict[str, int] = {}
-    reasons: dict[str, str] = {}
-    for place in range(1, active.steps_per_epoch + 1):
-        loss, failures = step(active, network)
-        if not math.isfinite(loss):
-            raise TrainingError(
-                f"party {active.name!r}: its loss is {loss} in epoch {number}, step {place}; "
-                f"lower its learning_rate ({active.config.learning_rate}) or trade_off"
-            )
-        total += loss
-        for party, failure in failures.items():
-            missed[party] = missed.get(party, 0) + 1
-            reason = f"epoch {number}, step {place}: {failure.cause}"
-            reasons.setdefault(party, reason)
-            active.left_out.tell(party, reason)
-    active.judge(number)
-    num_steps = active.steps_per_epoch
-    seconds = time.perf_counter() - started
-    cut = {party: count for party, count in active.cut.items() if count}
-    active.cut = dict.fromkeys(active.cut, 0)
-    return Epoch(number, total / num_steps, seconds, num_steps, missed, reasons, cut)
-
-
-def begin(active: Active, network: Engine) -> None:
-    """Open the run with every passive party.
-
-    Raises:
-        PartyError: one cannot begin.
-    """
-    for party in network.parties:
-        active.config.weight(party)  # a missing trade-off is found before any work
-    ready = _ask_to_begin(active, network, network.parties).or_raise()
-    active.share({party: reply.projected for party, reply in ready.items()}, limits_of(ready))
+    return loop.train(active, network or InProcess({}, driver=active.name), checkpoint)
 
 
 def _ask_to_begin(active: Active, network: Engine, parties: tuple[str, ...]) -> Replies[Ready]:

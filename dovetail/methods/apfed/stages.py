@@ -192,15 +192,12 @@ def _train_active(
 
     outcome = Outcome()
     for epoch in apfed.train(active, engine, checkpoint):
-        line = _line(epoch)
+        line = epoch.line()
         if test_data is not None and _is_due(setup, epoch.number):
             assert test_data.labels is not None
             outputs = active.model().outputs(test_data.joined())
             line |= told({setup.active: _score(setup, stage, outputs, test_data.labels)})
-        if epoch.missed:
-            line |= {"missed": dict(epoch.missed), "reasons": dict(epoch.reasons)}
-        if epoch.cut:
-            line |= {"cut": dict(epoch.cut)}
+        line |= epoch.left_out()
         spent = _spent(active, made)
         if spent:
             line |= {"epsilon": max(each["epsilon"] for each in spent)}
@@ -233,18 +230,8 @@ def _train_active(
 
 def _spent(active: apfed.Active, passives: Mapping[str, apfed.Passive]) -> list[dict[str, Any]]:
     """What noised releases have cost so far: of each sender to each receiver, where any is."""
-    senders = [(active.name, "codes", active.released)]
-    senders += [(name, "gradients", each.released) for name, each in passives.items()]
-    model = [] if active.solo is None else [active.solo.told()]
-    return [
-        {"from": active.name, "to": "who has it", "what": "the solo model", **told}
-        for told in model
-    ] + [
-        {"from": sender, "to": receiver, "what": what, **told}
-        for sender, what, released in senders
-        if released is not None
-        for receiver, told in released.told().items()
-    ]
+    sides: list[apfed.Active | apfed.Passive] = [active, *passives.values()]
+    return [{"from": side.name, **each} for side in sides for each in side.spent()]
 
 
 def _engine(
@@ -269,16 +256,6 @@ def _limited(
         if (limits := setup.passives[name].limits) == NO_LIMITS
         else Limited(party, limits)
         for name, party in parties.items()
-    }
-
-
-def _line(epoch: apfed.Epoch | vertical.Epoch) -> dict[str, Any]:
-    """What a line of ``metrics.jsonl`` says of an epoch, but for scores."""
-    return {
-        "epoch": epoch.number,
-        "loss": epoch.loss,
-        "seconds": epoch.seconds,
-        "steps": epoch.num_steps,
     }
 
 
@@ -387,8 +364,6 @@ def _train_vertical(
     test, test_alignment = setup.data.test, setup.align_test()
     config = vertical.Config(**setup.config.model_dump(include=set(vertical.Config.model_fields)))
     engine = _engine(setup, stage, checkpoint, partial(_members, setup, config))
-    if not engine.parties:
-        raise ConfigError("the ruler 'tvfl' needs at least one party beside the active one")
     owner = vertical.Owner(
         setup.data.train[setup.active],
         setup.align(),
@@ -403,7 +378,7 @@ def _train_vertical(
 
     outcome = Outcome()
     for epoch in vertical.train(owner, engine, checkpoint):
-        line = _line(epoch)
+        line = epoch.line()
         if test is not None and test_alignment is not None and _is_due(setup, epoch.number):
             last = epoch.number == config.epochs
             together = _score_together(setup, owner, engine, test, test_alignment, last=last)

@@ -694,9 +694,10 @@ class Member(Party):
         weights_C = self.class_weights_C
         return supervised_loss(self.task, call(x_1F), label_1, weights_C, reduction="sum")
 
-    def spent(self) -> dict[str, Any] | None:
-        """What its weights have cost so far, JSON-ready; None where they are not noised."""
-        return None if self.stepping is None else self.stepping.told()
+    def spent(self) -> list[dict[str, Any]]:
+        """Its weights, where they are noised."""
+        told = None if self.stepping is None else self.stepping.told()
+        return [] if told is None else [{"to": "the coordinator", "what": "weights", **told}]
 
     @torch.no_grad()
     def choose_gate(self) -> None:

@@ -608,9 +608,10 @@ class Member(Party):
             )
         return Trained(extractors, weights, mean)
 
-    def spent(self) -> dict[str, Any] | None:
-        """What its weights have cost so far, JSON-ready; None where they are not noised."""
-        return None if self.stepping is None else self.stepping.told()
+    def spent(self) -> list[dict[str, Any]]:
+        """Its weights, where they are noised."""
+        told = None if self.stepping is None else self.stepping.told()
+        return [] if told is None else [{"to": "the coordinator", "what": "weights", **told}]
 
     def _batch(self, rows_B: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         x = {name: network_input(block[rows_B], self.device) for name, block in self.blocks.items()}
