@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from dovetail.alignment.curve import Workers
     from dovetail.alignment.ids import NormalisedIds, normalise
     from dovetail.alignment.matchkeys import (
+        Keys,
         KeyValues,
         MatchKey,
         Rated,
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
         match_key,
         rate,
     )
-    from dovetail.alignment.passes import KeyResponder, align_by_keys
+    from dovetail.alignment.passes import KeyResponder, align_by_keys, count_by_keys
     from dovetail.alignment.psi import (
         ELSEWHERE,
         MAX_IDS,
@@ -35,6 +36,7 @@ __all__ = [
     "Aligned",
     "KeyResponder",
     "KeyValues",
+    "Keys",
     "MatchKey",
     "NormalisedIds",
     "Overlap",
@@ -44,6 +46,7 @@ __all__ = [
     "Workers",
     "align",
     "align_by_keys",
+    "count_by_keys",
     "count_overlap",
     "key_values",
     "match_key",
@@ -58,11 +61,12 @@ _FILES = {
     "NormalisedIds": "ids",
     "normalise": "ids",
     **dict.fromkeys(
-        ("KeyValues", "MatchKey", "Rated", "Reading", "key_values", "match_key", "rate"),
+        ("Keys", "KeyValues", "MatchKey", "Rated", "Reading", "key_values", "match_key", "rate"),
         "matchkeys",
     ),
     "KeyResponder": "passes",
     "align_by_keys": "passes",
+    "count_by_keys": "passes",
     "Responder": "responder",
     "with_rows_of": "responder",
 }

@@ -31,7 +31,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from functools import lru_cache
 from importlib import import_module
@@ -306,6 +306,29 @@ class KeyValues:
         counts = Counter(self.values[rows].tolist())
         alone = np.array([counts[value] == 1 for value in self.values[rows].tolist()], dtype=bool)
         return rows[alone] if len(rows) else rows, int(len(rows) - alone.sum())
+
+
+class Keys(tuple[KeyValues, ...]):
+    """A party's match keys, in the order in which they are tried."""
+
+    __slots__ = ()
+
+    @property
+    def num_rows(self) -> int:
+        return len(self[0].values) if self else 0
+
+    def of(self, rows: np.ndarray) -> Keys:
+        """Those of these rows alone; a key that another row has too is nobody's."""
+        return Keys(replace(key, values=_alone(key.values, rows)) for key in self)
+
+
+def _alone(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """(K,) those of these rows; b"" where a row that is not among them has the same."""
+    within = values[rows]
+    others = set(values[np.setdiff1d(np.arange(len(values)), rows)].tolist())
+    taken = np.array([value in others for value in within.tolist()], dtype=bool)
+    alone: np.ndarray = np.where(taken, b"", within) if len(within) else within
+    return alone
 
 
 def key_values(key: MatchKey, columns: Mapping[str, Column], reading: Reading) -> KeyValues:

@@ -12,13 +12,22 @@ of the other have a usable key and are not matched yet, and of each row that the
 it was found. A row that is matched by a weak key only (sounds of a name) tells that a stronger one
 differs, is missing or is ambiguous on one side. Of rows that share a key nothing leaves.
 
-Counting (``--count``) is for ids: without saying which rows were matched, no pass could leave them
-out.
+Counting (``count_by_keys``) has the same passes in mode cardinality, over all rows of both sides in
+each: where a row has no key of its own, a random point stands for it. Both sides keep the order of
+their rows over all passes of a count: the responder that of its points, and that in which it gives
+back what it has multiplied, both drawn anew for each count. So the initiator sees rows without
+knowing whose they are, and which of them share which key; what one pass matched it leaves out of
+the next by itself. Of each partner it learns how many rows that has, and how many of its own were
+matched by each key, and nobody learns which. Beside the numbers it sees which keys one shared row
+has in common: whose row alone could have just these would be known by that. A responder learns how
+many rows the initiator has, and, unlike in aligning, not how many have a key. What is ambiguous is
+so among all rows, not among those that are left: a count may be lower than an alignment.
 """
 
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Sequence
 from types import MappingProxyType
 
@@ -39,11 +48,15 @@ from dovetail.alignment.psi import (
     Aligned,
     Begin,
     Initiator,
+    Overlap,
     Pass,
+    PassCount,
     PassDone,
     Passing,
     Progress,
     Ready,
+    joined,
+    matches,
     random_order,
 )
 from dovetail.alignment.responder import Responder, Run
@@ -120,13 +133,88 @@ def align_by_keys(
     return Aligned(Alignment(MappingProxyType(rows)), num_ids, overlap, MappingProxyType(passes))
 
 
+def count_by_keys(
+    engine: Engine,
+    keys: Sequence[KeyValues],
+    *,
+    workers: Workers | None = None,
+    batch_size: int = MAX_IDS,
+    timeout_s: float | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Overlap]:
+    """Partner -> how many rows it has and how many are shared, by key; which ones, nobody learns.
+
+    Arguments and errors are those of ``align_by_keys``.
+    """
+    if not keys:
+        raise AlignmentError("there is no match key to count by")
+    num_rows = len(keys[0].values)
+    everybody = np.ones(num_rows, dtype=bool)
+    counts = {}
+    for party in engine.parties:
+        order_N = random_order(num_rows)
+        left_N = everybody.copy()  # by place, at which nobody knows whose row stands
+        left_M = np.empty(0, dtype=bool)
+        done = []
+        num_theirs = 0
+        for place, key in enumerate(keys):
+            asked = Pass(place, len(keys), str(key.key), num_rows)
+            replies = engine.ask({party: asked}, Passing, timeout_s=timeout_s).or_raise()
+            if place == 0:
+                num_theirs = replies[party].num_rows
+            initiator = Initiator(
+                engine,
+                False,
+                workers,
+                batch_size,
+                timeout_s,
+                progress,
+                parties=(party,),
+                order_N=order_N,
+            )
+            usable, ambiguous = key.usable(everybody)
+            values = NormalisedIds(_padded(key.values, usable), ("string",), False)
+            pair = initiator.compare_normalised("cardinality", values)[party]
+            if pair.num_theirs != num_theirs:
+                raise PartyError(
+                    party,
+                    f"said it has {num_theirs} rows, and in pass {place} {pair.num_theirs}; all of "
+                    "them enter each pass of a count",
+                )
+            if place == 0:
+                left_M = np.ones(num_theirs, dtype=bool)
+            own, theirs = joined(pair.own), joined(pair.theirs)
+            try:
+                mine_K, their_K = matches(own, theirs)
+            except MessageError as cause:
+                raise PartyError(party, str(cause)) from None
+            new = left_N[mine_K] & left_M[their_K]
+            left_N[mine_K[new]] = False
+            left_M[their_K[new]] = False
+            done.append(
+                PassCount(str(key.key), len(usable), ambiguous, key.missing, int(new.sum()))
+            )
+        shared = sum(each.num_shared for each in done)
+        counts[party] = Overlap(num_theirs, shared, tuple(done))
+    return counts
+
+
+def _padded(values: np.ndarray, usable: np.ndarray) -> list[bytes]:
+    """The values of these rows; of all others random bytes, which nobody else has."""
+    padded = [os.urandom(POINT_BYTES) for _ in values]
+    for row in usable.tolist():
+        padded[row] = values[row]
+    return padded
+
+
 # --- What a responder executes -------------------------------------------------------------------
 
 
 class KeyResponder(Responder):
     """A party that answers by match keys: one ``Pass`` and one run of ``psi.py`` after the other.
 
-    It has rows when the last pass is over. One alignment at a time, as of ``Responder``.
+    It has rows when the last pass is over. One alignment at a time, as of ``Responder``. All passes
+    of one are in one mode; in mode cardinality all its rows enter each, in one order.
 
     Args:
         name: the party's name.
@@ -134,6 +222,8 @@ class KeyResponder(Responder):
         modes, max_ids, checked, workers: as of ``Responder``.
         min_ids: the smallest number of rows of an initiator; passes after the first have fewer.
     """
+
+    has_passes = True
 
     def __init__(
         self,
@@ -155,6 +245,10 @@ class KeyResponder(Responder):
         self._points = [self._points_of(key) for key in keys]
         self._forget()
 
+    @property
+    def num_rows(self) -> int:
+        return self._num_rows
+
     def _points_of(self, key: KeyValues) -> np.ndarray:
         there = np.flatnonzero(key.values != b"")
         points = np.zeros((len(key.values), POINT_BYTES), dtype=np.uint8)
@@ -170,6 +264,10 @@ class KeyResponder(Responder):
         self._left_M = np.ones(self._num_rows, dtype=bool)
         self._usable_K = np.empty(0, dtype=np.int64)
         self._opened = False
+        self._mode = ""  # of the first pass; all others have it
+        # Of a count: the orders of its own rows, and of the initiator's.
+        self._order_M = np.empty(0, dtype=np.int64)
+        self._mixed_N = np.empty(0, dtype=np.int64)
 
     def guarded(self, guard: Guard | None) -> KeyResponder:
         fresh = copy.copy(super().guarded(guard))
@@ -207,6 +305,16 @@ class KeyResponder(Responder):
         self._points_M32 = self._points[message.place][self._usable_K]
         return Passing(self._num_rows)
 
+    def _enter_all(self) -> None:
+        """All rows enter a pass of a count; a random point stands for one without a key."""
+        padded = self._points[self._place].copy()
+        without = np.ones(self._num_rows, dtype=bool)
+        without[self._usable_K] = False
+        rows = np.flatnonzero(without)
+        if len(rows):
+            padded[rows] = self._workers.hash([os.urandom(POINT_BYTES) for _ in rows])
+        self._points_M32 = padded
+
     def _check_size(self, num_rows: int, sender: str) -> None:
         most = MAX_TOTAL_IDS if self._max_ids is None else self._max_ids
         if not max(0, self._smallest) <= num_rows <= most:
@@ -221,19 +329,33 @@ class KeyResponder(Responder):
                 f"{begin.initiator!r} compares ids, this party match keys; both files must list "
                 "the same in party.match"
             )
-        if begin.mode != "intersection":
-            raise AlignmentError(
-                f"{begin.initiator!r} asks for mode {begin.mode!r}; match keys can be aligned by "
-                "and not counted"
+        if self._place and begin.mode != self._mode:
+            raise MessageError(
+                f"{begin.wire_name()}: {begin.initiator!r} began in mode {self._mode!r} and goes "
+                f"on in mode {begin.mode!r}"
             )
-        if begin.num_ids > self._num_samples:
+        counts = begin.mode == "cardinality"
+        if begin.num_ids > self._num_samples or (counts and begin.num_ids < self._num_samples):
             raise MessageError(
                 f"{begin.wire_name()}: {begin.initiator!r} has {self._num_samples} rows and sends "
                 f"{begin.num_ids} keys"
             )
+        if counts:
+            self._enter_all()
+            if not self._place:
+                self._order_M = random_order(self._num_rows)
+                self._mixed_N = random_order(self._num_samples)
         ready = super()._begin(begin)
-        self._opened = False
+        self._opened, self._mode = False, begin.mode
+        if counts:  # it is told nothing of what is shared, and has nothing to settle
+            self._settled = self._place
         return ready
+
+    def _order(self, begin: Begin) -> np.ndarray:
+        return self._order_M if begin.mode == "cardinality" else super()._order(begin)
+
+    def _mixed(self, begin: Begin) -> np.ndarray:
+        return self._mixed_N
 
     def _mode_of(self, begin: Begin) -> str:
         return (

@@ -419,16 +419,36 @@ class Aligned:
 
 
 @dataclass(frozen=True)
+class PassCount:
+    """How many rows one match key has found with one partner.
+
+    Attributes:
+        key: as both sides resolve it.
+        usable: own rows with a key of their own.
+        ambiguous, missing: own rows that share a key, or have none.
+        num_shared: rows that it matched and no key before it.
+    """
+
+    key: str
+    usable: int
+    ambiguous: int
+    missing: int
+    num_shared: int
+
+
+@dataclass(frozen=True)
 class Overlap:
     """What the initiator knows of one partner after counting.
 
     Attributes:
         num_ids: how many ids the partner has.
         num_shared: how many of them are the initiator's too.
+        passes: how many each match key has found; none where ids were counted.
     """
 
     num_ids: int
     num_shared: int
+    passes: tuple[PassCount, ...] = field(default=(), repr=False)
 
 
 @dataclass(eq=False)
@@ -553,7 +573,9 @@ class Initiator:
         progress: Progress | None,
         *,
         parties: Sequence[str] | None = None,
+        order_N: np.ndarray | None = None,
     ) -> None:
+        """As of ``align``; ``order_N`` is that in which ids leave, where it must be the same."""
         if not 1 <= batch_size <= MAX_IDS:
             raise ValueError(f"batch_size must lie in 1..{MAX_IDS}, got {batch_size}")
         self.engine = engine
@@ -564,6 +586,7 @@ class Initiator:
         self.timeout_s = timeout_s
         self.progress = progress or (lambda done, total: None)
         self.num_ids = 0
+        self.order_N = order_N
 
     def compare(self, mode: str, ids: Sequence[Any] | np.ndarray) -> dict[str, _Pair]:
         """Phases 1 to 4; partner -> what it takes to compare."""
@@ -622,7 +645,8 @@ class Initiator:
             if not 0 <= ready.num_ids <= MAX_TOTAL_IDS:
                 raise PartyError(party, f"says it has {ready.num_ids} ids")
             secret = secrets.token_bytes(POINT_BYTES)
-            pairs[party] = _Pair(ready.num_ids, secret, random_order(len(ids.values)))
+            order_N = random_order(len(ids.values)) if self.order_N is None else self.order_N
+            pairs[party] = _Pair(ready.num_ids, secret, order_N)
         return pairs
 
     def blind_own(self, pairs: Mapping[str, _Pair], points_N32: np.ndarray) -> None:

@@ -17,7 +17,9 @@ coordinator without data drives, neither party reaches the other, so it carries 
                         <------------------------------------- Narrowed
 
 An initiator aligns its ids in parts, such as rows that train and rows that test, each with all
-responders; the order of a part has the samples that all of them have.
+responders; the order of a part has the samples that all of them have. With match keys in place of
+ids (``passes.py``) it goes from responder to responder, and the coordinator sees which key is tried
+and how many rows have it.
 
 The protocol, what each side learns of the other, and what is checked are those of ``psi.py``. The
 coordinator learns how many ids each has and how many they share; the points that it carries are
@@ -44,6 +46,8 @@ import torch
 from torch import Tensor
 
 from dovetail.alignment import psi, responder
+from dovetail.alignment.matchkeys import Keys
+from dovetail.alignment.passes import align_by_keys
 from dovetail.errors import DovetailError, MessageError
 from dovetail.network import (
     Engine,
@@ -203,7 +207,7 @@ class Responder:
     def handle(self, message: Message) -> Message:
         if isinstance(message, Describe):
             kept = tuple(self._aligned(message.alignment))
-            return Description((), self._fresh.num_ids, kept)
+            return Description((), self._fresh.num_rows, kept)
         if isinstance(message, Narrow):
             return self._narrow(message)
         assert isinstance(message, Carry)
@@ -214,12 +218,12 @@ class Responder:
             )
         check_shape(message, "message_1X", (1, size), torch.uint8)
         carried = decode(message.message_1X.cpu().numpy().tobytes(), responder.Responder.accepts)
-        if isinstance(carried, psi.Begin):
-            if carried.initiator != message.initiator:
-                raise MessageError(
-                    f"{message.wire_name()}: {message.initiator!r} is said to begin, and its "
-                    f"message says {carried.initiator!r}"
-                )
+        if isinstance(carried, psi.Begin) and carried.initiator != message.initiator:
+            raise MessageError(
+                f"{message.wire_name()}: {message.initiator!r} is said to begin, and its "
+                f"message says {carried.initiator!r}"
+            )
+        if self._is_first(carried):
             self._responder, self._initiator = self._fresh.guarded(None), message.initiator
         elif message.initiator != self._initiator:
             raise MessageError(
@@ -228,6 +232,12 @@ class Responder:
             )
         answer = self._responder.handle(carried)
         return Carried(_tensor_of([_bytes_of(answer)])[1])
+
+    def _is_first(self, carried: Message) -> bool:
+        """Whether an alignment begins: of ids with its one run, of match keys with the first."""
+        if isinstance(carried, psi.Pass):
+            return carried.place == 0
+        return isinstance(carried, psi.Begin) and not self._fresh.has_passes
 
     def _narrow(self, message: Narrow) -> Narrowed:
         if message.initiator != self._initiator:
@@ -262,11 +272,13 @@ class Responder:
 class Initiator:
     """A party that aligns its ids with responders whom a coordinator reaches.
 
-    ``psi.align`` runs in a thread of its own, whose engine hands messages to the coordinator.
+    ``psi.align`` runs in a thread of its own, whose engine hands messages to the coordinator; or
+    ``passes.align_by_keys`` does.
 
     Args:
         name: the party's.
-        ids: part -> (N,) integers or strings, by row.
+        ids: part -> (N,) integers or strings, by row; or its match keys, in the order in which they
+            are tried.
         keep: called with a part and the (K,) rows of it that all responders have, in the order
             that they share.
         aligned: as of ``Responder``.
@@ -281,7 +293,7 @@ class Initiator:
     def __init__(
         self,
         name: str,
-        ids: Mapping[str, Sequence[Any] | np.ndarray],
+        ids: Mapping[str, Sequence[Any] | np.ndarray | Keys],
         keep: Callable[[str, Tensor], None],
         aligned: Callable[[str], Sequence[str]] = lambda name: (),
         *,
@@ -296,7 +308,9 @@ class Initiator:
 
     def handle(self, message: Message) -> Message:
         if isinstance(message, Describe):
-            num_ids = sum(map(len, self._ids.values()))
+            num_ids = sum(
+                ids.num_rows if isinstance(ids, Keys) else len(ids) for ids in self._ids.values()
+            )
             kept = tuple(self._aligned(message.alignment))
             return Description(tuple(self._ids), num_ids, kept)
         if isinstance(message, Start):
@@ -320,10 +334,13 @@ class Initiator:
             self._engine.answers.put(dict(zip(self._asked, parts, strict=True)))
         return self._next(self._engine)
 
-    def _run(self, engine: _Handed, ids: Sequence[Any] | np.ndarray) -> None:
+    def _run(self, engine: _Handed, ids: Sequence[Any] | np.ndarray | Keys) -> None:
         """In the thread."""
         try:
-            engine.requests.put(psi.align(engine, ids, lower=self._lower))
+            if isinstance(ids, Keys):
+                engine.requests.put(align_by_keys(engine, ids))
+            else:
+                engine.requests.put(psi.align(engine, ids, lower=self._lower))
         except Exception as error:
             engine.requests.put(error)
 

@@ -96,6 +96,9 @@ class Responder:
 
     accepts = (Pass, Begin, Blinded, GetBlinded, GetDoubled, Prove, Places, GetProve, Proofs)
 
+    #: Whether an alignment is several runs, each after a ``Pass``.
+    has_passes = False
+
     def __init__(
         self,
         name: str,
@@ -131,6 +134,11 @@ class Responder:
     @property
     def num_ids(self) -> int:
         return len(self._points_M32)
+
+    @property
+    def num_rows(self) -> int:
+        """All of them, whether or not they enter a run."""
+        return self.num_ids
 
     @property
     def rows_S(self) -> Tensor:  # noqa: N802  # its suffix is its shape
@@ -180,6 +188,14 @@ class Responder:
     def _mode_of(self, begin: Begin) -> str:
         """What the guard compares sets within."""
         return begin.mode
+
+    def _order(self, begin: Begin) -> np.ndarray:
+        """The order in which its own points leave: place -> row."""
+        return random_order(self.num_ids)
+
+    def _mixed(self, begin: Begin) -> np.ndarray:
+        """In counting, the order in which the initiator's come back."""
+        return random_order(begin.num_ids)
 
     def _samples_of(self, begin: Begin) -> int:
         """How many samples there are to be numbered."""
@@ -234,7 +250,7 @@ class Responder:
             self._guard.begins(begin.initiator, self._mode_of(begin), begin.num_ids)
         if begin.mode == "intersection":
             self._rows_S = None
-        self._run = Run(begin, secrets.token_bytes(POINT_BYTES), random_order(self.num_ids))
+        self._run = Run(begin, secrets.token_bytes(POINT_BYTES), self._order(begin))
         if not begin.num_ids:
             self._run.doubled_N16 = joined([])  # no batch of phase 2 will come
         return Ready(self.num_ids)
@@ -260,7 +276,7 @@ class Responder:
                 # Repeated points come out repeated, which would mark them in any order.
                 matches(values, values[:0])
                 if begin.mode == "cardinality":
-                    values = values[random_order(len(values))]
+                    values = values[self._mixed(begin)]
                 run.doubled_N16 = values
         except MessageError as cause:
             self._run = None

@@ -184,19 +184,14 @@ def _key_tables(result: dict[str, Any]) -> list[Table]:
             caption_justify="left",
         )
         table.add_column("key")
-        for name in (
-            "entered",
-            "there",
-            "shared key",
-            "no key",
-            "matched",
-            *["wrong"] * bool(truth),
-        ):
+        shown = {"entered": "entered", "ambiguous": "shared key", "missing": "no key"}
+        if result["mode"] == "intersection":  # a count does not tell how many have a key there
+            shown["entered_there"] = "there"
+        shown["matched"] = "matched"
+        for name in (*shown.values(), *["wrong"] * bool(truth)):
             table.add_column(name, justify="right")
         for each, num_right in zip(passes, right, strict=True):
-            counts = [
-                each[n] for n in ("entered", "entered_there", "ambiguous", "missing", "matched")
-            ]
+            counts = [each[name] for name in shown]
             wrong = [] if num_right is None else [each["matched"] - num_right]
             table.add_row(Text(each["key"]), *(f"{count:,}" for count in (*counts, *wrong)))
         tables.append(table)

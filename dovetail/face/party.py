@@ -40,6 +40,12 @@ class Party:
         categorical: number columns that are codes, such as postcodes.
         max_categories: a column with more keeps so many of the most frequent.
         lowercase_ids: compare ids without regard to case.
+        match: keys that stand in for an id in common, tried in order: columns, or functions of
+            columns such as "sounds(surname)"; all parties list the same (docs/alignment.md).
+        match_columns: what keys call a column -> what it is called here.
+        match_dates: "day-first" or "month-first": what 03/07/1980 is here.
+        match_region: where telephone numbers without a country code are, such as "GB".
+        match_truth: the column that says who each row really is, to measure matching by.
         query: what to read of a database; not needed where it has one table.
         policy: the section ``[policy]`` of a party file: what it agrees to, and with whom.
         home: folder of the party: what it keeps stands in ``NAME.site`` in it, and certificates
@@ -65,6 +71,11 @@ class Party:
         categorical: Sequence[str] = (),
         max_categories: int = 100,
         lowercase_ids: bool = False,
+        match: Sequence[Sequence[str]] = (),
+        match_columns: Mapping[str, str] | None = None,
+        match_dates: Literal["day-first", "month-first"] = "day-first",
+        match_region: str | None = None,
+        match_truth: str | None = None,
         query: str | None = None,
         policy: Mapping[str, Any] | None = None,
         home: str | Path = ".",
@@ -89,6 +100,11 @@ class Party:
             "categorical": _several(categorical),
             "max_categories": max_categories,
             "lowercase_ids": lowercase_ids,
+            "match": _keys(match, where),
+            "match_columns": dict(match_columns or {}),
+            "match_dates": match_dates,
+            "match_region": match_region,
+            "match_truth": match_truth,
             "query": query,
         }
         values = {"party": section, **settings}
@@ -168,7 +184,7 @@ def path_of(site: Site, folder: Path) -> Path:
 def keep(site: Site, rows: dd.Table | None, folder: Path) -> None:
     """A party file that says what this site is, with its DataFrame beside it; only the owner reads.
 
-    Of the DataFrame, those columns are kept that the party uses.
+    Of the DataFrame, those columns are kept that the party uses, for learning or as match keys.
     """
     folder.mkdir(parents=True, exist_ok=True)
     party = site.party.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
@@ -177,7 +193,10 @@ def keep(site: Site, rows: dd.Table | None, folder: Path) -> None:
         ids = (site.party.id,) if isinstance(site.party.id, str) else site.party.id
         label = () if site.party.label is None else (site.party.label,)
         used = [name for names in site.table.blocks.values() for name in names]
-        keep_table(rows, [*ids, *label, *used], table)
+        matched = [*site.party.matching().values()]
+        truth = () if site.party.match_truth is None else (site.party.match_truth,)
+        names = dict.fromkeys([*ids, *label, *used, *matched, *truth])
+        keep_table(rows, names, table)
         party["table"] = os.path.abspath(table)
     values = {"party": party, "policy": _said(site.policy.section)}
     values |= {name: _said(section) for name, section in site.sections.items()}
@@ -210,6 +229,20 @@ def _said(section: Any) -> dict[str, Any]:
 
 def _several(given: str | Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _keys(match: Sequence[Sequence[str]], where: str) -> tuple[tuple[str, ...], ...]:
+    """Match keys, each a list of components.
+
+    Raises:
+        ConfigError: texts where lists are due.
+    """
+    if isinstance(match, str) or any(isinstance(key, str) for key in match):
+        raise ConfigError(
+            f"{where}: match is a list of keys, each a list of columns, such as "
+            f'[["national_id"], ["surname", "birth_date"]]; got {match!r}'
+        )
+    return tuple(map(tuple, match))
 
 
 def _absolute(source: str | Path) -> str:

@@ -66,38 +66,13 @@ def align_sites(
     return aligned, psi.with_rows_of(aligned, partners.values())
 
 
-def check_counts(site: Site) -> None:
-    """Refuse to count where there is no id in common.
-
-    Raises:
-        ConfigError: the party has match keys.
-    """
-    if site.party.match:
-        raise ConfigError(
-            f"party {site.name!r} has match keys, which can be aligned by and not counted; align "
-            f"with them, or rate them at home: dovetail align {site.path} --dry-run"
-        )
-
-
 def count_sites(
     sites: Mapping[str, Site], initiator: str, *, workers: int = 1, talk: Talk = SILENT
 ) -> dict[str, psi.Overlap]:
-    """How many ids each partner has and shares with the initiator; nobody learns which.
-
-    Raises:
-        ConfigError: a party that has match keys.
-    """
-    for site in sites.values():
-        check_counts(site)
+    """How many rows each partner has and shares with the initiator; nobody learns which."""
     with psi.Workers(workers) as shared, talk.points("counting") as bar:
         engine = InProcess(responders(sites, initiator, shared), driver=initiator)
-        return psi.count_overlap(
-            engine,
-            sites[initiator].table.ids,
-            lower=sites[initiator].party.lowercase_ids,
-            workers=shared,
-            progress=bar.points,
-        )
+        return sites[initiator].count(engine, workers=shared, progress=bar.points)
 
 
 def stored_alignment(sites: Mapping[str, Site], active: str) -> dd.Alignment | None:

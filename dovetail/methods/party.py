@@ -11,19 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, Field, model_validator
 
 from dovetail import data as dd
 from dovetail.alignment import (
     Aligned,
     KeyResponder,
-    KeyValues,
+    Keys,
     MatchKey,
+    Overlap,
     Reading,
     Responder,
     Workers,
     align,
     align_by_keys,
+    count_by_keys,
+    count_overlap,
     key_values,
     match_key,
 )
@@ -362,7 +366,7 @@ class Site:
             workers=workers,
         )
 
-    def match_values(self) -> list[KeyValues]:
+    def match_values(self) -> Keys:
         """Every row's match keys, in the order in which they are tried.
 
         Raises:
@@ -370,7 +374,18 @@ class Site:
         """
         reading = Reading(self.party.match_dates, self.party.match_region)
         columns = self.table.matching
-        return [key_values(key, columns, reading) for key in self.party.match_keys()]
+        return Keys(key_values(key, columns, reading) for key in self.party.match_keys())
+
+    def compared(self, parts: Mapping[str, np.ndarray]) -> dict[str, np.ndarray | Keys]:
+        """Part -> what its rows are compared by: their ids, or their match keys.
+
+        Raises:
+            ConfigError: a library that is missing.
+        """
+        if self.party.match:
+            keys = self.match_values()
+            return {part: keys.of(rows) for part, rows in parts.items()}
+        return {part: self.table.ids[rows] for part, rows in parts.items()}
 
     def align(
         self,
@@ -388,6 +403,29 @@ class Site:
         if self.party.match:
             return align_by_keys(engine, self.match_values(), workers=workers, progress=progress)
         return align(
+            engine,
+            self.table.ids,
+            lower=self.party.lowercase_ids,
+            workers=workers,
+            progress=progress,
+        )
+
+    def count(
+        self,
+        engine: Engine,
+        *,
+        workers: Workers | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> dict[str, Overlap]:
+        """How many rows each partner has and shares, by ids or by match keys; nobody learns which.
+
+        Raises:
+            AlignmentError: ids that cannot be compared.
+            PartyError: a partner refused, or did not follow the protocol.
+        """
+        if self.party.match:
+            return count_by_keys(engine, self.match_values(), workers=workers, progress=progress)
+        return count_overlap(
             engine,
             self.table.ids,
             lower=self.party.lowercase_ids,

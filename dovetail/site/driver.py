@@ -33,7 +33,6 @@ from dovetail.alignment.stored import (
 )
 from dovetail.errors import AlignmentError, ConfigError, MessageError
 from dovetail.methods import leftout
-from dovetail.methods.aligning import check_counts
 from dovetail.methods.base import SILENT, Talk
 from dovetail.methods.party import Site
 from dovetail.network import Engine, checkpoint, credentials, flare, link, renewal, stream
@@ -357,24 +356,14 @@ class Driver(Listener):
         return aligned
 
     def count(self, *, workers: int = 1) -> dict[str, psi.Overlap]:
-        """How many ids each partner has and shares; nobody learns which.
-
-        Raises:
-            ConfigError: the party has match keys.
-        """
-        check_counts(self.site)
+        """How many rows each partner has and shares; nobody learns which."""
         self.wait()
         with (
             psi.Workers(workers) as shared,
             self._talk.points("counting") as bar,
         ):
-            return psi.count_overlap(
-                self._engine(secrets.token_hex(8)),
-                self.site.table.ids,
-                lower=self.site.party.lowercase_ids,
-                workers=shared,
-                progress=bar.points,
-            )
+            engine = self._engine(secrets.token_hex(8))
+            return self.site.count(engine, workers=shared, progress=bar.points)
 
     @property
     def stored_path(self) -> Path:

@@ -153,4 +153,24 @@ def _counted(starter: str, num_rows: int, overlaps: Mapping[str, Overlap]) -> di
             **{name: overlap.num_ids for name, overlap in overlaps.items()},
         },
         "shared": {name: overlap.num_shared for name, overlap in overlaps.items()},
+        **_counted_by_key(overlaps),
     }
+
+
+def _counted_by_key(overlaps: Mapping[str, Overlap]) -> dict[str, Any]:
+    """How many rows each match key has found; nothing where ids were counted."""
+    keys = {
+        party: [
+            {
+                "key": each.key,
+                "entered": each.usable,
+                "ambiguous": each.ambiguous,
+                "missing": each.missing,
+                "matched": each.num_shared,
+            }
+            for each in overlap.passes
+        ]
+        for party, overlap in overlaps.items()
+        if overlap.passes
+    }
+    return {"keys": keys} if keys else {}

@@ -10,19 +10,30 @@ import numpy as np
 import pytest
 import torch
 
-from dovetail.alignment import KeyResponder, Reading, Responder, align, align_by_keys, with_rows_of
-from dovetail.alignment.matchkeys import KeyValues, component, key_values, match_key, rate
+from dovetail.alignment import (
+    KeyResponder,
+    Keys,
+    Reading,
+    Responder,
+    align,
+    align_by_keys,
+    count_by_keys,
+    relay,
+    with_rows_of,
+)
+from dovetail.alignment.matchkeys import component, key_values, match_key, rate
+from dovetail.alignment.psi import Blinded, Doubled, Passing, Proofs, Prove, Ready, Received
 from dovetail.data import table_from_arrays
 from dovetail.errors import AlignmentError, ConfigError, PartyError
-from dovetail.network import InProcess
+from dovetail.network import InProcess, decode
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "dirty_twins.py"
 
 
-def keys_of(columns: dict[str, list[Any]], *keys: list[str], **reading: Any) -> list[KeyValues]:
+def keys_of(columns: dict[str, list[Any]], *keys: list[str], **reading: Any) -> Keys:
     table = table_from_arrays("t", {k: np.array(v, dtype=object) for k, v in columns.items()})
     read = {name: table.column(name) for name in table.names}
-    return [key_values(match_key(key), read, Reading(**reading)) for key in keys]
+    return Keys(key_values(match_key(key), read, Reading(**reading)) for key in keys)
 
 
 def said(function: str, *values: Any, **reading: Any) -> list[str]:
@@ -112,6 +123,7 @@ SHOP = {
     "surname": ["Odd", "Maier", "Roth", "Kim", "Zzz", "Kim"],
     "born": ["02.01.1980"] * 6,
 }
+ANSWERS = (Ready, Received, Blinded, Doubled, Proofs, Prove, Passing)
 WATERFALL = (["id"], ["surname", "date(born)"], ["sounds(surname)", "date(born)"])
 
 
@@ -133,12 +145,148 @@ def test_keys_are_tried_in_order_and_what_one_matched_does_not_enter_the_next() 
         (2, 2, 0),
     ]
     assert aligned.overlap == {"shop": 3}
-    # Nothing but points, their products, and numbers of places and samples is sent; no name is.
-    tensors = [tensor for each in shop.messages for tensor in each.tensors().values()]
-    assert {tensor.dtype for tensor in tensors} == {torch.uint8, torch.int64}
-    texts = " ".join(str(vars(each)) for each in shop.messages)
-    for value in ("Meyer", "meyer", "Maier", "roth", "1980", "M600"):
+    check_blinded(shop.messages)
+
+
+def check_blinded(messages: list[Any]) -> None:
+    """Nothing but points, their products, and numbers of places and samples is sent; no name is.
+
+    Of all points that were sent none is a key's own, and none was sent twice.
+    """
+    tensors = [tensor for each in messages for tensor in each.tensors().values()]
+    assert {tensor.dtype for tensor in tensors} <= {torch.uint8, torch.int64}
+    assert torch.uint8 in {tensor.dtype for tensor in tensors}
+    texts = " ".join(str(vars(each)) for each in messages)
+    sent = b"".join(tensor.numpy().tobytes() for tensor in tensors)
+    for value in ("Meyer", "meyer", "Maier", "maier", "roth", "1980", "M600"):
         assert value not in texts
+        assert value.encode() not in sent
+    own = [
+        KeyResponder("any", keys_of(table, *WATERFALL))._points for table in (BANK, SHOP, CLINIC)
+    ]
+    plain = {point.tobytes() for each in own for points in each for point in points if any(point)}
+    assert len(plain) > 10
+    points = [
+        point.numpy().tobytes()
+        for each in messages
+        for name, tensor in each.tensors().items()
+        if name == "points_B32"
+        for point in tensor
+    ]
+    assert points
+    assert not plain & set(points)
+    assert len(points) == len(set(points))
+
+
+CLINIC = {
+    "id": [None, "5", "1", None],
+    "surname": ["Ode", "X", "Y", "Kim"],
+    "born": ["1980-01-02"] * 4,
+}
+
+
+def test_a_count_by_keys_is_that_of_the_alignment_and_tells_nobody_which() -> None:
+    shop = Seen(KeyResponder("shop", keys_of(SHOP, *WATERFALL), modes=["cardinality"]))
+    clinic = Seen(KeyResponder("clinic", keys_of(CLINIC, *WATERFALL)))
+    engine = InProcess({"shop": shop, "clinic": clinic}, driver="bank", through_bytes=True)
+    counts = count_by_keys(engine, keys_of(BANK, *WATERFALL), batch_size=2)
+    assert [each.num_shared for each in counts["shop"].passes] == [2, 0, 1]
+    assert (counts["shop"].num_ids, counts["shop"].num_shared) == (6, 3)
+    # 1 and 5 by id, Ode and Kim by name; their sounds find nobody whom a name has not found.
+    assert [each.num_shared for each in counts["clinic"].passes] == [2, 2, 0]
+    missing = [(each.usable, each.ambiguous, each.missing) for each in counts["clinic"].passes]
+    assert missing == [(3, 0, 3), (4, 2, 0), (4, 2, 0)]
+    for party in (shop, clinic):
+        check_blinded(party.messages)
+        kinds = {type(each).__name__ for each in party.messages}
+        assert not kinds & {"Places", "Prove", "Proofs", "GetProve"}
+        # It is sent a point for every row of the initiator, with a key or without, in each pass,
+        # and sends as many as it has rows: who has a key is not to be seen.
+        sizes = [int(each.num_ids) for each in party.messages if type(each).__name__ == "Begin"]
+        assert sizes == [6, 6, 6]
+        with pytest.raises(AlignmentError, match="not aligned with anyone yet"):
+            _ = party.party.rows_S
+    # Who agrees to counts alone is not aligned with, and a run does not change its mode.
+    with pytest.raises(PartyError, match="asks for mode 'intersection'; this party agrees to card"):
+        align_by_keys(engine, keys_of(BANK, *WATERFALL))
+
+
+def test_passes_of_one_run_are_all_in_one_mode() -> None:
+    shop = KeyResponder("shop", keys_of(SHOP, *WATERFALL))
+    engine = InProcess({"shop": shop}, driver="bank")
+    count_by_keys(engine, keys_of(BANK, *WATERFALL))
+
+    class Turns:
+        """The driver counts, and asks in the second pass which rows they are."""
+
+        accepts = shop.accepts
+
+        def handle(self, message: Any) -> Any:
+            if type(message).__name__ == "Begin" and shop._place == 1:
+                message = type(message)(**{**vars(message), "mode": "intersection"})
+            return shop.handle(message)
+
+    with pytest.raises(PartyError, match="began in mode 'cardinality' and goes on in mode"):
+        count_by_keys(InProcess({"shop": Turns()}, driver="bank"), keys_of(BANK, *WATERFALL))
+    with pytest.raises(AlignmentError, match="no match key to count by"):
+        count_by_keys(engine, [])
+
+
+def test_a_coordinator_carries_alignments_by_match_keys() -> None:
+    """Every message that it carries is read: nothing but points is in them."""
+    rows: dict[tuple[str, str, str], list[int]] = {}
+
+    def keep(owner: str, party: str) -> Any:
+        return lambda part, kept: rows.update({(owner, part, party): kept.tolist()})
+
+    def keep_theirs(party: str) -> Any:
+        return lambda owner, part, kept: rows.update({(owner, part, party): kept.tolist()})
+
+    bank = keys_of(BANK, *WATERFALL)
+    parts = {"train": np.array([0, 1, 2]), "test": np.array([3, 4])}
+    own = {part: bank.of(chosen) for part, chosen in parts.items()}
+    parties = {
+        "bank": relay.Initiator("bank", own, keep("bank", "bank")),
+        "shop": relay.Responder(
+            KeyResponder("shop", keys_of(SHOP, *WATERFALL)), keep_theirs("shop")
+        ),
+    }
+    assert parties["shop"].handle(relay.Describe("")).num_ids == 6
+    assert parties["bank"].handle(relay.Describe("")).num_ids == 5
+    carried: list[Any] = []
+
+    class Read(InProcess):
+        def _call(self, name: str, request: Any, reply: Any) -> Any:
+            answer = super()._call(name, request, reply)
+            for each in (request, answer):
+                if isinstance(each, relay.Carry | relay.Carried):
+                    kinds = (*Responder.accepts, *ANSWERS)
+                    carried.append(decode(each.message_1X.numpy().tobytes(), kinds))
+                else:  # what a coordinator hears besides: names, numbers of samples
+                    assert isinstance(
+                        each,
+                        relay.Start
+                        | relay.Requests
+                        | relay.Answers
+                        | relay.Narrow
+                        | relay.Narrowed,
+                    )
+            return answer
+
+    engine = Read(parties, driver="coordinator", through_bytes=True)
+    found = relay.align(engine, {"bank": ("train", "test")}, ["shop"])
+    assert found["bank", "train"] == relay.Overlap(3, 2, {"shop": 2})
+    assert found["bank", "test"] == relay.Overlap(2, 1, {"shop": 1})
+    # Rows of a part: Meyer by its sound, 2 by id; then 5. Roth is in both parts, and nobody's.
+    pairs = zip(rows["bank", "train", "bank"], rows["bank", "train", "shop"], strict=True)
+    assert sorted(pairs) == [(0, 1), (1, 0)]
+    assert (rows["bank", "test", "bank"], rows["bank", "test", "shop"]) == ([1], [4])
+    check_blinded(carried)
+    ids = relay.Initiator("bank", {"train": ["1", "2"]}, keep("bank", "bank"))
+    with pytest.raises(PartyError, match=r"compares ids, this party match keys|goes on, but"):
+        relay.align(
+            InProcess({**parties, "bank": ids}, driver="coordinator"), {"bank": ["train"]}, ["shop"]
+        )
 
 
 def test_both_sides_must_list_the_same_keys() -> None:
@@ -160,7 +308,7 @@ def test_both_sides_must_list_the_same_keys() -> None:
 def test_dirty_twins_are_found_with_the_stated_recall(tmp_path: Path) -> None:
     from dovetail.methods.aligning import align_sites
     from dovetail.methods.base import SILENT
-    from dovetail.site.overlaps import aligned_here
+    from dovetail.site.overlaps import aligned_here, counted_here
     from dovetail.site.partyfile import open_sites
 
     script = runpy.run_path(str(SCRIPT))
@@ -173,5 +321,9 @@ def test_dirty_twins_are_found_with_the_stated_recall(tmp_path: Path) -> None:
     assert told["in_both"] == 240
     assert told["recall"] >= 0.9
     assert told["precision"] >= 0.99
+    counted = counted_here(sites, "clinic", workers=1, talk=SILENT)
+    by_key = [each["matched"] for each in counted["keys"]["registry"]]
+    assert sum(by_key) == counted["shared"]["registry"]
+    assert abs(counted["shared"]["registry"] - told["matched"]) <= 4  # of rows that share a key
     again = open_sites(tuple(files))
     assert align_sites(again, "clinic", workers=1)[0].overlap["registry"] == told["matched"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import same_secrets
 import torch
@@ -19,12 +20,13 @@ from owner_files import HERE, NAMES, people, write_owners
 import dovetail as package
 from dovetail import data as dd
 from dovetail import methods
+from dovetail.alignment.stored import load_rows
 from dovetail.errors import AlignmentError, ConfigError, PartyError
 from dovetail.experiment.runfile import load_run
 from dovetail.experiment.setup import Loaded, load_data, setup
 from dovetail.methods import fedoptimus
 from dovetail.methods.fedoptimus import predicting
-from dovetail.methods.fedoptimus.owners import relay_alignment
+from dovetail.methods.fedoptimus.owners import align_owners, relay_alignment
 from dovetail.models.owners import load_bottom
 from dovetail.network import Engine, Message, decode, encode
 from dovetail.network.control import Failed
@@ -216,6 +218,35 @@ def test_an_alignment_is_made_once_and_again_when_a_table_changes(folder: Path) 
     relay_alignment(changed, where="run", say=changed.say)
     assert changed.alignment != first
     changed.close()
+
+
+def test_owners_without_a_common_id_align_by_match_keys(folder: Path) -> None:
+    """Each numbers its rows its own way; where a coordinator carries, and in one process."""
+    patients = {}
+    for name in NAMES:
+        table = pl.read_csv(folder / f"{name}.csv")
+        patients[name] = table["person"].to_list()
+        table.with_row_index(f"{name}_number").write_csv(folder / f"{name}.csv")
+        file = folder / f"{name}.toml"
+        keys = f'id = "{name}_number"\nmatch = [["person"]]'
+        file.write_text(file.read_text().replace('id = "person"', keys))
+        assert "match" in file.read_text()
+    driver = Carrying(folder)
+    assert relay_alignment(driver, where="run", say=driver.say)[0] == ("clinic", "lab")
+    driver.close()
+    sites = {name: open_site(folder / f"{name}.toml") for name in NAMES}
+    labellers = {name: sites[name] for name in ("north", "south")}
+    here = align_owners(labellers, {name: sites[name] for name in ("clinic", "lab")})
+    for owner in labellers:
+        for part, rows in here[owner].items():
+            shared = [[patients[name][row] for row in rows[name]] for name in rows]
+            assert all(each == shared[0] for each in shared)
+            kept = (
+                folder / f"{owner}.site" / "aligned" / "coordinator" / f"{owner}.{part}.safetensors"
+            )
+            stored = load_rows(kept, owner, sites[owner].table.ids).rows_S
+            assert len(stored) > 10
+            assert {patients[owner][row] for row in stored} == set(shared[0])
 
 
 def test_a_run_on_another_alignment_does_not_go_on(folder: Path) -> None:

@@ -48,10 +48,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def lab_at(address: str) -> Iterator[subprocess.Popen[str]]:
+def lab_at(address: str, script: str = LAB) -> Iterator[subprocess.Popen[str]]:
     """The lab, in a process that is told to stop by Ctrl-C."""
     process = subprocess.Popen(
-        [sys.executable, "-c", LAB, address],
+        [sys.executable, "-c", script, address],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -101,6 +101,69 @@ def test_partners_elsewhere_train_a_model_that_predicts_alone(place: Path) -> No
     assert (place / "lab.site" / "ledger.jsonl").stat().st_size
     assert (place / "clinic.site" / "ledger.jsonl").stat().st_size
     assert list(first.scores) == ["APFed, predicts alone", "learned alone"]
+
+
+REGISTRY = """
+import sys
+import dovetail as dt
+
+registry = dt.Party(
+    "lab",
+    "lab.parquet",
+    id="sample",
+    match=[["insurance"], ["surname", "born"]],
+    match_columns={"surname": "family"},
+    apfed={"encoder": (8,)},
+    policy={"drivers": ["clinic"]},
+)
+dt.join(registry, sys.argv[1])
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.network
+def test_partners_without_a_common_id_train_by_match_keys(place: Path) -> None:
+    clinic, lab = clinic_and_lab()
+    people = clinic["patient"].to_list()
+    named = {"surname": [f"Name {each}" for each in people], "born": "1980-01-02"}
+    insured = [each if row % 2 else None for row, each in enumerate(people)]
+    clinic = clinic.assign(**named, insurance=insured, patient=range(len(clinic)))
+    lab = lab.assign(
+        family=["NAME " + each for each in lab["patient"]],
+        born="02.01.1980",
+        insurance=lab["patient"],
+        sample=range(500, 500 + len(lab)),
+    ).drop(columns="patient")
+    lab.to_parquet(place / "lab.parquet", index=False)
+    own = dt.Party(
+        "clinic", clinic, id="patient", label="ill", match=[["insurance"], ["surname", "born"]]
+    )
+    assert not {"surname", "born", "insurance"} & set(own.columns)
+    at = address()
+    with lab_at(at, REGISTRY), dt.listen(at, ["lab"], wait_s=120) as partners:
+        run = dt.fit(dt.APFed(**SMALL), own, partners=partners, out="run", quiet=True)
+    assert run.models["clinic"].predict_proba(clinic).shape == (120, 2)
+    sent = (place / "lab.site" / "ledger.jsonl").read_text()
+    assert sent.count('"psi.Passing"') == 2  # a pass for each key
+    assert "Name" not in sent
+    # In one process the same; and what is kept of a frame has the columns to repeat it with.
+    both = [
+        own,
+        dt.Party(
+            "lab",
+            lab,
+            id="sample",
+            match=own.site.party.match,
+            match_columns={"surname": "family"},
+            apfed={"encoder": (8,)},
+        ),
+    ]
+    dt.fit(dt.APFed(**SMALL), both, out="here", quiet=True)
+    kept = dt.Party.read("here/given/lab.toml")
+    assert kept.site.party.match == own.site.party.match
+    assert kept.site.match_values()[0].missing == 0
+    with pytest.raises(ConfigError, match=r"match is a list of keys, each a list of columns"):
+        dt.Party("clinic", clinic, id="patient", match=["surname"])
 
 
 @pytest.mark.network

@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from dovetail import data as dd
-from dovetail.alignment import Workers, psi, relay, with_rows_of
+from dovetail.alignment import Keys, Workers, align_by_keys, psi, relay, with_rows_of
 from dovetail.alignment.stored import StoredRows, alignment_of, digest, load_rows, save_rows
 from dovetail.errors import (
     AlignmentError,
@@ -257,16 +257,21 @@ def align_owners(
         responders = {name: site.responder(workers) for name, site in holders.items()}
         for name, site in labellers.items():
             found[name] = {}
-            for part, rows in dealt(site).items():
-                lower = site.party.lowercase_ids
+            parts = dealt(site)
+            for part, ids in site.compared(parts).items():
+                rows = parts[part]
                 with talk.points(f"aligning {name}, {part}") as bar:
-                    aligned = psi.align(
-                        InProcess(responders, driver=name),
-                        site.table.ids[rows],
-                        lower=lower,
-                        workers=workers,
-                        progress=bar.points,
-                    )
+                    engine = InProcess(responders, driver=name)
+                    if isinstance(ids, Keys):
+                        aligned = align_by_keys(engine, ids, workers=workers, progress=bar.points)
+                    else:
+                        aligned = psi.align(
+                            engine,
+                            ids,
+                            lower=site.party.lowercase_ids,
+                            workers=workers,
+                            progress=bar.points,
+                        )
                 whole = with_rows_of(aligned, responders.values())
                 common_K = whole.shared(*holders)
                 check_overlap(name, part, len(common_K), aligned.overlap, len(rows))
@@ -360,6 +365,7 @@ def _aligns(site: Site) -> Maker:
     """Makes its side of an alignment that a coordinator carries."""
     parts = dealt(site) if is_label_owner(site) else {}
     responder = None if parts else site.responder()  # once: it takes long
+    ids = site.compared(parts)
 
     def of_run(asked: Asked) -> Callable[[], StatefulParty]:
         kept = _Kept(site, asked)
@@ -373,7 +379,6 @@ def _aligns(site: Site) -> Maker:
         def make() -> StatefulParty:
             if responder is not None:
                 return relay.Responder(responder.guarded(asked.guard), kept.keep, aligned)
-            ids = {part: site.table.ids[rows] for part, rows in parts.items()}
             lower = site.party.lowercase_ids
             return relay.Initiator(site.name, ids, keep, aligned, lower=lower)
 
