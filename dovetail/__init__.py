@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         simulate,
     )
     from dovetail.face.fit import fit
+    from dovetail.face.inspecting import Inspection, inspect
     from dovetail.face.lines import Partners, join, listen
     from dovetail.face.methods import CHFL, APFed, FedOptimus, HyFEM, Method
     from dovetail.face.party import Party
@@ -47,6 +48,7 @@ __all__ = [
     "DovetailError",
     "FedOptimus",
     "HyFEM",
+    "Inspection",
     "Method",
     "Owners",
     "Partition",
@@ -66,6 +68,7 @@ __all__ = [
     "fedoptimus",
     "fit",
     "hyfem",
+    "inspect",
     "join",
     "listen",
     "load",
@@ -101,6 +104,8 @@ _LAZY = {
     "simulate": ("dovetail.face.deals", "simulate"),
     "fit": ("dovetail.face.fit", "fit"),
     "Partners": ("dovetail.face.lines", "Partners"),
+    "Inspection": ("dovetail.face.inspecting", "Inspection"),
+    "inspect": ("dovetail.face.inspecting", "inspect"),
     "join": ("dovetail.face.lines", "join"),
     "listen": ("dovetail.face.lines", "listen"),
     "CHFL": ("dovetail.face.methods", "CHFL"),

@@ -10,6 +10,7 @@ import typer
 
 from dovetail.cli import early
 from dovetail.cli.options import AsJson, Certificates, Listen, Quiet
+from dovetail.cli.output import console, say
 from dovetail.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -69,7 +70,6 @@ def align(
     """
     early.check_files(parties)
     from dovetail.cli.elsewhere import Elsewhere
-    from dovetail.cli.output import console
     from dovetail.experiment.runfile import load_run
     from dovetail.face.talk import talk_of
     from dovetail.files import read_run
@@ -123,7 +123,7 @@ def align(
         console().print(_table(result, hide_below))
         for table in _key_tables(_hidden(result, hide_below)):
             console().print(table)
-        console().print(_learned(result), highlight=False, markup=False, soft_wrap=True)
+        say(_learned(result))
 
 
 def _hidden(result: dict[str, Any], least: int) -> dict[str, Any]:
@@ -202,8 +202,6 @@ def _show_rated(keys: list[dict[str, Any]], *, quiet: bool, as_json: bool) -> No
     """What each key is worth at home, and how few guesses would try all of it."""
     from rich.table import Table
     from rich.text import Text
-
-    from dovetail.cli.output import console
 
     if as_json:
         print(json.dumps(keys, indent=2))

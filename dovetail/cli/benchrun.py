@@ -26,7 +26,7 @@ from dovetail.bench.places import (
 from dovetail.bench.session import Session
 from dovetail.bench.text import told_time
 from dovetail.cli.benchbars import BenchProgress
-from dovetail.cli.output import console
+from dovetail.cli.output import console, say
 from dovetail.errors import ConfigError
 
 
@@ -93,11 +93,11 @@ def _show(session: Session, options: Options) -> None:
         names, rows = _fitting(names, rows, session.table, screen.width)
         screen.print(_grid(session.table.title, names, rows))
     for reason, cells in session.left_out().items():
-        _say(f"Not here: {_some(cells)}: {reason}")
+        say(f"Not here: {_some(cells)}: {reason}")
     if session.left:
-        _say(f"Left: {len(session.left)} runs, {session.left_text()}; the same command goes on.")
+        say(f"Left: {len(session.left)} runs, {session.left_text()}; the same command goes on.")
     names = [f"{session.stem}.md", f"{session.stem}.jsonl", session.picture]
-    _say(f"In {options.out}: {', '.join(name for name in names if name)}")
+    say(f"In {options.out}: {', '.join(name for name in names if name)}")
 
 
 #: What a column of a number takes with its borders, and of words.
@@ -120,10 +120,6 @@ def _fitting(
 def _some(names: Sequence[str], most: int = 4) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-def _say(text: str) -> None:
-    console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _grid(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
@@ -214,10 +210,10 @@ def _overview(options: Options, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    _say(f"Tables, and what is done of them in {options.out} (dovetail bench TABLE):")
+    say(f"Tables, and what is done of them in {options.out} (dovetail bench TABLE):")
     for row in rows:
-        _say(f"\n{row['table']}: {row['title']}")
-        _say(
+        say(f"\n{row['table']}: {row['title']}")
+        say(
             f"    {row['cells']} cells, {row['runs']} runs, {row['done']} done; left: {row['left']}"
             if "runs" in row
             else f"    {row['cells']} cells; {row['left']}"

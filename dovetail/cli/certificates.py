@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli.options import AsJson, Quiet
+from dovetail.cli.output import console, say
 from dovetail.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -169,13 +170,11 @@ def _check_names(
 
 
 def _tell(result: dict[str, Any], folder: Folder, now: datetime) -> None:
-    from dovetail.cli.output import console
-
     if "listed" in result:
         console().print(_table(result, folder, now))
         return
     for line in _lines(result, folder):
-        console().print(line, highlight=False, markup=False, soft_wrap=True)
+        say(line)
 
 
 def _table(result: dict[str, Any], folder: Folder, now: datetime) -> Table:

@@ -33,10 +33,10 @@ def demo(
     """
     import torch
 
-    from dovetail.cli.output import console, result_table
+    from dovetail.cli.output import console, say, show
     from dovetail.experiment.runfile import check_run
     from dovetail.experiment.train import train_seeds
-    from dovetail.face.scores import notes
+    from dovetail.face.scores import Scores
     from dovetail.face.talk import talk_of
     from dovetail.files import toml_tables
 
@@ -62,16 +62,9 @@ def demo(
         print(json.dumps(result, indent=2))
     elif not quiet:
         model = out / ("seed-0" if seeds > 1 else "") / "models" / "upper"
-        console().print(result_table(result))
-        for note in notes(result):
-            console().print(note, highlight=False, markup=False, soft_wrap=True)
-        console().print(
-            f"Run folder: {out}\nNow predict alone, with nothing but the model and a table:\n"
-            f"  dovetail predict {model} {new_samples}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        show(Scores(result))
+        say(f"Run folder: {out}\nNow predict alone, with nothing but the model and a table:")
+        say(f"  dovetail predict {model} {new_samples}")
 
 
 def _write_new_samples(run: RunFile, out: Path) -> Path:

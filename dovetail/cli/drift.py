@@ -29,11 +29,12 @@ def drift(
     is what is large and no chance. With labels in DATA, the score now beside the score then. The
     exit code is 1 where there is an alarm.
     """
-    from dovetail.cli.output import console, plain_table
+    from dovetail.cli.output import console
     from dovetail.data import TableEncoder, read_table
     from dovetail.errors import ModelError
     from dovetail.experiment.coverage import printable
     from dovetail.face.reading import model_folder
+    from dovetail.face.shown import plain_table
     from dovetail.models.card import score_then
     from dovetail.models.metrics import headline
     from dovetail.service.exported import load

@@ -72,8 +72,9 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def _print(told: Explanation, row: int | None) -> None:
-    from dovetail.cli.output import console, plain_table
+    from dovetail.cli.output import console
     from dovetail.experiment.coverage import printable
+    from dovetail.face.shown import plain_table
 
     out = console()
     if told.base is not None:

@@ -145,11 +145,12 @@ def flare_simulate(
     """
     check_one_way(resume=resume, overwrite=overwrite)
     early.check_run(run, overrides)
-    from dovetail.cli.output import console, result_table
+    from dovetail.cli.output import say, show
     from dovetail.experiment.dealing import deal
     from dovetail.experiment.flarerun import simulate, simulated
     from dovetail.experiment.runfile import load_run
     from dovetail.experiment.train import check_folder, check_participation, check_unfinished
+    from dovetail.face.scores import Scores
     from dovetail.files import run_name
 
     _need_nvflare()
@@ -165,7 +166,7 @@ def flare_simulate(
         numbers = tuple(seed or ()) or run_file.all_seeds()
         check_unfinished(out, *(out / f"seed-{number}" for number in numbers))
 
-    def say(text: str) -> None:
+    def tell(text: str) -> None:
         if not (quiet or as_json):
             print(f"dovetail: {text}", file=sys.stderr, flush=True)
 
@@ -178,15 +179,15 @@ def flare_simulate(
         seeds=tuple(seed or ()),
         resume=resume,
         align=align,
-        say=say,
+        say=tell,
     )
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
     _tell_missed(result)
     if as_json:
         print(json.dumps(result, indent=2))
     elif not quiet:
-        console().print(result_table(result))
-        console().print(f"Run folder: {out}", highlight=False, markup=False, soft_wrap=True)
+        show(Scores(result))
+        say(f"Run folder: {out}")
     check_participation(run_file, out, result)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import typer
 
 from dovetail import data as dd
-from dovetail.cli.output import console
+from dovetail.cli import output
 from dovetail.data.databases import read_database
 from dovetail.data.survey import Surveyed, propose_id, propose_label, propose_task, survey
 from dovetail.data.tables import is_query, is_table_path, read_table
@@ -48,7 +49,7 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
         DataError: a table that cannot be read.
     """
     asks = not yes and sys.stdin.isatty()
-    say = _Say(quiet)
+    say = _hushed if quiet else output.say
     source = _answer(
         answers.table,
         "Your table (.csv, .parquet, a SELECT or a database URL)",
@@ -115,13 +116,7 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
     say(_next(start, answers))
 
 
-class _Say:
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-
-    def __call__(self, text: str) -> None:
-        if not self._quiet:
-            console().print(text, highlight=False, markup=False, soft_wrap=True)
+def _hushed(text: str) -> None: ...
 
 
 def _answer(said: str | None, question: str, proposed: str | None, asks: bool, option: str) -> str:
@@ -214,7 +209,9 @@ def _there(option: str, names: tuple[str, ...], columns: tuple[Surveyed, ...]) -
             )
 
 
-def _left_out(columns: tuple[Surveyed, ...], special: set[str | None], say: _Say) -> list[Surveyed]:
+def _left_out(
+    columns: tuple[Surveyed, ...], special: set[str | None], say: Callable[[str], None]
+) -> list[Surveyed]:
     """Columns that would teach nothing, told."""
     rest = [column for column in columns if column.name not in special]
     for column in rest:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli.options import AsJson
+from dovetail.cli.output import console, say
 from dovetail.errors import ConfigError, NetworkError
 
 if TYPE_CHECKING:
@@ -100,12 +101,6 @@ def _book(name: str) -> Path:
     return path / "ledger.jsonl" if path.is_dir() else path
 
 
-def _say(text: str) -> None:
-    from dovetail.cli.output import console
-
-    console().print(text, highlight=False, markup=False, soft_wrap=True)
-
-
 def _authorities(ca: Path | None) -> tuple[x509.Certificate, ...]:
     """Whose certificates are believed; none: anybody's.
 
@@ -121,7 +116,6 @@ def _authorities(ca: Path | None) -> tuple[x509.Certificate, ...]:
 
 def _show(path: Path, *, noted: str | None, short: bool, as_json: bool) -> None:
     """Verify the ledger and print what it holds."""
-    from dovetail.cli.output import console
     from dovetail.network.ledger import verify
 
     found = verify(path, noted=noted)
@@ -143,7 +137,7 @@ def _show(path: Path, *, noted: str | None, short: bool, as_json: bool) -> None:
         console().print(_table(found, path))
         if found.came:
             console().print(_table_came(found))
-    _say(_verdict(found))
+    say(_verdict(found))
 
 
 # --- Several books --------------------------------------------------------------------------------
@@ -180,13 +174,13 @@ def _compare(paths: Sequence[Path], *, ca: Path | None, as_json: bool) -> None:
         print(json.dumps(told, indent=2))
     else:
         for ledger in books.values():
-            _say(f"{ledger.party!r}: unbroken by itself, {ledger.num_lines:,} lines")
+            say(f"{ledger.party!r}: unbroken by itself, {ledger.num_lines:,} lines")
         for each in compared:
             if not each.why:
-                _say(_held(each))
+                say(_held(each))
         for found in agreements:
             for line in _reconciled(found):
-                _say(printable(line))
+                say(printable(line))
     if wrong:
         raise NetworkError("; ".join(map(printable, wrong)))
 
@@ -240,7 +234,7 @@ def _show_record(path: Path, books: Sequence[Path], *, ca: Path | None, as_json:
     for line in check_record(path, books, _authorities(ca)):
         said.append(line)
         if not as_json:
-            _say(printable(line))
+            say(printable(line))
     if as_json:
         told = {"holds": True, "record": json.loads(path.read_bytes()), "said": said}
         print(json.dumps(told, indent=2))
@@ -269,7 +263,7 @@ def _prove(names: Sequence[str], *, by: Path | None, out: Path | None) -> None:
         print(told)
     else:
         write_text(out, told + "\n")
-        _say(f"Proof of line {int(names[1]):,}: {out}  (dovetail ledger check {out} --ca ca.pem)")
+        say(f"Proof of line {int(names[1]):,}: {out}  (dovetail ledger check {out} --ca ca.pem)")
 
 
 def _check(names: Sequence[str], *, ca: Path | None, as_json: bool) -> None:
@@ -288,10 +282,10 @@ def _check(names: Sequence[str], *, ca: Path | None, as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(found), indent=2))
         return
-    _say(printable(found.text))
+    say(printable(found.text))
     how = "signed by it" if found.head.proof else "told by it, unsigned"
     of = "" if ca is not None or not found.head.proof else " (whose authority --ca names)"
-    _say(
+    say(
         printable(
             f"is line {found.line:,} of the ledger of {found.party!r}, under the head of line "
             f"{found.head.lines:,} of {found.head.time}, {how}{of}: root {found.head.root}"

@@ -11,7 +11,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from dovetail.cli.output import console
+from dovetail.cli.output import console, say
 from dovetail.errors import ConfigError
 from dovetail.experiment.proposing import page, propose, review
 from dovetail.experiment.runfile import RunFile, load_run
@@ -79,12 +79,12 @@ def run_propose(
         print(json.dumps({"proposal": proposal.name, "written": list(map(str, paths))}))
     elif not quiet:
         others = [name for name in proposal.signers if name != proposal.driver]
-        _say(f"Proposal {proposal.name[:12]}, until {proposal.expires:%Y-%m-%d %H:%M} UTC: {out}")
-        _say(f"  to read: {paths[1]}; signed by {proposal.driver!r}: {paths[2]}")
-        _say(f"Send {out} to {', '.join(others)}. Each reads and answers it with")
-        _say(f"  dovetail review {out.name} --party THEIR.toml")
-        _say("and sends its answer back, to stand beside the proposal. When all have signed:")
-        _say(f"  dovetail train {path} --proposal {out}")
+        say(f"Proposal {proposal.name[:12]}, until {proposal.expires:%Y-%m-%d %H:%M} UTC: {out}")
+        say(f"  to read: {paths[1]}; signed by {proposal.driver!r}: {paths[2]}")
+        say(f"Send {out} to {', '.join(others)}. Each reads and answers it with")
+        say(f"  dovetail review {out.name} --party THEIR.toml")
+        say("and sends its answer back, to stand beside the proposal. When all have signed:")
+        say(f"  dovetail train {path} --proposal {out}")
 
 
 def read_stale(out: Path, proposal: Proposal) -> list[Path]:
@@ -153,7 +153,7 @@ def run_review(
         }
         print(json.dumps(told))
         return
-    _say(f"{answer.decision} by {site.name!r}: {path}. Send it to {proposal.driver!r}.")
+    say(f"{answer.decision} by {site.name!r}: {path}. Send it to {proposal.driver!r}.")
 
 
 def _last(agreements: Agreements, proposal: Proposal) -> Proposal | None:
@@ -176,14 +176,14 @@ def _show(
 ) -> None:
     console().print(Markdown(page(proposal)))
     if last is None:
-        _say(f"\nThe first proposal of {proposal.driver!r} that is seen here.")
+        say(f"\nThe first proposal of {proposal.driver!r} that is seen here.")
     else:
-        _say(f"\nAgainst the last one of {proposal.driver!r}, {last.name[:12]}:")
+        say(f"\nAgainst the last one of {proposal.driver!r}, {last.name[:12]}:")
         for key, before, after in changes or [("nothing", "", "differs")]:
-            _say(f"  {key}: {json.dumps(before)} -> {json.dumps(after)}")
-    _say(f"\n{site.name!r} ({site.where}):")
+            say(f"  {key}: {json.dumps(before)} -> {json.dumps(after)}")
+    say(f"\n{site.name!r} ({site.where}):")
     for line in against or ["its policy and its table go with it"]:
-        _say(f"  {line}")
+        say(f"  {line}")
 
 
 def _ask(proposal: Proposal, site: Site) -> str | None:
@@ -244,7 +244,3 @@ def run_record(party: Path, *, certificates: Path | None, home: Path | None, as_
         what = f"{', '.join(proposal.stages)}\nuntil {proposal.expires:%Y-%m-%d}"
         table.add_row(proposal.name[:12], Text(proposal.driver), what, Text(said), Text(runs))
     console().print(table)
-
-
-def _say(text: str) -> None:
-    console().print(text, highlight=False, markup=False, soft_wrap=True)

@@ -32,9 +32,9 @@ def report(
     run with spread; one that still trains shows what there is so far. With --hide-below 10, who
     shares how many is told as inspect does: "none", "fewer than 10 (hidden)", or "column missing".
     """
-    from dovetail.cli.output import console
+    from dovetail.cli.output import say
     from dovetail.report.make import make_report
 
     page = make_report(folders, out=out, data=data, hide_below=hide_below)
     if not quiet:
-        console().print(f"Report: {page}", highlight=False, markup=False, soft_wrap=True)
+        say(f"Report: {page}")

@@ -63,12 +63,12 @@ def train(
     """
     check_one_way(resume=resume, overwrite=overwrite)
     early.check_run(run, overrides)
-    from dovetail.cli.output import console, result_table
+    from dovetail.cli.output import say, show
     from dovetail.experiment.proposing import read_agreed
     from dovetail.experiment.runfile import load_run
     from dovetail.experiment.setup import Given
     from dovetail.experiment.train import check_participation, train_seeds
-    from dovetail.face.scores import notes
+    from dovetail.face.scores import Scores
     from dovetail.face.talk import talk_of
     from dovetail.files import run_name
 
@@ -103,8 +103,6 @@ def train(
     if as_json:
         print(json.dumps(result, indent=2))
     elif not quiet:
-        console().print(result_table(result))
-        for note in notes(result):
-            console().print(note, highlight=False, markup=False, soft_wrap=True)
-        console().print(f"Run folder: {out}", highlight=False, markup=False, soft_wrap=True)
+        show(Scores(result))
+        say(f"Run folder: {out}")
     check_participation(run_file, out, result)

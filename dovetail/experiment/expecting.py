@@ -70,6 +70,11 @@ class Expected:
                 "Labels are still worth much. Helpers pay where many shared rows have none; how "
                 "many was not counted."
             )
+        elif not self.unlabelled:
+            hint = (
+                "Labels are still worth much, but no shared row is without one: a helper can teach "
+                "little beyond them."
+            )
         elif self.unlabelled >= self.labels:
             hint = (
                 f"Labels are still worth much, and {self.unlabelled:,} shared rows have none: this "

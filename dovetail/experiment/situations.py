@@ -123,7 +123,7 @@ class Fit:
     @property
     def available(self) -> bool:
         """Whether ``next_command`` is one that can be run."""
-        return self.next_command.startswith("dovetail ")
+        return self.next_command.startswith(("dovetail ", "dovetail."))
 
 
 def centre(parts: Sequence[Part]) -> str:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dovetail.errors import ConfigError
 from dovetail.face.scores import Scores
 from dovetail.methods.fedoptimus.predicting import open_model
 from dovetail.models import Model
 from dovetail.report.make import make_report
+
+if TYPE_CHECKING:
+    from dovetail.face.auditing import Audited
+    from dovetail.face.valuing import Values
 
 
 class Models(Mapping[str, Model]):
@@ -110,6 +114,85 @@ class Run:
         """
         page = None if path is None else Path(path)
         return make_report([self.folder], out=page, data=data)
+
+    def value(
+        self,
+        by: str = "shapley",
+        *,
+        metric: str | None = None,
+        seeds: int | None = None,
+        partners: Sequence[str] | None = None,
+        permutations: int | None = None,
+        fresh: bool = False,
+        quiet: bool = False,
+    ) -> Values:
+        """Rank the partners by what they are worth; trains again with sets of them.
+
+        Args:
+            by: "mi" (mutual information of a partner's columns with the labels, trains nothing),
+                "loo" (leave-one-out), or "shapley"; each with those before it.
+            metric: a test score; None: AUC, accuracy or RMSE, by the label.
+            seeds: how many; None: those of the run.
+            partners: value these, the others always take part; None: all.
+            permutations: sample Shapley by so many random orders; None: beyond 8 partners 20.
+            fresh: train again what was trained before.
+            quiet: show no bar.
+
+        Raises:
+            ConfigError: a measure or score that there is not, or partners who are elsewhere.
+        """
+        from dovetail.face.valuing import value
+
+        return value(
+            self.folder,
+            by=by,
+            metric=metric,
+            seeds=seeds,
+            partners=partners,
+            permutations=permutations,
+            fresh=fresh,
+            quiet=quiet,
+        )
+
+    def audit(
+        self,
+        *,
+        stages: Sequence[str] = (),
+        seeds: int = 1,
+        known: int = 100,
+        fast: bool = False,
+        malicious: bool = False,
+        try_defences: bool = False,
+        quiet: bool = False,
+    ) -> Audited:
+        """Attack the run's own messages: what could each party learn of the others?
+
+        Trains it again in this process, and writes audit.json and audit.html to its folder.
+
+        Args:
+            stages: the method and rulers to audit; (): the method.
+            seeds: how many of the run's.
+            known: rows of the other side that an attacker knows.
+            fast: linear attackers only.
+            malicious: also peers that break the protocol.
+            try_defences: also train with a dozen defences, and say what each costs.
+            quiet: tell nothing on the way.
+
+        Raises:
+            ConfigError: a run whose partners are elsewhere, or a stage it does not have.
+        """
+        from dovetail.face.auditing import audit
+
+        return audit(
+            self.folder,
+            stages=stages,
+            seeds=seeds,
+            known=known,
+            fast=fast,
+            malicious=malicious,
+            try_defences=try_defences,
+            quiet=quiet,
+        )
 
     def __repr__(self) -> str:
         return f"{self.scores!r}\nRun folder: {self.folder}"

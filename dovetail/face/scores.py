@@ -14,6 +14,7 @@ from dovetail.privacy import spent_text
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Console, ConsoleOptions, RenderableType
 
 #: One score: a number, or its mean and spread over seeds.
 Value = float | Mapping[str, float]
@@ -178,6 +179,22 @@ class Scores(Mapping[str, Mapping[str, Value]]):
             for line in lines
         )
         return "\n".join(filter(None, [text, self._caption, *self.notes]))
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(caption=self._caption or None, title_justify="left", caption_justify="left")
+        table.add_column("on the test rows")
+        for name in self.shown:
+            table.add_column(name, justify="right")
+        for title in self:
+            table.add_row(title, *self._cells(title))
+        yield table
+        for note in self.notes:
+            yield Text(note, no_wrap=True, overflow="ignore")
 
     def _cells(self, title: str) -> list[str]:
         row, intervals = self[title], self._intervals.get(title, {})

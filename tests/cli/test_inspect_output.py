@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from dovetail.cli.inspected import show
+from dovetail.cli.output import show
 from dovetail.data import PartyData
 from dovetail.errors import ConfigError
 from dovetail.experiment.coverage import Part
+from dovetail.face.inspecting import of_parts
 
 
 @pytest.fixture(autouse=True)
@@ -35,15 +36,12 @@ def stuck():
     return [part("a", [1, 2], "x", ["x"], labels), part("b", [1, 2], "y", ["y"], labels)]
 
 
+def inspected(parts, **settings):
+    return of_parts(parts, **{"title": "bank and shop", "run_path": "run.toml", **settings})
+
+
 def shown(capsys, parts, **settings):
-    defaults = {
-        "title": "bank and shop",
-        "html_path": None,
-        "as_json": False,
-        "quiet": False,
-        "run_path": "run.toml",
-    }
-    show(parts, **{**defaults, **settings})
+    show(inspected(parts, **settings))
     return capsys.readouterr().out
 
 
@@ -78,7 +76,7 @@ def test_where_none_fits_it_says_so(capsys):
 
 
 def test_json_says_the_same(capsys):
-    found = json.loads(shown(capsys, helped(), as_json=True))
+    found = json.loads(json.dumps(inspected(helped()).to_json()))
     assert found["samples"] == 30
     assert sum(group["samples"] for group in found["groups"]) == 30
     assert found["groups"][0] == {
@@ -108,7 +106,7 @@ def test_json_says_the_same(capsys):
 
 
 def test_json_where_none_fits_recommends_nothing(capsys):
-    found = json.loads(shown(capsys, stuck(), as_json=True))
+    found = json.loads(json.dumps(inspected(stuck()).to_json()))
     assert found["recommended"] is None
     assert found["next_command"] is None
 
@@ -119,13 +117,13 @@ def test_json_tells_labels_that_are_numbers_from_no_label(capsys):
         part("b", [1, 2], "y", ["y"], torch.tensor([-1, -1])),
         part("c", [1, 2], "z", ["z"]),
     ]
-    found = json.loads(shown(capsys, parts, as_json=True))
+    found = json.loads(json.dumps(inspected(parts).to_json()))
     assert [each["classes"] for each in found["parties"]] == ["numbers", [], None]
 
 
-def test_quiet_prints_nothing_but_writes_the_page(capsys, tmp_path):
+def test_the_page_is_written(tmp_path):
     path = tmp_path / "new" / "page.html"
-    assert shown(capsys, helped(), quiet=True, html_path=path) == ""
+    assert inspected(helped()).save(path) == path
     assert [each.name for each in path.parent.iterdir()] == ["page.html"]
     parser = HTMLParser()
     parser.feed(path.read_text(encoding="utf-8"))
@@ -133,22 +131,25 @@ def test_quiet_prints_nothing_but_writes_the_page(capsys, tmp_path):
     assert "dovetail train run.toml --set method=apfed" in path.read_text(encoding="utf-8")
 
 
-def test_a_page_that_cannot_be_written_is_an_error(capsys, tmp_path):
+def test_a_page_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot write"):
-        shown(capsys, helped(), html_path=tmp_path / "file" / "page.html")
+        inspected(helped()).save(tmp_path / "file" / "page.html")
 
 
 def test_overlaps_counted_privately_show_no_picture(capsys, tmp_path):
     path = tmp_path / "page.html"
-    text = shown(capsys, helped(), overlaps_by_cardinality={"shop": 12}, html_path=path)
+    text = shown(capsys, helped(), overlaps_by_cardinality={"shop": 12})
+    inspected(helped(), overlaps_by_cardinality={"shop": 12}).save(path)
     assert "█" not in text
     assert "counted without comparing ids in the clear" in text
     assert "shop shares 12 samples with it" in " ".join(text.split())
     page = path.read_text(encoding="utf-8")
     assert "<svg" not in page
     assert "counted without comparing ids in the clear" in page
-    found = json.loads(shown(capsys, helped(), overlaps_by_cardinality={"shop": 12}, as_json=True))
+    found = json.loads(
+        json.dumps(inspected(helped(), overlaps_by_cardinality={"shop": 12}).to_json())
+    )
     assert found["groups"] is None
     assert found["samples"] is None
     assert found["overlaps"] == {

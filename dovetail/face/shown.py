@@ -1,0 +1,65 @@
+"""What a terminal, ``print`` and a notebook show of a result: said once, as Rich draws it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from io import StringIO
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dovetail.experiment.coverage import printable
+
+#: Columns of what ``print`` shows.
+WIDTH = 100
+
+
+class Shown:
+    """A result that says once what it shows."""
+
+    def shown(self) -> Iterator[RenderableType]:
+        """What is shown, from top to bottom."""
+        raise NotImplementedError
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        yield from self.shown()
+
+    def __repr__(self) -> str:
+        console = Console(file=StringIO(), width=WIDTH, color_system=None, soft_wrap=False)
+        with console.capture() as captured:
+            for each in self.shown():
+                console.print(each, highlight=False, markup=False)
+        return "\n".join(line.rstrip() for line in captured.get().rstrip().split("\n"))
+
+
+def framed(page: str, *, height: int) -> str:
+    """A whole page within a notebook's, with styles of its own.
+
+    Args:
+        page: HTML that has no script.
+        height: pixels.
+    """
+    return (
+        f'<iframe sandbox="" style="width:100%;height:{height}px;border:0" '
+        f'srcdoc="{escape(page, quote=True)}"></iframe>'
+    )
+
+
+def line(text: str) -> Text:
+    """A line that is copied in one piece."""
+    return Text(text, no_wrap=True, overflow="ignore")
+
+
+def plain_table(*columns: str, right: int = 0) -> Table:
+    """A plain table; its last ``right`` columns are numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, name in enumerate(columns):
+        is_number = place >= len(columns) - right
+        table.add_column(
+            printable(name), justify="right" if is_number else "left", no_wrap=is_number
+        )
+    return table
