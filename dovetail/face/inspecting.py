@@ -134,8 +134,8 @@ class Inspection(Shown):
         for fit in self.fits:
             if fit.applies and fit.messages:
                 yield from _message_lines(fit.title, fit.messages)
-                said = self.stage if fit.method == own else None
-                yield from map(printable, _told(fit.method, said))
+                stage = self.stage if fit.method == own else None
+                yield from map(printable, _told(fit.method, stage))
                 yield ""
         yield Text.assemble("Recommended: ", (best.title, "bold"))
         command = printable(best.next_command, style="bold" if best.available else "")
@@ -176,9 +176,9 @@ def inspect(
     if isinstance(parties, Simulation):
         if overrides:
             raise ConfigError(f"{WHERE}: overrides change a run file's keys")
-        run, given = _run_of(parties)
+        deal, given = _run_of(parties)
         return _of_simulation(
-            run,
+            deal,
             given,
             title=repr(parties).strip("<>"),
             private=private,
@@ -187,6 +187,8 @@ def inspect(
         )
     listed = [parties] if isinstance(parties, (Party, str, Path)) else list(parties)
     paths = [Path(each) for each in listed if isinstance(each, (str, Path))]
+    run: RunFile | None = None
+    lacking: dict[str, str] = {}
     title = ", ".join(each.name if isinstance(each, Party) else str(each) for each in listed)
     if len(listed) == len(paths) == 1 and "party" not in read_run(paths[0]):
         run = load_run(paths[0], overrides=tuple(overrides))
@@ -194,13 +196,12 @@ def inspect(
             return _of_simulation(
                 run, None, title=title, private=private, least=hide_below, path=str(paths[0])
             )
-        lacking: dict[str, str] = {}
         sites = open_sites(tuple(map(Path, run.parties or ())), lacking=lacking)
         path = str(paths[0])
     else:
         if overrides:
             raise ConfigError("--set changes a run file's keys; party files were named")
-        run, path, lacking = None, "RUN" if len(paths) == len(listed) else PYTHON, {}
+        path = "RUN" if len(paths) == len(listed) else PYTHON
         sites = _sites(listed, lacking)
     for sentence in (
         *lacking.values(),
