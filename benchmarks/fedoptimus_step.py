@@ -60,8 +60,8 @@ def dovetail_steps(config: fedoptimus.Config, bottom: StripCnn) -> Step:
     }
     coordinator = fedoptimus.Coordinator(config, data_owners=[*data], label_owners=names, seed=0)
     network = InProcess({**data, **tops}, driver="coordinator")
-    fedoptimus.begin(coordinator, network)
-    return lambda: fedoptimus.run_round(1, coordinator, network)
+    coordinator.begin(network)
+    return lambda: coordinator.round(1, network)
 
 
 def networks(config: fedoptimus.Config, bottom: StripCnn) -> tuple[nn.ModuleList, nn.Module]:

@@ -14,7 +14,8 @@ from dovetail.data import Blocks, Partitioned, PartyData, TableEncoder
 from dovetail.errors import ConfigError
 from dovetail.methods import chfl, hyfem
 from dovetail.methods.apfed.stages import ApfedSetup
-from dovetail.methods.fedoptimus.stages import FedOptimusSetup
+from dovetail.methods.fedoptimus.stages import Columns, Labels, columns_in, labels_in
+from dovetail.methods.fedoptimus.stages import Home as OwnerHome
 from dovetail.methods.method import Training
 from dovetail.methods.outcome import Setup
 from dovetail.models import Model
@@ -31,8 +32,8 @@ def scene_of(setup: Setup, data: Partitioned) -> Scene:
     match setup:
         case ApfedSetup():
             return _apfed(setup)
-        case FedOptimusSetup():
-            return _fedoptimus(setup)
+        case Training() if all(isinstance(each, Columns | Labels) for each in setup.homes.values()):
+            return _fedoptimus(setup.homes)
         case Training() if all(isinstance(each, chfl.Home) for each in setup.homes.values()):
             return _chfl(setup.homes)
         case Training() if all(isinstance(each, hyfem.Home) for each in setup.homes.values()):
@@ -55,27 +56,28 @@ def _apfed(setup: ApfedSetup) -> Scene:
     return Scene(setup.data.task, parties, {"": setup.align().rows}, readings.Apfed(), candidates)
 
 
-def _fedoptimus(setup: FedOptimusSetup) -> Scene:
+def _fedoptimus(homes: Mapping[str, OwnerHome]) -> Scene:
     parties: dict[str, Holding] = {}
-    orders: dict[str, dict[str, Tensor]] = {name: {} for name in setup.labels}
-    for name, columns in setup.columns.items():
-        first = next(iter(columns.shared.values()))
-        parties[name] = Holding(flat(first.x), names_of(columns.input, first.x))
-        for owner, shared in columns.shared.items():
+    columns, labels = columns_in(homes), labels_in(homes)
+    orders: dict[str, dict[str, Tensor]] = {name: {} for name in labels}
+    for name, own in columns.items():
+        first = next(iter(own.shared.values()))
+        parties[name] = Holding(flat(first.x), names_of(own.input, first.x))
+        for owner, shared in own.shared.items():
             orders[owner][name] = shared.rows_S
-    for owner, labels in setup.labels.items():
-        parties[owner] = Holding(None, (), labels.labels_S)
-        orders[owner][owner] = torch.arange(len(labels.labels_S))
-    return _together(Scene(setup.task, parties, orders, readings.FedOptimus()), setup)
+    for owner, labelled in labels.items():
+        parties[owner] = Holding(None, (), labelled.labels_S)
+        orders[owner][owner] = torch.arange(len(labelled.labels_S))
+    task = next(iter(labels.values())).task
+    return _together(Scene(task, parties, orders, readings.FedOptimus()), list(columns))
 
 
-def _together(scene: Scene, setup: FedOptimusSetup) -> Scene:
+def _together(scene: Scene, names: list[str]) -> Scene:
     """With all data owners as one, whose mean embedding a label owner sees.
 
     Of parties with files of their own, rows of one sample stand at different places; then the
     mean is not attacked.
     """
-    names = list(setup.columns)
     held = [scene.parties[name] for name in names]
     for rows in scene.orders.values():
         if any(not torch.equal(rows[name], rows[names[0]]) for name in names):

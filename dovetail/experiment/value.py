@@ -39,7 +39,8 @@ from dovetail.data import (
 from dovetail.errors import ConfigError, DataError
 from dovetail.methods.apfed.stages import ApfedSetup
 from dovetail.methods.fedoptimus import selection
-from dovetail.methods.fedoptimus.stages import FedOptimusSetup, Labels
+from dovetail.methods.fedoptimus.stages import columns_in, labels_in
+from dovetail.methods.method import Training
 from dovetail.methods.outcome import Scores, Setup, mean_over, numbers
 from dovetail.models import generator
 from dovetail.models.metrics import SCORES, all_scores, headline
@@ -179,14 +180,14 @@ def game(setup: Setup) -> Game:
     Raises:
         ConfigError: a method without partners, or partners that live elsewhere.
     """
-    if getattr(setup, "connect", None) is not None:
+    if getattr(setup, "connect", None) is not None or getattr(setup, "elsewhere", False):
         raise ConfigError(
             "partners are valued where all tables are in one place: name every party's file in "
             "parties, and leave [engine] out"
         )
     if isinstance(setup, ApfedSetup) and setup.method in _OF_APFED:
         found: Game = _ApfedGame(setup)
-    elif isinstance(setup, FedOptimusSetup) and setup.method == "fedoptimus":
+    elif isinstance(setup, Training) and setup.method == "fedoptimus":
         found = _FedOptimusGame(setup)
     else:
         raise ConfigError(
@@ -285,29 +286,39 @@ class _ApfedGame:
 class _FedOptimusGame:
     """FedOptimus: data owners are the partners; nobody left predicts the classes' shares."""
 
-    setup: FedOptimusSetup
+    setup: Training
 
     @property
     def partners(self) -> tuple[str, ...]:
-        return tuple(self.setup.columns)
+        return tuple(columns_in(self.setup.homes))
 
     @property
     def owners(self) -> tuple[str, ...]:
-        return tuple(self.setup.labels)
+        return tuple(labels_in(self.setup.homes))
 
     @property
     def metric(self) -> str:
-        return headline(self.setup.task)
+        return headline(self._task)
+
+    @property
+    def _task(self) -> Task:
+        return next(iter(labels_in(self.setup.homes).values())).task
 
     def train(self, coalition: Collection[str], seed: int) -> Scores:
-        setup = self.setup
+        setup, settings = self.setup, self.setup.settings
         if not coalition:
             return mean_over(self._blind())
-        columns = {name: own for name, own in setup.columns.items() if name in coalition}
-        chosen = setup.selection  # of few there is no choice
-        if chosen is not None and len(columns) < (selection.MASKED_OWNERS if chosen.secure else 2):
-            chosen = None
-        setup = replace(setup, columns=columns, selection=chosen, rulers=(), evaluate_every=0)
+        columns = columns_in(setup.homes)
+        homes = {
+            name: home
+            for name, home in setup.homes.items()
+            if name in coalition or name not in columns
+        }
+        chosen = settings.selection  # of few there is no choice
+        few = 2 if chosen is None or not chosen.secure else selection.MASKED_OWNERS
+        if chosen is not None and len(homes) - len(self.owners) < few:
+            settings = settings.model_copy(update={"selection": None})
+        setup = replace(setup, homes=homes, settings=settings, last_only=True)
         scores = setup.train(setup.method, seed, _silent).scores
         if setup.method not in scores:
             raise ConfigError(_NO_TEST)
@@ -315,12 +326,11 @@ class _FedOptimusGame:
 
     def _blind(self) -> dict[str, Scores]:
         """Label owner -> scores of predicting every row alike, from its training labels."""
-        task = self.setup.task
         scores: dict[str, Scores] = {}
-        for name, own in self.setup.labels.items():
+        for name, own in labels_in(self.setup.homes).items():
             if "test" not in own.scored:
                 raise ConfigError(_NO_TEST)
-            labels = own.labels_S[_trained_on(own)]
+            labels, task = own.labels_S[own.trained], own.task
             if isinstance(task, Classification):
                 counts = torch.bincount(labels, minlength=task.num_outputs)
                 output = ((counts + 1) / (counts + 1).sum()).log()  # no class is impossible
@@ -333,14 +343,13 @@ class _FedOptimusGame:
     def information(self, partners: Collection[str], seed: int) -> dict[str, float]:
         """On the rows that each label owner trains on, weighted by their number."""
         parties: dict[str, Party] = {}
+        columns = columns_in(self.setup.homes)
         for name in partners:
-            features = _columns(self.setup.columns[name].shared)
-            parties[name] = selection.DataOwner(name, features)
-        for name, own in self.setup.labels.items():
-            samples = _trained_on(own)
-            labels = _classes(self.setup.task, own.labels_S[samples])
-            parties[name] = selection.LabelOwner(name, samples, labels)
-        return _alone(parties, list(partners), list(self.setup.labels), seed)
+            parties[name] = selection.DataOwner(name, _columns(columns[name].shared))
+        for name, own in labels_in(self.setup.homes).items():
+            labels = _classes(own.task, own.labels_S[own.trained])
+            parties[name] = selection.LabelOwner(name, own.trained, labels)
+        return _alone(parties, list(partners), list(self.owners), seed)
 
 
 _NO_TEST = (
@@ -356,15 +365,6 @@ def _only(federation: Federation, names: Collection[str]) -> Federation:
 def _columns(shared: Mapping[str, SharedRows]) -> selection.Features:
     """Raw columns by label owner and sample."""
     return lambda owner, samples_B: shared[owner][samples_B]
-
-
-def _trained_on(own: Labels) -> torch.Tensor:
-    """The places that a label owner trains on."""
-    if own.samples is not None:
-        return own.samples
-    labels = own.labels_S
-    known = ~labels.isnan() if labels.is_floating_point() else labels >= 0
-    return known.nonzero().flatten()
 
 
 def _classes(task: Task, labels: torch.Tensor) -> torch.Tensor:

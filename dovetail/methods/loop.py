@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.errors import PartyError, TrainingError
+from dovetail.methods.outcome import is_due
 from dovetail.models import Model
 from dovetail.network import Checkpoint, Engine, Message, State
 from dovetail.network.checkpoint import Stateful
@@ -265,13 +266,15 @@ class Driver:
 
     Attributes:
         saved: names of attributes that its next round depends on, as of ``Party``.
-        num_rounds: how many there are.
+        num_rounds: how many there are; known when training has begun.
         lenient: it goes on without a party that does not save or restore.
+        rounds_per_save: a checkpoint that is saved so often is saved once in so many rounds.
     """
 
     saved: ClassVar[tuple[str, ...]] = ()
     num_rounds: int
     lenient: ClassVar[bool] = True
+    rounds_per_save: int = 1
 
     def ask(self, network: Engine, message: Message, reply: type[M]) -> Mapping[str, M]:
         """Every party's answer to one message.
@@ -300,6 +303,10 @@ class Driver:
     def ended(self, number: int) -> bool:
         """Whether to stop before this round."""
         return False
+
+    def due(self, number: int, every: int) -> bool:
+        """Whether to score after this round, where each so many epochs or rounds are scored."""
+        return is_due(number, self.num_rounds, every)
 
     def scores(self) -> Mapping[str, Mapping[str, float]]:
         """Party -> scores that it has told of itself."""

@@ -34,7 +34,6 @@ from dovetail.methods.outcome import (
     Scores,
     Setup,
     about_decision,
-    is_due,
     told,
 )
 from dovetail.methods.party import Algorithm, Site
@@ -43,6 +42,7 @@ from dovetail.methods.rulers import OwnRows, train_rulers
 from dovetail.methods.section import Section
 from dovetail.models import Model
 from dovetail.models.decisions import Decided
+from dovetail.models.owners import Bottom
 from dovetail.network import Checkpoint, Engine, InProcess, Precision
 from dovetail.network.checkpoint import StatefulParty
 
@@ -149,6 +149,16 @@ class Method:
         """What drives a stage."""
         raise NotImplementedError(f"{type(self).__name__} has no driver")
 
+    def driver_of(
+        self, training: Training, stage: str, homes: Mapping[str, Any], settings: Any, seed: int
+    ) -> Driver:
+        """The same, of a run."""
+        return self.driver(stage, settings, seed)
+
+    def sides(self, stage: Staged) -> Mapping[str, StatefulParty]:
+        """What answers in this process: the parties."""
+        return stage.parties
+
     def engine(self, parties: Mapping[str, Any], precision: Precision) -> Engine:
         """What reaches the parties of this process."""
         return InProcess(parties, driver=DRIVER, precision=precision)
@@ -183,10 +193,34 @@ class Method:
         """Outputs and labels of a party's validation rows, as it is now; None without any."""
         return None
 
+    def decisions(self, stage: Staged) -> dict[str, Decided | None]:
+        """Party -> its threshold and calibration, of its model as it is now.
+
+        Raises:
+            ConfigError: it has no validation rows.
+        """
+        found: dict[str, Decided | None] = {}
+        deciding = stage.training.deciding
+        for name, home in stage.homes.items():
+            if name not in stage.training.homes or not deciding.needs_rows:
+                continue
+            judged = self.validate(stage.parties[name], home)
+            if judged is None:
+                raise ConfigError(
+                    f"party {name!r} has no validation rows to choose a threshold or a "
+                    "calibration on; give it validation_share, or leave threshold and calibrate out"
+                )
+            found[name] = deciding.decision(home.task, *judged)
+        return found
+
     def own_rows(self, home: Any) -> OwnRows:
         """What a party has for a model alone, on its own columns."""
         rows: OwnRows = home.own_rows()
         return rows
+
+    def rows_alone(self, training: Training) -> dict[str, OwnRows]:
+        """Party -> the same."""
+        return {name: self.own_rows(home) for name, home in training.homes.items()}
 
     def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
         """Score name -> party -> scores on its test rows, as all is now."""
@@ -203,6 +237,14 @@ class Method:
         tested = {name: each for name, each in scores.items() if each}
         return {stage.name: tested} if tested else {}
 
+    def validated(self, stage: Staged) -> Mapping[str, Scores]:
+        """Party -> scores on rows that are kept apart, to be told as rounds go on."""
+        return {}
+
+    def asked_scores(self, stage: Staged, network: Engine) -> Mapping[str, Scores]:
+        """Party -> scores that parties elsewhere tell when they are asked between rounds."""
+        return {}
+
     def kept(self, stage: Staged) -> dict[str, Model]:
         """Party -> what it can use alone after a stage."""
         if stage.homes.keys() != stage.training.homes.keys():
@@ -212,6 +254,10 @@ class Method:
             for name, home in stage.homes.items()
         }
         return {name: model for name, model in made.items() if model is not None}
+
+    def bottoms(self, stage: Staged) -> dict[str, Bottom]:
+        """Party -> what it can use together with others' models only, after a stage."""
+        return {}
 
     # --- A run ----------------------------------------------------------------------------------
 
@@ -320,6 +366,7 @@ class Training:
         homes: party -> what it has; none of those that are elsewhere.
         loaded: its data, and what reaches parties that are elsewhere.
         device: where every party of this process computes.
+        last_only: score after the last round only, whatever the run file says.
     """
 
     kind: Method
@@ -328,6 +375,12 @@ class Training:
     homes: Mapping[str, Any]
     loaded: Loaded
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    last_only: bool = False
+
+    @property
+    def evaluate_every(self) -> int:
+        """Epochs or rounds between scores; 0: after the last only."""
+        return 0 if self.last_only else self.run.evaluate_every
 
     @property
     def method(self) -> str:
@@ -349,22 +402,6 @@ class Training:
         """What mistakes cost."""
         return Deciding(self.run.class_weights, self.run.threshold, self.run.calibrate)
 
-    def _decision(self, party: Party, home: Any) -> Decided | None:
-        """A party's threshold and calibration, of its model as it is now.
-
-        Raises:
-            ConfigError: it has no validation rows.
-        """
-        if not self.deciding.needs_rows:
-            return None
-        judged = self.kind.validate(party, home)
-        if judged is None:
-            raise ConfigError(
-                f"party {party.name!r} has no validation rows to choose a threshold or a "
-                "calibration on; give it validation_share, or leave threshold and calibrate out"
-            )
-        return self.deciding.decision(home.task, *judged)
-
     def parties(self, homes: Mapping[str, Any]) -> dict[str, Party]:
         """Their sides, in this process."""
         return {
@@ -383,38 +420,32 @@ class Training:
         """Train one stage, and score it at every party that has a model and test rows."""
         kind, checkpoint = self.kind, checkpoint or Checkpoint.none()
         if stage in RULERS:
-            rows = {name: kind.own_rows(home) for name, home in self.homes.items()}
-            return train_rulers(stage, rows, seed, observe, self.deciding)
+            return train_rulers(stage, kind.rows_alone(self), seed, observe, self.deciding)
         homes = kind.homes_of(self, stage)
         settings = kind.choose(self, stage, seed, observe, checkpoint)
         parties = self.parties(homes)
-        engine = self.engine(stage, checkpoint.hosting(parties))
-        driver = kind.driver(stage, settings, seed)
+        driver = kind.driver_of(self, stage, homes, settings, seed)
         staged = Staged(self, stage, homes, parties, driver, settings)
+        engine = self.engine(stage, checkpoint.hosting(kind.sides(staged)))
+        checkpoint.every *= driver.rounds_per_save
         for done in train(driver, engine, checkpoint):
             line = done.line()
-            if is_due(done.number, driver.num_rounds, self.run.evaluate_every):
-                line |= staged.line()
+            if driver.due(done.number, self.evaluate_every):
+                line |= staged.line(engine)
             line |= done.left_out()
             if spent := _spent([driver, *parties.values()]):
                 line |= {"epsilon": max(each["epsilon"] for each in spent)}
             observe(stage, driver.num_rounds, line)
         # The parties now have what they keep, which may be an earlier round's.
         if not self.elsewhere:
-            staged.decisions.update(
-                {
-                    name: self._decision(parties[name], home)
-                    for name, home in homes.items()
-                    if name in self.homes
-                }
-            )
+            staged.decisions.update(kind.decisions(staged))
         models = {
             name: replace(
                 model, about={**model.about, **about_decision(staged.decisions.get(name))}
             )
             for name, model in kind.kept(staged).items()
         }
-        outcome = Outcome(staged.scores(last=True), models=models)
+        outcome = Outcome(staged.scores(last=True), models, kind.bottoms(staged))
         if stage not in kind.silent:
             outcome.ledger = engine.ledger
         if spent := _spent([driver, *parties.values()]):
@@ -450,12 +481,20 @@ class Staged:
         told_of = dict(self.driver.scores())
         return {self.name: told_of} if told_of else {}
 
-    def line(self) -> dict[str, Any]:
+    def line(self, network: Engine) -> dict[str, Any]:
         """What a line of ``metrics.jsonl`` says of a round's scores."""
-        scores = self.training.kind.scored(self)
+        kind = self.training.kind
+        if self.training.elsewhere:
+            asked = kind.asked_scores(self, network)
+            return told(asked) if asked else {}
+        scores = kind.scored(self)
         line = told(scores[self.name]) if self.name in scores else {}
         others = {name: each for name, each in scores.items() if name != self.name}
-        return line | {name: each[name] for name, each in others.items() if name in each}
+        line |= {name: each[name] for name, each in others.items() if name in each}
+        if validated := kind.validated(self):
+            means = told(validated)
+            line["validation"] = means.get("accuracy", means.get("rmse"))
+        return line
 
 
 def _spent(sides: Iterable[Any]) -> list[dict[str, Any]]:

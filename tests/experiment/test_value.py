@@ -16,12 +16,13 @@ import torch
 from dovetail import experiment
 from dovetail.data import Column, Dataset, Partitioned, columns, owners, table_from_arrays
 from dovetail.errors import ConfigError, DovetailError
-from dovetail.experiment import ApfedSetup, PartnerHome, value
+from dovetail.experiment import ApfedSetup, PartnerHome, Setup, value
+from dovetail.experiment.runfile import check_run
+from dovetail.experiment.setup import setup as setup_of
 from dovetail.methods import apfed, fedoptimus
+from dovetail.methods.base import Loaded
 from dovetail.methods.fedoptimus import selection
-from dovetail.methods.fedoptimus import stages as fedoptimus_stages
 from dovetail.models import Head, Perceptron
-from dovetail.models.owners import ColumnsMlp
 
 Coalition = frozenset[str]
 
@@ -301,23 +302,24 @@ def test_each_coalition_is_trained_once_however_often_it_is_asked_for(tmp_path: 
 # --- FedOptimus ----------------------------------------------------------------------------------
 
 
-def fedoptimus_setup() -> fedoptimus_stages.FedOptimusSetup:
+#: What a run file says of data that are dealt out already.
+DEALT = {"kind": "owners", "data_owners": 3, "label_owners": 2}
+
+
+def fedoptimus_setup(**keys: Any) -> Setup:
     data = owners(
         table(200, first_id=0, seed=0),
         table(200, first_id=200, seed=1),
         data_owners={"shop": ["b"], "lab": ["c"], "noise": ["d"]},
         label_owners=2,
     )
-    bottoms = dict.fromkeys(data.data_owners, ColumnsMlp((8,)))
-    held, labels = fedoptimus_stages.holdings(data, bottoms)
-    return fedoptimus_stages.FedOptimusSetup(
-        method="fedoptimus",
-        task=data.task,
-        label=data.label,
-        columns=held,
-        labels=labels,
-        config=fedoptimus.Config(epochs=8, batch_size=32, learning_rate=0.05, embedding=8),
-    )
+    config = fedoptimus.Config(epochs=8, batch_size=32, learning_rate=0.05, embedding=8)
+    values = {
+        "method": "fedoptimus",
+        "data": {"source": "made", "label": "y", "partition": DEALT},
+        "fedoptimus": {**config.model_dump(), "bottom": (8,), **keys},
+    }
+    return setup_of(check_run(values, where="the run"), 0, Loaded(data, None))
 
 
 def test_data_owners_of_fedoptimus_are_partners() -> None:

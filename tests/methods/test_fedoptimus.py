@@ -19,6 +19,7 @@ from dovetail.data import Classification, Regression, SharedRows
 from dovetail.errors import ConfigError, PartyError, TrainingError
 from dovetail.methods import fedoptimus
 from dovetail.methods.fedoptimus import predicting
+from dovetail.methods.loop import train
 from dovetail.models import (
     ColumnsMlp,
     OwnerResNet,
@@ -55,9 +56,11 @@ class Owners:
     def engine(self, **options: Any) -> InProcess:
         return InProcess({**self.data, **self.labels}, driver="hub", **options)
 
-    def coordinator(self, config: fedoptimus.Config, seed: int = 5) -> fedoptimus.Coordinator:
+    def coordinator(
+        self, config: fedoptimus.Config, seed: int = 5, **more: Any
+    ) -> fedoptimus.Coordinator:
         return fedoptimus.Coordinator(
-            config, data_owners=[*self.data], label_owners=[*self.labels], seed=seed
+            config, data_owners=[*self.data], label_owners=[*self.labels], seed=seed, **more
         )
 
     def weights(self) -> list[Tensor]:
@@ -103,16 +106,34 @@ def config(**changes: Any) -> fedoptimus.Config:
     return fedoptimus.Config(**{**SMALL, **changes})
 
 
+@dataclass
+class Chosen:
+    """A choice of data owners that keeps nothing."""
+
+    of: Callable[[int, Engine], Sequence[str]]
+
+    def __call__(self, number: int, network: Engine) -> Sequence[str]:
+        return self.of(number, network)
+
+    def told(self) -> dict[str, Any]:
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: Any) -> None: ...
+
+
 def run(
     made: Owners | None = None,
     engine: Engine | None = None,
-    choose: fedoptimus.Choose | None = None,
+    choose: Callable[[int, Engine], Sequence[str]] | None = None,
     **changes: Any,
-) -> tuple[Owners, list[fedoptimus.Round]]:
+) -> tuple[Owners, list[fedoptimus.Averaging]]:
     made = made or owners()
-    coordinator = made.coordinator(config(**changes))
+    coordinator = made.coordinator(config(**changes), choose=choose and Chosen(choose))
     network = engine or made.engine()
-    return made, list(fedoptimus.train(coordinator, network, choose=choose))
+    return made, list(train(coordinator, network))
 
 
 def assert_same(one: Owners, other: Owners, tolerance: float = 0.0) -> None:
@@ -174,7 +195,7 @@ def test_one_label_owner_without_averages_is_one_pooled_network(bottom: BottomSp
             optimizer.step()
             expected.append(loss.item())
     _, rounds = run(made, **PLAIN, rounds=6)
-    assert [done.loss for done in rounds] == pytest.approx(expected, abs=1e-6)
+    assert [done.told["loss"] for done in rounds] == pytest.approx(expected, abs=1e-6)
     for owner, network in zip(made.data.values(), networks, strict=True):
         torch.testing.assert_close(
             owner.replicas.values[0], fedoptimus.vector_of(network), rtol=0, atol=1e-6
@@ -231,7 +252,7 @@ def test_averages_weigh_by_shard_size() -> None:
     made = owners([24, 8])
     coordinator = made.coordinator(config(**PLAIN, rounds=1))
     network = made.engine()
-    fedoptimus.begin(coordinator, network)
+    coordinator.begin(network)
     replicas = {}
     for name, owner in made.data.items():
         average = owner._average
@@ -241,7 +262,7 @@ def test_averages_weigh_by_shard_size() -> None:
             average()
 
         owner._average = seen  # type: ignore[method-assign]
-    fedoptimus.run_round(1, coordinator, network)
+    coordinator.round(1, network)
     for name, owner in made.data.items():
         apart = replicas[name]
         assert not torch.allclose(apart[0], apart[1])
@@ -252,14 +273,14 @@ def test_averages_weigh_by_shard_size() -> None:
 
 def test_k_steps_are_made_between_averages() -> None:
     _, rounds = run(sync_every=3, rounds=2)
-    assert [done.step for done in rounds] == [3, 6]
-    assert rounds[-1].epoch == pytest.approx(6 / 3)  # 20 rows in batches of 8
+    assert [done.told["step"] for done in rounds] == [3, 6]
 
 
 def test_epochs_are_rounded_up_to_whole_rounds() -> None:
     made = owners()
     coordinator = made.coordinator(config(rounds=None, epochs=3, sync_every=4))
-    fedoptimus.begin(coordinator, made.engine())
+    coordinator.begin(made.engine())
+    assert coordinator.steps_per_epoch == 3  # 20 rows in batches of 8
     assert coordinator.num_rounds == 3  # 9 steps
 
 
@@ -267,14 +288,14 @@ def test_it_learns() -> None:
     made = owners([120, 80], StripCnn(channels=8, hidden=32))
     settings: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.01, "embedding": 16}
     _, rounds = run(made, rounds=40, **settings)
-    assert rounds[-1].loss < 0.5 * rounds[0].loss
+    assert rounds[-1].told["loss"] < 0.5 * rounds[0].told["loss"]
 
 
 def test_a_resnet_runs_as_looped_replicas() -> None:
     made, rounds = run(owners(bottom=OwnerResNet(2)), rounds=1, batch_size=10)
     statistics_NQ = made.data["d1"].replicas.statistics_NQ
     torch.testing.assert_close(statistics_NQ[0], statistics_NQ[1])
-    assert rounds[0].loss > 0
+    assert rounds[0].told["loss"] > 0
 
 
 def test_a_number_is_learned_too() -> None:
@@ -286,8 +307,8 @@ def test_a_number_is_learned_too() -> None:
         )
     coordinator = made.coordinator(config(rounds=30, learning_rate=0.05))
     network = made.engine()
-    rounds = list(fedoptimus.train(coordinator, network))
-    assert rounds[-1].loss < rounds[0].loss
+    rounds = list(train(coordinator, network))
+    assert rounds[-1].told["loss"] < rounds[0].told["loss"]
     scores = predicting.score(coordinator, network)
     assert scores["l1"].accuracy is None
     assert scores["l1"].loss > 0
@@ -369,11 +390,11 @@ def test_a_share_of_the_data_owners_takes_part_and_others_stay_as_they_were() ->
     made = owners(num_data=4)
     coordinator = made.coordinator(config(share=0.5, rounds=3))
     network = made.engine()
-    fedoptimus.begin(coordinator, network)
+    coordinator.begin(network)
     seen = set()
     for number in range(1, 7):
         before = {name: own.replicas.values.detach().clone() for name, own in made.data.items()}
-        done = fedoptimus.run_round(number, coordinator, network)
+        done = coordinator.round(number, network)
         assert len(done.participants) == 2
         seen.add(done.participants)
         for name, owner in made.data.items():
@@ -458,7 +479,7 @@ def test_a_label_owner_that_does_not_answer_has_no_batch_until_it_does(optimizer
         made, "l2", fails=lambda m: isinstance(m, fedoptimus.Learn) and bool(out) and out.pop() > 0
     )
     coordinator = made.coordinator(config(sync_every=2, optimizer=optimizer, momentum=0.5))
-    fedoptimus.begin(coordinator, network)
+    coordinator.begin(network)
     start = made.data["d1"].replicas.values.detach().clone()
     average, seen = made.data["d1"]._average, []
 
@@ -467,7 +488,7 @@ def test_a_label_owner_that_does_not_answer_has_no_batch_until_it_does(optimizer
         average()
 
     made.data["d1"]._average = watched  # type: ignore[method-assign]
-    rounds = [fedoptimus.run_round(number, coordinator, network) for number in (1, 2)]
+    rounds = [coordinator.round(number, network) for number in (1, 2)]
     assert [done.missed for done in rounds] == [{"l2": 2}, {"l2": 1}]
     assert set(rounds[0].losses) == {"l1"}
     assert torch.equal(seen[0][1], start[1])  # its replica did not move
@@ -544,7 +565,7 @@ def step_message(**changes: Any) -> fedoptimus.Step:
 def test_a_data_owner_refuses_what_cannot_be(message: Message, why: str) -> None:
     made = owners()
     network = made.engine()
-    fedoptimus.begin(made.coordinator(config()), network)
+    made.coordinator(config()).begin(network)
     replies = network.ask({"d1": message}, fedoptimus.Embeddings)
     assert why in replies.failures["d1"].cause
 
@@ -552,7 +573,7 @@ def test_a_data_owner_refuses_what_cannot_be(message: Message, why: str) -> None
 def test_a_gradient_of_other_rows_is_refused() -> None:
     made = owners()
     network = made.engine()
-    fedoptimus.begin(made.coordinator(config()), network)
+    made.coordinator(config()).begin(network)
     before = made.data["d1"].replicas.values.detach().clone()
     network.ask({"d1": step_message()}, fedoptimus.Embeddings).or_raise()
     wrong = step_message(step=2, previous=1, gradient_BE=torch.ones(7, 5), learned=(4, 3))
@@ -580,7 +601,7 @@ def test_nothing_is_done_before_training_began(message: Message) -> None:
 
 
 def begun(made: Owners, **changes: Any) -> None:
-    fedoptimus.begin(made.coordinator(config(**changes)), made.engine())
+    made.coordinator(config(**changes)).begin(made.engine())
 
 
 def test_a_data_owner_without_rows_of_a_shard_is_refused() -> None:
@@ -660,7 +681,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
         checkpoint = Checkpoint(folder, about={"seed": 5})
         parties = checkpoint.hosting({**made.data, **made.labels})
         network = InProcess(parties, driver="hub")
-        training = fedoptimus.train(made.coordinator(config(**settings)), network, checkpoint)
+        training = train(made.coordinator(config(**settings)), network, checkpoint)
         for done in training:
             if done.number == stop:
                 next(training, None)  # saves this round; one more is made, and lost
@@ -678,7 +699,7 @@ def test_a_data_owner_that_lost_its_disk_begins_anew(tmp_path: Path) -> None:
     made = owners()
     checkpoint = Checkpoint(tmp_path)
     network = InProcess(checkpoint.hosting({**made.data, **made.labels}), driver="hub")
-    training = fedoptimus.train(made.coordinator(config()), network, checkpoint)
+    training = train(made.coordinator(config()), network, checkpoint)
     next(training), next(training)
     training.close()
     for lost in ("d2", "l1"):
@@ -687,7 +708,7 @@ def test_a_data_owner_that_lost_its_disk_begins_anew(tmp_path: Path) -> None:
     made = owners()
     checkpoint = Checkpoint(tmp_path)
     network = InProcess(checkpoint.hosting({**made.data, **made.labels}), driver="hub")
-    rounds = list(fedoptimus.train(made.coordinator(config()), network, checkpoint))
+    rounds = list(train(made.coordinator(config()), network, checkpoint))
     assert [done.number for done in rounds] == [2, 3, 4]
     assert all(not done.missed for done in rounds)
     tops = [fedoptimus.vector_of(owner.top) for owner in made.labels.values()]
@@ -697,7 +718,7 @@ def test_a_data_owner_that_lost_its_disk_begins_anew(tmp_path: Path) -> None:
 def test_other_owners_do_not_go_on() -> None:
     made = owners()
     coordinator = made.coordinator(config())
-    fedoptimus.begin(coordinator, made.engine())
+    coordinator.begin(made.engine())
     other = fedoptimus.Coordinator(config(), data_owners=["d1"], label_owners=["l1"], seed=5)
     with pytest.raises(ConfigError, match="the saved run is of owners"):
         other.restore(coordinator.state())
@@ -710,7 +731,7 @@ def trained() -> tuple[Owners, fedoptimus.Coordinator, InProcess]:
     made = owners()
     coordinator = made.coordinator(config())
     network = made.engine()
-    list(fedoptimus.train(coordinator, network))
+    list(train(coordinator, network))
     return made, coordinator, network
 
 
@@ -904,8 +925,10 @@ def test_one_party_may_have_columns_and_labels() -> None:
     coordinator = fedoptimus.Coordinator(
         config(), data_owners=["d1", "both"], label_owners=["l1", "both"], seed=5
     )
-    rounds = list(fedoptimus.train(coordinator, InProcess(parties, driver="hub")))
+    rounds = list(train(coordinator, InProcess(parties, driver="hub")))
     other, expected = run()
-    assert [done.loss for done in rounds] == pytest.approx([done.loss for done in expected])
+    assert [done.told["loss"] for done in rounds] == pytest.approx(
+        [done.told["loss"] for done in expected]
+    )
     assert torch.equal(other.data["d1"].replicas.values, made.data["d1"].replicas.values)
     copy.deepcopy(rounds)

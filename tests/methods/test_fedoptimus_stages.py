@@ -1,19 +1,34 @@
 """What owners hold in a simulated run of FedOptimus, and what its stages are scored on."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from dovetail.data import Column, Dataset, owners, table_from_arrays
+from dovetail.data import (
+    Classification,
+    Column,
+    Dataset,
+    Federation,
+    owners,
+    table_from_arrays,
+)
 from dovetail.errors import ConfigError
 from dovetail.experiment import run
+from dovetail.experiment.runfile import check_run
+from dovetail.experiment.setup import setup as setup_of
 from dovetail.methods import fedoptimus
-from dovetail.methods.fedoptimus import predicting, selection
+from dovetail.methods.base import Loaded
+from dovetail.methods.fedoptimus import predicting
+from dovetail.methods.fedoptimus.owners import OwnerHomes
 from dovetail.methods.fedoptimus.stages import (
     EVERYBODY,
     POOLED,
-    FedOptimusSetup,
+    Columns,
+    columns_in,
     holdings,
+    labels_in,
     side_by_side,
     stage_config,
     together,
@@ -25,6 +40,9 @@ NUM_ROWS = 90
 CONFIG = fedoptimus.Config(
     epochs=3, batch_size=16, optimizer="adam", learning_rate=0.02, embedding=8, top=(8,)
 )
+
+#: What a run file says of data that are dealt out already.
+DEALT = {"kind": "owners", "data_owners": 2, "label_owners": 2}
 
 
 def table(num_rows=NUM_ROWS, *, seed=0):
@@ -53,26 +71,22 @@ def images(num_rows=NUM_ROWS):
     )
 
 
-def setup(*, data=None, spec=None, config=CONFIG, **options):
+def setup(*, data=None, bottom=(8,), config=CONFIG, selection=None, **keys):
+    """A run that trains this configuration, on data that are dealt out already."""
     data = data or owners(
         table(),
         table(40, seed=1),
         data_owners={name: [name] for name in table().x.names},
         label_owners=2,
     )
-    columns, labels = holdings(data, dict.fromkeys(data.data_owners, spec or ColumnsMlp((8,))))
-    return FedOptimusSetup(
-        **{
-            "method": "fedoptimus",
-            "task": data.task,
-            "label": data.label,
-            "columns": columns,
-            "labels": labels,
-            "config": config,
-            "axis": data.axis,
-            **options,
-        }
-    )
+    section = {**config.model_dump(), "bottom": bottom, "selection": selection}
+    values = {
+        "method": "fedoptimus",
+        "data": {"source": "made", "label": "y", "partition": DEALT},
+        "fedoptimus": section,
+        **keys,
+    }
+    return setup_of(check_run(values, where="the run"), 0, Loaded(data, None))
 
 
 def trained(task, *, seed=0):
@@ -84,7 +98,8 @@ def trained(task, *, seed=0):
 
 def test_a_label_owners_samples_are_the_same_rows_everywhere():
     data = owners(images(), images(9), data_owners=2, label_owners=3, validation=0.2)
-    columns, labels = holdings(data, dict.fromkeys(data.data_owners, StripCnn()))
+    homes = holdings(data, dict.fromkeys(data.data_owners, StripCnn()))
+    columns, labels = columns_in(homes), labels_in(homes)
     for name, own in labels.items():
         ids = torch.from_numpy(data.train[name].ids)
         assert torch.equal(own.labels_S, ids % 3)
@@ -99,9 +114,9 @@ def test_a_label_owners_samples_are_the_same_rows_everywhere():
 
 def test_everybody_together_has_each_label_once_and_side_by_side_the_whole_image():
     data = owners(images(), images(9), data_owners=2, label_owners=3)
-    parts = holdings(data, dict.fromkeys(data.data_owners, StripCnn()))
-    columns, labels = together(*parts)
-    whole = side_by_side(columns, data.axis)[POOLED]
+    homes = together(holdings(data, dict.fromkeys(data.data_owners, StripCnn())))
+    labels = labels_in(homes)
+    whole = side_by_side(columns_in(homes), data.axis)[POOLED]
     ids = torch.cat([torch.from_numpy(data.train[name].ids) for name in data.label_owners])
     assert sorted(ids.tolist()) == list(range(90))
     assert torch.equal(labels[EVERYBODY].labels_S, ids % 3)
@@ -152,8 +167,8 @@ def test_an_epoch_is_scored_when_the_round_that_ends_it_is_over():
 
 
 def test_owners_of_noise_are_not_chosen_and_their_networks_are_not_used():
-    chosen = selection.Config(share=0.34, rows=45, group_size=2, groups=2)
-    outcomes, lines = trained(setup(selection=chosen, select_by="columns"))
+    chosen = {"share": 0.34, "rows": 45, "group_size": 2, "groups": 2, "by": "columns"}
+    outcomes, lines = trained(setup(selection=chosen))
     assert lines["fedoptimus"][0]["participants"] == ["good a", "good b"]
     assert lines["fedoptimus"][0]["distances"] > 0
     assert outcomes["fedoptimus"].bottoms.keys() == {"good a", "good b"}
@@ -163,18 +178,18 @@ def test_a_label_owners_model_and_the_data_owners_score_what_the_run_says():
     task = setup(evaluate_every=0)
     outcome = trained(task)[0]["fedoptimus"]
     model = predicting.join(outcome.models["label-1"], list(outcome.bottoms.values()))
-    rows = {name: own.scored["test"]["label-1"] for name, own in task.columns.items()}
+    rows = {name: own.scored["test"]["label-1"] for name, own in columns_in(task.homes).items()}
     outputs = model.outputs({name: each.x for name, each in rows.items()})
-    right = outputs.argmax(dim=1) == task.labels["label-1"].scored["test"]
+    right = outputs.argmax(dim=1) == task.homes["label-1"].scored["test"]
     accuracy = right.float().mean().item()
     assert accuracy == pytest.approx(outcome.scores["fedoptimus"]["label-1"]["accuracy"])
     assert model.about["label"] == "y"
 
 
-@pytest.mark.parametrize("chosen", [None, selection.Config(share=0.5, rows=30)])
+@pytest.mark.parametrize("chosen", [None, {"share": 0.5, "rows": 30, "every": 15}])  # 3 rounds
 def test_a_stage_that_was_stopped_ends_as_one_that_was_not(tmp_path, chosen):
     config = CONFIG.model_copy(update={"rounds": 4})
-    task = setup(config=config, selection=chosen, select_every=3)
+    task = setup(config=config, selection=chosen)
     whole = trained(task)[0]["fedoptimus"]
 
     def train(stop):
@@ -210,6 +225,25 @@ def test_a_number_is_learned_too():
     assert outcomes["fedoptimus"].scores["fedoptimus"]["label-1"]["rmse"] < 4
 
 
+def test_each_alone_is_as_if_no_other_label_owner_were_there():
+    data = owners(table(), table(40, seed=1), data_owners=3, label_owners=2)
+    both = trained(setup(data=data, rulers=("alone",)))[0]["alone"]
+    homes = holdings(data, dict.fromkeys(data.data_owners, ColumnsMlp((8,))))
+    for name in data.label_owners:
+        other = next(each for each in data.label_owners if each != name)
+        task = setup(data=data, config=stage_config(CONFIG, "alone", {}))
+        own = {
+            party: home.only(name) if isinstance(home, Columns) else home
+            for party, home in homes.items()
+            if party != other
+        }
+        found = trained(replace(task, homes=own))[0]["fedoptimus"]
+        assert found.scores["fedoptimus"][name] == both.scores["alone"][name]
+    assert not both.models
+    assert not both.bottoms
+
+
 def test_what_needs_one_place_is_refused_elsewhere():
+    data = OwnerHomes(Federation([]), None, Classification((0, 1)), {}, "y", {})
     with pytest.raises(ConfigError, match="'pooled' needs everybody's labels in one place"):
-        setup(axis=None, rulers=("pooled",))
+        setup(data=data, rulers=("pooled",))

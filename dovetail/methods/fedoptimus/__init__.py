@@ -52,10 +52,9 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from pydantic import Field, ValidationError
@@ -70,7 +69,8 @@ from dovetail.errors import (
     PartyError,
     TrainingError,
 )
-from dovetail.methods.loop import Party, answers, rounds
+from dovetail.methods.loop import Driver, Party, answers
+from dovetail.methods.loop import Round as Played
 from dovetail.models import (
     Model,
     OptimizerConfig,
@@ -95,7 +95,6 @@ from dovetail.models.replicas import (
     write_vector,
 )
 from dovetail.network import (
-    Checkpoint,
     Engine,
     Integers,
     Message,
@@ -900,35 +899,49 @@ class LabelOwner(Party):
 # --- What the coordinator executes: Algorithm 1 ------------------------------------------------
 
 
-#: (round, network) -> names of the data owners of this round.
-Choose = Callable[[int, Engine], Sequence[str]]
+class Choose(Protocol):
+    """Who takes part in each round (lines 4 and 5), where that is no random share."""
+
+    def __call__(self, number: int, network: Engine, /) -> Sequence[str]:
+        """Names of the data owners of a round."""
+
+    def told(self) -> Mapping[str, Any]:
+        """What the last choice was made by, for its round's line; {} where nothing is new."""
+
+    def state(self) -> State: ...
+    def restore(self, state: State) -> None: ...
 
 
-@dataclass(frozen=True)
-class Round:
+@dataclass(frozen=True, kw_only=True)
+class Round(Played):
     """What one round did.
 
     Attributes:
-        number: 1, 2, ...
-        step: minibatch steps of the run so far.
-        epoch: passes over the largest shard so far.
-        loss: mean over label owners of ``losses``.
-        losses: label owner -> mean loss over its minibatches of this round.
-        participants: the data owners that were asked (line 5).
         missed: party -> how many times it was left out.
         reasons: party -> why, the first time in this round.
-        seconds: wall time of the round.
     """
 
-    number: int
-    step: int
-    epoch: float
-    loss: float
-    losses: Mapping[str, float]
-    participants: tuple[str, ...]
     missed: Mapping[str, int]
     reasons: Mapping[str, str]
-    seconds: float
+
+    def line(self) -> dict[str, Any]:
+        return {"round": self.number, **self.told, "seconds": self.seconds}
+
+    def left_out(self) -> dict[str, Any]:
+        return {"missed": self.missed, "reasons": self.reasons} if self.missed else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging(Round):
+    """A round of one run, at whose end weights are averaged.
+
+    Attributes:
+        losses: label owner -> mean loss over its minibatches of this round.
+        participants: the data owners that were asked (line 5).
+    """
+
+    losses: Mapping[str, float]
+    participants: tuple[str, ...]
 
 
 class Missed(dict[str, int]):
@@ -946,17 +959,22 @@ class Missed(dict[str, int]):
         return "; ".join(f"{party}: {reason}" for party, reason in self.reasons.items())
 
 
-class Coordinator:
+class Coordinator(Driver):
     """Drives a run, and has no data: means of embeddings, the global top, who takes part.
+
+    Between rounds ``predicting``'s ``joint``, ``score`` and ``predict`` use the model; at the end
+    owners are told that it is over.
 
     Args:
         config: the run's settings.
         data_owners, label_owners: names of the parties.
         seed: of everything random here and at the parties.
         secret: of its home; what label owners begin with is derived from it. None in simulation.
+        choose: the data owners of a round (lines 4 and 5); None: a random ``Config.share`` of them.
 
     Attributes:
         participants: whose embeddings the tops know: the data owners that were chosen last, or all.
+        measured: label owner -> scores that it has told, where it is elsewhere.
     """
 
     def __init__(
@@ -967,6 +985,7 @@ class Coordinator:
         label_owners: Sequence[str],
         seed: int,
         secret: Secret | None = None,
+        choose: Choose | None = None,
     ) -> None:
         key = key_of(secret)
         self._top_start = "" if key is None else derive_key(key, str(seed), "top").hex()
@@ -980,10 +999,13 @@ class Coordinator:
         self.label_owners = tuple(label_owners)
         self.participants = self.data_owners
         self.seed = seed
+        self.choose = choose
         self.ready: dict[str, LabelsReady] = {}
         self.batches: dict[str, Batch] = {}  # label owner -> its next batch
         self.step = 0
+        self.num_rounds = config.rounds or 0  # of epochs known when training has begun
         self.top: ServerOptimizer | None = None
+        self.measured: dict[str, dict[str, float]] = {}
         self._num_outputs = 0
         self._rng = generator(seed, "participation")
 
@@ -993,11 +1015,21 @@ class Coordinator:
         rows = max(ready.num_rows for ready in self.ready.values())
         return -(-rows // self.config.batch_size)
 
-    @property
-    def num_rounds(self) -> int:
-        """Rounds of the whole run; the last epoch's last round is a whole one."""
-        steps = self.config.epochs * self.steps_per_epoch
-        return self.config.rounds or -(-steps // self.config.sync_every)
+    def due(self, number: int, every: int) -> bool:
+        """Whether an epoch (or round) that is to be scored ended with this round."""
+        if self.config.rounds is not None:
+            return super().due(number, every)
+        steps, before = self.steps_per_epoch * every, self.step - self.config.sync_every
+        return number == self.num_rounds or (
+            every > 0 and self.step // steps > max(before, 0) // steps
+        )
+
+    def participants_of(self, label_owner: str) -> tuple[str, ...]:
+        """The data owners whose embeddings this label owner's top knows."""
+        return self.participants
+
+    def scores(self) -> Mapping[str, Mapping[str, float]]:
+        return self.measured
 
     def draw_participants(self) -> tuple[str, ...]:
         """A random share of the data owners, one at least (line 5 without scores)."""
@@ -1025,6 +1057,8 @@ class Coordinator:
     def start(self, num_outputs: int) -> None:
         """The global top before the first round, as every label owner draws it too."""
         self._num_outputs = num_outputs
+        steps = self.config.epochs * self.steps_per_epoch  # the last epoch's last round is whole
+        self.num_rounds = self.config.rounds or -(-steps // self.config.sync_every)  # line 2
         if self.config.average_tops:
             with RandomStream(self.seed, "top", secret=_start(self.begin_labels())):
                 top = TopSpec(self.config.embedding, self.config.top, num_outputs).build()
@@ -1041,6 +1075,8 @@ class Coordinator:
             "num_outputs": self._num_outputs,
             "top": None if self.top is None else self.top.state(),
             "rng": self._rng.get_state(),
+            "choice": None if self.choose is None else self.choose.state(),
+            "measured": self.measured,
         }
 
     def restore(self, state: State) -> None:
@@ -1063,75 +1099,301 @@ class Coordinator:
         if self.top is not None:
             self.top.restore(state["top"])
         self._rng.set_state(state["rng"])
+        if self.choose is not None:
+            self.choose.restore(state["choice"])
+        self.measured = dict(state["measured"])
+
+    def begin(self, network: Engine) -> None:
+        """Open the run with every owner.
+
+        Raises:
+            ConfigError: label owners whose labels do not say the same.
+            PartyError: one cannot begin.
+        """
+        labels = dict.fromkeys(self.label_owners, self.begin_labels())
+        ready = network.ask(labels, LabelsReady).or_raise()
+        first, *others = self.label_owners
+        for owner, own in ready.items():
+            if min(own.num_rows, own.num_samples) < 1 or own.num_test < 0:
+                raise PartyError(owner, f"says that it has {own.num_rows} training samples")
+        for owner in others:
+            if ready[owner].task != ready[first].task:
+                raise ConfigError(
+                    f"all label owners learn one task, but {first!r} has {ready[first].task} and "
+                    f"{owner!r} {ready[owner].task}; give both the same classes, in one order, or "
+                    "of numbers the same label_scale"
+                )
+        self.ready = {owner: ready[owner] for owner in self.label_owners}
+        data = dict.fromkeys(self.data_owners, self.begin_data())
+        network.ask(data, DataReady).or_raise()
+        self.start(_num_outputs(first, ready[first].task))
+
+    def begin_again(self, behind: Mapping[str, int], network: Engine) -> None:
+        """Owners that lost their disk take part again, from their beginning."""
+        for name in behind:  # it stands at an older batch
+            self.batches.pop(name, None)
+        lost = [name for name, step in behind.items() if step == 0]
+        data = [owner for owner in self.data_owners if owner in lost]
+        labels = [owner for owner in self.label_owners if owner in lost]
+        network.ask(dict.fromkeys(data, self.begin_data()), DataReady)
+        network.ask(dict.fromkeys(labels, self.begin_labels()), LabelsReady)
+        if self.top is not None and labels:
+            take = TakeTop(0, self.top.w_P)
+            network.ask(dict.fromkeys(labels, take), TopTaken)
+
+    def finish(self, network: Engine) -> None:
+        """Tell owners that their models are whole, so that each keeps its own at home.
+
+        A data owner that the tops do not know is not told: no mean has a use for its network.
+        """
+        timeout_s = self.config.timeout_s
+        labels = dict.fromkeys(self.label_owners, FinishLabels())
+        network.ask(labels, Finished, timeout_s=timeout_s)
+        data = dict.fromkeys(self.participants, FinishData())
+        network.ask(data, Finished, timeout_s=timeout_s)
+
+    def round(self, number: int, network: Engine) -> Averaging:
+        """One round of Algorithm 1.
+
+        Raises:
+            ConfigError: a choice of nobody, or of somebody who is no data owner.
+            TrainingError: no data owner, or no label owner, answered in a step.
+        """
+        config = self.config
+        missed = Missed()
+        asked = self._participants(number, network)  # lines 4 and 5
+        losses: dict[str, list[float]] = {}
+        tops: dict[str, Tensor] = {}
+        nothing = _Gradient(0, torch.empty(0, config.embedding), (0,) * len(self.label_owners))
+        gradients = dict.fromkeys(asked, nothing)
+        for place in range(1, config.sync_every + 1):  # line 7, and K
+            is_last = place == config.sync_every
+            gradients = self._step(number, is_last, network, gradients, losses, tops, missed)
+        averages = {
+            owner: Average(number, own.previous, own.gradient_BE, own.learned)
+            for owner, own in gradients.items()
+        }
+        replies = network.ask(averages, Averaged, timeout_s=config.timeout_s)  # lines 8, 11 to 13
+        for owner, failure in replies.failures.items():
+            missed.note(owner, failure.cause)
+        if self.top is not None:
+            self._average_tops(number, tops, network, missed)
+        means = {owner: sum(own) / len(own) for owner, own in losses.items()}
+        told: dict[str, Any] = {
+            "step": self.step,
+            "loss": sum(means.values()) / len(means),
+            "steps": config.sync_every,
+            "bytes": num_bytes(network),
+        }
+        if self.choose is not None and (why := self.choose.told()):
+            told |= {"participants": list(asked), **why}
+        return Averaging(
+            told=told,
+            missed=dict(missed),
+            reasons=missed.reasons,
+            losses=means,
+            participants=asked,
+        )
+
+    def _participants(self, number: int, network: Engine) -> tuple[str, ...]:
+        if self.choose is None:
+            return self.draw_participants()
+        chosen = set(self.choose(number, network))
+        unknown = chosen - set(self.data_owners)
+        if unknown or not chosen:
+            raise ConfigError(
+                f"round {number} is to be learned with {sorted(chosen) or 'nobody'}; choose one or "
+                f"more of the data owners {list(self.data_owners)}"
+            )
+        self.participants = tuple(owner for owner in self.data_owners if owner in chosen)
+        return self.participants
+
+    def _step(
+        self,
+        number: int,
+        is_last: bool,
+        network: Engine,
+        gradients: Mapping[str, _Gradient],
+        losses: dict[str, list[float]],
+        tops: dict[str, Tensor],
+        missed: Missed,
+    ) -> dict[str, _Gradient]:
+        """One minibatch of every label owner; data owner -> the gradient it steps along next."""
+        config, batches = self.config, self.batches
+        self.step += 1
+        self._draw(network, missed)
+        present = [owner for owner in self.label_owners if owner in batches]
+        samples_B = torch.cat([batches[owner].samples_B for owner in present])
+        sizes = tuple(
+            len(batches[owner].samples_B) if owner in batches else 0 for owner in self.label_owners
+        )
+        steps = {
+            owner: Step(
+                number, self.step, own.previous, own.gradient_BE, own.learned, samples_B, sizes
+            )
+            for owner, own in gradients.items()
+        }
+        replies = network.ask(steps, Embeddings, timeout_s=config.timeout_s)
+        embeddings = checked_embeddings(
+            replies, replies.failures, len(samples_B), config.embedding, missed
+        )
+        if not embeddings:
+            raise TrainingError(f"no data owner answered in round {number} ({missed})")
+        mean_BE = mean_embedding(list(embeddings.values()))  # line 10
+        means = dict(zip(self.label_owners, mean_BE.split(list(sizes)), strict=True))
+        give_top = is_last and config.average_tops
+        learn = {owner: Learn(batches[owner].batch, means[owner], give_top) for owner in present}
+        answers = network.ask(learn, Learned, timeout_s=config.timeout_s)
+        for owner, failure in answers.failures.items():
+            missed.note(owner, failure.cause)
+            del batches[owner]
+        parts: dict[str, Tensor] = {}
+        for owner, answer in answers.items():
+            try:
+                self._check_learned(answer, means[owner], owner, give_top)
+            except MessageError as cause:
+                missed.note(owner, str(cause))
+                del batches[owner]
+                continue
+            batches[owner] = Batch(answer.batch, answer.samples_B)
+            losses.setdefault(owner, []).append(answer.loss)
+            parts[owner] = answer.gradient_BE
+            if give_top:
+                tops[owner] = answer.top_P
+        if not parts:
+            raise TrainingError(f"no label owner answered in round {number} ({missed})")
+        inside = [parts[owner] for owner in self.label_owners if owner in parts]
+        gradient = _Gradient(
+            self.step,
+            torch.cat(inside) / len(embeddings),  # of the mean, by one embedding in it
+            tuple(len(parts[owner]) if owner in parts else 0 for owner in self.label_owners),
+        )
+        nothing = _Gradient(0, torch.empty(0, config.embedding), (0,) * len(sizes))
+        return {owner: gradient if owner in embeddings else nothing for owner in gradients}
+
+    def _draw(self, network: Engine, missed: Missed) -> None:
+        """Ask those label owners for a batch that have none: at first, and after a failure."""
+        without = [owner for owner in self.label_owners if owner not in self.batches]
+        if not without:
+            return
+        replies = network.ask(
+            dict.fromkeys(without, Draw()), Batch, timeout_s=self.config.timeout_s
+        )
+        for owner, failure in replies.failures.items():
+            missed.note(owner, failure.cause)
+        for owner, batch in replies.items():
+            try:
+                self._check_batch(batch, owner)
+                self.batches[owner] = batch
+            except MessageError as cause:
+                missed.note(owner, str(cause))
+        if not self.batches:
+            raise TrainingError(f"no label owner has a batch ({missed})")
+
+    def _check_batch(self, message: Batch | Learned, owner: str) -> None:
+        samples_B, most = message.samples_B, self.config.batch_size
+        check_shape(message, "samples_B", (samples_B.numel(),), torch.int64)
+        num_samples = self.ready[owner].num_samples
+        if not 0 < len(samples_B) <= most:
+            raise MessageError(
+                f"{message.wire_name()}: a batch has 1 to {most} samples, got {len(samples_B)}"
+            )
+        if not 0 <= int(samples_B.min()) <= int(samples_B.max()) < num_samples:
+            raise MessageError(
+                f"{message.wire_name()}: samples outside the {num_samples} it shares"
+            )
+
+    def _check_learned(self, answer: Learned, mean_BE: Tensor, owner: str, give_top: bool) -> None:
+        """Refuse what cannot be learned from: an owner that lies is left out of the step."""
+        check_shape(answer, "gradient_BE", tuple(mean_BE.shape), torch.float32)
+        _check_finite(answer, "gradient_BE")
+        if not math.isfinite(answer.loss):
+            raise MessageError(f"{answer.wire_name()}: the loss is not finite")
+        self._check_batch(answer, owner)
+        num = len(self.top.w_P) if give_top and self.top is not None else 0
+        check_shape(answer, "top_P", (num,), torch.float32)
+        _check_finite(answer, "top_P")
+
+    def _average_tops(
+        self, number: int, tops: Mapping[str, Tensor], network: Engine, missed: Missed
+    ) -> None:
+        """Lines 11 to 13 for the tops; every label owner goes on from the new one."""
+        assert self.top is not None
+        present = [owner for owner in self.label_owners if owner in tops]
+        if present:
+            weights = [self.ready[owner].num_rows for owner in present]
+            self.top.step(weighted_mean(torch.stack([tops[o] for o in present]), weights))
+        take = dict.fromkeys(self.label_owners, TakeTop(number, self.top.w_P))
+        taken = network.ask(take, TopTaken, timeout_s=self.config.timeout_s)
+        for owner, failure in taken.failures.items():
+            missed.note(owner, failure.cause)
+
+
+class Separately(Driver):
+    """Coordinators of runs that have nothing to do with each other, a round of each after the
+    other.
+
+    Args:
+        runs: label owner -> the coordinator of its run.
+    """
+
+    def __init__(self, runs: Mapping[str, Coordinator]) -> None:
+        self.runs = dict(runs)
+        self.num_rounds = 0
+
+    def _going_on(self, number: int) -> list[Coordinator]:
+        return [run for run in self.runs.values() if number <= run.num_rounds]
+
+    def _count(self) -> None:
+        self.num_rounds = max(run.num_rounds for run in self.runs.values())
+
+    def begin(self, network: Engine) -> None:
+        for run in self.runs.values():
+            run.begin(network)
+        self._count()
+
+    def begin_again(self, behind: Mapping[str, int], network: Engine) -> None:
+        for run in self.runs.values():
+            run.begin_again(behind, network)
+
+    def round(self, number: int, network: Engine) -> Round:
+        done = [run.round(number, network) for run in self._going_on(number)]
+        told = {
+            "loss": sum(each.told["loss"] for each in done) / len(done),
+            "steps": max(each.told["steps"] for each in done),
+            "bytes": num_bytes(network),
+        }
+        missed = {name: num for each in done for name, num in each.missed.items()}
+        reasons = {name: why for each in done for name, why in each.reasons.items()}
+        return Round(told=told, missed=missed, reasons=reasons)
+
+    def due(self, number: int, every: int) -> bool:
+        return any(run.due(number, every) for run in self._going_on(number))
+
+    def finish(self, network: Engine) -> None:
+        for run in self.runs.values():
+            run.finish(network)
+
+    def participants_of(self, label_owner: str) -> tuple[str, ...]:
+        """The data owners whose embeddings this label owner's top knows."""
+        return self.runs[label_owner].participants
+
+    def state(self) -> State:
+        return {name: run.state() for name, run in self.runs.items()}
+
+    def restore(self, state: State) -> None:
+        for name, run in self.runs.items():
+            run.restore(state[name])
+        self._count()
+
+
+def num_bytes(network: Engine) -> int:
+    """What left all parties and the coordinator so far."""
+    return sum(each["sent"] for each in network.ledger.bytes_by_party().values())
 
 
 def _fields_of(message: LabelsReady | Batch) -> State:
     return {item.name: getattr(message, item.name) for item in fields(message)}
-
-
-def train(
-    coordinator: Coordinator,
-    network: Engine,
-    checkpoint: Checkpoint | None = None,
-    choose: Choose | None = None,
-) -> Iterator[Round]:
-    """Trains round by round; between rounds ``joint``, ``score`` and ``predict`` use the model.
-
-    At the end owners are told that it is over (``finish``).
-
-    Args:
-        coordinator: drives.
-        network: reaches the owners.
-        checkpoint: saves each round, and goes on from what it saved; None saves nothing.
-        choose: the data owners of a round (lines 4 and 5); None: a random ``Config.share`` of them.
-
-    Raises:
-        ConfigError: owners that do not fit together, or a choice that cannot be.
-        PartyError: one cannot begin.
-        TrainingError: no data owner, or no label owner, answered in a step.
-    """
-
-    def again(saved: Checkpoint) -> None:
-        for name in saved.behind:  # it stands at an older batch
-            coordinator.batches.pop(name, None)
-        _begin_again(saved.lost, coordinator, network)
-
-    return rounds(
-        coordinator,
-        network,
-        checkpoint or Checkpoint.none(),
-        total=lambda: coordinator.num_rounds,  # line 2
-        begin=lambda: begin(coordinator, network),
-        again=again,
-        play=lambda number: run_round(number, coordinator, network, choose),
-        finish=lambda: finish(coordinator, network),
-    )
-
-
-def begin(coordinator: Coordinator, network: Engine) -> None:
-    """Open the run with every owner.
-
-    Raises:
-        ConfigError: label owners whose labels do not say the same.
-        PartyError: one cannot begin.
-    """
-    labels = dict.fromkeys(coordinator.label_owners, coordinator.begin_labels())
-    ready = network.ask(labels, LabelsReady).or_raise()
-    first, *others = coordinator.label_owners
-    for owner, own in ready.items():
-        if min(own.num_rows, own.num_samples) < 1 or own.num_test < 0:
-            raise PartyError(owner, f"says that it has {own.num_rows} training samples")
-    for owner in others:
-        if ready[owner].task != ready[first].task:
-            raise ConfigError(
-                f"all label owners learn one task, but {first!r} has {ready[first].task} and "
-                f"{owner!r} {ready[owner].task}; give both the same classes, in one order, or of "
-                "numbers the same label_scale"
-            )
-    coordinator.ready = {owner: ready[owner] for owner in coordinator.label_owners}
-    data = dict.fromkeys(coordinator.data_owners, coordinator.begin_data())
-    network.ask(data, DataReady).or_raise()
-    coordinator.start(_num_outputs(first, ready[first].task))
 
 
 def _num_outputs(owner: str, task: str) -> int:
@@ -1147,29 +1409,6 @@ def _num_outputs(owner: str, task: str) -> int:
     return num
 
 
-def _begin_again(lost: Sequence[str], coordinator: Coordinator, network: Engine) -> None:
-    """Owners that lost their disk take part again, from their beginning."""
-    data = [owner for owner in coordinator.data_owners if owner in lost]
-    labels = [owner for owner in coordinator.label_owners if owner in lost]
-    network.ask(dict.fromkeys(data, coordinator.begin_data()), DataReady)
-    network.ask(dict.fromkeys(labels, coordinator.begin_labels()), LabelsReady)
-    if coordinator.top is not None and labels:
-        take = TakeTop(0, coordinator.top.w_P)
-        network.ask(dict.fromkeys(labels, take), TopTaken)
-
-
-def finish(coordinator: Coordinator, network: Engine) -> None:
-    """Tell owners that their models are whole, so that each keeps its own at home.
-
-    A data owner that the tops do not know is not told: no mean has a use for its network.
-    """
-    timeout_s = coordinator.config.timeout_s
-    labels = dict.fromkeys(coordinator.label_owners, FinishLabels())
-    network.ask(labels, Finished, timeout_s=timeout_s)
-    data = dict.fromkeys(coordinator.participants, FinishData())
-    network.ask(data, Finished, timeout_s=timeout_s)
-
-
 @dataclass(frozen=True, eq=False)
 class _Gradient:
     """What data owners step along next: fields of ``Step`` and ``Average``."""
@@ -1177,186 +1416,6 @@ class _Gradient:
     previous: int
     gradient_BE: Tensor
     learned: tuple[int, ...]
-
-
-def run_round(
-    number: int, coordinator: Coordinator, network: Engine, choose: Choose | None = None
-) -> Round:
-    """One round of Algorithm 1.
-
-    Raises:
-        ConfigError: a choice of nobody, or of somebody who is no data owner.
-        TrainingError: no data owner, or no label owner, answered in a step.
-    """
-    started = time.perf_counter()
-    config = coordinator.config
-    missed = Missed()
-    asked = _participants(number, coordinator, network, choose)  # lines 4 and 5
-    losses: dict[str, list[float]] = {}
-    tops: dict[str, Tensor] = {}
-    nothing = _Gradient(0, torch.empty(0, config.embedding), (0,) * len(coordinator.label_owners))
-    gradients = dict.fromkeys(asked, nothing)
-    for place in range(1, config.sync_every + 1):  # line 7, and K
-        gradients = _step(
-            number,
-            place == config.sync_every,
-            coordinator,
-            network,
-            gradients,
-            losses,
-            tops,
-            missed,
-        )
-    averages = {
-        owner: Average(number, own.previous, own.gradient_BE, own.learned)
-        for owner, own in gradients.items()
-    }
-    replies = network.ask(averages, Averaged, timeout_s=config.timeout_s)  # lines 8, 11 to 13
-    for owner, failure in replies.failures.items():
-        missed.note(owner, failure.cause)
-    if coordinator.top is not None:
-        _average_tops(number, tops, coordinator, network, missed)
-    means = {owner: sum(own) / len(own) for owner, own in losses.items()}
-    return Round(
-        number,
-        coordinator.step,
-        coordinator.step / coordinator.steps_per_epoch,
-        sum(means.values()) / len(means),
-        means,
-        asked,
-        dict(missed),
-        missed.reasons,
-        time.perf_counter() - started,
-    )
-
-
-def _participants(
-    number: int, coordinator: Coordinator, network: Engine, choose: Choose | None
-) -> tuple[str, ...]:
-    if choose is None:
-        return coordinator.draw_participants()
-    chosen = set(choose(number, network))
-    unknown = chosen - set(coordinator.data_owners)
-    if unknown or not chosen:
-        raise ConfigError(
-            f"round {number} is to be learned with {sorted(chosen) or 'nobody'}; choose one or "
-            f"more of the data owners {list(coordinator.data_owners)}"
-        )
-    coordinator.participants = tuple(owner for owner in coordinator.data_owners if owner in chosen)
-    return coordinator.participants
-
-
-def _step(
-    number: int,
-    is_last: bool,
-    coordinator: Coordinator,
-    network: Engine,
-    gradients: Mapping[str, _Gradient],
-    losses: dict[str, list[float]],
-    tops: dict[str, Tensor],
-    missed: Missed,
-) -> dict[str, _Gradient]:
-    """One minibatch of every label owner; data owner -> the gradient it steps along next."""
-    config = coordinator.config
-    coordinator.step += 1
-    _draw(coordinator, network, missed)
-    batches = coordinator.batches
-    present = [owner for owner in coordinator.label_owners if owner in batches]
-    samples_B = torch.cat([batches[owner].samples_B for owner in present])
-    sizes = tuple(
-        len(batches[owner].samples_B) if owner in batches else 0
-        for owner in coordinator.label_owners
-    )
-    steps = {
-        owner: Step(
-            number, coordinator.step, own.previous, own.gradient_BE, own.learned, samples_B, sizes
-        )
-        for owner, own in gradients.items()
-    }
-    replies = network.ask(steps, Embeddings, timeout_s=config.timeout_s)
-    embeddings = checked_embeddings(
-        replies, replies.failures, len(samples_B), config.embedding, missed
-    )
-    if not embeddings:
-        raise TrainingError(f"no data owner answered in round {number} ({missed})")
-    mean_BE = mean_embedding(list(embeddings.values()))  # line 10
-    means = dict(zip(coordinator.label_owners, mean_BE.split(list(sizes)), strict=True))
-    give_top = is_last and config.average_tops
-    learn = {owner: Learn(batches[owner].batch, means[owner], give_top) for owner in present}
-    answers = network.ask(learn, Learned, timeout_s=config.timeout_s)
-    for owner, failure in answers.failures.items():
-        missed.note(owner, failure.cause)
-        del batches[owner]
-    parts: dict[str, Tensor] = {}
-    for owner, answer in answers.items():
-        try:
-            _check_learned(answer, means[owner], coordinator, owner, give_top)
-        except MessageError as cause:
-            missed.note(owner, str(cause))
-            del batches[owner]
-            continue
-        batches[owner] = Batch(answer.batch, answer.samples_B)
-        losses.setdefault(owner, []).append(answer.loss)
-        parts[owner] = answer.gradient_BE
-        if give_top:
-            tops[owner] = answer.top_P
-    if not parts:
-        raise TrainingError(f"no label owner answered in round {number} ({missed})")
-    inside = [parts[owner] for owner in coordinator.label_owners if owner in parts]
-    gradient = _Gradient(
-        coordinator.step,
-        torch.cat(inside) / len(embeddings),  # of the mean, by one embedding in it
-        tuple(len(parts[owner]) if owner in parts else 0 for owner in coordinator.label_owners),
-    )
-    nothing = _Gradient(0, torch.empty(0, config.embedding), (0,) * len(sizes))
-    return {owner: gradient if owner in embeddings else nothing for owner in gradients}
-
-
-def _draw(coordinator: Coordinator, network: Engine, missed: Missed) -> None:
-    """Ask those label owners for a batch that have none: at first, and after a failure."""
-    without = [owner for owner in coordinator.label_owners if owner not in coordinator.batches]
-    if not without:
-        return
-    replies = network.ask(
-        dict.fromkeys(without, Draw()), Batch, timeout_s=coordinator.config.timeout_s
-    )
-    for owner, failure in replies.failures.items():
-        missed.note(owner, failure.cause)
-    for owner, batch in replies.items():
-        try:
-            _check_batch(batch, coordinator, owner)
-            coordinator.batches[owner] = batch
-        except MessageError as cause:
-            missed.note(owner, str(cause))
-    if not coordinator.batches:
-        raise TrainingError(f"no label owner has a batch ({missed})")
-
-
-def _check_batch(message: Batch | Learned, coordinator: Coordinator, owner: str) -> None:
-    samples_B = message.samples_B
-    check_shape(message, "samples_B", (samples_B.numel(),), torch.int64)
-    num_samples = coordinator.ready[owner].num_samples
-    if not 0 < len(samples_B) <= coordinator.config.batch_size:
-        raise MessageError(
-            f"{message.wire_name()}: a batch has 1 to {coordinator.config.batch_size} samples, got "
-            f"{len(samples_B)}"
-        )
-    if not 0 <= int(samples_B.min()) <= int(samples_B.max()) < num_samples:
-        raise MessageError(f"{message.wire_name()}: samples outside the {num_samples} it shares")
-
-
-def _check_learned(
-    answer: Learned, mean_BE: Tensor, coordinator: Coordinator, owner: str, give_top: bool
-) -> None:
-    """Refuse what cannot be learned from: an owner that lies is left out of the step."""
-    check_shape(answer, "gradient_BE", tuple(mean_BE.shape), torch.float32)
-    _check_finite(answer, "gradient_BE")
-    if not math.isfinite(answer.loss):
-        raise MessageError(f"{answer.wire_name()}: the loss is not finite")
-    _check_batch(answer, coordinator, owner)
-    num = len(coordinator.top.w_P) if give_top and coordinator.top is not None else 0
-    check_shape(answer, "top_P", (num,), torch.float32)
-    _check_finite(answer, "top_P")
 
 
 def checked_embeddings(
@@ -1387,26 +1446,3 @@ def checked_embedding(reply: Embeddings, num: int, embedding: int) -> Tensor:
     check_shape(reply, "embedding_BE", (num, embedding), torch.float32)
     _check_finite(reply, "embedding_BE")
     return reply.embedding_BE
-
-
-def _average_tops(
-    number: int,
-    tops: Mapping[str, Tensor],
-    coordinator: Coordinator,
-    network: Engine,
-    missed: Missed,
-) -> None:
-    """Lines 11 to 13 for the tops; every label owner goes on from the new one."""
-    assert coordinator.top is not None
-    present = [owner for owner in coordinator.label_owners if owner in tops]
-    if present:
-        weights = [coordinator.ready[owner].num_rows for owner in present]
-        coordinator.top.step(weighted_mean(torch.stack([tops[o] for o in present]), weights))
-    take = TakeTop(number, coordinator.top.w_P)
-    taken = network.ask(
-        dict.fromkeys(coordinator.label_owners, take),
-        TopTaken,
-        timeout_s=coordinator.config.timeout_s,
-    )
-    for owner, failure in taken.failures.items():
-        missed.note(owner, failure.cause)

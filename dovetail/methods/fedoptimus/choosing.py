@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 from dovetail.errors import ConfigError, PartyError
 from dovetail.methods.fedoptimus.selection import (
@@ -170,6 +171,7 @@ class Chooser:
         self.every = every
         self.seed = seed
         self.latest: Scores | None = None
+        self._told_of: Scores | None = None
         self._chosen: tuple[str, ...] = ()
 
     def __call__(self, round_number: int, network: Engine) -> tuple[str, ...]:
@@ -181,6 +183,14 @@ class Chooser:
             self.latest = find(network, self.data_owners, self.label_owners, self.config, seed=seed)
             self._chosen = self.latest.best(self.config.share)
         return self._chosen
+
+    def told(self) -> dict[str, Any]:
+        """Each owner's value and what finding it cost, the first time after a scoring."""
+        latest, told_of = self.latest, self._told_of
+        self._told_of = latest
+        if latest is None or latest is told_of:
+            return {}
+        return {"scores": dict(latest.values), "distances": latest.distances}
 
     def state(self) -> State:
         """Whom it chose last."""

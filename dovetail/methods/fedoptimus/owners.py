@@ -36,8 +36,17 @@ from dovetail.errors import (
 from dovetail.methods import fedoptimus
 from dovetail.methods.base import SILENT, Asked, CarryingDriver, Finishing, Maker, Talk
 from dovetail.methods.fedoptimus import predicting, selection
-from dovetail.methods.fedoptimus.stages import Columns, Labels, Part, chooser_of, told_top
+from dovetail.methods.fedoptimus.stages import (
+    Columns,
+    Home,
+    Labels,
+    Part,
+    chooser_of,
+    side_of,
+    told_top,
+)
 from dovetail.methods.homes import (
+    Homes,
     LabelScale,
     common_scale,
     draw_share,
@@ -121,16 +130,13 @@ class OwnerSection(Section):
 
 
 @dataclass(frozen=True, eq=False)
-class OwnerHomes(dd.Partitioned):
+class OwnerHomes(Homes[Home]):
     """Party files of one process, or the names of those that are elsewhere.
 
     Attributes:
-        columns, labels: of the owners that are here.
-        elsewhere: names of data owners and of label owners that are not.
+        elsewhere: names of data owners and of label owners that are not here.
     """
 
-    columns: Mapping[str, Columns]
-    labels: Mapping[str, Labels]
     elsewhere: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
 
@@ -215,7 +221,8 @@ def labels_of(site: Site, task: dd.Task, rows: Mapping[str, Tensor]) -> Labels:
         encoder = site.fit_input(table.take(rows[TRAIN].numpy()))
         x = table.encoded(encoder).joined()
         alone = OwnRows(task, x[rows[TRAIN]], labels[rows[TRAIN]], x[rows[TEST]], scored[TEST])
-    return Labels(labels[rows[TRAIN]], rows[TRAIN].argsort(), scored, alone)
+    samples = rows[TRAIN].argsort()
+    return Labels(site.name, task, table.label, labels[rows[TRAIN]], samples, scored, alone)
 
 
 def columns_of(site: Site, rows: Mapping[str, Mapping[str, Tensor]]) -> Columns:
@@ -236,7 +243,7 @@ def columns_of(site: Site, rows: Mapping[str, Mapping[str, Tensor]]) -> Columns:
 
     tested = of(TEST)
     spec = bottom(site.settings("fedoptimus", OwnerSection).bottom, tuple(x.shape[1:]))
-    return Columns(of(TRAIN), spec, {TEST: tested} if tested else {}, fitted)
+    return Columns(site.name, of(TRAIN), spec, {TEST: tested} if tested else {}, fitted)
 
 
 # --- In one process ------------------------------------------------------------------------------
@@ -395,10 +402,10 @@ class _Live:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self._held: dict[str, Columns | Labels] = {}
+        self._held: dict[str, Home] = {}
         self._trained: dict[str, fedoptimus.DataOwner] = {}
 
-    def held(self, asked: Asked) -> Columns | Labels:
+    def held(self, asked: Asked) -> Home:
         """What the party brings to this run.
 
         Raises:
@@ -441,39 +448,22 @@ def _trains(site: Site, live: _Live) -> Maker:
     def of_run(asked: Asked) -> Callable[[], StatefulParty]:
         held = live.held(asked)
 
-        def columns(held: Columns) -> StatefulParty:
-            own = fedoptimus.DataOwner(
-                site.name,
-                held.shared,
-                held.bottom,
-                test=held.scored.get(TEST),
-                input=held.input,
-                device=asked.device,
-                secret=asked.secret,
-            )
-            live.trains(asked.run, own)
-            return Finishing(own, fedoptimus.FinishData, lambda: asked.keep(own.bottom_model(), {}))
-
-        def labels(held: Labels) -> StatefulParty:
-            task = own_task(site)
-            own = fedoptimus.LabelOwner(
-                site.name,
-                held.labels_S,
-                task,
-                samples=held.samples,
-                test_labels=held.scored.get(TEST),
-                device=asked.device,
-                secret=asked.secret,
-            )
+        def make() -> StatefulParty:
+            own = side_of(held, asked)
+            if isinstance(own, fedoptimus.DataOwner):
+                live.trains(asked.run, own)
 
             def keep() -> None:
-                label = site.table.label or ""
-                model = told_top(own.model(), method="fedoptimus", label=label)
-                asked.keep(model, {})
+                if isinstance(own, fedoptimus.DataOwner):
+                    asked.keep(own.bottom_model(), {})
+                else:
+                    label = site.table.label or ""
+                    asked.keep(told_top(own.model(), method="fedoptimus", label=label), {})
 
-            return Finishing(own, fedoptimus.FinishLabels, keep)
+            assert own.finish_with is not None
+            return Finishing(own, own.finish_with, keep)
 
-        return lambda: columns(held) if isinstance(held, Columns) else labels(held)
+        return make
 
     return of_run
 
@@ -503,7 +493,7 @@ def _selects(live: _Live) -> Maker:
 
         def make() -> StatefulParty:
             if isinstance(held, Labels):
-                return _Stateless(chooser_of(name, held))
+                return _Stateless(chooser_of(held))
             return _Stateless(
                 selection.DataOwner(
                     name, lambda owner, samples_B: live.embed(asked.run, owner, samples_B)

@@ -15,8 +15,9 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.methods import fedoptimus
-from dovetail.methods.base import SILENT, Loaded, Maker, Parts, Run, Talk, weighed
+from dovetail.methods.base import SILENT, Loaded, Maker, Parts, Place, Run, Talk, weighed
 from dovetail.methods.fedoptimus import predicting, selection
+from dovetail.methods.fedoptimus.choosing import Chooser
 from dovetail.methods.fedoptimus.owners import (
     BottomField,
     OwnerHomes,
@@ -31,18 +32,38 @@ from dovetail.methods.fedoptimus.owners import (
     task_of,
 )
 from dovetail.methods.fedoptimus.stages import (
-    DRIVER,
-    FedOptimusSetup,
+    Home,
+    Labels,
     Stage,
+    asked_scores,
+    chooser_of,
+    columns_in,
+    coordinator_of,
+    decisions,
+    features_of,
     holdings,
+    labels_in,
+    own_rows,
+    scores_of,
+    separate,
+    side_by_side,
+    side_of,
     stage_config,
+    together,
+    told_top,
 )
-from dovetail.methods.homes import check_nobody_is_active, check_stages
-from dovetail.methods.method import Method
-from dovetail.methods.outcome import Deciding
+from dovetail.methods.homes import DRIVER, check_nobody_is_active, check_stages
+from dovetail.methods.loop import Driver, Party
+from dovetail.methods.method import Method, Staged, Training
+from dovetail.methods.outcome import Observer, Scores, Setup
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.rulers import TITLES as RULERS
-from dovetail.network import Message
+from dovetail.methods.rulers import OwnRows
+from dovetail.models import Model
+from dovetail.models.decisions import Decided
+from dovetail.models.owners import Bottom
+from dovetail.network import Checkpoint, Composite, Engine, Message
+from dovetail.network.checkpoint import StatefulParty
 
 #: What can be trained, and what a table calls it.
 STAGES: Mapping[str, str] = {
@@ -109,6 +130,7 @@ class FedOptimus(Method):
     stages: ClassVar[Mapping[str, str]] = {**STAGES, **RULERS}
     partitions = ("owners",)
     driven_by = "coordinator"
+    silent = ("alone",)  # each label owner's run is by itself, and none is the run's
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
         "fedoptimus": algorithm(
             "fedoptimus",
@@ -214,7 +236,7 @@ class FedOptimus(Method):
             dd.PartyData(name, site.table.ids) for name, site in {**holders, **labellers}.items()
         )
         label = next(iter(labellers.values())).table.label or ""
-        return OwnerHomes(federation, None, task, {}, label, columns, labels), None, None
+        return OwnerHomes(federation, None, task, {}, label, {**columns, **labels}), None, None
 
     def members(self, site: Site, allowed: Collection[str]) -> Mapping[str, Maker]:
         """Algorithm -> what makes the party's side of its runs, where its policy allows them."""
@@ -245,11 +267,7 @@ class FedOptimus(Method):
 
         elsewhere = relay_alignment(driver, where=where, say=driver.say)
         nobody = dd.Federation([])
-        return (
-            OwnerHomes(nobody, None, dd.Classification(()), {}, "", {}, {}, elsewhere),
-            None,
-            None,
-        )
+        return OwnerHomes(nobody, None, dd.Classification(()), {}, "", {}, elsewhere), None, None
 
     def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
         """Rate and sizes."""
@@ -260,42 +278,147 @@ class FedOptimus(Method):
             "fedoptimus.sync_every": (1, 5, 20),
         }
 
-    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> FedOptimusSetup:
-        """Everything that one seed's run is a function of."""
+    # --- A run ----------------------------------------------------------------------------------
+
+    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Setup:
+        """Everything that one seed's run is a function of.
+
+        Raises:
+            ConfigError: what is in no one place is to be trained as if it were.
+        """
         section, data = run.settings("fedoptimus", FedOptimusSection), loaded.data
-        axis = None
+        homes: Mapping[str, Home]
         if isinstance(data, dd.Owners):
             bottoms = {
                 name: bottom(section.bottom, tuple(data.train[name].joined().shape[1:]))
                 for name in data.data_owners
             }
-            columns, labels = holdings(data, bottoms)
-            axis = data.axis
-            elsewhere: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+            homes = holdings(data, bottoms)
         else:
             assert isinstance(data, OwnerHomes)
-            columns, labels, elsewhere = dict(data.columns), dict(data.labels), data.elsewhere
-        chosen = section.selection
-        return FedOptimusSetup(
-            method=run.method,  # type: ignore[arg-type]  # one of STAGES
-            task=data.task,
-            label=data.label,
-            columns=columns,
-            labels=labels,
-            config=weighed(config(section), run),
-            stages=section.stages,
-            selection=None
-            if chosen is None
-            else selection.Config(**chosen.model_dump(include=set(selection.Config.model_fields))),
-            select_every=0 if chosen is None else math.ceil(chosen.every / section.sync_every),
-            select_by="embeddings" if chosen is None else chosen.by,
-            rulers=run.rulers,  # type: ignore[arg-type]  # each one of STAGES
-            axis=axis,
-            deciding=Deciding(run.class_weights, run.threshold, run.calibrate),
-            evaluate_every=run.evaluate_every,
-            device=device,
-            precision=run.engine.precision,
-            connect=loaded.connect,
-            elsewhere=elsewhere,
-            secret=loaded.secret,
+            homes = data.holdings
+            for stage in ("classic", "pooled"):
+                if stage in (run.method, *run.rulers):
+                    raise ConfigError(
+                        f"{stage!r} needs everybody's labels in one place; leave it out"
+                    )
+        return Training(
+            kind=self, run=run, settings=section, homes=homes, loaded=loaded, device=device
         )
+
+    def choose(
+        self, training: Training, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint
+    ) -> fedoptimus.Config:
+        """A stage's settings."""
+        section: FedOptimusSection = training.settings
+        plain = weighed(config(section), training.run)
+        return stage_config(plain, stage, section.stages.get(stage, {}))
+
+    def homes_of(self, training: Training, stage: str) -> Mapping[str, Home]:
+        """Everybody's own; of a ruler with all labels, or all, in one place, as if they were."""
+        match stage:
+            case "alone":
+                return separate(training.homes)
+            case "classic":
+                return together(training.homes)
+            case "pooled":
+                axis = axis_of(training)
+                assert axis is not None
+                homes = together(training.homes)
+                return {**side_by_side(columns_in(homes), axis), **labels_in(homes)}
+        return training.homes
+
+    def party(self, home: Home, place: Place) -> Party:
+        """An owner's side of a run."""
+        return side_of(home, place)
+
+    def driver_of(
+        self, training: Training, stage: str, homes: Mapping[str, Any], settings: Any, seed: int
+    ) -> Driver:
+        """The coordinator of a stage."""
+        data, asked = training.loaded.data, training.settings.selection
+
+        def choosing(
+            data_owners: Sequence[str], label_owners: Sequence[str]
+        ) -> fedoptimus.Choose | None:
+            if asked is None:
+                return None
+            every = math.ceil(asked.every / training.settings.sync_every)
+            return Chooser(selecting(asked), data_owners, label_owners, every=every, seed=seed)
+
+        return coordinator_of(
+            homes,
+            stage,
+            settings,
+            seed,
+            elsewhere=data.elsewhere if isinstance(data, OwnerHomes) else ((), ()),
+            secret=training.loaded.secret,
+            choosing=choosing,
+        )
+
+    def sides(self, stage: Staged) -> Mapping[str, StatefulParty]:
+        """Owners that train, and answer a selection too: in process a name stands for one party."""
+        asked = stage.training.settings.selection
+        if asked is None or stage.name != "fedoptimus":
+            return stage.parties
+        found: dict[str, StatefulParty] = {}
+        for name, home in stage.homes.items():
+            party = stage.parties[name]
+            if isinstance(home, Labels):
+                found[name] = Composite(party, chooser_of(home))
+            else:
+                features = features_of(home.shared, party, asked.by)
+                found[name] = Composite(party, selection.DataOwner(name, features))
+        return found
+
+    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
+        """Of each label owner's model with the data owners'."""
+        scores = scores_of(stage, last=last)
+        return {stage.name: scores} if scores else {}
+
+    def validated(self, stage: Staged) -> Mapping[str, Scores]:
+        """The same on validation rows; a label owner alone is told of no such thing."""
+        return {} if stage.name == "alone" else scores_of(stage, "validation")
+
+    def asked_scores(self, stage: Staged, network: Engine) -> Mapping[str, Scores]:
+        """The same of label owners that are elsewhere, on their test rows."""
+        return asked_scores(stage.driver, network)
+
+    def decisions(self, stage: Staged) -> dict[str, Decided | None]:
+        """Label owner -> its threshold and calibration."""
+        return decisions(stage, stage.training.deciding)
+
+    def rows_alone(self, training: Training) -> dict[str, OwnRows]:
+        """Label owner -> what it has for a model alone."""
+        homes = training.homes
+        return own_rows(columns_in(homes), labels_in(homes), axis_of(training))
+
+    def kept(self, stage: Staged) -> dict[str, Model]:
+        """Label owner -> its top, which takes the mean of embeddings."""
+        if stage.name not in KEPT:
+            return {}
+        return {
+            name: told_top(stage.parties[name].model(), method=stage.name, label=home.label)
+            for name, home in labels_in(stage.homes).items()
+        }
+
+    def bottoms(self, stage: Staged) -> dict[str, Bottom]:
+        """Data owner -> its bottom, of those whose embeddings the tops know."""
+        if stage.name not in KEPT or stage.training.elsewhere:
+            return {}
+        return {name: stage.parties[name].bottom_model() for name in stage.driver.participants}
+
+
+#: Stages whose models are kept.
+KEPT = ("fedoptimus", "classic")
+
+
+def selecting(section: SelectionSection) -> selection.Config:
+    """How data owners are chosen, without when."""
+    return selection.Config(**section.model_dump(include=set(selection.Config.model_fields)))
+
+
+def axis_of(training: Training) -> int | None:
+    """Along which the parts of a row stand side by side; None: they are in no one place."""
+    data = training.loaded.data
+    return data.axis if isinstance(data, dd.Owners) else None
