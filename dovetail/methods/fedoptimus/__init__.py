@@ -69,8 +69,7 @@ from dovetail.errors import (
     PartyError,
     TrainingError,
 )
-from dovetail.methods.loop import Driver, Party, answers
-from dovetail.methods.loop import Round as Played
+from dovetail.methods.loop import Driver, Party, Played, answers
 from dovetail.models import (
     Model,
     OptimizerConfig,
