@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import nn
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
 
 
 class OptimizerConfig(BaseModel):
@@ -37,3 +38,62 @@ class OptimizerConfig(BaseModel):
             weight_decay=self.weight_decay,
             fused=True,
         )
+
+
+class AdamW:
+    """``torch.optim.AdamW``, fused, by its functional form; bit for bit the same.
+
+    The class's first use imports PyTorch's compiler, two seconds of processor time, and its
+    bookkeeping is a third of a step of networks as small as the learners'.
+
+    Args:
+        parameters: of one dtype; each step has a gradient of every one.
+        learning_rate, weight_decay: as there.
+    """
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], *, learning_rate: float, weight_decay: float
+    ) -> None:
+        self._parameters = list(parameters)
+        self._rate, self._decay = learning_rate, weight_decay
+        self._first: list[Tensor] = []
+        self._second: list[Tensor] = []
+        self._steps: list[Tensor] = []
+        for each in self._parameters:
+            self._first.append(torch.zeros_like(each, memory_format=torch.preserve_format))
+            self._second.append(torch.zeros_like(each, memory_format=torch.preserve_format))
+            self._steps.append(torch.zeros((), dtype=torch.float32, device=each.device))
+
+    def zero_grad(self) -> None:
+        for each in self._parameters:
+            each.grad = None
+
+    def step(self) -> None:
+        with torch.no_grad():
+            adamw(
+                [each.detach() for each in self._parameters],
+                [each.grad for each in self._parameters if each.grad is not None],
+                self._first,
+                self._second,
+                [],
+                self._steps,
+                fused=True,
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=self._rate,
+                weight_decay=self._decay,
+                eps=1e-8,
+                maximize=False,
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What its next step depends on, but for gradients."""
+        return {"first": self._first, "second": self._second, "steps": self._steps}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there; the tensors become its own."""
+        for name in ("first", "second", "steps"):
+            own: list[Tensor] = getattr(self, f"_{name}")
+            for mine, kept in zip(own, state[name], strict=True):
+                mine.copy_(kept)

@@ -53,7 +53,7 @@ from dovetail.data import Alignment, SharedRows
 from dovetail.data.inputs import Input
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.methods.apfed.released import RELEASED, Release
-from dovetail.methods.apfed.stacks import Config, Once, PartnerConfig, Stack, adamw
+from dovetail.methods.apfed.stacks import Config, Once, PartnerConfig, Stack
 from dovetail.methods.leftout import LeftOut
 from dovetail.methods.limits import NO_LIMITS, Limits, Uses
 from dovetail.methods.rulers import features
@@ -395,7 +395,7 @@ class _Taught:
     ) -> None:
         self.stack = stack
         self.top = top
-        self.top_optimizer = adamw(top, stack.config)
+        self.top_optimizer = stack.config.optimizer(top)
         self.top_kept = Kept(top)
         self.stopping = stopping
         self.dropping = dropping
@@ -408,7 +408,7 @@ class _Taught:
             top.head.weight.copy_(self.top.head.weight[:, columns])
             top.head.bias.copy_(self.top.head.bias)
         self.top = top
-        self.top_optimizer = adamw(top, self.stack.config)
+        self.top_optimizer = self.stack.config.optimizer(top)
         self.top_kept = Kept(top)
         self.stopping = EarlyStopping(patience)
         self.stopping.best_step = step

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
@@ -104,7 +103,7 @@ class Stack:
         self.encoding = PiecewiseLinear.fit(x_NF, bins=config.bins)
         with stream:
             self.bottom = Bottom(members, self.encoding.num_outputs, config.widths, num_outputs)
-        self.optimizer = adamw(self.bottom, config)
+        self.optimizer = config.optimizer(self.bottom)
         self.kept = Kept(self.bottom)
 
     @property
@@ -135,10 +134,3 @@ class Stack:
         self.bottom.load_state_dict(state["bottom"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.kept.weights = dict(state["kept"])
-
-
-def adamw(module: torch.nn.Module, config: StackedConfig) -> torch.optim.Optimizer:
-    """What follows a module's gradients."""
-    return torch.optim.AdamW(
-        module.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
-    )

@@ -22,6 +22,7 @@ Letters: R the owner's rows, F features, C outputs, K folds.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,7 +32,8 @@ from torch import Tensor
 
 from dovetail.errors import ConfigError, DataError
 from dovetail.models.learners.base import Fitted, Learner
-from dovetail.models.learners.choice import LEARNERS, held_out_loss
+from dovetail.models.learners.choice import LEARNERS, fit_each, held_out_loss
+from dovetail.models.learners.network import Network
 from dovetail.models.learners.rows import (
     NO_FOLD,
     Rows,
@@ -57,10 +59,11 @@ class DistilConfig:
         label_share: of a labelled row's target.
         blend: whether the mean of student and own model is tried where the student does not pay.
         gate: how many standard errors a student must be ahead of the own model on held-out rows.
-            Below 0 it may fall behind. Of a hundred labels, rows cannot tell; and the gate's
-            students have a handicap: fewer rows, one fold's teacher, and a rival that was
-            chosen on these very rows.
-        judge_rows: the students of the gate learn from at most so many rows without label.
+            Below 0 it may fall behind. Of a hundred labels, rows cannot tell; and each fold's
+            student has a handicap: it is no mean of all folds', and its rival was chosen on these
+            very rows.
+        student_rows: each fold's student learns from at most so many rows without label, drawn
+            anew for each.
         stop_share: of a student's rows, which end its training and choose its settings.
     """
 
@@ -68,7 +71,7 @@ class DistilConfig:
     label_share: float = 0.5
     blend: bool = True
     gate: float = -1.0
-    judge_rows: int = 3000
+    student_rows: int = 6000
     stop_share: float = 0.15
 
     def __post_init__(self) -> None:
@@ -296,44 +299,61 @@ def distil(
     folds = sorted(set(owner.folds_R[judged].tolist()))
     candidates = {ALONE: own_RC[judged]}
 
-    def rows_without(fold: int) -> tuple[Rows, int]:
-        fold_seed = derive_seed(seed, "gate", str(fold))
-        most = config.judge_rows
-        return student_rows(owner, teacher, config, seed=fold_seed, fold=fold, most=most), fold_seed
+    def students_without(
+        without: Sequence[int], learners: Mapping[str, Learner]
+    ) -> dict[str, list[Fitted]]:
+        """Name -> one student for each of these folds."""
+        seeds = [derive_seed(seed, "student", str(fold)) for fold in without]
+        many = [rows_without(fold) for fold in without]
+        return {
+            name: fit_each(learner, many, seeds=seeds, encode_on=owner.x_RF)
+            for name, learner in learners.items()
+        }
 
-    def students_of(
-        learners: Sequence[Learner], rows: Rows, seed: int, *, refit: bool = False
-    ) -> list[Fitted]:
-        return [
-            learner.fit(rows, seed=seed, encode_on=owner.x_RF, refit=refit) for learner in learners
-        ]
+    @functools.cache
+    def rows_without(fold: int) -> Rows:
+        fold_seed = derive_seed(seed, "student", str(fold))
+        return student_rows(
+            owner, teacher, config, seed=fold_seed, fold=fold, most=config.student_rows
+        )
 
     def mean(outputs: Sequence[Tensor]) -> Tensor:
         return mean_outputs(torch.stack(list(outputs)), regression=owner.regression)
 
-    # All students learn from the same rows, so what they say of those that stopped them ranks them:
-    # thousands of soft targets, where there are few labels.
-    rows, fold_seed = rows_without(folds[0])
-    every = [learners[name] for name in config.students]
-    first = dict(zip(config.students, students_of(every, rows, fold_seed), strict=True))
-    ranking = {name: held_out_loss(student, rows) for name, student in first.items()}
+    # All learn from the same rows, so what they say of those that stopped them ranks them:
+    # thousands of soft targets, where there are few labels. Networks of all folds are trained at
+    # once, at little more than the cost of the first.
+    trial = {name: learners[name] for name in config.students}
+    students = {
+        name: students_without(
+            folds if isinstance(learner, Network) else folds[:1], {name: learner}
+        )[name]
+        for name, learner in trial.items()
+    }
+    rows = rows_without(folds[0])
+    ranking = {name: held_out_loss(each[0], rows) for name, each in students.items()}
     if len(ranking) > 1:
         two = sorted(ranking, key=lambda name: ranking[name])[:2]
-        outputs_NC = mean([first[name].held_out_NC for name in two])
+        outputs_NC = mean([students[name][0].held_out_NC for name in two])
         ranking["+".join(two)] = mean_loss(outputs_NC, rows.targets_NC, regression=owner.regression)
     chosen = min(ranking, key=lambda name: ranking[name])
     names = chosen.split("+")
     # Trees and penalty are chosen once; how long to train, each time.
-    narrowed = [learners[name].narrowed(first[name]) for name in names]
+    narrowed = {name: learners[name].narrowed(students[name][0]) for name in names}
+
+    def all_without(without: Sequence[int]) -> None:
+        """Train those of the chosen students that are missing."""
+        for name in names:
+            missing = without[len(students[name]) :]
+            if missing:
+                students[name] += students_without(missing, {name: narrowed[name]})[name]
+
+    all_without(folds)
     held_out_RC = torch.full(owner.targets_RC.shape, torch.nan)
-    for fold in folds:
-        students = (
-            [first[name] for name in names]
-            if fold == folds[0]
-            else students_of(narrowed, *rows_without(fold))
-        )
+    for place, fold in enumerate(folds):
         own = judged & (owner.folds_R == fold)
-        held_out_RC[own] = mean([student.outputs(owner.x_RF[own]) for student in students])
+        x_NF = owner.x_RF[own]
+        held_out_RC[own] = mean([students[name][place].outputs(x_NF) for name in names])
     candidates[chosen] = held_out_RC[judged]
     if config.blend:
         candidates[f"{chosen}+{ALONE}"] = mean([held_out_RC[judged], own_RC[judged]])
@@ -365,12 +385,13 @@ def distil(
     }
     if not pays:
         return Distilled(alone, False, ALONE, losses, gain, error, settings)
-    rows = student_rows(owner, teacher, config, seed=seed)
-    students = students_of(narrowed, rows, seed, refit=True)
+    # The solo model is the mean of the very students that the gate judged.
+    all_without([*folds, *(fold for fold in range(owner.num_folds) if fold not in folds)])
+    models = [_folds_together(students[name]) for name in names]
     if best == chosen:
-        spec, network = _together(students, temperatures[best])
+        spec, network = _together(models, temperatures[best])
     else:  # as much own model as students
-        inner, inner_network = _together(students, 1.0)
+        inner, inner_network = _together(models, 1.0)
         spec = replace(inner, members=(inner, alone.spec), temperature=temperatures[best])
         network = spec.around([inner_network, alone.network])
     held_out_RC = torch.full(owner.targets_RC.shape, torch.nan)
@@ -380,7 +401,7 @@ def distil(
         spec,
         network,
         held_out_RC[owner.labelled],
-        {**settings, **{student.learner: student.settings for student in students}},
+        {**settings, **{student.learner: student.settings for student in models}},
     )
     return Distilled(solo, True, best, losses, gain, error, settings)
 
@@ -401,6 +422,13 @@ def _teacher_gain(owner: Owner, teacher: Teacher, alone: Tensor, judged: Tensor)
     losses = row_losses(held_out_RC[both], owner.targets_RC[both], regression=owner.regression)
     gain, error = _gain(alone[both[judged]], losses.double())
     return gain / error if error else 0.0
+
+
+def _folds_together(students: Sequence[Fitted]) -> Fitted:
+    """The mean of all folds' students of one learner; it has held no row out."""
+    first = students[0]
+    spec, network = _together(students, 1.0)
+    return Fitted(first.learner, spec, network, torch.empty(0, spec.num_outputs), first.settings)
 
 
 def _together(models: Sequence[Fitted], temperature: float) -> tuple[EnsembleSpec, Ensemble]:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.rows import Rows, row_losses
 from dovetail.models.learners.stacked import Bottom, Top, mean_outputs
+from dovetail.models.optimizers import AdamW
 from dovetail.models.randomness import RandomStream, generator
 
 
@@ -49,10 +50,10 @@ class StackedConfig:
     max_steps: int = 4000
     patience: int = 200
 
-    def optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
-        """AdamW: elementwise, so that each party steps its own part as one place would all."""
-        return torch.optim.AdamW(
-            module.parameters(), lr=self.learning_rate, weight_decay=self.weight_decay, fused=True
+    def optimizer(self, module: nn.Module) -> AdamW:
+        """Elementwise, so that each party steps its own part as one place would all."""
+        return AdamW(
+            module.parameters(), learning_rate=self.learning_rate, weight_decay=self.weight_decay
         )
 
 
@@ -145,12 +146,18 @@ def copies_of(num_rows: int) -> int:
     return 2 if num_rows <= 500 else 1
 
 
-def member_masks(folds_N: Tensor, copies: int) -> tuple[Tensor, Tensor]:
-    """(K, N) which rows train and which rows stop each member; ``copies`` of every fold."""
-    held_out = torch.stack(
-        [folds_N == fold for fold in range(int(folds_N.max()) + 1) for _ in range(copies)]
-    )
-    return ~held_out, held_out
+def member_masks(
+    folds_N: Tensor, copies: int, fold_of_N: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(K, N) which rows train and which rows stop each member; ``copies`` of every fold.
+
+    With ``fold_of_N`` a row trains the members of that fold only; else those of all others.
+    """
+    folds = [fold for fold in range(int(folds_N.max()) + 1) for _ in range(copies)]
+    held_out = torch.stack([folds_N == fold for fold in folds])
+    if fold_of_N is None:
+        return ~held_out, held_out
+    return torch.stack([fold_of_N == fold for fold in folds]) & ~held_out, held_out
 
 
 def held_out_rows(stop_KN: Tensor) -> tuple[Tensor, Tensor]:
@@ -310,6 +317,7 @@ class OwnerSide:
         parties: how many send, the owner included.
         seed: of the first weights, batches and dropout.
         steps: train on all rows for so many steps and keep the last; None for early stopping.
+        fold_of_N: the fold whose members a row trains; None: those of all folds but its own.
     """
 
     def __init__(
@@ -320,11 +328,12 @@ class OwnerSide:
         parties: int,
         seed: int,
         steps: int | None = None,
+        fold_of_N: Tensor | None = None,
     ) -> None:
         self.rows = rows
         self._weights_N = rows.weights()
         self.copies = config.copies or copies_of(len(rows.targets_NC))
-        train_KN, stop_KN = member_masks(rows.folds_N, self.copies)
+        train_KN, stop_KN = member_masks(rows.folds_N, self.copies, fold_of_N)
         self.members = len(train_KN)
         if steps is not None:
             train_KN = torch.ones_like(train_KN)
@@ -461,6 +470,7 @@ def fit_stacked(
     encode_on: Sequence[Tensor] | None = None,
     steps: int | None = None,
     streams: Sequence[RandomStream] | None = None,
+    fold_of_N: Tensor | None = None,
 ) -> Stacked:
     """Members trained in one place, by the very sides that parties on several machines have.
 
@@ -472,8 +482,9 @@ def fit_stacked(
         encode_on: the parties' rows to place bins by, if more than ``xs``.
         steps: train on all rows for so many steps, and keep the last; None for early stopping.
         streams: what each party draws its first weights from; None: by ``seed``.
+        fold_of_N: the fold whose members a row trains; None: those of all folds but its own.
     """
-    owner = OwnerSide(rows, config, parties=len(xs), seed=seed, steps=steps)
+    owner = OwnerSide(rows, config, parties=len(xs), seed=seed, steps=steps, fold_of_N=fold_of_N)
     return train_together(
         owner, xs, config, seed=seed, encode_on=encode_on, streams=streams, early=steps is None
     )
