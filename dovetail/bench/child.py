@@ -21,14 +21,13 @@ if sys.platform == "linux":
     _CONTEXT = multiprocessing.get_context("forkserver")
     _CONTEXT.set_forkserver_preload(
         [
-            "dovetail.cli.main",
-            "dovetail.cli.train",
             "dovetail.experiment.train",
             "lightgbm",
             "pandas",
             "scipy.optimize",
             "sklearn.metrics",
             "sklearn.model_selection",
+            "typer",
         ]
     )
 else:

@@ -23,7 +23,6 @@ import math
 
 import torch
 import torch.nn.functional as F
-from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from dovetail.privacy.release import randomised_response
@@ -94,6 +93,9 @@ def in_stages(
         before = torch.cat([known[:0], *parts[:stage]])
         prior_NC = even_C.expand(len(part), -1)
         if len(before) and len(answers[before].unique()) > 1 and len(part):
+            # Imported where it is used: scikit-learn takes seconds of processor time.
+            from sklearn.linear_model import LogisticRegression
+
             model = LogisticRegression(max_iter=300)
             model.fit(x_NF[before].flatten(1).numpy(), answers[before].numpy())
             told = torch.from_numpy(model.predict_proba(x_NF[part].flatten(1).numpy())).double()

@@ -293,6 +293,22 @@ def test_a_row_of_weight_two_counts_as_two_rows() -> None:
     assert torch.allclose(one.outputs(x), two.outputs(x), atol=1e-2)
 
 
+def test_networks_of_several_rows_learn_from_their_own_only() -> None:
+    x, classes = digits()
+    rows = rows_of(x, classes)
+    first = replace(rows, folds_N=first_fold_only(rows.folds_N))
+    held_out = first.folds_N == 0
+    told = torch.full((150, 10), 0.1)  # nothing
+    other = Rows(x[:150], told, first.folds_N[:150])
+    learner = Network(StackedConfig(widths=(8, 4), bins=4, max_steps=60, copies=1))
+    one, dull = learner.fit_each([first, other], seed=0)
+    said = one.held_out_NC[held_out]
+    assert float((said.argmax(dim=1) == classes[held_out]).float().mean()) > 0.7
+    assert float((dull.probabilities(x) - 0.1).abs().max()) < 0.2
+    assert torch.allclose(one.outputs(x)[held_out], said, atol=1e-5)
+    assert one.held_out_NC[~held_out].isnan().all()
+
+
 def test_best_is_the_mean_that_held_out_rows_weigh() -> None:
     x, classes = digits()
     rows = rows_of(x, classes)
