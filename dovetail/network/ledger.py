@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -258,19 +259,12 @@ class LedgerFile:
         described, num_bytes = _described(on_wire(message, precision))
         assert count == 1 or not described
         bytes_to = self._bytes_to.get(receiver, 0) + num_bytes
-        self._append(
-            {
-                "time": _now(),
-                "run": run,
-                "sequence": sequence,
-                "to": receiver,
-                "message": message.wire_name(),
-                "tensors": {name: (dtype, shape) for name, shape, dtype in described},
-                "bytes": num_bytes,
-                "bytes_to": bytes_to,
-                "bytes_all": sum(self._bytes_to.values()) + num_bytes,
-                **_about(count, digest, connection),
-            }
+        bytes_all = sum(self._bytes_to.values()) + num_bytes
+        self._add_line(
+            f'{{"time":"{_now()}","run":{_quoted(run)},"sequence":{sequence},'
+            f'"to":{_quoted(receiver)},"message":{_quoted(message.wire_name())},'
+            f'"tensors":{_tensor_text(described)},"bytes":{num_bytes},"bytes_to":{bytes_to},'
+            f'"bytes_all":{bytes_all}{_about(count, digest, connection)}'
         )
         self._bytes_to[receiver] = bytes_to
 
@@ -291,16 +285,10 @@ class LedgerFile:
         Raises:
             NetworkError: it cannot be written, and the message must not be answered.
         """
-        self._append(
-            {
-                "time": _now(),
-                "run": run,
-                "sequence": sequence,
-                "from": sender,
-                "message": message,
-                "bytes": num_bytes,
-                **_about(count, digest, connection),
-            }
+        self._add_line(
+            f'{{"time":"{_now()}","run":{_quoted(run)},"sequence":{sequence},'
+            f'"from":{_quoted(sender)},"message":{_quoted(message)},"bytes":{num_bytes}'
+            f"{_about(count, digest, connection)}"
         )
 
     def sync(self) -> None:
@@ -325,9 +313,13 @@ class LedgerFile:
         self.close()
 
     def _append(self, entries: Mapping[str, Any]) -> None:
+        self._add_line(_to_json(entries)[:-1])
+
+    def _add_line(self, text: str) -> None:
+        """One more line: JSON, of which the hashes and the end are still to come."""
         if not self._close.alive:
             raise NetworkError(f"{self.path}: this ledger is closed")
-        body = _to_json({**entries, "previous": self.last_hash})[:-1].encode()
+        body = f'{text},"previous":"{self.last_hash}"'.encode()
         digest = hashlib.sha256(body).hexdigest()
         line = b'%b%b%b"}\n' % (body, _HASH, digest.encode())
         try:
@@ -361,14 +353,26 @@ class LedgerFile:
         )
 
 
-def _about(count: int, digest: str, connection: int) -> dict[str, Any]:
-    """What a line says only where there is something to say."""
-    about: dict[str, Any] = {"count": count} if count > 1 else {}
-    if digest:
-        about["digest"] = digest
-    if connection:
-        about["connection"] = connection
-    return about
+def _about(count: int, digest: str, connection: int) -> str:
+    """What a line says only where there is something to say, each after a comma."""
+    return (
+        (f',"count":{count}' if count > 1 else "")
+        + (f',"digest":"{digest}"' if digest else "")
+        + (f',"connection":{connection}' if connection else "")
+    )
+
+
+# A step's messages differ in little: what they have in common is written out once.
+
+
+@lru_cache(maxsize=1024)
+def _quoted(text: str) -> str:
+    return _to_json(text)
+
+
+@lru_cache(maxsize=1024)
+def _tensor_text(described: tuple[_Tensor, ...]) -> str:
+    return _to_json({name: (dtype, shape) for name, shape, dtype in described})
 
 
 def _close(file: int) -> None:
@@ -377,7 +381,13 @@ def _close(file: int) -> None:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+    now = time.time_ns() // 1_000_000
+    return f"{_second(now // 1000)}.{now % 1000:03d}+00:00"
+
+
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 # --- Reading it back ------------------------------------------------------------------------------

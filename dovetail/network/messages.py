@@ -42,8 +42,10 @@ import math
 import re
 import types
 import typing
+from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -181,7 +183,7 @@ class Message:
     @classmethod
     def wire_name(cls) -> str:
         """``<file>.<class>``, for example ``apfed.Codes``."""
-        return f"{cls.__module__.rpartition('.')[2]}.{cls.__qualname__}"
+        return _wire_name(cls)
 
     def tensors(self) -> dict[str, Tensor]:
         """Field name -> tensor, in the order of declaration."""
@@ -190,6 +192,11 @@ class Message:
             for name in _declared(type(self))
             if isinstance(value := getattr(self, name), Tensor)
         }
+
+
+@lru_cache(maxsize=1024)
+def _wire_name(kind: type[Message]) -> str:
+    return f"{kind.__module__.rpartition('.')[2]}.{kind.__qualname__}"
 
 
 @dataclass(frozen=True)
@@ -305,18 +312,10 @@ def encode(
             f"characters, got {sequence} and {run!r}"
         )
     tensors = message.tensors()
-    layout = _layout(kind, _shapes(tensors), precision)
-    metadata = {
-        "protocol": PROTOCOL,
-        "type": kind,
-        "run": run,
-        "sequence": str(sequence),
-        "fields": _scalars(message, tensors),
-        **layout.metadata,
-    }
-    if instance:
-        metadata["instance"] = instance
-    text = f'{{"__metadata__":{_to_json(metadata)}{layout.entries}}}'.encode()
+    fields = _scalars(message, tensors)
+    parts = _header_text if len(fields) <= _MAX_KNOWN_BYTES else _header_text.__wrapped__
+    layout, before, after = parts(kind, _shapes(tensors), precision, run, instance, fields)
+    text = b"%b%d%b" % (before, sequence, after)
     text += b" " * (-len(text) % 8)
     if len(text) > MAX_HEADER_BYTES:
         raise MessageError(
@@ -337,6 +336,24 @@ def encode(
         else:
             written[name].copy_(tensor.detach())
     return data
+
+
+@lru_cache(maxsize=256)  # of a step's messages only the number changes from one to the next
+def _header_text(
+    kind: str, shapes: _Shapes, precision: Precision, run: str, instance: str, fields: str
+) -> tuple[_Layout, bytes, bytes]:
+    """How such a message lies in its bytes, and its header before and after the number."""
+    layout = _layout(kind, shapes, precision)
+    before = {"protocol": PROTOCOL, "type": kind, "run": run}
+    after = {"fields": fields, **layout.metadata}
+    if instance:
+        after["instance"] = instance
+    first, rest = _to_json(before)[:-1], _to_json(after)[1:]
+    return (
+        layout,
+        f'{{"__metadata__":{first},"sequence":"'.encode(),
+        f'",{rest}{layout.entries}}}'.encode(),
+    )
 
 
 def _scalars(message: Message, tensors: Mapping[str, Tensor]) -> str:
@@ -404,15 +421,58 @@ class Opened:
         header: what it says of itself.
         data: the whole message.
         start: where its tensors begin.
-        metadata: the header's, as it stands there.
-        entries: tensor name -> its dtype, shape and place, as they stand there, unchecked.
+        about: the rest of the header, which messages may share that differ in their number.
     """
 
     header: Header
     data: Data
     start: int
+    about: _About
+
+
+@dataclass(frozen=True, eq=False)
+class _About:
+    """What a header has beside the number; nothing in it is changed once it is made.
+
+    Attributes:
+        header: with the number of the first message that had it.
+        metadata: as it stands there.
+        entries: tensor name -> its dtype, shape and place, as they stand there, unchecked.
+        plans: message type -> how such a message is read, once one was.
+    """
+
+    header: Header
     metadata: dict[str, str]
     entries: dict[str, Any]
+    plans: dict[type[Message], _Plan] = field(default_factory=dict)
+
+    def numbered(self, sequence: int) -> Header:
+        known = self.header
+        if sequence == known.sequence:
+            return known
+        return Header(
+            known.protocol, known.type, known.run, sequence, known.precision, known.instance
+        )
+
+
+class _Plan(NamedTuple):
+    """What was checked of a header for one type of message: it holds for all that share it."""
+
+    scalars: dict[str, Any]
+    places: dict[str, _Place]
+    narrowed: dict[str, Any]
+    num_bytes: int  # of all tensors
+
+
+#: Where the number stands in a header as ``encode`` writes it.
+_NUMBER = re.compile(rb'"sequence":"(0|[1-9][0-9]{0,18})"')
+
+#: Headers without their numbers -> what they say: those of a step come again and again.
+_known: OrderedDict[tuple[bytes, bytes], _About] = OrderedDict()
+_MOST_KNOWN = 256
+
+#: The longest header that is remembered.
+_MAX_KNOWN_BYTES = 2**14
 
 
 def open_message(data: Data) -> Opened:
@@ -427,14 +487,58 @@ def open_message(data: Data) -> Opened:
         raise MessageError(f"{len(data)} bytes that are no message: the header is cut off")
     if length > MAX_HEADER_BYTES:
         raise MessageError(f"a header of {length} bytes; at most {MAX_HEADER_BYTES} are allowed")
+    text = bytes(data[8:start])
+    number = _NUMBER.search(text) if length <= _MAX_KNOWN_BYTES else None
+    # Trailing blanks fill a header up; how many depends on the number.
+    key = None if number is None else (text[: number.start(1)], text[number.end(1) :].rstrip(b" "))
+    about = None if key is None else _known.get(key)
+    if about is not None and number is not None:
+        sequence = int(number[1])
+        if sequence <= MAX_SEQUENCE:
+            return Opened(about.numbered(sequence), data, start, about)
+    about = _about(text)
+    if about is None:
+        raise MessageError(f"{len(data)} bytes that are no message: the header cannot be read")
+    if key is not None and _differs_in_number(about, key):
+        _known[key] = about
+        while len(_known) > _MOST_KNOWN:
+            with suppress(KeyError):  # another thread was faster
+                _known.popitem(last=False)
+    return Opened(about.header, data, start, about)
+
+
+def _about(text: bytes) -> _About | None:
+    """What a header says; None where it cannot be read.
+
+    Raises:
+        MessageError: it is of another protocol, or something in it cannot be.
+    """
     try:
-        entries = _from_json(str(data[8:start], "utf-8"))
+        entries = _from_json(str(text, "utf-8"))
         metadata = entries.pop("__metadata__")
         if set(map(type, metadata.values())) == {str}:
-            return Opened(_header(metadata), data, start, metadata, entries)
+            return _About(_header(metadata), metadata, entries)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
-    raise MessageError(f"{len(data)} bytes that are no message: the header cannot be read")
+    return None
+
+
+def _differs_in_number(about: _About, key: tuple[bytes, bytes]) -> bool:
+    """Whether a header with other digits there says the same, and nothing but another number.
+
+    What looks like the number might stand elsewhere in a header that somebody made up.
+    """
+    other = 0 if about.header.sequence else 1
+    try:
+        read = _about(b"%b%d%b" % (key[0], other, key[1]))
+    except MessageError:
+        return False
+    return (
+        read is not None
+        and read.header.sequence == other
+        and read.entries == about.entries
+        and {**read.metadata, "sequence": ""} == {**about.metadata, "sequence": ""}
+    )
 
 
 def read_header(data: Data) -> Header:
@@ -463,14 +567,28 @@ def decode(
     if len(whole) > max_bytes:
         raise MessageError(f"a message of {len(whole)} bytes; at most {max_bytes} are allowed")
     opened = data if isinstance(data, Opened) else open_message(data)
-    header, metadata, entries = opened.header, opened.metadata, opened.entries
-    by_name = {kind.wire_name(): kind for kind in accept}
-    kind = by_name.get(header.type)
+    header = opened.header
+    kind = next((each for each in accept if each.wire_name() == header.type), None)
     if kind is None:
+        names = sorted(each.wire_name() for each in accept)
         raise MessageError(
-            f"expected a message of type {' or '.join(sorted(by_name))}, "
-            f"got {_short(repr(header.type))}"
+            f"expected a message of type {' or '.join(names)}, got {_short(repr(header.type))}"
         )
+    plan = opened.about.plans.get(kind)
+    if plan is None:
+        plan = opened.about.plans[kind] = _planned(kind, opened)
+    values: dict[str, Any] = {**plan.scalars, **_tensors(kind, opened, plan)}
+    return kind(**values)
+
+
+def _planned(kind: type[Message], opened: Opened) -> _Plan:
+    """How a message of this type with this header is read; all that it declares is checked.
+
+    Raises:
+        MessageError: fields other than the type declares, or tensors that cannot be.
+    """
+    metadata, entries = opened.about.metadata, opened.about.entries
+    header = opened.header
     scalars = _table(kind, metadata["fields"])
     narrowed = _table(kind, metadata.get("narrowed", "{}"))
     scales = {f"{name}.scale" for name in narrowed} if header.precision == "int8" else set()
@@ -481,8 +599,14 @@ def decode(
             f"{kind.wire_name()}: expected the fields {sorted(declared)}, "
             f"got {_short(str(sorted(came)))}"
         )
-    values: dict[str, Any] = {**scalars, **_tensors(kind, opened, narrowed)}
-    return kind(**{name: _checked(kind, name, values[name], declared[name]) for name in declared})
+    places = _places(kind, opened, narrowed)
+    for name in declared:  # what is a tensor here must be declared as one, and nothing else
+        if name in scalars:
+            scalars[name] = _checked(kind, name, scalars[name], declared[name])
+        elif declared[name] is not Tensor:
+            _checked(kind, name, torch.empty(0), declared[name])
+    end = max((each.end for each in places.values()), default=0)
+    return _Plan(scalars, places, narrowed, end)
 
 
 def _table(kind: type[Message], text: str) -> dict[str, Any]:
@@ -531,10 +655,10 @@ def _header(metadata: Mapping[str, str]) -> Header:
     raise MessageError(f"expected a precision of {PRECISIONS}, got {_short(repr(precision))}")
 
 
-def _tensors(kind: type[Message], opened: Opened, narrowed: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors by field name, as wide as they were; none is made before all are checked."""
+def _places(kind: type[Message], opened: Opened, narrowed: Mapping[str, Any]) -> dict[str, _Place]:
+    """Where tensors lie; none is made before all are checked."""
     precision, data, start = opened.header.precision, opened.data, opened.start
-    places = {name: _place(kind, name, entry) for name, entry in opened.entries.items()}
+    places = {name: _place(kind, name, entry) for name, entry in opened.about.entries.items()}
     end = 0
     for each in sorted(places.values(), key=lambda each: (each.begin, each.end)):
         if each.begin != end:
@@ -565,9 +689,22 @@ def _tensors(kind: type[Message], opened: Opened, narrowed: Mapping[str, Any]) -
                 f"{kind.wire_name()}: {_short(repr(name))} cannot be widened from "
                 f"{precision} to {_short(repr(dtype))}"
             )
+    return places
+
+
+def _tensors(kind: type[Message], opened: Opened, plan: _Plan) -> dict[str, Tensor]:
+    """The tensors by field name, as wide as they were."""
+    precision, data, start = opened.header.precision, opened.data, opened.start
+    _, places, narrowed, end = plan
+    if start + end != len(data):
+        raise MessageError(
+            f"{kind.wire_name()}: its tensors take {end} bytes, but {len(data) - start} are there"
+        )
     view = memoryview(data)
-    if view.readonly:
-        view, start = memoryview(bytearray(view[start:])), 0
+    if view.readonly and places:  # one copy, to where PyTorch's own tensors would begin
+        own = torch.empty(end, dtype=torch.uint8)
+        own.numpy()[:] = np.frombuffer(view, dtype=np.uint8, offset=start) if end else 0
+        view, start = own.numpy().data, 0
     tensors = {name: _read(kind, name, place, view, start) for name, place in places.items()}
     for name in narrowed:
         wide = tensors[name].to(torch.float32)
@@ -668,14 +805,11 @@ def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]} …"
 
 
+@lru_cache(maxsize=1024)
 def _declared(kind: type[Message]) -> dict[str, Any]:
     """Field name -> declared type, of a message type; worked out once."""
-    declared = _all_declared.get(kind)
-    if declared is None:
-        hints = typing.get_type_hints(kind)
-        declared = {field.name: hints[field.name] for field in fields(kind)}
-        _all_declared[kind] = declared
-    return declared
+    hints = typing.get_type_hints(kind)
+    return {each.name: hints[each.name] for each in fields(kind)}
 
 
 def _values(kind: type[Message]) -> dict[str, Values]:
@@ -697,7 +831,6 @@ def _values(kind: type[Message]) -> dict[str, Values]:
 
 
 _all_values: WeakKeyDictionary[type[Message], dict[str, Values]] = WeakKeyDictionary()
-_all_declared: WeakKeyDictionary[type[Message], dict[str, Any]] = WeakKeyDictionary()
 
 
 def _checked(kind: type[Message], name: str, value: Any, declared: Any) -> Any:
