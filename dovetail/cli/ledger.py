@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dovetail.cli import early
 from dovetail.cli.options import AsJson
 from dovetail.cli.output import console, say
 from dovetail.errors import ConfigError, NetworkError
@@ -83,6 +84,7 @@ def ledger(
     if record is not None:
         if word != "verify":
             raise ConfigError("--record goes with dovetail ledger verify")
+        early.check_record(record)
         _show_record(record, [_book(name) for name in names], ca=ca, as_json=as_json)
     elif word == "prove":
         _prove(names, by=by, out=out)
@@ -91,6 +93,7 @@ def ledger(
     elif len(names) > 1:
         _compare([_book(name) for name in names], ca=ca, as_json=as_json)
     elif names:
+        early.check_ledger(_book(names[0]))
         _show(_book(names[0]), noted=noted, short=word == "verify", as_json=as_json)
     else:
         raise ConfigError(f"dovetail ledger {word} takes a ledger, got none")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dovetail.cli import early
 from dovetail.cli.options import AsJson, Certificates, Device, Quiet
 from dovetail.errors import DataError
 
@@ -83,6 +84,7 @@ def predict(
     Who does not come or answer is left out, and named. Rows that are not like those of training
     are told of (dovetail drift tells more). --coverage 0.9 needs dovetail calibrate.
     """
+    early.check_models([str(model)])
     import numpy as np
 
     from dovetail.cli.elsewhere import Elsewhere

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from dovetail.cli import early
 from dovetail.cli.options import Quiet
 
 
@@ -32,6 +33,7 @@ def report(
     run with spread; one that still trains shows what there is so far. With --hide-below 10, who
     shares how many is told as inspect does: "none", "fewer than 10 (hidden)", or "column missing".
     """
+    early.check_runs(folders)
     from dovetail.cli.output import say
     from dovetail.report.make import make_report
 

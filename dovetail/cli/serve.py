@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from dovetail.cli import early
 from dovetail.cli.options import Listen, Quiet
 
 
@@ -65,6 +66,7 @@ def serve(
 
     Each answer says whether they had a part in it.
     """
+    early.check_models(models)
     from contextlib import ExitStack
 
     from dovetail.cli.elsewhere import Elsewhere

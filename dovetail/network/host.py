@@ -222,6 +222,8 @@ class Host:
             return encode(Failed(_UNWRITTEN), run=header.run, sequence=header.sequence)
         try:
             return self._recorded(self._answer(opened, driver), driver, header)
+        except NotWrittenError:
+            return encode(Failed(_UNWRITTEN), run=header.run, sequence=header.sequence)
         except MessageError as error:  # the answer cannot be encoded
             self._log_failure(header, driver, str(error))
             return self._recorded(Failed(str(error)), driver, header)
@@ -240,8 +242,11 @@ class Host:
                 self._heads.keep(driver, request.head)
             answer = party.handle(request)
             if isinstance(answer, checkpoint.Saved) and self._heads is not None:
+                self._recorder.settle()
                 answer = replace(answer, head=self._heads.own())
             return answer
+        except NotWrittenError:
+            raise
         except DovetailError as error:
             self._log_failure(header, driver, _cause(error))
             return Failed(_cause(error))
@@ -257,6 +262,7 @@ class Host:
         """Where each other's ledgers stand, of a driver that is about to leave."""
         told = decode(opened, (Tell,), max_bytes=self.max_bytes)
         assert isinstance(told, Tell)
+        self._recorder.settle()  # the head is to have the line of this, too
         account = "" if self._account is None else self._account(opened.header.run, driver)
         if self._heads is None:
             return Told(account=account)
@@ -276,16 +282,17 @@ class Host:
         if self._admit is not None:
             self._admit(replace(header, type=f"{algorithm}.{kind}"), driver)
         party = self._party(header.run, algorithm, driver)
-        if header.type not in {accepted.wire_name() for accepted in party.accepts}:
+        if not any(header.type == accepted.wire_name() for accepted in party.accepts):
             raise MessageError(f"it does not answer {header.type}")
         return party, about or decode(opened, party.accepts, max_bytes=self.max_bytes)
 
     def _party(self, run: str, algorithm: str, driver: str) -> Party:
         key = (driver, run, algorithm)
+        is_new = key not in self._runs
         party = self._runs.get(key) or self._open_run(run, algorithm, driver)
         self._runs[key] = party
         self._runs.move_to_end(key)
-        of_driver = [each for each in self._runs if each[0] == driver]
+        of_driver = [each for each in self._runs if each[0] == driver] if is_new else []
         for oldest in of_driver[:-MAX_RUNS]:
             del self._runs[oldest]
             _log.info("%s: run %r made room for run %r", self.name, oldest[1], run)

@@ -2,12 +2,19 @@
 
 A line is written for each, but not for each of many failures in a row: a driver whose requests are
 all refused must not fill the disk.
+
+A large request's digest takes as long as reading it: it is taken, and the line written, by a thread
+of its own while the request is answered (OpenSSL works without Python's lock). The answer's line
+waits for the request's, and the answer for its own: what a driver was answered is in the ledger,
+both ways, whenever this process is killed. Of a request that was not answered yet the line may be
+missing, as when the process ends before it is read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from dovetail.errors import NetworkError
@@ -19,6 +26,10 @@ from dovetail.network.messages import MAX_RUN_LENGTH, Data, Header, Message, Ope
 #: Of failures in a row to one driver, a line of the ledger stands for one in so many of those
 #: before it, and for one at least.
 FAILURES_PER_COUNT = 10
+
+#: Requests from this size on are written down while they are answered; of smaller ones a digest
+#: takes less than handing it over.
+LARGE_BYTES = 2**15
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +81,8 @@ class Recorder:
         self._waiting: dict[str, _Request] = {}  # driver -> what came and is not written yet
         self._connections: dict[str, int] = {}
         self._counted = Counted()
+        self._thread: ThreadPoolExecutor | None = None
+        self._writing: Future[None] | None = None
 
     def connected(self, driver: str) -> None:
         """A new connection with a driver."""
@@ -83,20 +96,28 @@ class Recorder:
         """
         if self._ledger is None:
             return
-        request = _Request()
-        if data is not None:
-            digest = hashlib.sha256(data).hexdigest()
-            request = _Request(num_bytes=len(data), digest=digest)
-            if opened is not None:
-                header = opened.header
-                num_bytes = len(data) - opened.start
-                run = _printable_run(header.run)
-                request = _Request(run, header.sequence, header.type, num_bytes, digest)
         failures = self._failures.get(driver)
         if failures is not None and failures.next_count != 1:
-            self._waiting[driver] = request  # of a row of failures, perhaps
-            return
-        self._write_came(driver, request)
+            self._waiting[driver] = _request(data, opened)  # of a row of failures, perhaps
+        elif data is None or len(data) < LARGE_BYTES:
+            self._write_came(driver, _request(data, opened))
+        else:
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, thread_name_prefix="dovetail-ledger")
+            self._writing = self._thread.submit(self._write_large, driver, data, opened)
+
+    def settle(self) -> None:
+        """Waits until what came is written down.
+
+        Raises:
+            NotWrittenError: it cannot be.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _write_large(self, driver: str, data: Data, opened: Opened | None) -> None:
+        self._write_came(driver, _request(data, opened))
 
     def left(
         self,
@@ -118,6 +139,7 @@ class Recorder:
         """
         if self._ledger is None:
             return
+        self.settle()
         waiting = self._waiting.pop(driver, None)
         if isinstance(answer, Failed):
             failures = self._failures.setdefault(driver, _Failures())
@@ -180,6 +202,18 @@ class Recorder:
         if count:
             _log.error("%s: cannot write the ledger: %s%s", self._name, error, times(count))
         return NotWrittenError(str(error))
+
+
+def _request(data: Data | None, opened: Opened | None) -> _Request:
+    """What its line says of a request; without data, of one that was not even read."""
+    if data is None:
+        return _Request()
+    digest = hashlib.sha256(data).hexdigest()
+    if opened is None:
+        return _Request(num_bytes=len(data), digest=digest)
+    header = opened.header
+    run = _printable_run(header.run)
+    return _Request(run, header.sequence, header.type, len(data) - opened.start, digest)
 
 
 def _printable_run(run: str) -> str:

@@ -22,9 +22,9 @@ from pydantic import BaseModel
 from dovetail import cli
 from dovetail.cli import early
 from dovetail.cli.main import COMMANDS
-from dovetail.errors import ConfigError
+from dovetail.errors import ConfigError, DataError
 from dovetail.experiment import runfile
-from dovetail.methods import METHODS
+from dovetail.methods import METHODS, stages
 from dovetail.site import partyfile
 
 KEYS = Path(cli.__file__).parent / "keys.json"
@@ -81,6 +81,7 @@ def all_keys() -> dict[str, Any]:
     return {
         "run": keys_of(runfile._of_sections(run)),
         "party": keys_of(partyfile._of_sections(home)),
+        "methods": [*stages()],
     }
 
 
@@ -107,6 +108,15 @@ def test_the_list_of_commands_says_what_their_functions_say() -> None:
         ["align", "nowhere.toml", "lab.toml"],
         ["join", "nowhere.toml", "--driver", "localhost:1"],
         ["join", "lab.toml", "--driver", "localhost:1"],
+        ["train", "wrong.toml"],
+        ["train", "parties.toml"],
+        ["align", "empty.toml", "lab.toml"],
+        ["align", "columns.toml", "lab.toml"],
+        ["serve", "nowhere"],
+        ["predict", "nowhere", "rows.csv"],
+        ["report", "nowhere"],
+        ["ledger", "verify", "--record", "lab.toml"],
+        ["ledger", "lab.toml"],
     ],
     ids=" ".join,
 )
@@ -114,6 +124,12 @@ def test_a_mistake_reads_no_library(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "good.toml").write_text(RUN)
     (tmp_path / "run.toml").write_text(RUN + "hed = [8]\n")
     (tmp_path / "lab.toml").write_text(PARTY + 'tabel = "b"\n')
+    (tmp_path / "wrong.toml").write_text(RUN.replace('"apfed"', '"apfedd"'))
+    (tmp_path / "parties.toml").write_text('method = "apfed"\nparties = ["no.toml", "lab.toml"]')
+    (tmp_path / "lab.csv").write_text("")
+    (tmp_path / "empty.toml").write_text(PARTY)
+    (tmp_path / "rows.csv").write_text("person,age\n1,2\n")
+    (tmp_path / "columns.toml").write_text(PARTY.replace("lab.csv", "rows.csv"))
     script = (
         "import sys\n"
         "from dovetail.cli.main import main\n"
@@ -160,3 +176,39 @@ def test_every_run_file_here_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 if __name__ == "__main__":
     KEYS.write_text(json.dumps(all_keys(), indent=1) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("table", "change"),
+    [
+        ("", ("", "")),
+        ("patient,age\n1,2\n", ('id = "patient"', 'id = "patent"')),
+        ("patient,age\n1,2\n", ('id = "patient"', 'id = "patient"\nlabel = "ill"')),
+        ("patient,age\n1,2\n", ("lab.csv", "nowhere.csv")),
+    ],
+)
+def test_a_table_is_told_early_in_the_words_it_has_later(
+    table: str, change: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lab.csv").write_text(table)
+    path = tmp_path / "lab.toml"
+    path.write_text(PARTY.replace(*change))
+    with pytest.raises(DataError) as late:
+        partyfile.open_site(path)
+    monkeypatch.setattr(early, "_is_late", lambda: False)
+    with pytest.raises(DataError) as soon:
+        early.check_party(path)
+    assert str(soon.value) == str(late.value)
+
+
+def test_a_method_is_told_early_in_the_words_it_has_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(RUN.replace('method = "apfed"', 'method = "apfedd"'))
+    with pytest.raises(ConfigError) as late:
+        runfile.load_run(path)
+    monkeypatch.setattr(early, "_is_late", lambda: False)
+    with pytest.raises(ConfigError) as soon:
+        early.check_run(path)
+    assert str(soon.value) == str(late.value)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+import struct
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -20,6 +25,7 @@ from dovetail.network.control import Failed
 from dovetail.network.host import MAX_RUNS, Host
 from dovetail.network.ledger import LedgerFile, verify
 from dovetail.network.messages import read_header
+from dovetail.network.recording import LARGE_BYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -406,3 +412,63 @@ def test_questions_are_handled_one_at_a_time() -> None:
 @pytest.fixture(autouse=True)
 def _logs_are_seen(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="dovetail")
+
+
+#: A party that answers what it reads until it is killed, and says of each answer that it leaves.
+ANSWERS = """
+import struct, sys
+from dovetail.network import LedgerFile
+from dovetail.network.host import Host
+from test_host import Doubles
+
+host = Host("shop", lambda *_: Doubles(), ledger=LedgerFile(sys.argv[1], "shop"))
+read, write = sys.stdin.buffer, sys.stdout.buffer
+while size := read.read(8):
+    reply = host.handle(read.read(struct.unpack("<Q", size)[0]), "bank")
+    write.write(struct.pack("<Q", len(reply)) + bytes(reply))
+    write.flush()
+"""
+
+
+@pytest.mark.parametrize("rows", [1, 64], ids=["small", "large, written by a thread"])
+def test_who_is_killed_has_a_line_of_all_that_was_answered(rows: int, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    party = subprocess.Popen(
+        [sys.executable, "-c", ANSWERS, str(path)],
+        cwd=Path(__file__).parent,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert party.stdin is not None
+    assert party.stdout is not None
+    came, left = [], []
+    try:
+        for number in range(1, 41):
+            data = bytes(encode(Question(torch.rand(rows, 256)), run="r", sequence=number))
+            assert (len(data) >= LARGE_BYTES) == (rows > 1)
+            party.stdin.write(struct.pack("<Q", len(data)) + data)
+            party.stdin.flush()
+            if number == 40:
+                break  # killed while it has this one in hand
+            reply = party.stdout.read(struct.unpack("<Q", party.stdout.read(8))[0])
+            came.append(hashlib.sha256(data).hexdigest())
+            left.append(hashlib.sha256(reply).hexdigest())
+    finally:
+        party.kill()
+        party.communicate()
+    verify(path)
+    lines = [json.loads(line) for line in path.read_bytes().split(b"\n")[1:-1]]
+    assert [line["digest"] for line in lines if "from" in line][:39] == came
+    assert [line["digest"] for line in lines if "to" in line][:39] == left
+    kinds = ["from" if "from" in line else "to" for line in lines[:78]]
+    assert kinds == ["from", "to"] * 39
+
+
+def test_what_came_large_and_cannot_be_written_down_is_not_answered(tmp_path: Path) -> None:
+    ledger = LedgerFile(tmp_path / "ledger.jsonl", "shop")
+    host = hosting(Doubles(), ledger=ledger)
+    large = Question(torch.rand(64, 256))
+    assert isinstance(ask(host, 1, large), Answer)
+    with open(ledger.path, "ab") as other:
+        other.write(b"somebody else's\n")
+    assert "sends nothing that is not written down" in cause(ask(host, 2, large))
