@@ -8,6 +8,8 @@ options of gRPC. The bare one sends the encoded message as one gRPC message and 
 back; ``Stream`` encodes, writes a line of its ledger, cuts into frames, checks, decodes, answers
 with a tensor of the same size, writes that down, and decodes the answer. A second ``Stream`` keeps
 no ledger files. All take turns, so that a noisy machine slows them alike; ratios are of medians.
+Processor time is that of driver and parties together, over trips in blocks of 20 that take turns:
+beside a ratio of a busy machine it says what a trip costs.
 
 Bytes on the wire are those of the driver's sockets (TCP_INFO), TLS and heartbeats included,
 against the bytes of tensors that went both ways.
@@ -25,7 +27,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -57,6 +59,9 @@ DRIVER = "bank"
 PARTIES = ("shop", "clinic")
 SIZES = {"1 KB": (1, 256), "131 KB": (128, 256), "4 MB": (1024, 1024)}
 METHOD = "/bare/Echo"
+
+#: Of 20 trips each, of which processor time is taken.
+_BLOCKS = 15
 BARE_OPTIONS = [
     *(each for each in options(silence_s=6.0) if not each[0].endswith("_message_length")),
     ("grpc.max_receive_message_length", -1),
@@ -213,7 +218,31 @@ def socket_bytes(port: int) -> int:
     return total
 
 
-def measure(stream: Stream, unwritten: Stream, bare: Bare, seconds: float) -> list[dict[str, Any]]:
+def processor_us(
+    calls: dict[str, Callable[[], object]], processes: Sequence[int]
+) -> dict[str, float]:
+    """Processor time of a trip of each, here and in these processes, in microseconds."""
+
+    def spent() -> float:
+        ticks = 0
+        for number in processes:
+            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])  # utime and stime, proc(5)
+        return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+
+    taken = dict.fromkeys(calls, 0.0)
+    for _ in range(_BLOCKS):
+        for name, call in calls.items():
+            before = spent()
+            for _ in range(20):
+                call()
+            taken[name] += spent() - before
+    return {name: each / (20 * _BLOCKS) * 1e6 for name, each in taken.items()}
+
+
+def measure(
+    stream: Stream, unwritten: Stream, bare: Bare, processes: Sequence[int], seconds: float
+) -> list[dict[str, Any]]:
     rows = []
     for num_parties in (1, 2):
         parties = PARTIES[:num_parties]
@@ -223,14 +252,13 @@ def measure(stream: Stream, unwritten: Stream, bare: Bare, seconds: float) -> li
             message = There(torch.randn(shape))
             data = bytes(encode(message))
             requests = dict.fromkeys(parties, message)
-            taken = take_turns(
-                {
-                    "stream": lambda: engine.ask(requests, Back).or_raise(),  # noqa: B023
-                    "no ledger": lambda: other.ask(requests, Back).or_raise(),  # noqa: B023
-                    "bare": lambda: bare.ask(parties, data),  # noqa: B023
-                },
-                seconds,
-            )
+            calls = {
+                "stream": lambda: engine.ask(requests, Back).or_raise(),  # noqa: B023
+                "no ledger": lambda: other.ask(requests, Back).or_raise(),  # noqa: B023
+                "bare": lambda: bare.ask(parties, data),  # noqa: B023
+            }
+            taken = take_turns(calls, seconds)
+            cpu = processor_us(calls, processes) if size != "4 MB" else {}
             medians = {name: statistics.median(each) for name, each in taken.items()}
             before = socket_bytes(stream.port)
             for _ in range(20):
@@ -247,6 +275,10 @@ def measure(stream: Stream, unwritten: Stream, bare: Bare, seconds: float) -> li
                     "ratio": medians["stream"] / medians["bare"],
                     "at most": TARGET,
                     "ratio, no ledger": medians["no ledger"] / medians["bare"],
+                    "cpu us": cpu.get("stream", ""),
+                    "bare cpu us": cpu.get("bare", ""),
+                    "cpu ratio": cpu["stream"] / cpu["bare"] if cpu else "",
+                    "cpu ratio, no ledger": cpu["no ledger"] / cpu["bare"] if cpu else "",
                     "bytes ratio": on_wire / (20 * 2 * num_parties * message.x.nbytes),
                     "bytes at most": TARGET_BYTES if size == "131 KB" else "",
                 }
@@ -294,7 +326,8 @@ def main() -> None:
                 # Under the name that parties know its messages by.
                 from benchmarks.exchange import measure as by_name
 
-                rows = by_name(stream, unwritten, bare, given.seconds)
+                numbers = [process.pid for process in started]
+                rows = by_name(stream, unwritten, bare, numbers, given.seconds)
             finally:
                 bare.close()
                 for process in started:
