@@ -252,7 +252,7 @@ def measure(
             message = There(torch.randn(shape))
             data = bytes(encode(message))
             requests = dict.fromkeys(parties, message)
-            calls = {
+            calls: dict[str, Callable[[], object]] = {
                 "stream": lambda: engine.ask(requests, Back).or_raise(),  # noqa: B023
                 "no ledger": lambda: other.ask(requests, Back).or_raise(),  # noqa: B023
                 "bare": lambda: bare.ask(parties, data),  # noqa: B023

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from benchmarks import _results
 
@@ -84,7 +85,7 @@ def main() -> None:
         for name, text in FILES.items():
             (folder / name).write_text(text)
         for mistake, words in MISTAKES.items():
-            row = {"mistake": mistake, "dovetail": words}
+            row: dict[str, Any] = {"mistake": mistake, "dovetail": words}
             if given.beside is not None:
                 row["beside s"] = answered(words, folder, given.beside.absolute())[0]
             spent, said = answered(words, folder, Path(__file__).parents[1])

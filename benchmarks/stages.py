@@ -78,7 +78,12 @@ def measure() -> dict[str, dict[str, float]]:
         digest = hashlib.sha256(came[0]).hexdigest()
         with tempfile.TemporaryDirectory() as folder:
             ledger = LedgerFile(Path(folder) / "a.jsonl", "shop")
-            about = {"run": "bench", "sequence": 5, "digest": digest, "connection": 1}
+            about: dict[str, Any] = {
+                "run": "bench",
+                "sequence": 5,
+                "digest": digest,
+                "connection": 1,
+            }
             encoding = least_us(asked)
             stages = {
                 "encode": encoding,

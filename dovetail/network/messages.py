@@ -194,9 +194,17 @@ class Message:
         }
 
 
-@lru_cache(maxsize=1024)
 def _wire_name(kind: type[Message]) -> str:
-    return f"{kind.__module__.rpartition('.')[2]}.{kind.__qualname__}"
+    name = _all_names.get(kind)
+    if name is None:
+        name = f"{kind.__module__.rpartition('.')[2]}.{kind.__qualname__}"
+        _all_names[kind] = name
+    return name
+
+
+# Of all types: there are as many as somebody has written.
+_all_names: dict[type[Message], str] = {}
+_all_declared: dict[type[Message], dict[str, Any]] = {}
 
 
 @dataclass(frozen=True)
@@ -805,11 +813,14 @@ def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:200]} …"
 
 
-@lru_cache(maxsize=1024)
 def _declared(kind: type[Message]) -> dict[str, Any]:
     """Field name -> declared type, of a message type; worked out once."""
-    hints = typing.get_type_hints(kind)
-    return {each.name: hints[each.name] for each in fields(kind)}
+    declared = _all_declared.get(kind)
+    if declared is None:
+        hints = typing.get_type_hints(kind)
+        declared = {each.name: hints[each.name] for each in fields(kind)}
+        _all_declared[kind] = declared
+    return declared
 
 
 def _values(kind: type[Message]) -> dict[str, Values]:
