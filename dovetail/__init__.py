@@ -14,6 +14,7 @@ from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
     from dovetail import alignment, data, experiment, models, network
+    from dovetail.face.aligning import Matched, align
     from dovetail.face.deals import (
         Blocks,
         ByColumn,
@@ -49,6 +50,7 @@ __all__ = [
     "FedOptimus",
     "HyFEM",
     "Inspection",
+    "Matched",
     "Method",
     "Owners",
     "Partition",
@@ -59,6 +61,7 @@ __all__ = [
     "Simulation",
     "Strips",
     "__version__",
+    "align",
     "alignment",
     "apfed",
     "chfl",
@@ -104,6 +107,8 @@ _LAZY = {
     "simulate": ("dovetail.face.deals", "simulate"),
     "fit": ("dovetail.face.fit", "fit"),
     "Partners": ("dovetail.face.lines", "Partners"),
+    "Matched": ("dovetail.face.aligning", "Matched"),
+    "align": ("dovetail.face.aligning", "align"),
     "Inspection": ("dovetail.face.inspecting", "Inspection"),
     "inspect": ("dovetail.face.inspecting", "inspect"),
     "join": ("dovetail.face.lines", "join"),

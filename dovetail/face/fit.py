@@ -243,7 +243,7 @@ def _at_home(
     def drive(
         run: RunFile, *, talk: Talk = SILENT
     ) -> AbstractContextManager[Driver | Coordinator | None]:
-        return partners.driving(run, driver, resume=resume, talk=talk)
+        return partners.driving(driver, resume=resume, talk=talk)
 
     return _Data(values, Given(WHERE), keep_all, drive)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from dovetail.alignment.stored import load_rows
 from dovetail.errors import AlignmentError, ConfigError
-from dovetail.experiment.runfile import RunFile
 from dovetail.face.party import Party
 from dovetail.methods.base import SILENT, Talk
 from dovetail.methods.party import Site
@@ -59,10 +58,9 @@ class Partners:
 
     @contextmanager
     def driving(
-        self, run: RunFile, site: Site | None, *, resume: bool, talk: Talk = SILENT
+        self, site: Site | None, *, resume: bool, talk: Talk = SILENT
     ) -> Iterator[Driver | Coordinator]:
-        """Whoever drives this run: the party that is here, or a coordinator without data."""
-        assert isinstance(run.engine, StreamSection)
+        """Whoever drives: the party that is here, or a coordinator without data."""
         if self._open is not None and not _is_same(self._open[0], site):
             self.close()
         if self._open is None:

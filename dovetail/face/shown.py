@@ -35,6 +35,9 @@ class Shown:
                 console.print(each, highlight=False, markup=False)
         return "\n".join(line.rstrip() for line in captured.get().rstrip().split("\n"))
 
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
 
 def framed(page: str, *, height: int) -> str:
     """A whole page within a notebook's, with styles of its own.

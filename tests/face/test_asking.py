@@ -10,6 +10,7 @@ from tables import SMALL, clinic_and_lab, parties
 
 import dovetail as dt
 from dovetail.errors import ConfigError
+from dovetail.face.aligning import rate_keys
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,26 @@ def test_a_table_that_is_dealt_out_is_inspected(deal: dt.Partition, method: str)
     assert {part.name for part in found.parts} == set(dt.simulate("digits", deal).parties)
 
 
+def test_rows_are_matched_and_kept(tmp_path: Path) -> None:
+    clinic, lab = clinic_and_lab()
+    homes = [
+        dt.Party("clinic", clinic, id="patient", label="ill", home=tmp_path),
+        dt.Party("lab", lab, id="patient", home=tmp_path),
+    ]
+    counted = dt.align(homes, count=True, quiet=True)
+    assert counted.shared == {"lab": 90}
+    assert "files" not in counted.to_json()
+    assert "Nobody has learned which" in repr(counted)
+    assert not [*tmp_path.iterdir()]
+    found = dt.align(homes, quiet=True)
+    assert found.shared == {"lab": 90}
+    assert found.to_json()["rows"] == {"clinic": 120, "lab": 90}
+    assert all(Path(path).is_file() for path in found.to_json()["files"].values())
+    assert dt.align(homes, count=True, hide_below=100, quiet=True).to_json()["not_shown"] == {
+        "lab": "fewer than 100 (hidden)"
+    }
+
+
 def test_mistakes_are_told() -> None:
     clinic, lab = parties(*clinic_and_lab())
     with pytest.raises(ConfigError, match="two parties are called 'lab'"):
@@ -82,6 +103,10 @@ def test_mistakes_are_told() -> None:
         dt.inspect([clinic, lab], overrides=["apfed.epochs=1"])
     with pytest.raises(ConfigError, match="no party"):
         dt.inspect([])
+    with pytest.raises(ConfigError, match="two party files or more"):
+        dt.align([clinic])
+    with pytest.raises(ConfigError, match="no match keys"):
+        rate_keys(clinic)
 
 
 def test_a_run_says_what_its_partners_are_worth(run: dt.Run, tmp_path: Path) -> None:
