@@ -89,6 +89,7 @@ class Table:
         rounds: draw scores over rounds instead, from ``metrics.jsonl``.
         wide: the score whose gain over ``against`` is the point: scores stand side by side, one
             line a group, and the gain with its 95 % interval; "": one line a score.
+        singles: of a ``wide`` one, the scores of which ``against`` is to be as good as the best.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Table:
     gains: bool = False
     rounds: bool = False
     wide: str = ""
+    singles: tuple[str, ...] = ()
 
     @property
     def source(self) -> str:

@@ -516,6 +516,7 @@ _EVERY = (
         cells=tuple(_worth()),
         against="best-alone",
         wide="apfed-d",
+        singles=("linear", "boosting", "network"),
         note="AUC in % of two classes, accuracy in % of more, on test rows that only judge. The "
         "joint model has the partner at each prediction, all others predict without. Party dropout "
         "(PlugVFL, Sun et al. 2024) and LASER (Valdeira et al. 2024) have the joint model's "
@@ -527,6 +528,7 @@ _EVERY = (
         cells=tuple(_worth_partners()),
         against="best-alone",
         wide="apfed-d",
+        singles=("linear", "boosting", "network"),
         note="AUC in % of two classes, accuracy in % of more. The owner's rows that no partner has "
         "train its own models.",
     ),

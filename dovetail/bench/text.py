@@ -108,15 +108,13 @@ def grid(table: Table, lines: Sequence[Line]) -> tuple[list[str], list[list[str]
 
 def _wide(table: Table, lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
     """A line a group: the means of all scores, and the gain that is the point."""
-    groups: dict[tuple[str, ...], dict[str, Line]] = {}
-    for line in lines:
-        if line.values:
-            groups.setdefault(tuple(line.labels.values()), {})[line.method] = line
-    titles = {score: title for cell in table.cells for score, title in cell.scores.items()}
+    groups, titles = _groups(lines), _titles(table)
     shown = [title for title in titles.values() if any(title in group for group in groups.values())]
     main, against = titles[table.wide], titles[table.against]
     labels = list(lines[0].labels) if lines else []
-    names = [*labels, *shown, f"{main} less {against}", "runs"]
+    names = [*labels, *shown, f"{main} less {against}"]
+    names += [f"{against} less best learner"] if table.singles else []
+    names += ["runs"]
     rows = []
     for values, group in groups.items():
         row = [*values, *(f"{group[title].mean:.1f}" if title in group else "" for title in shown)]
@@ -124,11 +122,56 @@ def _wide(table: Table, lines: Sequence[Line]) -> tuple[list[str], list[list[str
         half = half_interval(gains)
         gain = f"{sum(gains) / len(gains):+.1f}".replace("-", "−") if gains else ""
         row.append(gain if half is None else f"{gain} ± {half:.1f}")
+        if table.singles:
+            behind = _behind(table, group)
+            row.append("" if behind is None else f"{behind[0]:+.1f}".replace("-", "−"))
         line = next(iter(group.values()))
         done, planned = max(len(each.values) for each in group.values()), line.planned
         row.append(str(done) if done == planned else f"{done} of {planned}")
         rows.append(row)
     return names, rows
+
+
+def _groups(lines: Sequence[Line]) -> dict[tuple[str, ...], dict[str, Line]]:
+    """Labels -> method -> its line; of those with figures."""
+    groups: dict[tuple[str, ...], dict[str, Line]] = {}
+    for line in lines:
+        if line.values:
+            groups.setdefault(tuple(line.labels.values()), {})[line.method] = line
+    return groups
+
+
+def _titles(table: Table) -> dict[str, str]:
+    return {score: title for cell in table.cells for score, title in cell.scores.items()}
+
+
+def _behind(table: Table, group: Mapping[str, Line]) -> tuple[float, list[float]] | None:
+    """What is compared against, less the best of ``singles``: by their means, and run by run."""
+    titles = _titles(table)
+    own = group.get(titles[table.against])
+    singles = [group[titles[name]] for name in table.singles if titles[name] in group]
+    if own is None or not singles or any(len(s.values) != len(own.values) for s in singles):
+        return None
+    each = [
+        value - max(others)
+        for value, *others in zip(own.values, *(s.values for s in singles), strict=True)
+    ]
+    return own.mean - max(single.mean for single in singles), each
+
+
+def _told_behind(table: Table, lines: Sequence[Line]) -> str:
+    """How often a choice of learner was wrong."""
+    found = [_behind(table, group) for group in _groups(lines).values()]
+    known = [each for each in found if each is not None]
+    if not known:
+        return ""
+    fixed = sum(mean < -0.5 for mean, _ in known)
+    runs = [run for _, each in known for run in each]
+    return (
+        '"less best learner": the one with the best mean over the runs of a line. More than half a '
+        f"point behind it in {fixed} of {len(known)} lines; behind the best of each run, seen "
+        f"afterwards, in {sum(run < -0.5 for run in runs)} of {len(runs)} runs."
+    )
 
 
 def _gain(line: Line) -> str:
@@ -184,6 +227,7 @@ def body(table: Table, lines: Sequence[Line]) -> str:
         )
     if table.wide:
         said.append("Means over the runs; ±: half the 95 % interval of the gain, run by run.")
+        said += [told for told in [_told_behind(table, lines)] if told and table.singles]
     elif any(len(line.values) > 1 for line in told):
         said.append("± is the standard deviation over the runs.")
     if any(line.gains for line in told) and not table.wide:

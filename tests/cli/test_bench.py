@@ -17,7 +17,9 @@ import pytest
 
 from dovetail import bench, methods
 from dovetail.bench import places, session
+from dovetail.bench.cells import Line
 from dovetail.bench.child import Child
+from dovetail.bench.text import body
 from dovetail.cli.main import app
 from dovetail.errors import DovetailError
 from dovetail.experiment.runfile import load_run
@@ -246,6 +248,22 @@ def test_two_at_once_in_one_folder_are_refused(dovetail: Any, here: Any, tmp_pat
         done = dovetail("bench", "toy")
     assert done.code == 2
     assert "another dovetail bench works in out/bench" in done.err
+
+
+def test_a_wide_table_says_how_far_what_it_compares_against_is_behind_the_best() -> None:
+    table = bench.TABLES["worth"]
+    values = {"linear": (60, 61), "boosting": (64, 58), "network": (61, 61), "best alone": (60, 62)}
+    lines = [
+        Line({"data": "a"}, method, None, list(map(float, told)), planned=2)
+        for method, told in values.items()
+    ]
+    lines.append(Line({"data": "a"}, "APFed-D", None, [64.0, 63.0], gains=[4.0, 1.0], planned=2))
+    said = body(table, lines)
+    # Boosting and the network both have a mean of 61; of the first run boosting is 4 points ahead.
+    assert "| +2.5 ± 19.1 | +0.0 | 2 |" in said
+    assert (
+        "behind it in 0 of 1 lines; behind the best of each run, seen afterwards, in 1 of 2" in said
+    )
 
 
 def test_without_a_name_it_lists_the_tables(dovetail: Any) -> None:
