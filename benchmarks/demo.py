@@ -1,0 +1,57 @@
+"""Processor seconds of ``dovetail demo``, stage by stage.
+
+    python -m benchmarks.demo [--beside FOLDER]
+
+Each demo is a process of its own; "beside" is another checkout's, run first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks import _results
+
+TARGET_S = 10.0
+
+
+def demo(path: Path) -> tuple[float, dict[str, float]]:
+    """Processor seconds of the whole, and each stage's share of the wall time of all stages."""
+    with tempfile.TemporaryDirectory() as folder:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(
+            [sys.executable, "-m", "dovetail.cli.main", "demo", "--quiet"],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(path)},
+            check=True,
+        )
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        result = json.loads((Path(folder) / "out" / "demo" / "result.json").read_text())
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    seconds = {name: float(stage["seconds"]) for name, stage in result["stages"].items()}
+    whole = sum(seconds.values())
+    return spent, {name: taken / whole for name, taken in seconds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--beside", type=Path, help="a folder with another version's dovetail/")
+    given = parser.parse_args()
+    rows = []
+    folders = {"now": Path(__file__).parents[1]}
+    if given.beside is not None:
+        folders = {"beside": given.beside.absolute(), **folders}
+    for version, folder in folders.items():
+        spent, shares = demo(folder)
+        rows.append({"version": version, "cpu s": spent, "at most": TARGET_S, **shares})
+    _results.write("demo", "The demo, and each stage's share of its stages' time", rows)
+
+
+if __name__ == "__main__":
+    main()
