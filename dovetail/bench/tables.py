@@ -433,6 +433,7 @@ def _hyfem_views() -> Iterator[Cell]:
             run=f"hyfem/views.toml:{name}",
             labels={"data": title},
             scores=_some(HYFEM, "server", "hyfem", "standalone", "pooled"),
+            checkpoint_every=8,
             kind=name,
         )
 

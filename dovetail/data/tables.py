@@ -44,6 +44,9 @@ _TEXTS = {"BOOLEAN", "VARCHAR", "ENUM", "UUID", '"NULL"'}
 #: How a yes or no is written, wherever it comes from: as the values of two categories.
 _BOOLEANS = ("false", "true")
 
+#: A table of more columns, and of at most so many values, is read whole by the first that is asked.
+MANY_COLUMNS, MAX_WHOLE_VALUES = 50, 10_000_000
+
 #: What pandas calls an index without a name in a file.
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 
@@ -307,7 +310,14 @@ def _loaded(connection: duckdb.DuckDBPyConnection, description: str, names: Sequ
     num_rows = int(counted[0]) if counted else 0
     check_rows(description, names, num_rows)
 
+    whole: dict[str, Column] = {}
+    is_wide = len(types) > MANY_COLUMNS and num_rows * len(types) <= MAX_WHOLE_VALUES
+
     def read(name: str) -> Column:
+        if is_wide and not whole:
+            whole.update(_read_whole(connection, types))
+        if name in whole:
+            return whole[name]
         return _read_column(connection, description, name, types[name])
 
     kept = [name for name in types if name not in index] or list(types)
@@ -494,6 +504,46 @@ def _read_column(
     Raises:
         DataError: a type that is neither number, date nor text, or a file that changed.
     """
+    expression, what = _expression(name, type_name)
+    if not expression:
+        raise DataError(
+            f"column {name!r} of {description} has the type {type_name}, which is neither number, "
+            "date nor text; leave it out, or cast it in a SELECT"
+        )
+    try:
+        # A cursor of its own: a connection must not run two queries at once.
+        fetched = connection.cursor().execute(f"SELECT {expression} AS v FROM data").fetchnumpy()
+    except duckdb.Error as error:
+        raise DataError(
+            f"cannot read column {name!r} of {description}: {_first_line(error)}"
+        ) from None
+    return _filled(np.ma.getdata(fetched["v"]), np.ma.getmaskarray(fetched["v"]), what)
+
+
+def _read_whole(
+    connection: duckdb.DuckDBPyConnection, types: Mapping[str, str]
+) -> dict[str, Column]:
+    """All columns that can be read, by one query; none where it cannot be run.
+
+    A query looks at all columns of the table, so that one for each of a thousand takes minutes.
+    """
+    expressions = {name: _expression(name, kind) for name, kind in types.items()}
+    chosen = {name: each for name, each in expressions.items() if each[0]}
+    if not chosen:
+        return {}
+    asked = ", ".join(f"{each} AS v{place}" for place, (each, _) in enumerate(chosen.values()))
+    try:
+        fetched = connection.cursor().execute(f"SELECT {asked} FROM data").fetchnumpy()
+    except duckdb.Error:  # told of where its column is asked for
+        return {}
+    return {
+        name: _filled(np.ma.getdata(values), np.ma.getmaskarray(values), what)
+        for (name, (_, what)), values in zip(chosen.items(), fetched.values(), strict=True)
+    }
+
+
+def _expression(name: str, type_name: str) -> tuple[str, What]:
+    """What reads a column, "" of a type that cannot be, and what its numbers stand for."""
     quoted = _quoted(name)
     kind = type_name.split("(")[0].upper()
     what: What = "number"
@@ -508,18 +558,8 @@ def _read_column(
         trimmed = f"trim({quoted}::VARCHAR, E' \\t\\r\\n')"
         expression = f"nullif(nullif({trimmed}, ''), '{_MISSING_TEXT}')"
     else:
-        raise DataError(
-            f"column {name!r} of {description} has the type {type_name}, which is neither number, "
-            "date nor text; leave it out, or cast it in a SELECT"
-        )
-    try:
-        # A cursor of its own: a connection must not run two queries at once.
-        fetched = connection.cursor().execute(f"SELECT {expression} AS v FROM data").fetchnumpy()
-    except duckdb.Error as error:
-        raise DataError(
-            f"cannot read column {name!r} of {description}: {_first_line(error)}"
-        ) from None
-    return _filled(np.ma.getdata(fetched["v"]), np.ma.getmaskarray(fetched["v"]), what)
+        return "", what
+    return expression, what
 
 
 def _filled(values: np.ndarray, missing: np.ndarray, what: What = "number") -> Column:

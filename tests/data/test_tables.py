@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.data import is_query, read_table, table_from_arrays, write_table
+from dovetail.data import is_query, read_table, table_from_arrays, tables, write_table
 from dovetail.errors import DataError
 
 
@@ -385,3 +385,26 @@ def test_the_index_that_pandas_writes_is_no_column(tmp_path):
     assert table.names == ("age",)
     assert table.index == table.take(np.array([0])).index == ("__index_level_0__",)
     assert read(table, "__index_level_0__") == [2, 0, 1]  # where it is asked for by name
+
+
+def test_a_table_of_many_columns_is_read_as_one_of_few(tmp_path, monkeypatch):
+    path = tmp_path / "wide.parquet"
+    numbers = ", ".join(
+        f"case when i % {k + 2} = 0 then null else i * {k}.5 end AS n{k}" for k in range(60)
+    )
+    duckdb.sql(
+        f"COPY (SELECT {numbers}, 'a ' || i AS name, i % 2 = 0 AS yes, DATE '1980-03-07' + i::INT "
+        f"AS day, [i] AS list FROM range(20) t(i)) TO '{path}' (FORMAT parquet)"
+    )
+    wide = read_table(path)
+    monkeypatch.setattr(tables, "MANY_COLUMNS", 1000)
+    narrow = read_table(path)
+    for name in narrow.names:
+        if name == "list":
+            continue
+        one, other = wide.column(name), narrow.column(name)
+        np.testing.assert_array_equal(one.values, other.values)
+        np.testing.assert_array_equal(one.missing, other.missing)
+        assert one.what == other.what
+    with pytest.raises(DataError, match=r"column 'list' of .* is neither number, date nor text"):
+        wide.column("list")
