@@ -312,6 +312,9 @@ def _table(found: Verified, path: Path) -> Table:
     for name in ("count", "bytes"):
         table.add_column(name, justify="right")
     table.add_column("first, last (UTC)")
+    costs = any("epsilon" in line for line in found.lines())
+    if costs:
+        table.add_column("epsilon", justify="right")
     for line in found.lines():
         tensors = "\n".join(
             f"{each['name']} {each['dtype']} {'x'.join(map(str, each['shape'])) or 'scalar'}"
@@ -323,6 +326,7 @@ def _table(found: Verified, path: Path) -> Table:
             f"{line['count']:,}",
             f"{line['bytes']:,}",
             Text(f"{_second(line['first'])}\n{_second(line['last'])}"),
+            *([f"{line['epsilon']:.3g}" if "epsilon" in line else ""] if costs else []),
         )
     for receiver, num_bytes in found.bytes_to().items():
         table.add_row(Text(printable(receiver)), "all", "", "", f"{num_bytes:,}", "")

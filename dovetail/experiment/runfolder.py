@@ -44,8 +44,9 @@ _ENGINE = ("kind", "partners", "precision")
 
 #: What is released, as an account calls it -> the messages that carry it.
 _CARRIED_BY: Mapping[str, tuple[str, ...]] = {
-    "codes": ("apfed.Codes",),
-    "gradients": ("apfed.CodeGradient",),
+    "codes": ("apfed.Codes", "vertical.Codes"),
+    "gradients": ("apfed.CodeGradient", "vertical.CodeGradient", "fedoptimus.Learned"),
+    "embeddings": ("fedoptimus.Embeddings",),
     "columns": ("distil.Codes",),
     "weights": ("chfl.Trained", "hyfem.Trained"),
     "the solo model": (),  # it stays where it is, until its owner hands it on

@@ -25,6 +25,9 @@ Departures from the paper:
       label owner's training rows, and values are standard normal. Where code widths differ, -A
       repeats the mean's own average.
     - Only rows with a label that every party has are trained on.
+    - Codes and gradients can be cut and noised row by row (``privacy/release.py``); where a budget
+      is spent, zeros leave. Labels can be randomised, and codes of a class be pushed apart. None of
+      it is the papers'.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -40,6 +43,7 @@ from torch import Tensor, nn
 
 from dovetail.data import (
     Alignment,
+    Classification,
     Minibatches,
     PartyData,
     SharedRows,
@@ -61,7 +65,8 @@ from dovetail.models import (
     output_shape,
 )
 from dovetail.models.decisions import ClassWeights, class_weights, on, supervised_loss
-from dovetail.network import Checkpoint, Engine, Integers, Message, Numbers, State
+from dovetail.network import Checkpoint, Engine, Integers, Message, Numbers, State, noted
+from dovetail.privacy import Release, Releasing, potential_energy, randomised
 
 # --- Hyper-parameters --------------------------------------------------------------------------
 
@@ -74,11 +79,18 @@ class Config(OptimizerConfig):
     steps_per_epoch: int | None = Field(default=None, ge=1)  # None: one pass over the rows
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     timeout_s: float | None = Field(default=None, gt=0)
+    gradients: Release | None = None  # how dl/dh^p leaves; None: as it is
+    label_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # of all labels
+    label_stages: int = Field(default=1, ge=1, le=20)  # T of LP-MST; of 1 the prior is even
+    spread: float | None = Field(default=None, ge=0, allow_inf_nan=False)  # codes of a class apart
 
 
 #: No code that a network gives, and no gradient of one, has larger numbers, unless whoever sends it
 #: is out of hand.
 MAX_CODE = 1e6
+
+#: Whom a party's codes are for, in its account; of test rows that are of another table, too.
+_OWNER, _OWNER_TEST = "the label owner", "the label owner, of test rows"
 
 #: What stands in for the code of a partner that is gone.
 Substitute = Literal["zeros", "average", "random"]
@@ -146,11 +158,12 @@ class Member(Party):
         test: its test rows by shared sample, for inference; None if it has none.
         config: optimizer settings.
         encoder: a spec, or a module of your own.
+        codes: how its codes leave; None: as they are.
         device: where it computes.
         secret: of its home, mixed into all it draws; None in simulation.
     """
 
-    saved = ("encoder", "optimizer", "random")
+    saved = ("encoder", "optimizer", "random", "released")
 
     def __init__(
         self,
@@ -159,10 +172,13 @@ class Member(Party):
         config: OptimizerConfig,
         encoder: EncoderSpec | nn.Module,
         *,
+        codes: Release | None = None,
         device: torch.device | None = None,
         secret: Secret | None = None,
     ) -> None:
         self.name = shared.party
+        self._codes = codes
+        self.released: Releasing | None = None
         self.shared = shared
         self.test = test
         self.config = config
@@ -184,6 +200,9 @@ class Member(Party):
         self.encoder = network.to(self.device)
         self.optimizer = self.config.build(self.encoder.parameters())
         self._code_BD = None
+        if self._codes is not None and self.released is None:
+            rng = generator(message.seed, self.name, "released") if self._secret is None else None
+            self.released = Releasing(self._codes, f"codes of {self.name!r}", rng)
         shape = output_shape(self.encoder, row_shape, self.device)
         return Opened(math.prod(shape))
 
@@ -197,9 +216,14 @@ class Member(Party):
         self.encoder.train(message.training)
         with self.random, torch.set_grad_enabled(message.training):
             code_BD = self.encoder(x).flatten(1)  # Eq. (2)
+        cost = None
+        if self.released is not None:
+            receiver = _OWNER_TEST if message.test and self.test is not self.shared else _OWNER
+            code_BD = self.released.or_zeros(receiver, message.samples_B, code_BD)
+            cost = self.released.cost(receiver)
         if message.training:
             self._code_BD = code_BD
-        return Codes(code_BD.detach())
+        return noted(Codes(code_BD.detach()), cost)
 
     @answers
     def update(self, message: CodeGradient) -> Updated:
@@ -211,10 +235,15 @@ class Member(Party):
         message.check(B=num_rows, D=width)
         if not message.gradient_BD.abs().max() <= MAX_CODE:
             raise TrainingError(f"it was sent a gradient that is not finite, or above {MAX_CODE:g}")
-        self.optimizer.zero_grad(set_to_none=True)
-        code_BD.backward(message.gradient_BD.to(self.device))
-        self.optimizer.step()
+        if code_BD.requires_grad:  # zeros that left in place of codes have nothing to learn
+            self.optimizer.zero_grad(set_to_none=True)
+            code_BD.backward(message.gradient_BD.to(self.device))
+            self.optimizer.step()
         return Updated()
+
+    def spent(self) -> dict[str, Any] | None:
+        """What its codes have cost so far, JSON-ready; None where they are not noised."""
+        return None if self.released is None else self.released.spent("codes", _OWNER)
 
 
 # --- What the label owner executes -------------------------------------------------------------
@@ -234,7 +263,16 @@ class Owner(Driver):
         secret: of its home, mixed into all it draws; None in simulation.
     """
 
-    saved = ("code_widths", "limits", "encoder", "head", "optimizer", "random", "batches")
+    saved = (
+        "code_widths",
+        "limits",
+        "encoder",
+        "head",
+        "optimizer",
+        "random",
+        "batches",
+        "released",
+    )
     lenient = False
 
     def __init__(
@@ -260,6 +298,22 @@ class Owner(Driver):
         self._key = key_of(secret)
         self.x = data.joined()
         self.labels = data.labels
+        for name in ("label_epsilon", "spread"):
+            if getattr(config, name) and not isinstance(task, Classification):
+                raise ConfigError(
+                    f"party {self.name!r}: {name} is for classes, its label is a number; leave it "
+                    "out"
+                )
+        if config.label_epsilon is not None:
+            rng = generator(seed, self.name, "randomised labels", secret=self._key)
+            self.labels = randomised(
+                data.labels, network_input(self.x), task.num_outputs, config.label_epsilon, rng,
+                stages=config.label_stages,
+            )  # fmt: skip
+        self.released: Releasing | None = None
+        if config.gradients is not None:
+            drawn = generator(seed, self.name, "released gradients") if secret is None else None
+            self.released = Releasing(config.gradients, f"gradients of {self.name!r}", drawn)
         self.class_weights_C = on(
             self.device, class_weights(config.loss_weights, task, self.labels)
         )
@@ -409,15 +463,36 @@ def step(owner: Owner, network: Engine) -> float:
     if not loss.isfinite():
         return loss.item()  # nobody is sent what came of it
     owner.optimizer.zero_grad(set_to_none=True)
-    loss.backward()
+    apart = loss
+    if owner.config.spread:
+        labels_B = owner.labels[rows_B].to(owner.device)
+        energies = [potential_energy(code_BD, labels_B) for code_BD in codes.values()]
+        apart = loss + owner.config.spread * torch.stack(energies).sum()
+    apart.backward()
     gradients: dict[str, Message] = {}
     for party, code_BD in codes.items():
         assert code_BD.grad is not None
         gradients[party] = CodeGradient(code_BD.grad)
+        if owner.released is not None:
+            noised_BD = owner.released.or_zeros(party, samples_B, code_BD.grad)
+            gradients[party] = noted(CodeGradient(noised_BD), owner.released.cost(party))
     updating = network.send(gradients, Updated, timeout_s=timeout_s)
     owner.optimizer.step()
     updating.replies().or_raise()
     return loss.item()
+
+
+def spent(owner: Owner, members: Mapping[str, Member]) -> list[dict[str, Any]]:
+    """What noised codes and gradients have cost so far: of each sender to each receiver."""
+    told = {name: member.spent() for name, member in members.items()}
+    of_codes = [
+        {"from": name, **each, "to": owner.name} for name, each in told.items() if each is not None
+    ]
+    of_labels = {} if owner.released is None else owner.released.told()
+    return of_codes + [
+        {"from": owner.name, "to": name, "what": "gradients", **each}
+        for name, each in of_labels.items()
+    ]
 
 
 def predict(owner: Owner, network: Engine, x: Tensor, samples_N: Tensor) -> Tensor:

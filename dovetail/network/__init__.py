@@ -2,6 +2,7 @@
 
 from dovetail.network.checkpoint import Checkpoint, Keeper, State, Stateful, StatefulParty
 from dovetail.network.composite import Composite
+from dovetail.network.costs import noted
 from dovetail.network.engine import Engine, Party, Pending, Replies
 from dovetail.network.inprocess import InProcess
 from dovetail.network.ledger import Ledger, LedgerFile
@@ -47,5 +48,6 @@ __all__ = [
     "check_shape",
     "decode",
     "encode",
+    "noted",
     "read_header",
 ]

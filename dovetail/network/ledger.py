@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.errors import NetworkError
+from dovetail.network.costs import cost_of
 from dovetail.network.messages import Message, OnWire, Precision, on_wire
 from dovetail.network.patience import patiently
 from dovetail.network.tree import Tree, leaf_hash
@@ -135,6 +136,8 @@ class LedgerFile:
         bytes_to    running total for this receiver; of what left
         bytes_all   running total for all; of what left
         count       how many messages this line stands for, where that is not one
+        epsilon     of the sample that messages to this receiver have cost most by now, this one
+                    counted, where what leaves is noised; and ``delta``
         digest      SHA-256 of the message's bytes, as they travelled
         connection  of the connections with that other since this start, the number of this one
         previous    the hash of the line before
@@ -264,7 +267,7 @@ class LedgerFile:
             f'{{"time":"{_now()}","run":{_quoted(run)},"sequence":{sequence},'
             f'"to":{_quoted(receiver)},"message":{_quoted(message.wire_name())},'
             f'"tensors":{_tensor_text(described)},"bytes":{num_bytes},"bytes_to":{bytes_to},'
-            f'"bytes_all":{bytes_all}{_about(count, digest, connection)}'
+            f'"bytes_all":{bytes_all}{_cost(message)}{_about(count, digest, connection)}'
         )
         self._bytes_to[receiver] = bytes_to
 
@@ -353,6 +356,11 @@ class LedgerFile:
         )
 
 
+def _cost(message: Message) -> str:
+    """Epsilon and delta, where the message was noted with them."""
+    return "".join(f',"{name}":{value!r}' for name, value in cost_of(message).items())
+
+
 def _about(count: int, digest: str, connection: int) -> str:
     """What a line says only where there is something to say, each after a comma."""
     return (
@@ -401,6 +409,7 @@ class Sent:
     bytes: int = 0
     first: str = ""
     last: str = ""
+    cost: dict[str, float] = field(default_factory=dict)  # epsilon and delta, the largest
 
 
 @dataclass
@@ -458,12 +467,14 @@ class Verified:
                 "bytes": sent.bytes,
                 "first": sent.first,
                 "last": sent.last,
+                **sent.cost,
             }
 
     def lines_came(self) -> Iterator[dict[str, Any]]:
         """One JSON-ready line per sender and kind of message, in the order they first came."""
         for (sender, kind), came in self.came.items():
-            yield {"from": sender, "message": kind, **vars(came)}
+            told = {name: own for name, own in vars(came).items() if name != "cost"}
+            yield {"from": sender, "message": kind, **told}
 
 
 def verify(path: str | Path, *, noted: str | None = None, whole: bool = True) -> Verified:
@@ -651,3 +662,5 @@ def _count(found: Verified, totals: dict[str, int], entries: Mapping[str, Any]) 
     sent.count += int(entries.get("count", 1))
     sent.bytes += num_bytes
     sent.last = time
+    if float(entries.get("epsilon", 0)) > sent.cost.get("epsilon", 0):
+        sent.cost = {name: float(entries[name]) for name in ("epsilon", "delta")}

@@ -127,6 +127,22 @@ class Releasing:
             self._account(receiver).add(samples_B, times)
         return rows
 
+    def or_zeros(self, receiver: str, samples_B: Tensor, rows_BD: Tensor) -> Tensor:
+        """These rows as they may leave; zeros, which say nothing, once the budget is spent."""
+        if self.allowed(receiver, samples_B):
+            return self(receiver, samples_B, rows_BD)
+        return torch.zeros_like(rows_BD)
+
+    def cost(self, receiver: str) -> dict[str, Any] | None:
+        """Epsilon and delta of the sample that this receiver knows most of; None without noise."""
+        account = self._accounts.get(receiver)
+        return None if account is None else account.told()
+
+    def spent(self, what: str, receiver: str) -> dict[str, Any] | None:
+        """What releases to one receiver, of several tables, have cost, as a run tells it."""
+        told = max(self.told().values(), key=lambda each: each["epsilon"], default=None)
+        return None if told is None else {"to": receiver, "what": what, **told}
+
     def told(self) -> dict[str, dict[str, Any]]:
         """Receiver -> epsilon, delta, releases, whether it is stopped; nothing without noise."""
         return {

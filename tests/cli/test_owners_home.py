@@ -32,7 +32,7 @@ from dovetail.network import Engine, Message, decode, encode
 from dovetail.network.control import Failed
 from dovetail.network.engine import R, Replies
 from dovetail.network.host import Host
-from dovetail.network.ledger import LedgerFile
+from dovetail.network.ledger import LedgerFile, verify
 from dovetail.site.asking import Asker
 from dovetail.site.driver import Coordinator
 from dovetail.site.engines import StreamSection
@@ -428,3 +428,36 @@ def test_both_kinds_of_owner_are_needed(folder: Path) -> None:
     driver.hosts = {name: driver.hosts[name] for name in ("clinic", "lab")}
     with pytest.raises(ConfigError, match="of clinic, lab no party's file names a label"):
         relay_alignment(driver, where="run", say=driver.say)
+
+
+def test_owners_that_noise_what_leaves_write_its_epsilon_into_their_own_books(
+    folder: Path,
+) -> None:
+    own = {
+        "lab": "embeddings = { clip = 1.0, noise = 2.0, epsilon = 12.0 }",
+        "north": "gradients = { clip = 0.01, noise = 2.0 }",
+    }
+    for name, line in own.items():
+        with (folder / f"{name}.toml").open("a") as file:
+            file.write(line + "\n")
+    driver = Carrying(folder)
+    outcome, _ = train(folder, "elsewhere.toml", driver)
+    driver.close()
+    for scores in outcome.scores["fedoptimus"].values():
+        assert scores["accuracy"] > 0.5
+    kinds = {"lab": "fedoptimus.Embeddings", "north": "fedoptimus.Learned"}
+    for name, kind in kinds.items():
+        path = folder / f"{name}.site" / "ledger.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        told = [line["epsilon"] for line in lines if line.get("message") == kind]
+        assert len(told) > 3
+        assert told == sorted(told)
+        assert told[0] < told[-1]
+        assert all("epsilon" not in line for line in lines if line.get("message") != kind)
+        found = [line for line in verify(path).lines() if "epsilon" in line]
+        assert {line["message"] for line in found} == {kind}
+        assert max(line["epsilon"] for line in found) == told[-1]
+        if name == "lab":
+            assert told[-1] <= 12.0  # its own budget, whatever the coordinator asks
+    for name in ("clinic", "south"):  # they have set nothing
+        assert "epsilon" not in (folder / f"{name}.site" / "ledger.jsonl").read_text()

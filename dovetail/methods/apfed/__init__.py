@@ -100,6 +100,7 @@ from dovetail.network import (
     Numbers,
     Replies,
     State,
+    noted,
 )
 from dovetail.privacy import (
     PrivateSteps,
@@ -141,6 +142,7 @@ class Config(OptimizerConfig):
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
     codes: Release | None = None  # how codes leave; None: as they are
+    gradients: Release | None = None  # of classic vertical learning: how dl/dh^p leaves
     label_epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # of all labels
     label_stages: int = Field(default=1, ge=1, le=20)  # T of LP-MST; of 1 the prior is even
     decorrelate: float | None = Field(default=None, ge=0, allow_inf_nan=False)  # codes from columns
@@ -182,6 +184,7 @@ class PassiveConfig(OptimizerConfig):
     loss: Literal["contrastive", "reconstruction", "vicreg"] = "contrastive"
     temperature: float = Field(default=1.0, gt=0)  # tau, Eq. (14)
     gradients: Release | None = None  # how dL_p/dh leaves; None: as it is
+    codes: Release | None = None  # of classic vertical learning: how its codes leave
 
 
 # --- What crosses the boundary -----------------------------------------------------------------
@@ -422,7 +425,8 @@ class Passive(Party):
         self.optimizer.step()  # Eq. (10)
         assert code_BD.grad is not None
         if self.released is not None:
-            return CodeGradient(self.released(_ACTIVE, codes.samples_B, code_BD.grad, times=times))
+            noised_BD = self.released(_ACTIVE, codes.samples_B, code_BD.grad, times=times)
+            return noted(CodeGradient(noised_BD), self.released.cost(_ACTIVE))
         return CodeGradient(code_BD.grad)
 
     def loss(self, code_BD: Tensor, x: Tensor) -> Tensor:
@@ -979,6 +983,9 @@ def step(active: Active, network: Engine) -> tuple[float, dict[str, PartyError]]
         code_BD = active.encode(rows_B)  # line 3
     sent = active.codes_to_send(rows_B, code_BD)
     requests = {party: Codes(samples, code.detach()) for party, (samples, code) in sent.items()}
+    if active.released is not None:
+        for party, request in requests.items():
+            noted(request, active.released.cost(party))
     pending = network.send(requests, CodeGradient, timeout_s=active.config.timeout_s)  # line 4
 
     # While the passive parties work.

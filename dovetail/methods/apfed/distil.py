@@ -71,7 +71,7 @@ from dovetail.models.learners.vertical import (
     member_masks,
     prior,
 )
-from dovetail.network import Message, State, check_shape
+from dovetail.network import Message, State, check_shape, noted
 
 # --- What crosses the boundary -----------------------------------------------------------------
 
@@ -252,7 +252,7 @@ class Partner:
                 raise MessageError(f"{message.wire_name()}: what is released is of training rows")
             check_shape(message, "samples_N", (message.samples_N.numel(),), torch.int64)
             codes = replace(self.shared, x=self.released.code_ND)
-            return Codes(codes[message.samples_N])
+            return noted(Codes(codes[message.samples_N]), self.released.told())
         self._check_stacks(message, message.keep)
         self._check_stacks(message, message.stacks)
         for name in message.keep:

@@ -55,7 +55,13 @@ class PartnerHome:
     ) -> vertical.Member:
         """Its side of classic vertical learning."""
         return vertical.Member(
-            shared, test, self.config, self.network, device=device, secret=secret
+            shared,
+            test,
+            self.config,
+            self.network,
+            codes=self.config.codes,
+            device=device,
+            secret=secret,
         )
 
     def partner(

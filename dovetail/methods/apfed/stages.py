@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -363,7 +362,13 @@ def _train_vertical(
     """Classic vertical learning, scored with its partners present and with them gone."""
     test, test_alignment = setup.data.test, setup.align_test()
     config = vertical.Config(**setup.config.model_dump(include=set(vertical.Config.model_fields)))
-    engine = _engine(setup, stage, checkpoint, partial(_members, setup, config))
+    members: dict[str, vertical.Member] = {}
+
+    def make() -> Mapping[str, StatefulParty]:
+        members.update(_members(setup, config))
+        return members
+
+    engine = _engine(setup, stage, checkpoint, make)
     owner = vertical.Owner(
         setup.data.train[setup.active],
         setup.align(),
@@ -379,6 +384,8 @@ def _train_vertical(
     outcome = Outcome()
     for epoch in vertical.train(owner, engine, checkpoint):
         line = epoch.line()
+        if spent := vertical.spent(owner, members):
+            line |= {"epsilon": max(each["epsilon"] for each in spent)}
         if test is not None and test_alignment is not None and _is_due(setup, epoch.number):
             last = epoch.number == config.epochs
             together = _score_together(setup, owner, engine, test, test_alignment, last=last)
@@ -387,6 +394,8 @@ def _train_vertical(
                 checkpoint.extra["scores"] = {stage: scores}
                 line |= told(scores)
         observe(stage, config.epochs, line)
+    if spent := vertical.spent(owner, members):
+        outcome.about["epsilon"] = spent
     # Kept with the state, for a stage that is resumed after its last epoch.
     outcome.scores |= checkpoint.extra.get("scores", {})
     outcome.ledger = engine.ledger
@@ -404,7 +413,11 @@ def _members(setup: ApfedSetup, config: vertical.Config) -> dict[str, vertical.M
     # As in the paper's comparison all are trained as the active party is, unless each has a file.
     alike = apfed.PassiveConfig(**config.model_dump(include=set(OptimizerConfig.model_fields)))
     homes = {
-        name: setup.passives[name] if setup.own_networks else PartnerHome(alike, setup.encoder)
+        name: setup.passives[name]
+        if setup.own_networks
+        else PartnerHome(
+            alike.model_copy(update={"codes": setup.passives[name].config.codes}), setup.encoder
+        )
         for name in setup.data.train.parties
         if name != setup.active
     }

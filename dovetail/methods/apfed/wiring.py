@@ -57,6 +57,24 @@ def _check_trade_off(run: Run, passives: Collection[str], *, where: str) -> None
             )
 
 
+def _check_releases(run: Run, *, where: str) -> None:
+    """Refuse a defence of messages that no stage of the run sends.
+
+    Raises:
+        ConfigError: which, and whose they are.
+    """
+    stages = {run.method, *run.rulers}
+    named = [("[passive] codes", passive_fields(run, where=where).values(), "codes")]
+    named += [("apfed.gradients", [run.settings("apfed", ApfedSection)], "gradients")]
+    for name, sections, key in named:
+        if any(getattr(each, key) is not None for each in sections) and "tvfl" not in stages:
+            raise ConfigError(
+                f"{where}: {name} is how messages of classic vertical learning (tvfl) leave, and "
+                f"{run.method!r} sends none of them; of APFed it is apfed.codes and "
+                "[passive] gradients"
+            )
+
+
 def _check_names(run: Run, names: Collection[str], *, where: str) -> None:
     """Refuse a party called as the folder of the joint model is."""
     if JOINT in names and "apfed-d" in (run.method, *run.rulers):
@@ -71,7 +89,12 @@ def passive_fields(run: Run, *, where: str = "run file") -> dict[str, PassiveFie
     for_all = {key: value for key, value in run.passive.items() if not isinstance(value, Mapping)}
     by_party = {key: value for key, value in run.passive.items() if isinstance(value, Mapping)}
     names = _passive_names(run)
-    for key in ("encoder", "distil", "gradients"):  # tables too, but of layers and settings
+    for key in (
+        "encoder",
+        "distil",
+        "gradients",
+        "codes",
+    ):  # tables too, but of layers and settings
         if key in by_party:
             for_all[key] = by_party.pop(key)
     for name in by_party:
@@ -279,6 +302,7 @@ class Apfed(Method):
                 raise ConfigError(f"{where}, {section}: {error}") from None
         if run.settings("apfed", ApfedSection).private is not None:
             check_stage(run.method, where=where)
+        _check_releases(run, where=where)
         if run.data is not None:
             _check_trade_off(run, _passive_names(run), where=where)
             _check_names(run, run.data.partition.party_names(), where=where)

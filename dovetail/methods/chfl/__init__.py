@@ -120,6 +120,7 @@ from dovetail.network import (
     Pending,
     Replies,
     Values,
+    noted,
 )
 from dovetail.network import Party as Answering
 from dovetail.network.engine import R
@@ -763,7 +764,8 @@ class Member(Party):
             )
         self.trained = message.number
         sent = self.config.method != "local" and not self.config.secure
-        return Trained(self.common_vector() if sent else torch.empty(0), loss, joint_loss)
+        trained = Trained(self.common_vector() if sent else torch.empty(0), loss, joint_loss)
+        return noted(trained, self.spent())
 
     def common_vector(self) -> Tensor:
         """(P,) theta_(c,k)."""

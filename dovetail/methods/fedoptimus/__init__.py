@@ -101,7 +101,9 @@ from dovetail.network import (
     State,
     Values,
     check_shape,
+    noted,
 )
+from dovetail.privacy import Release, Releasing
 
 # --- Hyper-parameters --------------------------------------------------------------------------
 
@@ -130,6 +132,14 @@ class Config(OptimizerConfig):
     top: tuple[int, ...] = (64,)  # hidden widths: two fully connected layers, section 3.2
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
     timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
+    # How embeddings leave data owners, and gradients label owners; None: as they are. A party's own
+    # file may say otherwise.
+    embeddings: Release | None = None
+    gradients: Release | None = None
+
+
+#: Whom embeddings and gradients are for, in accounts; of rows that are of another table, too.
+_COORDINATOR, _COORDINATOR_TEST = "the coordinator", "the coordinator, of test rows"
 
 
 # --- What crosses the boundary -----------------------------------------------------------------
@@ -492,11 +502,12 @@ class DataOwner(Party):
         bottom: its bottom network; ``Config.embedding`` sets the last width.
         test: the same of the test table.
         input: how raw rows become network inputs, to be kept with the network.
+        release: how its embeddings leave; None: as the run says.
         device: where it computes.
         secret: of its home, mixed into all it draws; None in simulation.
     """
 
-    saved = ("replicas", "optimizer", "server", "iterates", "open_round")
+    saved = ("replicas", "optimizer", "server", "iterates", "open_round", "released")
 
     def __init__(
         self,
@@ -506,6 +517,7 @@ class DataOwner(Party):
         *,
         test: Mapping[str, SharedRows] | None = None,
         input: Input | None = None,
+        release: Release | None = None,
         device: torch.device | None = None,
         secret: Secret | None = None,
     ) -> None:
@@ -517,6 +529,8 @@ class DataOwner(Party):
         self.input = input
         self.device = device or torch.device("cpu")
         self.replicas: Replicas | None = None
+        self.release = release
+        self.released: Releasing | None = None
         if not self.shared:
             raise ConfigError(f"data owner {name!r} shares no rows with any label owner")
         shapes = {tuple(each.x.shape[1:]) for each in [*shared.values(), *self.test.values()]}
@@ -559,6 +573,10 @@ class DataOwner(Party):
         self._bounds = torch.stack([limits, limits.cumsum(0) - limits])
         self._pending: tuple[int, tuple[int, ...]] | None = None  # step, and rows of each replica
         self.open_round: int | None = None  # steps were made in it, but no average yet
+        release = self.release or config.embeddings
+        if release is not None and self.released is None:
+            rng = generator(begin.seed, self.name, "released") if self._secret is None else None
+            self.released = Releasing(release, f"embeddings of {self.name!r}", rng)
         return DataReady()
 
     def _check_shard(self, owner: str, num_samples: int) -> None:
@@ -593,7 +611,21 @@ class DataOwner(Party):
         self.open_round = message.round
         embedding_BE = replicas.forward(x)  # line 7
         self._pending = (message.step, message.sizes)
-        return Embeddings(embedding_BE.cpu())
+        if self.released is None:
+            return Embeddings(embedding_BE.cpu())
+        parts = zip(self.label_owners, message.samples_B.split(list(message.sizes)), strict=True)
+        rows = [self.shared[owner].rows_S[samples] for owner, samples in parts]
+        return self._noised(_COORDINATOR, torch.cat(rows), embedding_BE)
+
+    def _noised(self, receiver: str, rows_B: Tensor, embedding_BE: Tensor) -> Embeddings:
+        """Embeddings of these rows of its table, as it has set."""
+        assert self.released is not None
+        sent = self.released.or_zeros(receiver, rows_B, embedding_BE.detach()).cpu()
+        return noted(Embeddings(sent), self.released.cost(receiver))
+
+    def spent(self) -> dict[str, Any] | None:
+        """What its embeddings have cost so far, JSON-ready; None where they are not noised."""
+        return None if self.released is None else self.released.spent("embeddings", _COORDINATOR)
 
     def _rows(self, message: Step) -> list[Tensor]:
         """Each replica's rows."""
@@ -626,7 +658,13 @@ class DataOwner(Party):
     @answers
     def embed(self, message: Embed) -> Embeddings:
         """Embeddings of these samples; nothing is learned."""
-        return Embeddings(self._embed(message))
+        embedding_BE = self._embed(message)
+        if self.released is None:
+            return Embeddings(embedding_BE)
+        held = (self.test if message.test else self.shared)[message.label_owner]
+        trained = {id(each.x) for each in self.shared.values()}
+        receiver = _COORDINATOR if id(held.x) in trained else _COORDINATOR_TEST
+        return self._noised(receiver, held.rows_S[message.samples_B], embedding_BE)
 
     @answers
     def finish(self, message: FinishData) -> Finished:
@@ -739,11 +777,12 @@ class LabelOwner(Party):
         task: what the labels say.
         samples: (N,) int64, those to train on; None: all that are labelled.
         test_labels: (T,) labels of the test samples, in their shared order.
+        release: how its gradients leave; None: as the run says.
         device: where it computes.
         secret: of its home, mixed into all it draws; None in simulation.
     """
 
-    saved = ("top", "optimizer", "iterates", "batches", "number", "batch")
+    saved = ("top", "optimizer", "iterates", "batches", "number", "batch", "released")
 
     def __init__(
         self,
@@ -753,6 +792,7 @@ class LabelOwner(Party):
         *,
         samples: Tensor | None = None,
         test_labels: Tensor | None = None,
+        release: Release | None = None,
         device: torch.device | None = None,
         secret: Secret | None = None,
     ) -> None:
@@ -765,6 +805,8 @@ class LabelOwner(Party):
         self.test_labels = torch.empty(0) if test_labels is None else test_labels
         self.device = device or torch.device("cpu")
         self.top: nn.Sequential | None = None
+        self.release = release
+        self.released: Releasing | None = None
         if not len(self.samples) or not bool(labelled_S[self.samples].all()):
             raise ConfigError(
                 f"label owner {name!r} needs one training sample or more, each with a label; it "
@@ -802,6 +844,10 @@ class LabelOwner(Party):
         )
         self.number = 1  # of the batch that comes next
         self.batch: Tensor | None = None
+        release = self.release or config.gradients
+        if release is not None and self.released is None:
+            rng = generator(begin.seed, self.name, "released") if self._secret is None else None
+            self.released = Releasing(release, f"gradients of {self.name!r}", rng)
         task = json.dumps(self.task.to_json())
         return LabelsReady(len(self.samples), len(self.labels_S), len(self.test_labels), task)
 
@@ -839,12 +885,21 @@ class LabelOwner(Party):
         if self.config.iterate_average > 1:
             self.iterates.add(vector_of(top))
         assert mean_BE.grad is not None
+        gradient_BE, cost = mean_BE.grad, None
+        if self.released is not None:
+            gradient_BE = self.released.or_zeros(_COORDINATOR, self.batch, gradient_BE)
+            cost = self.released.cost(_COORDINATOR)
         self.number += 1
         self.batch = None
         top_P = torch.empty(0)
         if message.give_top:
             top_P = self.iterates.mean(vector_of(top)).cpu()  # line 8
-        return Learned(loss.item(), mean_BE.grad.cpu(), self.number, self._draw(), top_P)
+        learned = Learned(loss.item(), gradient_BE.cpu(), self.number, self._draw(), top_P)
+        return noted(learned, cost)
+
+    def spent(self) -> dict[str, Any] | None:
+        """What its gradients have cost so far, JSON-ready; None where they are not noised."""
+        return None if self.released is None else self.released.spent("gradients", _COORDINATOR)
 
     @answers
     def take_top(self, message: TakeTop) -> TopTaken:

@@ -66,6 +66,7 @@ from dovetail.network import InProcess, State
 from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.network.patience import write_text
+from dovetail.privacy import Release
 
 _log = logging.getLogger(__name__)
 
@@ -127,6 +128,8 @@ class OwnerSection(Section):
     classes: tuple[str | int, ...] = ()  # of a label owner: of all, where it has not all of them
     label_scale: LabelScale | None = None  # of a label owner's numbers: mean and scale of all's
     test_share: float = Field(default=0.2, ge=0, lt=1)  # of a label owner: of its labelled rows
+    embeddings: Release | None = None  # how a data owner's leave; None: as the run says
+    gradients: Release | None = None  # how a label owner's leave; None: as the run says
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,8 +224,9 @@ def labels_of(site: Site, task: dd.Task, rows: Mapping[str, Tensor]) -> Labels:
         encoder = site.fit_input(table.take(rows[TRAIN].numpy()))
         x = table.encoded(encoder).joined()
         alone = OwnRows(task, x[rows[TRAIN]], labels[rows[TRAIN]], x[rows[TEST]], scored[TEST])
-    samples = rows[TRAIN].argsort()
-    return Labels(site.name, task, table.label, labels[rows[TRAIN]], samples, scored, alone)
+    samples, own = rows[TRAIN].argsort(), labels[rows[TRAIN]]
+    release = site.settings("fedoptimus", OwnerSection).gradients
+    return Labels(site.name, task, table.label, own, samples, scored, alone, release)
 
 
 def columns_of(site: Site, rows: Mapping[str, Mapping[str, Tensor]]) -> Columns:
@@ -242,8 +246,10 @@ def columns_of(site: Site, rows: Mapping[str, Mapping[str, Tensor]]) -> Columns:
         }
 
     tested = of(TEST)
-    spec = bottom(site.settings("fedoptimus", OwnerSection).bottom, tuple(x.shape[1:]))
-    return Columns(site.name, of(TRAIN), spec, {TEST: tested} if tested else {}, fitted)
+    section = site.settings("fedoptimus", OwnerSection)
+    spec = bottom(section.bottom, tuple(x.shape[1:]))
+    scored = {TEST: tested} if tested else {}
+    return Columns(site.name, of(TRAIN), spec, scored, fitted, section.embeddings)
 
 
 # --- In one process ------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from dovetail.models import Model, Secret
 from dovetail.models.decisions import Decided
 from dovetail.models.owners import BottomSpec
 from dovetail.network import Engine
+from dovetail.privacy import Release
 
 #: What can be trained. "classic" is one label owner with everybody's labels, which is classic
 #: vertical learning with a mean of embeddings; "alone" is each label owner alone with all data
@@ -48,6 +49,7 @@ class Columns:
         bottom: its network.
         scored: part -> label owner -> rows that are scored, in an order shared with it.
         input: how raw data becomes a row; what ``predict`` needs.
+        release: how its embeddings leave; None: as the run says.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Columns:
     bottom: BottomSpec
     scored: Mapping[Part, Mapping[str, SharedRows]] = field(default_factory=dict)
     input: Input | None = None
+    release: Release | None = None
 
     def only(self, *label_owners: str) -> Columns:
         """The same, for these label owners."""
@@ -80,6 +83,7 @@ class Labels:
         samples: the places that it trains on; None: those that have a label.
         scored: part -> labels of the rows that are scored.
         alone: columns of its own table, which only its models alone learn from.
+        release: how its gradients leave; None: as the run says.
     """
 
     name: str
@@ -89,6 +93,7 @@ class Labels:
     samples: Tensor | None = None
     scored: Mapping[Part, Tensor] = field(default_factory=dict)
     alone: OwnRows | None = None
+    release: Release | None = None
 
     @property
     def trained(self) -> Tensor:
@@ -124,6 +129,7 @@ def side_of(home: Home, place: Place) -> fedoptimus.DataOwner | fedoptimus.Label
                 home.bottom,
                 test=home.scored.get("test"),
                 input=home.input,
+                release=home.release,
                 device=place.device,
                 secret=place.secret,
             )
@@ -134,6 +140,7 @@ def side_of(home: Home, place: Place) -> fedoptimus.DataOwner | fedoptimus.Label
                 home.task,
                 samples=home.samples,
                 test_labels=home.scored.get("test"),
+                release=home.release,
                 device=place.device,
                 secret=place.secret,
             )

@@ -111,7 +111,7 @@ from dovetail.models.learners import make_folds
 from dovetail.models.moments import Moments as ClassMoments
 from dovetail.models.moments import moments_of, refitted, together
 from dovetail.models.networks import Shape, network_input
-from dovetail.network import Engine, Floats, Integers, Message, Replies, State, Values
+from dovetail.network import Engine, Floats, Integers, Message, Replies, State, Values, noted
 from dovetail.privacy import PrivateSteps, Stepping
 
 _log = logging.getLogger(__name__)
@@ -606,7 +606,7 @@ class Member(Party):
                 f"its loss is {mean} after {self.config.local_steps} steps; lower learning_rate "
                 f"({self.config.learning_rate}), mu_1 or mu_2"
             )
-        return Trained(extractors, weights, mean)
+        return noted(Trained(extractors, weights, mean), self.spent())
 
     def spent(self) -> list[dict[str, Any]]:
         """Its weights, where they are noised."""
