@@ -241,9 +241,9 @@ class Member(Party):
             self.optimizer.step()
         return Updated()
 
-    def spent(self) -> dict[str, Any] | None:
-        """What its codes have cost so far, JSON-ready; None where they are not noised."""
-        return None if self.released is None else self.released.spent("codes", _OWNER)
+    def spent(self) -> list[dict[str, Any]]:
+        """Its codes, where they are noised."""
+        return [] if self.released is None else self.released.spent("codes", _OWNER)
 
 
 # --- What the label owner executes -------------------------------------------------------------
@@ -387,6 +387,11 @@ class Owner(Driver):
             code_BD: Tensor = self.encoder(network_input(x, self.device)).flatten(1)
         return code_BD
 
+    def spent(self) -> list[dict[str, Any]]:
+        """Its gradients, where they are noised, to each party."""
+        told = {} if self.released is None else self.released.told()
+        return [{"to": name, "what": "gradients", **each} for name, each in told.items()]
+
     def restore(self, state: State) -> None:
         """Go on from there, with the same parties."""
         widths = {party: width for party, width in state["code_widths"].items()}
@@ -480,19 +485,6 @@ def step(owner: Owner, network: Engine) -> float:
     owner.optimizer.step()
     updating.replies().or_raise()
     return loss.item()
-
-
-def spent(owner: Owner, members: Mapping[str, Member]) -> list[dict[str, Any]]:
-    """What noised codes and gradients have cost so far: of each sender to each receiver."""
-    told = {name: member.spent() for name, member in members.items()}
-    of_codes = [
-        {"from": name, **each, "to": owner.name} for name, each in told.items() if each is not None
-    ]
-    of_labels = {} if owner.released is None else owner.released.told()
-    return of_codes + [
-        {"from": owner.name, "to": name, "what": "gradients", **each}
-        for name, each in of_labels.items()
-    ]
 
 
 def predict(owner: Owner, network: Engine, x: Tensor, samples_N: Tensor) -> Tensor:

@@ -138,10 +138,10 @@ class Releasing:
         account = self._accounts.get(receiver)
         return None if account is None else account.told()
 
-    def spent(self, what: str, receiver: str) -> dict[str, Any] | None:
+    def spent(self, what: str, receiver: str) -> list[dict[str, Any]]:
         """What releases to one receiver, of several tables, have cost, as a run tells it."""
         told = max(self.told().values(), key=lambda each: each["epsilon"], default=None)
-        return None if told is None else {"to": receiver, "what": what, **told}
+        return [] if told is None else [{"to": receiver, "what": what, **told}]
 
     def told(self) -> dict[str, dict[str, Any]]:
         """Receiver -> epsilon, delta, releases, whether it is stopped; nothing without noise."""

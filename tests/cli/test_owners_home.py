@@ -433,6 +433,7 @@ def test_both_kinds_of_owner_are_needed(folder: Path) -> None:
 def test_owners_that_noise_what_leaves_write_its_epsilon_into_their_own_books(
     folder: Path,
 ) -> None:
+    write_files(folder, SETTINGS.replace("selection =", "# selection ="))  # all take part
     own = {
         "lab": "embeddings = { clip = 1.0, noise = 2.0, epsilon = 12.0 }",
         "north": "gradients = { clip = 0.01, noise = 2.0 }",

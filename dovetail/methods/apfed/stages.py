@@ -27,6 +27,7 @@ from dovetail.methods.apfed.home import PartnerHome
 from dovetail.methods.apfed.sections import Stage
 from dovetail.methods.apfed.stacks import Config as DistilTeacher
 from dovetail.methods.limits import NO_LIMITS, Limited
+from dovetail.methods.loop import Driver, Party
 from dovetail.methods.outcome import (
     Deciding,
     Observer,
@@ -227,9 +228,9 @@ def _train_active(
     return outcome
 
 
-def _spent(active: apfed.Active, passives: Mapping[str, apfed.Passive]) -> list[dict[str, Any]]:
+def _spent(driver: Driver, parties: Mapping[str, Party]) -> list[dict[str, Any]]:
     """What noised releases have cost so far: of each sender to each receiver, where any is."""
-    sides: list[apfed.Active | apfed.Passive] = [active, *passives.values()]
+    sides: list[Driver | Party] = [driver, *parties.values()]
     return [{"from": side.name, **each} for side in sides for each in side.spent()]
 
 
@@ -384,7 +385,7 @@ def _train_vertical(
     outcome = Outcome()
     for epoch in vertical.train(owner, engine, checkpoint):
         line = epoch.line()
-        if spent := vertical.spent(owner, members):
+        if spent := _spent(owner, members):
             line |= {"epsilon": max(each["epsilon"] for each in spent)}
         if test is not None and test_alignment is not None and _is_due(setup, epoch.number):
             last = epoch.number == config.epochs
@@ -394,7 +395,7 @@ def _train_vertical(
                 checkpoint.extra["scores"] = {stage: scores}
                 line |= told(scores)
         observe(stage, config.epochs, line)
-    if spent := vertical.spent(owner, members):
+    if spent := _spent(owner, members):
         outcome.about["epsilon"] = spent
     # Kept with the state, for a stage that is resumed after its last epoch.
     outcome.scores |= checkpoint.extra.get("scores", {})

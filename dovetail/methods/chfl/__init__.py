@@ -765,7 +765,7 @@ class Member(Party):
         self.trained = message.number
         sent = self.config.method != "local" and not self.config.secure
         trained = Trained(self.common_vector() if sent else torch.empty(0), loss, joint_loss)
-        return noted(trained, self.spent())
+        return noted(trained, None if self.stepping is None else self.stepping.told())
 
     def common_vector(self) -> Tensor:
         """(P,) theta_(c,k)."""

@@ -623,9 +623,9 @@ class DataOwner(Party):
         sent = self.released.or_zeros(receiver, rows_B, embedding_BE.detach()).cpu()
         return noted(Embeddings(sent), self.released.cost(receiver))
 
-    def spent(self) -> dict[str, Any] | None:
-        """What its embeddings have cost so far, JSON-ready; None where they are not noised."""
-        return None if self.released is None else self.released.spent("embeddings", _COORDINATOR)
+    def spent(self) -> list[dict[str, Any]]:
+        """Its embeddings, where they are noised."""
+        return [] if self.released is None else self.released.spent("embeddings", _COORDINATOR)
 
     def _rows(self, message: Step) -> list[Tensor]:
         """Each replica's rows."""
@@ -897,9 +897,9 @@ class LabelOwner(Party):
         learned = Learned(loss.item(), gradient_BE.cpu(), self.number, self._draw(), top_P)
         return noted(learned, cost)
 
-    def spent(self) -> dict[str, Any] | None:
-        """What its gradients have cost so far, JSON-ready; None where they are not noised."""
-        return None if self.released is None else self.released.spent("gradients", _COORDINATOR)
+    def spent(self) -> list[dict[str, Any]]:
+        """Its gradients, where they are noised."""
+        return [] if self.released is None else self.released.spent("gradients", _COORDINATOR)
 
     @answers
     def take_top(self, message: TakeTop) -> TopTaken:

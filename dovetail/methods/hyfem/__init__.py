@@ -606,7 +606,8 @@ class Member(Party):
                 f"its loss is {mean} after {self.config.local_steps} steps; lower learning_rate "
                 f"({self.config.learning_rate}), mu_1 or mu_2"
             )
-        return noted(Trained(extractors, weights, mean), self.spent())
+        cost = None if self.stepping is None else self.stepping.told()
+        return noted(Trained(extractors, weights, mean), cost)
 
     def spent(self) -> list[dict[str, Any]]:
         """Its weights, where they are noised."""
