@@ -16,6 +16,11 @@ Three of these, each with ``KNOWN`` rows of the other side beside what an invers
              decoded best; ``SIZES`` times what the label owner takes for usual at the least, or
              what ``apfed.clip`` lets pass.
 
+Each is tried twice: within the limits of a home's default policy, and with them lifted: no fewest
+rows, no most uses or begins, no ``apfed.clip``. The driver then begins anew before every message,
+so that one and the same network answers about all samples; steers four times as long; and a
+partner's gradients may be of any length. What stands between the two is what the limits buy.
+
 Departures from FSHA: rows that are known in place of a public table, so that there need be no pilot
 network; binary cross-entropy in place of a Wasserstein critic; a few hundred steps. The decoder's
 guess is one more view for the inversion of ``attacks/columns.py``, so that the figure compares with
@@ -41,7 +46,7 @@ from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil
 from dovetail.methods.apfed.released import RELEASED
 from dovetail.methods.apfed.stages import ApfedSetup
-from dovetail.methods.limits import Limited, Limits
+from dovetail.methods.limits import NO_LIMITS, Limited, Limits
 from dovetail.methods.outcome import Setup
 from dovetail.methods.party import PolicySection
 from dovetail.models.randomness import generator
@@ -55,11 +60,17 @@ KNOWN = 100
 #: network of the partner answers about many), and rows and steps of FSHA.
 _WIDTH, _AT_ONCE, _BATCH, _STEPS = 256, 2000, 64, 400
 
+#: Without limits: rows of the driver's message, of which it needs few then, and steps of FSHA.
+_FEW, _LONG = 100, 1600
+
 #: What the critic counts beside the decoder.
 _CRITIC = 0.1
 
 #: Multiples of the least gradient that the label owner takes for usual: what a partner returns.
 SIZES = (10.0, 100.0)
+
+#: With the limits lifted.
+SIZES_LIFTED = (10.0, 100.0, 1000.0)
 
 _ALIKE = Threat(
     "codes all alike, then ridge regression",
@@ -78,21 +89,26 @@ _HIJACK = Threat(
 
 
 def malicious(task: Setup, scene: Scene, stage: str, seed: int) -> Iterator[Finding]:
-    """What steering gains in one stage, within the limits of a home's default policy."""
+    """What steering gains in one stage, within a home's default limits and with them lifted."""
     if not isinstance(task, ApfedSetup):
         return
-    limits = PolicySection().limits
-    for name in task.passives:
-        if stage in ("apfed", "apfed-r", "apfed-c"):
-            yield from _alike(task, scene, stage, seed, name, limits)
-            yield from _inverted(task, scene, stage, seed, name)
-        elif stage in ("apfed-d", "tvfl"):
-            yield from _hijack(task, scene, stage, seed, name, limits)
+    for limits in (PolicySection().limits, NO_LIMITS):
+        for name in task.passives:
+            if stage in ("apfed", "apfed-r", "apfed-c"):
+                yield from _alike(task, scene, stage, seed, name, limits)
+                yield from _inverted(task, scene, stage, seed, name, lifted=limits == NO_LIMITS)
+            elif stage in ("apfed-d", "tvfl"):
+                yield from _hijack(task, scene, stage, seed, name, limits)
+
+
+def _lifted(limits: Limits) -> str:
+    """What a row of the audit is called by besides."""
+    return ", no limits" if limits == NO_LIMITS else ""
 
 
 def _told(
     scene: Scene, stage: str, party: str, active: str, views: dict[str, Tensor],
-    samples: Tensor, threat: Threat, channel: str,
+    samples: Tensor, threat: Threat, channel: str, limits: Limits,
 ) -> Iterator[Finding]:  # fmt: skip
     own = scene.columns_of(active, "", samples)
     target = scene.columns_of(party, "", samples)
@@ -106,9 +122,10 @@ def _told(
     )
     if measured is not None:
         yield finding(
-            measured, threat, stage=f"{stage}, steered", observer=active, owner=party,
-            channel=channel, target="columns",
-            note="steered within a home's default policy (min_rows, max_uses, max_begins)",
+            measured, threat, stage=f"{stage}, steered{_lifted(limits)}", observer=active,
+            owner=party, channel=channel, target="columns",
+            note="steered with no limit in force" if limits == NO_LIMITS
+            else "steered within a home's default policy (min_rows, max_uses, max_begins)",
         )  # fmt: skip
 
 
@@ -140,16 +157,19 @@ def _alike(
         engine = InProcess({party: passive}, driver=task.active)
         begin = apfed.Begin((_WIDTH,), _WIDTH, seed)
         engine.ask({party: begin}, apfed.Ready).or_raise()
+        at_once = _FEW if limits == NO_LIMITS else _AT_ONCE
         code_1D = torch.randn(1, _WIDTH, generator=rng)
         order = samples[torch.randperm(len(samples), generator=rng)]
-        for samples_B in order.tensor_split(-(-len(order) // _AT_ONCE)):
+        for samples_B in order.tensor_split(-(-len(order) // at_once)):
+            if limits == NO_LIMITS:
+                engine.ask({party: begin}, apfed.Ready).or_raise()
             request = apfed.Codes(samples_B, code_1D.expand(len(samples_B), -1).clone())
             engine.ask({party: request}, apfed.CodeGradient)
     for channel, table in tape.tables.items():
         if channel.observer == task.active:
             seen, views = table.views()
             yield from _told(
-                scene, stage, party, task.active, views, seen, _ALIKE, "steered gradients"
+                scene, stage, party, task.active, views, seen, _ALIKE, "steered gradients", limits
             )
 
 
@@ -181,8 +201,10 @@ def _hijack(
         places = _batches(torch.arange(len(known)), half, rng)
         others = _batches(samples[~torch.isin(samples, known)], half, rng)
         due: Tensor | None = None
-        most = (limits.max_uses - 2) * len(known) // half if limits.max_uses else _STEPS
-        for _ in range(min(_STEPS, most)):  # it is told how often it may ask
+        most = (limits.max_uses - 2) * len(known) // half if limits.max_uses else _LONG
+        for _ in range(
+            min(_LONG if limits == NO_LIMITS else _STEPS, most)
+        ):  # it is told how often it may ask
             place_B = next(places)
             code_BD = ask(torch.cat([known[place_B], next(others)]), due)
             leaf = code_BD.clone().requires_grad_()
@@ -204,7 +226,7 @@ def _hijack(
     kept = slice(0, 4000)
     yield from _told(
         scene, stage, party, task.active, {name: each[kept] for name, each in views.items()},
-        samples[kept], _HIJACK, "steered codes",
+        samples[kept], _HIJACK, "steered codes", limits,
     )  # fmt: skip
 
 
@@ -292,9 +314,11 @@ def _reaching(passive: apfed.Passive, driver: str) -> Callable[[str], Engine]:
 
 
 def _inverted(
-    task: ApfedSetup, scene: Scene, stage: str, seed: int, party: str
+    task: ApfedSetup, scene: Scene, stage: str, seed: int, party: str, *, lifted: bool
 ) -> Iterator[Finding]:
     """The run as it is, with a partner that steers the label owner's encoder."""
+    if lifted:
+        task = replace(task, config=task.config.model_copy(update={"clip": None}))
     samples = task.align().shared(task.active, party)
     rng = generator(seed, party, "inverting")
     known = samples[torch.randperm(len(samples), generator=rng)[:KNOWN]]
@@ -302,8 +326,9 @@ def _inverted(
     if x_KF is None:
         return
     loudest = 0.9 * task.config.clip if task.config.clip else max(SIZES)
-    for factor in sorted({min(each, loudest) for each in SIZES}):
+    for factor in SIZES_LIFTED if lifted else sorted({min(each, loudest) for each in SIZES}):
         name = f"gradients of {factor:g} times the usual"
+        steered = f"{stage}, steered{', no limits' if lifted else ''}"
         passive = _Inverting(
             _rows(task, party),
             task.passives[party].config.model_copy(update={"gradients": None}),
@@ -324,6 +349,6 @@ def _inverted(
         for each in attack(stage, scene, tape, {}, Settings(network=False)):
             if each.observer == party:
                 yield replace(
-                    each, stage=f"{stage}, steered", channel=f"codes, {name}",
+                    each, stage=steered, channel=f"codes, {name}",
                     note=f"a partner that steers, {name}: the label owner's model has {told}",
                 )  # fmt: skip

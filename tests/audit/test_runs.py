@@ -163,6 +163,8 @@ def test_a_driver_that_sends_codes_all_alike_learns_a_partners_columns_unless_th
         assert "--malicious" not in str(found.not_tried)
         told = [each for each in found.findings if each.stage == "apfed-r, steered"]
         assert {each.observer for each in told} == {"clinic", "lab"}
+        lifted = [each for each in found.findings if each.stage == "apfed-r, steered, no limits"]
+        assert {each.observer for each in lifted} == {"clinic", "lab"}
         return {each.threat.attack: each for each in told if each.observer == "clinic"}
 
     (bare,) = steered().values()
@@ -175,8 +177,11 @@ def test_a_driver_that_sends_codes_all_alike_learns_a_partners_columns_unless_th
 def test_a_driver_that_steers_an_encoder_reads_its_codes():
     run = run_of("tvfl", COLUMNS, apfed={"encoder": [8], "head": [8], "epochs": 1})
     found = audit(run, (0,), settings=Settings(network=False), malicious=True)
-    (hijacked,) = [each for each in found.findings if each.channel == "steered codes"]
+    steered = [each for each in found.findings if each.channel == "steered codes"]
+    hijacked, lifted = steered
+    assert (hijacked.stage, lifted.stage) == ("tvfl, steered", "tvfl, steered, no limits")
     assert hijacked.score > 0.8
+    assert lifted.note == "steered with no limit in force"
 
 
 def test_what_cannot_be_audited_here_is_refused():
