@@ -56,7 +56,8 @@ _CARRIED_BY: Mapping[str, tuple[str, ...]] = {
 def _cost(line: Mapping[str, Any], spent: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Epsilon and delta of the sample that messages of this line have cost most, if counted."""
     for each in spent:
-        receives = each["what"] != "codes" or each["to"] == line["to"]
+        # A name, or a role that only one party of the run has.
+        receives = each["to"] == line["to"] or each["to"].startswith("the ")
         carries = line["message"] in _CARRIED_BY[each["what"]]
         if each["from"] == line["from"] and receives and carries:
             return {"epsilon": each["epsilon"], "delta": each["delta"]}

@@ -58,7 +58,7 @@ def test_classic_vertical_learning_counts_what_either_side_noises_and_goes_on_at
     )
     spent = {each["what"]: each for each in outcome.about["epsilon"]}
     told = spent["codes"]
-    assert (told["from"], told["to"]) == ("lab", "clinic")
+    assert (told["from"], told["to"]) == ("lab", "the label owner")
     assert told["releases"] == 4
     assert told["epsilon"] == pytest.approx(epsilon(4, 1.5, 1e-5))
     told = spent["gradients"]
