@@ -27,7 +27,7 @@ from dovetail.methods.apfed.home import PartnerHome
 from dovetail.methods.apfed.sections import Stage
 from dovetail.methods.apfed.stacks import Config as DistilTeacher
 from dovetail.methods.limits import NO_LIMITS, Limited
-from dovetail.methods.loop import Driver, Party
+from dovetail.methods.loop import Party
 from dovetail.methods.outcome import (
     Deciding,
     Observer,
@@ -228,9 +228,11 @@ def _train_active(
     return outcome
 
 
-def _spent(driver: Driver, parties: Mapping[str, Party]) -> list[dict[str, Any]]:
+def _spent(
+    driver: apfed.Active | vertical.Owner, parties: Mapping[str, Party]
+) -> list[dict[str, Any]]:
     """What noised releases have cost so far: of each sender to each receiver, where any is."""
-    sides: list[Driver | Party] = [driver, *parties.values()]
+    sides: list[apfed.Active | vertical.Owner | Party] = [driver, *parties.values()]
     return [{"from": side.name, **each} for side in sides for each in side.spent()]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -64,8 +64,10 @@ def _check_releases(run: Run, *, where: str) -> None:
         ConfigError: which, and whose they are.
     """
     stages = {run.method, *run.rulers}
-    named = [("[passive] codes", passive_fields(run, where=where).values(), "codes")]
-    named += [("apfed.gradients", [run.settings("apfed", ApfedSection)], "gradients")]
+    named: list[tuple[str, Iterable[Any], str]] = [
+        ("[passive] codes", passive_fields(run, where=where).values(), "codes"),
+        ("apfed.gradients", [run.settings("apfed", ApfedSection)], "gradients"),
+    ]
     for name, sections, key in named:
         if any(getattr(each, key) is not None for each in sections) and "tvfl" not in stages:
             raise ConfigError(
