@@ -136,6 +136,19 @@ def test_a_strict_gate_keeps_the_own_model() -> None:
     assert done.choice == ALONE
 
 
+def test_a_teacher_of_few_labelled_rows_does_not_push_the_own_model_aside() -> None:
+    owner = made(400, 60)
+    outputs = outputs_of(owner, owner.targets_RC * 0.9 + 0.05)
+    config = DistilConfig(students=("linear",))
+    own = alone_of(owner)
+    done = distil(owner, Teacher("t", outputs), own, config, seed=0, learners=LEARNERS)
+    assert done.choice == "linear"
+    outputs[:, 20:60] = torch.nan  # the partner has a third of the labelled rows
+    done = distil(owner, Teacher("t", outputs), own, config, seed=0, learners=LEARNERS)
+    assert done.choice == f"linear+{ALONE}"
+    assert done.losses[done.choice] < done.losses[ALONE]
+
+
 def test_distilling_the_lower_half_of_digits_beats_the_upper_half_alone() -> None:
     data = load_digits()
     x = torch.from_numpy(data.data).float()

@@ -48,6 +48,9 @@ from dovetail.models.randomness import derive_seed, generator
 
 ALONE = "alone"
 _MANY_LABELS = 3000
+#: Where the teacher knows fewer of the labelled rows than this share, the own model knows more
+#: labels than it: the mean of student and own model is tried at once.
+_MOST_ROWS_TOLD = 0.75
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,7 +374,8 @@ def distil(
     best = chosen
     pays = gains[chosen][0] > config.gate * gains[chosen][1]
     blend = f"{chosen}+{ALONE}"
-    if not pays and config.blend:
+    told = float((teacher.aligned & judged).sum()) / max(1, int(judged.sum()))
+    if config.blend and (not pays or told < _MOST_ROWS_TOLD):
         # No handicap is left to allow for: half of it is the rival.
         best = blend
         pays = gains[blend][0] > max(config.gate, 0) * gains[blend][1]
