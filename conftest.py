@@ -1,11 +1,29 @@
-"""Docstrings of modules whose extra is not installed are no tests; a broken import elsewhere is an
-error."""
+"""Which files are read for docstrings' examples.
+
+A module without any is not: to look for examples means to import it, with all that it imports.
+Modules whose extra is not installed are left out; a broken import elsewhere is an error.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
 
 #: Module with a library of an extra -> the library.
 _EXTRAS = {"dovetail/experiment/flarejob.py": "nvflare", "dovetail/site/flarehere.py": "psutil"}
 
 collect_ignore = [path for path, library in _EXTRAS.items() if find_spec(library) is None]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(
+    file_path: Path,
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    collectors = yield
+    if file_path.suffix == ".py" and b">>>" not in file_path.read_bytes():
+        # The class has no public name.
+        return [each for each in collectors if type(each).__name__ != "DoctestModule"]
+    return collectors

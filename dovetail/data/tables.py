@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import csv
 import gzip
+import itertools
 import os
 import re
 import secrets
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -266,19 +270,21 @@ def read_table(source: str | Path, *, folder: Path | None = None) -> Table:
         DataError: a file that does not exist, cannot be read, is empty, or names a column twice;
             a query that is not one ``SELECT``.
     """
-    connection = duckdb.connect()
     try:
         if is_query(source):
+            # A database of its own: what a query may do is bounded for all of a database.
+            data = _Data(duckdb.connect(), "data")
             description = _shortened(str(source))
             if folder is not None and "," not in str(folder):  # the setting is a list
-                connection.execute(f"SET file_search_path = {_literal(str(folder))}")
-            _lock(connection)
-            names = _load_query(connection, _only_reading(connection, str(source)))
+                data.connection.execute(f"SET file_search_path = {_literal(str(folder))}")
+            _lock(data.connection)
+            names = _load_query(data.connection, _only_reading(data.connection, str(source)))
         else:
+            data = _Data.shared()
             path = Path(source)
             description = str(path)
-            names = _load_file(connection, path)
-        return _loaded(connection, description, names)
+            names = _load_file(data, path)
+        return _loaded(data, description, names)
     except duckdb.Error as error:
         raise DataError(
             f"cannot read {_shortened(str(source))}: {_first_line(error)}; "
@@ -299,14 +305,64 @@ def read_attached(connection: duckdb.DuckDBPyConnection, description: str, query
     connection.execute(f"CREATE TABLE memory.main.data AS {checked}")
     connection.execute("USE memory")
     names = [row[0] for row in connection.execute("DESCRIBE data").fetchall()]
-    return _loaded(connection, description, names)
+    return _loaded(_Data(connection, "data"), description, names)
 
 
-def _loaded(connection: duckdb.DuckDBPyConnection, description: str, names: Sequence[str]) -> Table:
-    """The table or view ``data`` of a connection, whose columns the source calls ``names``."""
-    types = {name: kind for name, kind, *_ in connection.execute("DESCRIBE data").fetchall()}
+#: The databases in memory that files of this process are read into and written from: one, and
+#: after a fork one of its own. To make one takes longer than to read a small file.
+_SHARED: dict[int, duckdb.DuckDBPyConnection] = {}
+_SHARED_LOCK = threading.Lock()
+_NUMBERS = itertools.count()
+
+
+def _cursor() -> duckdb.DuckDBPyConnection:
+    """A connection of its own to what all files of this process share."""
+    with _SHARED_LOCK:
+        if os.getpid() not in _SHARED:
+            # DuckDB looks at so many rows of an object column for its type; by default, a text
+            # that comes later would not fit.
+            _SHARED[os.getpid()] = duckdb.connect(config={"pandas_analyze_sample": 2**62})
+        return _SHARED[os.getpid()].cursor()
+
+
+def _drop(pid: int, connection: duckdb.DuckDBPyConnection, what: str) -> None:
+    """Free what a file was read into; what a fork has of it is its parent's."""
+    if pid == os.getpid():
+        with suppress(duckdb.Error):
+            connection.execute(f"DROP {what}")
+        connection.close()
+
+
+class _Data:
+    """A table or view of a database.
+
+    Attributes:
+        name: what it is called there.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, name: str) -> None:
+        self.connection = connection
+        self.name = name
+
+    @classmethod
+    def shared(cls) -> _Data:
+        """One to be made beside those of other files."""
+        return cls(_cursor(), f"data_{next(_NUMBERS)}")
+
+    def make(self, kind: Literal["TABLE", "VIEW"], query: str) -> list[str]:
+        """Make it, to be dropped with the last who reads it; its columns."""
+        self.connection.execute(f"CREATE {kind} {self.name} AS {query}")
+        what = f"{kind} {self.name}"
+        weakref.finalize(self, _drop, os.getpid(), self.connection, what).atexit = False
+        return [row[0] for row in self.connection.execute(f"DESCRIBE {self.name}").fetchall()]
+
+
+def _loaded(data: _Data, description: str, names: Sequence[str]) -> Table:
+    """What was read, whose columns the source calls ``names``."""
+    described = data.connection.execute(f"DESCRIBE {data.name}").fetchall()
+    types = {name: kind for name, kind, *_ in described}
     index = tuple(name for name in types if _PANDAS_INDEX.fullmatch(name))
-    counted = connection.execute("SELECT count(*) FROM data").fetchone()
+    counted = data.connection.execute(f"SELECT count(*) FROM {data.name}").fetchone()
     num_rows = int(counted[0]) if counted else 0
     check_rows(description, names, num_rows)
 
@@ -315,10 +371,10 @@ def _loaded(connection: duckdb.DuckDBPyConnection, description: str, names: Sequ
 
     def read(name: str) -> Column:
         if is_wide and not whole:
-            whole.update(_read_whole(connection, types))
+            whole.update(_read_whole(data, types))
         if name in whole:
             return whole[name]
-        return _read_column(connection, description, name, types[name])
+        return _read_column(data, description, name, types[name])
 
     kept = [name for name in types if name not in index] or list(types)
     return Table(description, kept, num_rows, read, index=index if len(kept) < len(types) else ())
@@ -404,11 +460,8 @@ def write_table(path: str | Path, columns: Mapping[str, np.ndarray]) -> None:
         )
     # In the same folder, so that os.replace does not cross a file system.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    connection = duckdb.connect()
+    connection = _cursor()
     try:
-        # DuckDB looks at so many rows of an object column for its type; by default, a text that
-        # comes later would not fit.
-        connection.execute(f"SET pandas_analyze_sample = {max(1, *lengths.values())}")
         connection.register("data", {name: _writable(v) for name, v in columns.items()})
         connection.execute(
             f"COPY (SELECT * FROM data) TO {_literal(str(partial))} ({formats[suffix]})"
@@ -459,8 +512,8 @@ def _load_query(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
     return names
 
 
-def _load_file(connection: duckdb.DuckDBPyConnection, path: Path) -> list[str]:
-    """Make a file the table or view ``data``; the names in the file, as written.
+def _load_file(data: _Data, path: Path) -> list[str]:
+    """Make a file a table or view; the names in the file, as written.
 
     Raises:
         DataError: no such file, another ending, or nothing in it.
@@ -476,30 +529,33 @@ def _load_file(connection: duckdb.DuckDBPyConnection, path: Path) -> list[str]:
         raise DataError(f"{path} is empty; give a table with column names and at least one row")
     # A name with these in it would be taken for a pattern of several files.
     pattern = _literal(re.sub(r"([*?\[])", r"[\1]", str(path)))
+    connection = data.connection
     if path.suffix.lower() == ".parquet":
-        connection.execute(f"CREATE VIEW data AS SELECT * FROM read_parquet({pattern})")
+        read = data.make("VIEW", f"SELECT * FROM read_parquet({pattern})")
         written = connection.execute(f"SELECT name FROM parquet_schema({pattern})").fetchall()
-        read = [row[0] for row in connection.execute("DESCRIBE data").fetchall()]
         # What DuckDB renamed is not in the file: a_1 for a second a.
         known = {name for (name,) in written}
         return [name if name in known else re.sub(r"_\d+$", "", name) for name in read]
     # No BOOLEAN among the types: a label of "yes" and "no" is to stay as it is written.
-    connection.execute(
-        f"CREATE TABLE data AS SELECT * FROM read_csv({pattern}, header = true, "
+    read = data.make(
+        "TABLE",
+        f"SELECT * FROM read_csv({pattern}, header = true, "
         "sample_size = -1, nullstr = ['', '?', ' ?'], "
-        "auto_type_candidates = ['BIGINT', 'DOUBLE', 'DATE', 'TIMESTAMP', 'VARCHAR'])"
+        "auto_type_candidates = ['BIGINT', 'DOUBLE', 'DATE', 'TIMESTAMP', 'VARCHAR'])",
     )
-    sniffed = connection.execute(f"SELECT Delimiter FROM sniff_csv({pattern})").fetchone()
     opened = gzip.open if path.suffix.lower() == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+        line = file.readline()
+    if next(csv.reader([line])) == read:
+        return read  # nothing was renamed
+    sniffed = connection.execute(f"SELECT Delimiter FROM sniff_csv({pattern})").fetchone()
     with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
         header = next(csv.reader(file, delimiter=sniffed[0] if sniffed else ","))
     return [name for name in header if name]  # DuckDB names the nameless
 
 
-def _read_column(
-    connection: duckdb.DuckDBPyConnection, description: str, name: str, type_name: str
-) -> Column:
-    """One column of the table ``data``.
+def _read_column(data: _Data, description: str, name: str, type_name: str) -> Column:
+    """One column of what was read.
 
     Raises:
         DataError: a type that is neither number, date nor text, or a file that changed.
@@ -512,7 +568,8 @@ def _read_column(
         )
     try:
         # A cursor of its own: a connection must not run two queries at once.
-        fetched = connection.cursor().execute(f"SELECT {expression} AS v FROM data").fetchnumpy()
+        cursor = data.connection.cursor()
+        fetched = cursor.execute(f"SELECT {expression} AS v FROM {data.name}").fetchnumpy()
     except duckdb.Error as error:
         raise DataError(
             f"cannot read column {name!r} of {description}: {_first_line(error)}"
@@ -520,9 +577,7 @@ def _read_column(
     return _filled(np.ma.getdata(fetched["v"]), np.ma.getmaskarray(fetched["v"]), what)
 
 
-def _read_whole(
-    connection: duckdb.DuckDBPyConnection, types: Mapping[str, str]
-) -> dict[str, Column]:
+def _read_whole(data: _Data, types: Mapping[str, str]) -> dict[str, Column]:
     """All columns that can be read, by one query; none where it cannot be run.
 
     A query looks at all columns of the table, so that one for each of a thousand takes minutes.
@@ -533,7 +588,8 @@ def _read_whole(
         return {}
     asked = ", ".join(f"{each} AS v{place}" for place, (each, _) in enumerate(chosen.values()))
     try:
-        fetched = connection.cursor().execute(f"SELECT {asked} FROM data").fetchnumpy()
+        cursor = data.connection.cursor()
+        fetched = cursor.execute(f"SELECT {asked} FROM {data.name}").fetchnumpy()
     except duckdb.Error:  # told of where its column is asked for
         return {}
     return {
