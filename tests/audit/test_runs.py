@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from dovetail.audit.attack import Settings
+from dovetail.audit.attacks import labels
 from dovetail.audit.run import Audit, audit
 from dovetail.audit.trying import BEST_ALONE, Defence, recommend, try_defences
 from dovetail.errors import ConfigError
@@ -33,6 +34,12 @@ def run_of(method: str, partition: dict[str, Any], **sections: Any) -> Any:
     return check_run(values, where="test")
 
 
+@pytest.fixture
+def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws of known labels make a mean steadier, and take most of an audit's time."""
+    monkeypatch.setattr(labels, "DRAWS", {1: 3, 10: 1})
+
+
 def audited(run: Any) -> Audit:
     return audit(run, (0,), settings=Settings(network=False))
 
@@ -41,6 +48,7 @@ def channels(found: Audit) -> set[tuple[str, str, str, str]]:
     return {(each.observer, each.owner, each.channel, each.target) for each in found.findings}
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_classic_vertical_learning_tells_labels_by_its_gradients():
     apfed = {"encoder": [8], "head": [8], "epochs": 2}
     found = audited(run_of("tvfl", COLUMNS, apfed=apfed))
@@ -52,6 +60,7 @@ def test_classic_vertical_learning_tells_labels_by_its_gradients():
     assert max(each.score for each in told) > 0.95
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_the_teacher_of_apfed_d_tells_every_label_by_a_sign():
     distil = {"students": ["linear"], "max_steps": 60, "folds": 2, "copies": 1}
     run = run_of("apfed-d", COLUMNS, apfed={"distil": distil})
@@ -63,6 +72,7 @@ def test_the_teacher_of_apfed_d_tells_every_label_by_a_sign():
     assert sign.verdict == "high"
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_coordinator_and_owners_of_fedoptimus_are_read():
     owners = {
         "kind": "owners",
@@ -86,6 +96,7 @@ def test_coordinator_and_owners_of_fedoptimus_are_read():
     assert ("lab", "label-1", "gradients", "labels") in found
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_weights_of_chfl_are_attacked_unless_they_are_summed_in_secret():
     partition = {"kind": "common-unique", "parties": 3, "common": 0.3}
     chfl = {"widths": [8, 8], "rounds": 2, "local_epochs": 1, "batch_size": 16}
@@ -101,6 +112,7 @@ def test_weights_of_chfl_are_attacked_unless_they_are_summed_in_secret():
     assert [each for each in secret if each[2] == "model"]
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_weights_of_hyfem_are_attacked():
     blocks = {
         "kind": "blocks",
@@ -119,6 +131,7 @@ def test_weights_of_hyfem_are_attacked():
     assert {each[1] for each in found if each[2:] == ("model", "membership")} == {"clinic", "lab"}
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_a_grid_of_defences_recommends_within_its_limit():
     apfed = {"encoder": [8], "head": [8], "epochs": 2, "steps_per_epoch": 4}
     run = run_of("apfed-c", COLUMNS, apfed=apfed, passive={"encoder": [8]})
