@@ -121,6 +121,11 @@ evaluate_every = 0
 parties = ["clinic.toml", "lab.toml", "registry.toml"]
 test = 0.25
 
+[apfed.distil]
+max_steps = 40
+folds = 2
+copies = 1
+
 [apfed]
 encoder = [8]
 head = [8]
