@@ -123,6 +123,9 @@ MAX_IDS = 16_384
 #: A responder takes part in no run with more ids than this: 64 GiB of points.
 MAX_TOTAL_IDS = 2**31
 
+#: So many values are sorted at a time.
+_SORTED = 2**20
+
 #: Stands in an initiator's alignment for a partner's row: it has one, and only it knows which.
 ELSEWHERE = torch.iinfo(torch.int64).max
 
@@ -258,18 +261,39 @@ def random_order(num: int) -> np.ndarray:
 def matches(own_N16: np.ndarray, theirs_M16: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(K,) places in the first and (K,) in the second of the values that both have.
 
+    Values are as good as random, so they are sorted in parts of about ``_SORTED`` by their first
+    bits: sorting takes some 100 bytes a value.
+
     Raises:
         MessageError: a value that occurs twice on one side.
     """
-    words = np.concatenate([own_N16, theirs_M16]).view(np.uint64)  # (N + M, 2)
-    order = np.lexsort((words[:, 1], words[:, 0]))  # stable: the first side's comes first
-    same = (words[order[1:]] == words[order[:-1]]).all(axis=1)
-    first, second = order[:-1][same], order[1:][same]
-    num_own = len(own_N16)
-    num_repeated = int(((first >= num_own) | (second < num_own)).sum())
+    num_own, total = len(own_N16), len(own_N16) + len(theirs_M16)
+    bits = max(0, (total // _SORTED).bit_length())
+    shift = np.uint64(64 - bits)
+    firsts = [side.view(np.uint64)[:, 0] for side in (own_N16, theirs_M16)]
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    num_repeated = 0
+    for part in range(2**bits):
+        # A shift by all 64 bits is undefined.
+        places = [
+            np.flatnonzero(first >> shift == part) if bits else np.arange(len(first))
+            for first in firsts
+        ]
+        sides = [own_N16[places[0]], theirs_M16[places[1]]]
+        words = np.concatenate(sides).view(np.uint64)  # (own + theirs, 2)
+        order = np.lexsort((words[:, 1], words[:, 0]))  # stable: the first side's comes first
+        same = (words[order[1:]] == words[order[:-1]]).all(axis=1)
+        first, second = order[:-1][same], order[1:][same]
+        num_here = len(sides[0])
+        repeated = (first >= num_here) | (second < num_here)
+        num_repeated += int(repeated.sum())
+        if not num_repeated:
+            found.append((places[0][first], places[1][second - num_here]))
     if num_repeated:
         raise MessageError(f"{num_repeated} points are repeated; each id must be sent once")
-    return first, second - num_own
+    own_K, their_K = (np.concatenate(each) for each in zip(*found, strict=True))
+    assert len(own_K) <= num_own
+    return own_K, their_K
 
 
 def batches_of(num_ids: int, batch_size: int) -> int:
@@ -322,6 +346,17 @@ def times_secret(
             "order, which no honest party sends"
         )
     return points, np.ascontiguousarray(multiplied[:, :VALUE_BYTES])
+
+
+def points_at(batches: Sequence[np.ndarray], places_Q: np.ndarray) -> np.ndarray:
+    """(Q, 32) of batches that are alike but for the last: the points at these places."""
+    size = len(batches[0]) if batches else 1
+    found = np.empty((len(places_Q), POINT_BYTES), dtype=np.uint8)
+    batch_Q = places_Q // size
+    for batch in np.unique(batch_Q):  # all of them side by side would be as large again
+        wanted = batch_Q == batch
+        found[wanted] = batches[batch][places_Q[wanted] - batch * size]
+    return found
 
 
 def joined(batches: Sequence[np.ndarray], width: int = VALUE_BYTES) -> np.ndarray:
@@ -463,8 +498,15 @@ class _Pair:
     theirs: list[np.ndarray] = field(default_factory=list)  # the same, multiplied
 
     def matches(self) -> tuple[np.ndarray, np.ndarray]:
-        """(K,) own places and (K,) the partner's places of what both have."""
-        return matches(joined(self.own), joined(self.theirs))
+        """(K,) own places and (K,) the partner's places of what both have; asked once."""
+        own, theirs = joined(self.own), joined(self.theirs)
+        self.own.clear()
+        self.theirs.clear()
+        return matches(own, theirs)
+
+    def points_at(self, places_Q: np.ndarray) -> np.ndarray:
+        """(Q, 32) what the partner sent at these places."""
+        return points_at(self.points, places_Q)
 
 
 @dataclass(frozen=True, eq=False)
@@ -590,18 +632,27 @@ class Initiator:
 
     def compare(self, mode: str, ids: Sequence[Any] | np.ndarray) -> dict[str, _Pair]:
         """Phases 1 to 4; partner -> what it takes to compare."""
-        normalised = normalise(ids, party=self.engine.driver, lower=self.lower)
-        return self.compare_normalised(mode, normalised)
+        # Held by nobody: ids as bytes are larger than their points, and of no use any more.
+        return self._compare(
+            self._hashed(mode, normalise(ids, party=self.engine.driver, lower=self.lower))
+        )
 
     def compare_normalised(self, mode: str, normalised: NormalisedIds) -> dict[str, _Pair]:
         """The same, of ids that are bytes already."""
-        self.num_ids = len(normalised.values)
-        self.points_N32 = points_N32 = self.workers.hash(normalised.values)
-        pairs = self.agree(mode, normalised)
+        return self._compare(self._hashed(mode, normalised))
+
+    def _hashed(self, mode: str, ids: NormalisedIds) -> Begin:
+        """How the run begins; the ids' points are hashed."""
+        self.num_ids = len(ids.values)
+        self.points_N32 = self.workers.hash(ids.values)
+        return Begin(self.engine.driver, mode, ids.kinds, ids.lower, self.num_ids, self.batch_size)
+
+    def _compare(self, begin: Begin) -> dict[str, _Pair]:
+        pairs = self.agree(begin)
         self.done = 0
         self.total = sum(self.num_ids + pair.num_theirs for pair in pairs.values())
         self.progress(0, self.total)
-        self.blind_own(pairs, points_N32)
+        self.blind_own(pairs, self.points_N32)
         self.double_theirs(pairs)
         self.get_doubled(pairs)
         return pairs
@@ -619,6 +670,8 @@ class Initiator:
             with _blamed_on(party):
                 matched[party] = pair.matches()
         self.have_proved(pairs, matched)
+        for pair in pairs.values():
+            pair.points.clear()
         for party, pair in pairs.items():
             own_places, their_places = matched[party]
             samples = sample_of_row[pair.order_N[own_places]]
@@ -633,11 +686,8 @@ class Initiator:
         self.prove(pairs, {party: len(each.samples_K) for party, each in shared.items()})
         return {party: each.samples_K for party, each in shared.items()}
 
-    def agree(self, mode: str, ids: NormalisedIds) -> dict[str, _Pair]:
+    def agree(self, begin: Begin) -> dict[str, _Pair]:
         """Phase 1."""
-        begin = Begin(
-            self.engine.driver, mode, ids.kinds, ids.lower, len(ids.values), self.batch_size
-        )
         requests = dict.fromkeys(self.parties, begin)
         replies = self.engine.ask(requests, Ready, timeout_s=self.timeout_s).or_raise()
         pairs = {}
@@ -645,7 +695,7 @@ class Initiator:
             if not 0 <= ready.num_ids <= MAX_TOTAL_IDS:
                 raise PartyError(party, f"says it has {ready.num_ids} ids")
             secret = secrets.token_bytes(POINT_BYTES)
-            order_N = random_order(len(ids.values)) if self.order_N is None else self.order_N
+            order_N = random_order(begin.num_ids) if self.order_N is None else self.order_N
             pairs[party] = _Pair(ready.num_ids, secret, order_N)
         return pairs
 
@@ -734,7 +784,7 @@ class Initiator:
                 pair = pairs[party]
                 questions[party] = Questions.about(
                     self.points_N32[pair.order_N[own_K[drawn_Q]]],
-                    joined(pair.points, POINT_BYTES)[their_K[drawn_Q]],
+                    pair.points_at(their_K[drawn_Q]),
                     self.workers,
                 )
         for batch in range(self.most_batches(questions)):

@@ -39,6 +39,7 @@ from dovetail.alignment.psi import (
     batches_of,
     joined,
     matches,
+    points_at,
     questions_in,
     random_order,
     size_of,
@@ -60,6 +61,7 @@ class Run:
     order_M: np.ndarray  # place -> row
     theirs: list[np.ndarray] = field(default_factory=list)  # by batch of phase 2
     doubled: list[np.ndarray] = field(default_factory=list)
+    num_theirs: int = 0  # batches of phase 2 that came
     doubled_N16: np.ndarray | None = None  # all of them, in the order of phase 4
     num_blinded: int = 0  # batches of phase 3 that left
     num_doubled: int = 0  # batches of phase 4 that left
@@ -258,7 +260,7 @@ class Responder:
     def _double(self, run: Run, message: Blinded) -> Received:
         """Phase 2: multiply a batch of theirs."""
         begin = run.begin
-        batch, num_batches = len(run.doubled), batches_of(begin.num_ids, begin.batch_size)
+        batch, num_batches = run.num_theirs, batches_of(begin.num_ids, begin.batch_size)
         if message.batch != batch or batch == num_batches:
             expected = f"batch {batch}" if batch < num_batches else "no more"
             raise MessageError(
@@ -269,6 +271,7 @@ class Responder:
         try:
             points, multiplied = times_secret(message, size, run.secret, self._workers)
             run.doubled.append(multiplied)
+            run.num_theirs += 1
             if begin.mode == "intersection":  # to check what it claims of them
                 run.theirs.append(points)
             if batch + 1 == num_batches:
@@ -278,6 +281,7 @@ class Responder:
                 if begin.mode == "cardinality":
                     values = values[self._mixed(begin)]
                 run.doubled_N16 = values
+                run.doubled.clear()
         except MessageError as cause:
             self._run = None
             raise MessageError(f"refuses what {begin.initiator!r} sent: {cause}") from None
@@ -398,12 +402,12 @@ class Responder:
             self._settle(run)
             return
         drawn_Q = random_order(len(samples_K))[:num]
-        theirs_N32 = joined(run.theirs, POINT_BYTES)
         run.questions = Questions.about(
             self._points_M32[points_K[drawn_Q]],
-            theirs_N32[own_K.numpy()[drawn_Q]],
+            points_at(run.theirs, own_K.numpy()[drawn_Q]),
             self._workers,
         )
+        run.theirs.clear()
 
     def _question(self, run: Run, batch: int) -> Prove:
         """Phase 7: what the initiator is to prove; each question once."""
@@ -460,7 +464,7 @@ def _all_doubled(run: Run, kind: type[Message]) -> np.ndarray:
     if run.doubled_N16 is None:
         begin = run.begin
         raise MessageError(
-            f"{kind.wire_name()}: {begin.initiator!r} has sent {len(run.doubled)} of "
+            f"{kind.wire_name()}: {begin.initiator!r} has sent {run.num_theirs} of "
             f"{batches_of(begin.num_ids, begin.batch_size)} batches; all must come first"
         )
     return run.doubled_N16

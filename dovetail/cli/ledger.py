@@ -121,7 +121,7 @@ def _show(path: Path, *, noted: str | None, short: bool, as_json: bool) -> None:
     """Verify the ledger and print what it holds."""
     from dovetail.network.ledger import verify
 
-    found = verify(path, noted=noted)
+    found = verify(path, noted=noted, keep=False)
     if as_json:
         result = {
             "party": found.party,

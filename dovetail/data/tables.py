@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import csv
 import gzip
 import itertools
@@ -312,6 +313,7 @@ def read_attached(connection: duckdb.DuckDBPyConnection, description: str, query
 #: after a fork one of its own. To make one takes longer than to read a small file.
 _SHARED: dict[int, duckdb.DuckDBPyConnection] = {}
 _SHARED_LOCK = threading.Lock()
+atexit.register(_SHARED.clear)  # DuckDB complains of what outlives Python
 _NUMBERS = itertools.count()
 
 
@@ -353,7 +355,7 @@ class _Data:
         """Make it, to be dropped with the last who reads it; its columns."""
         self.connection.execute(f"CREATE {kind} {self.name} AS {query}")
         what = f"{kind} {self.name}"
-        weakref.finalize(self, _drop, os.getpid(), self.connection, what).atexit = False
+        weakref.finalize(self, _drop, os.getpid(), self.connection, what)
         return [row[0] for row in self.connection.execute(f"DESCRIBE {self.name}").fetchall()]
 
 

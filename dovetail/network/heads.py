@@ -287,13 +287,18 @@ def compare(
 def _compared(
     ledger: Verified, holder: str, beside: Path, authorities: Sequence[x509.Certificate]
 ) -> Compared:
-    places = {digest: number for number, digest in enumerate(ledger.hashes, start=1)}
     num_heads, signed, reached = 0, 0, 0
 
     def found(after: int, why: str = "") -> Compared:
         return Compared(holder, ledger.party, num_heads, signed, reached, after, why)
 
     held = list(heads_of(beside.parent, ledger.party))
+    wanted = {head.hash for head in held}
+    places = {
+        digest: number
+        for number, each in enumerate(ledger.hashes, start=1)
+        if (digest := each.hex()) in wanted
+    }
     roots = _roots(ledger, {head.size for head in held})
     for head in held:
         num_heads += 1

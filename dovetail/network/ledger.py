@@ -25,7 +25,7 @@ from dovetail.errors import NetworkError
 from dovetail.network.costs import cost_of
 from dovetail.network.messages import Message, OnWire, Precision, on_wire
 from dovetail.network.patience import patiently
-from dovetail.network.tree import Tree, leaf_hash
+from dovetail.network.tree import Digests, Tree, leaf_hash
 
 _Tensor = tuple[str, tuple[int, ...], str]  # name, shape, dtype
 _Line = tuple[str, str, str, tuple[_Tensor, ...]]  # sender, receiver, message type, tensors
@@ -197,7 +197,7 @@ class LedgerFile:
         self.tree_from = 0
         opening: dict[str, Any] = {"ledger": FORMAT, "party": self.party, "time": _now()}
         if self._size:
-            found = verify(self.path, whole=False)
+            found = verify(self.path, whole=False, keep=False)
             if found.num_lines and found.party != self.party:
                 raise NetworkError(
                     f"{self.path}: expected the ledger of party {self.party!r}, found that of "
@@ -420,7 +420,7 @@ class Verified:
         party: whose it is.
         follows: the file that this one follows, where that was not read.
         so_far: receiver -> bytes in that file and those before.
-        hashes: those of all lines.
+        hashes: those of all lines that were read, where they were to be kept.
         num_lines: all of them, the lines of starts included.
         last_hash: that of the last line.
         unfinished_bytes: what stands after the last whole line.
@@ -428,7 +428,7 @@ class Verified:
         came: (sender, message type) -> how often and how much.
         tree: over the lines from ``tree_from`` on; None: they are of a version that had none.
         tree_from: how many lines stand before those of the tree.
-        leaves: those of the tree that were read here, the last ones.
+        leaves: those of the tree that were read here, the last ones; where they were to be kept.
     """
 
     party: str = ""
@@ -438,16 +438,20 @@ class Verified:
     sent: dict[tuple[str, str, tuple[_Tensor, ...]], Sent] = field(default_factory=dict)
     follows: str = ""
     so_far: dict[str, int] = field(default_factory=dict)
-    hashes: list[str] = field(default_factory=list)
+    hashes: Digests = field(default_factory=Digests)
     came: dict[tuple[str, str], Sent] = field(default_factory=dict)
     tree: Tree | None = None
     tree_from: int = 0
-    leaves: list[bytes] = field(default_factory=list)
+    leaves: Digests = field(default_factory=Digests)
 
     @property
     def root(self) -> str:
         """Of the tree, in hexadecimal; "" where there is none."""
         return "" if self.tree is None else self.tree.root().hex()
+
+    def has(self, digest: str) -> bool:
+        """Whether a line that was kept has this hash."""
+        return any(each.hex() == digest for each in self.hashes)
 
     def bytes_to(self) -> dict[str, int]:
         """Receiver -> bytes of all tensors that left for it."""
@@ -477,20 +481,25 @@ class Verified:
             yield {"from": sender, "message": kind, **told}
 
 
-def verify(path: str | Path, *, noted: str | None = None, whole: bool = True) -> Verified:
+def verify(
+    path: str | Path, *, noted: str | None = None, whole: bool = True, keep: bool = True
+) -> Verified:
     """What an unbroken ``LedgerFile`` holds.
+
+    Memory grows by 64 bytes a line, and without ``keep`` not at all.
 
     Args:
         path: the file; it is only read.
         noted: a hash that was the last one at some time, and must be in the chain.
         whole: read the files that this one follows, too.
+        keep: keep every line's hash and leaf.
 
     Raises:
         NetworkError: the first line that was changed, or does not follow the one before; a file
             that is no such ledger; or no line with the noted hash.
     """
     path = Path(path)
-    found, totals = Verified(), dict[str, int]()
+    found, totals, is_there = Verified(), dict[str, int](), noted is None
     for each in files_of(path) if whole else [path]:
         if found.unfinished_bytes:
             raise NetworkError(f"{each}: the file that it follows ends in half a line")
@@ -502,10 +511,11 @@ def verify(path: str | Path, *, noted: str | None = None, whole: bool = True) ->
                         found.unfinished_bytes = len(line)
                         break
                     number += 1
-                    _add(each, number, found, totals, line)
+                    _add(each, number, found, totals, line, keep)
+                    is_there = is_there or found.last_hash == noted
         except OSError as error:
             raise NetworkError(f"{each}: cannot be read ({error.strerror})") from None
-    if noted is not None and noted not in found.hashes:
+    if not is_there:
         raise NetworkError(
             f"{path}: its chain is unbroken, but no line has the hash {noted}: the file was "
             "written anew, or lines are missing at its end"
@@ -538,7 +548,9 @@ def _is_unfinished(line: bytes, num_before: int) -> bool:
     return bool(num_before) or any(line[: len(each)] == each[: len(line)] for each in _OPENINGS)
 
 
-def _add(path: Path, number: int, found: Verified, totals: dict[str, int], line: bytes) -> None:
+def _add(
+    path: Path, number: int, found: Verified, totals: dict[str, int], line: bytes, keep: bool
+) -> None:
     """Count one more line, if it is as written and follows the one before."""
     entries = _entries(path, number, line)
     body, _, rest = line.rpartition(_HASH)
@@ -569,12 +581,14 @@ def _add(path: Path, number: int, found: Verified, totals: dict[str, int], line:
             "totals are not the sums"
         ) from None
     if found.tree is not None:
-        text = line[:-1]
-        found.tree.add(text)
-        found.leaves.append(leaf_hash(text))
+        leaf = leaf_hash(line[:-1])
+        found.tree.add_leaf(leaf)
+        if keep:
+            found.leaves.append(leaf)
     found.num_lines += 1
     found.last_hash = digest
-    found.hashes.append(digest)
+    if keep:
+        found.hashes.append(bytes.fromhex(digest))
 
 
 def _go_on(path: Path, found: Verified, totals: dict[str, int], entries: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import overload
 
 from dovetail.errors import NetworkError
 
@@ -76,6 +77,36 @@ class Tree:
     def copy(self) -> Tree:
         """One that grows by itself."""
         return Tree(self.size, self.frontier)
+
+
+class Digests(Sequence[bytes]):
+    """Hashes of 32 bytes that take 32 bytes each: a list of millions would take three times that.
+
+    >>> digests = Digests()
+    >>> digests.append(bytes(32))
+    >>> bytes(32) in digests, len(digests[:1])
+    (True, 1)
+    """
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def append(self, digest: bytes) -> None:
+        assert len(digest) == 32
+        self._bytes += digest
+
+    def __len__(self) -> int:
+        return len(self._bytes) // 32
+
+    @overload
+    def __getitem__(self, place: int) -> bytes: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[bytes]: ...
+    def __getitem__(self, place: int | slice) -> bytes | list[bytes]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(len(self)))]
+        start = 32 * range(len(self))[place]
+        return bytes(self._bytes[start : start + 32])
 
 
 def path(leaves: Sequence[bytes], index: int) -> list[bytes]:

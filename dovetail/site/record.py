@@ -369,7 +369,7 @@ def _heads(
         said += f": line {head.lines:,}, root {head.root}"
         if party in known:
             ledger = known.pop(party)
-            if head.hash not in ledger.hashes:
+            if not ledger.has(head.hash):
                 raise NetworkError(
                     f"the ledger of {party!r} is not the one it was when the run ended: no line "
                     f"has the hash of line {head.lines:,} then, {head.hash[:16]}..."
