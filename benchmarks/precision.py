@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from dataclasses import replace
 from importlib import resources
 from typing import Any
 
@@ -24,13 +23,14 @@ from benchmarks.exchange import There
 from dovetail.experiment.runfile import check_run
 from dovetail.experiment.setup import load_data, setup
 from dovetail.files import toml_tables
-from dovetail.methods.apfed.stages import ApfedSetup
+from dovetail.methods.apfed.stages import label_home
+from dovetail.methods.method import Training
 from dovetail.models import EncoderHeadNetwork, Model, network_input
 from dovetail.network import Precision, decode, encode
 from dovetail.network.messages import PRECISIONS
 
 
-def train(made: ApfedSetup, stage: str, seed: int) -> dict[str, float]:
+def train(made: Training, stage: str, seed: int) -> dict[str, float]:
     """Bytes, missed steps, accuracy and rounding of one training."""
     missed = 0
 
@@ -46,17 +46,20 @@ def train(made: ApfedSetup, stage: str, seed: int) -> dict[str, float]:
         "MB": sum(each["sent"] for each in sent) / 1e6,
         "missed": missed,
         "accuracy": 100 * accuracies["accuracy"],
-        "rounding": rounding(made, outcome.models[made.active], made.precision),
+        "rounding": rounding(
+            made, outcome.models[label_home(made).name], made.run.engine.precision
+        ),
     }
 
 
-def rounding(made: ApfedSetup, model: Model, precision: Precision) -> float:
-    assert made.data.test is not None
+def rounding(made: Training, model: Model) -> float:
+    test = label_home(made).test
+    assert test is not None
     assert isinstance(model.network, EncoderHeadNetwork)
     model.network.eval()
     with torch.no_grad():
-        code_ND = model.network.encoder(network_input(made.data.test[made.active].joined()))
-    came = decode(encode(There(code_ND), precision=precision), (There,))
+        code_ND = model.network.encoder(network_input(test.joined()))
+    came = decode(encode(There(code_ND), precision=made.run.engine.precision), (There,))
     return float((came.x - code_ND).norm() / code_ND.norm())
 
 
@@ -69,9 +72,10 @@ def measure(seeds: range) -> list[dict[str, Any]]:
         figures: dict[Precision, list[dict[str, float]]] = {}
         for precision in PRECISIONS:
             for seed in seeds:
-                made = setup(run, seed, loaded)
-                assert isinstance(made, ApfedSetup)
-                one = train(replace(made, precision=precision), stage, seed)
+                engine = run.engine.model_copy(update={"precision": precision})
+                made = setup(run.model_copy(update={"engine": engine}), seed, loaded)
+                assert isinstance(made, Training)
+                one = train(made, stage, seed)
                 figures.setdefault(precision, []).append(one)
         wide = figures["float32"]
         for precision, narrow in figures.items():

@@ -41,12 +41,14 @@ from dovetail.audit.attacks import columns
 from dovetail.audit.scene import Scene
 from dovetail.audit.tape import Tape
 from dovetail.audit.verdict import Finding, Threat, finding
-from dovetail.data import SharedRows
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil
+from dovetail.methods.apfed.home import PartnerHome
 from dovetail.methods.apfed.released import RELEASED
-from dovetail.methods.apfed.stages import ApfedSetup
+from dovetail.methods.apfed.stages import homes_of, label_home, partner_homes
+from dovetail.methods.base import Place
 from dovetail.methods.limits import NO_LIMITS, Limited, Limits
+from dovetail.methods.method import Training
 from dovetail.methods.outcome import Setup
 from dovetail.methods.party import PolicySection
 from dovetail.models.randomness import generator
@@ -90,10 +92,10 @@ _HIJACK = Threat(
 
 def malicious(task: Setup, scene: Scene, stage: str, seed: int) -> Iterator[Finding]:
     """What steering gains in one stage, within a home's default limits and with them lifted."""
-    if not isinstance(task, ApfedSetup):
+    if not isinstance(task, Training) or task.kind.name != "apfed":
         return
     for limits in (PolicySection().limits, NO_LIMITS):
-        for name in task.passives:
+        for name in partner_homes(task):
             if stage in ("apfed", "apfed-r", "apfed-c"):
                 yield from _alike(task, scene, stage, seed, name, limits)
                 yield from _inverted(task, scene, stage, seed, name, lifted=limits == NO_LIMITS)
@@ -129,8 +131,15 @@ def _told(
         )  # fmt: skip
 
 
-def _rows(task: ApfedSetup, party: str) -> SharedRows:
-    return SharedRows(party, task.data.train[party].joined(), task.align().rows[party])
+def _home(task: Training, stage: str, party: str) -> PartnerHome:
+    """The partner's home in this stage."""
+    return partner_homes(replace(task, homes=homes_of(task, stage)))[party]
+
+
+def _shared(task: Training, party: str) -> Tensor:
+    """The samples that the label owner shares with a partner."""
+    home = label_home(task)
+    return home.alignment.shared(home.name, party)
 
 
 def _batches(samples: Tensor, size: int, rng: torch.Generator) -> Iterator[Tensor]:
@@ -143,18 +152,16 @@ def _batches(samples: Tensor, size: int, rng: torch.Generator) -> Iterator[Tenso
 
 
 def _alike(
-    task: ApfedSetup, scene: Scene, stage: str, seed: int, party: str, limits: Limits
+    task: Training, scene: Scene, stage: str, seed: int, party: str, limits: Limits
 ) -> Iterator[Finding]:
     """One pass over the shared samples, with one code for all of them."""
-    home = task.passives[party]
-    if stage != "apfed":
-        home = home.with_loss("reconstruction" if stage == "apfed-r" else "contrastive")
-    passive = Limited(home.passive(_rows(task, party), device=task.device), limits)
-    samples = task.align().shared(task.active, party)
+    active, place = label_home(task).name, Place(device=task.device)
+    passive = Limited(_home(task, stage, party).party(place), limits)
+    samples = _shared(task, party)
     rng = generator(seed, party, "alike")
     tape = Tape(scene.reading, scene.num_samples())
     with overheard(tape):
-        engine = InProcess({party: passive}, driver=task.active)
+        engine = InProcess({party: passive}, driver=active)
         begin = apfed.Begin((_WIDTH,), _WIDTH, seed)
         engine.ask({party: begin}, apfed.Ready).or_raise()
         at_once = _FEW if limits == NO_LIMITS else _AT_ONCE
@@ -166,10 +173,10 @@ def _alike(
             request = apfed.Codes(samples_B, code_1D.expand(len(samples_B), -1).clone())
             engine.ask({party: request}, apfed.CodeGradient)
     for channel, table in tape.tables.items():
-        if channel.observer == task.active:
+        if channel.observer == active:
             seen, views = table.views()
             yield from _told(
-                scene, stage, party, task.active, views, seen, _ALIKE, "steered gradients", limits
+                scene, stage, party, active, views, seen, _ALIKE, "steered gradients", limits
             )
 
 
@@ -178,10 +185,10 @@ _Ask = Callable[[Tensor, Tensor | None], Tensor]
 
 
 def _hijack(
-    task: ApfedSetup, scene: Scene, stage: str, seed: int, party: str, limits: Limits
+    task: Training, scene: Scene, stage: str, seed: int, party: str, limits: Limits
 ) -> Iterator[Finding]:
     """FSHA: the partner's encoder learns to look like a pilot's, which the driver can decode."""
-    samples = task.align().shared(task.active, party)
+    samples = _shared(task, party)
     rng = generator(seed, party, "hijack")
     ask, codes = _asking(task, stage, seed, party, limits)
     if ask is None:
@@ -202,9 +209,8 @@ def _hijack(
         others = _batches(samples[~torch.isin(samples, known)], half, rng)
         due: Tensor | None = None
         most = (limits.max_uses - 2) * len(known) // half if limits.max_uses else _LONG
-        for _ in range(
-            min(_LONG if limits == NO_LIMITS else _STEPS, most)
-        ):  # it is told how often it may ask
+        steps = min(_LONG if limits == NO_LIMITS else _STEPS, most)
+        for _ in range(steps):  # it is told how often it may ask
             place_B = next(places)
             code_BD = ask(torch.cat([known[place_B], next(others)]), due)
             leaf = code_BD.clone().requires_grad_()
@@ -223,22 +229,22 @@ def _hijack(
         with torch.no_grad():
             decoded_SF = decoder(code_SD)
     views = {"codes": code_SD, "the decoder's guess": decoded_SF}
-    kept = slice(0, 4000)
+    kept, active = slice(0, 4000), label_home(task).name
     yield from _told(
-        scene, stage, party, task.active, {name: each[kept] for name, each in views.items()},
+        scene, stage, party, active, {name: each[kept] for name, each in views.items()},
         samples[kept], _HIJACK, "steered codes", limits,
     )  # fmt: skip
 
 
 def _asking(
-    task: ApfedSetup, stage: str, seed: int, party: str, limits: Limits
+    task: Training, stage: str, seed: int, party: str, limits: Limits
 ) -> tuple[_Ask | None, Tensor]:
     """What asks a partner for codes, and codes of a first batch for their width."""
-    home, shared = task.passives[party], _rows(task, party)
-    samples = task.align().shared(task.active, party)[: max(_BATCH, limits.min_rows)]
+    home, owner = _home(task, stage, party), label_home(task)
+    samples = _shared(task, party)[: max(_BATCH, limits.min_rows)]
+    place = Place(device=task.device)
+    engine = InProcess({party: Limited(home.party(place), limits)}, driver=owner.name)
     if stage == "tvfl":
-        member = Limited(home.member(shared, None, device=task.device), limits)
-        engine = InProcess({party: member}, driver=task.active)
         engine.ask({party: vertical.Open(seed)}, vertical.Opened).or_raise()
 
         def ask(samples_B: Tensor, gradient_BD: Tensor | None) -> Tensor:
@@ -249,11 +255,9 @@ def _asking(
             return engine.ask({party: request}, vertical.Codes).or_raise()[party].code_BD
 
         return ask, ask(samples, None)
-    partner = Limited(home.partner(shared, None), limits)
-    engine = InProcess({party: partner}, driver=task.active)
-    if task.teacher.exchange == RELEASED or home.distil.release is not None:
+    if task.settings.distil.exchange == RELEASED or home.distil.release is not None:
         return None, torch.zeros(0, 0)
-    begin = distil.Begin(("network",), 1, task.data.task.num_outputs, seed)
+    begin = distil.Begin(("network",), 1, owner.task.num_outputs, seed)
     engine.ask({party: begin}, distil.Ready).or_raise()
 
     def asks(samples_B: Tensor, gradient_BD: Tensor | None) -> Tensor:
@@ -314,35 +318,33 @@ def _reaching(passive: apfed.Passive, driver: str) -> Callable[[str], Engine]:
 
 
 def _inverted(
-    task: ApfedSetup, scene: Scene, stage: str, seed: int, party: str, *, lifted: bool
+    task: Training, scene: Scene, stage: str, seed: int, party: str, *, lifted: bool
 ) -> Iterator[Finding]:
     """The run as it is, with a partner that steers the label owner's encoder."""
     if lifted:
-        task = replace(task, config=task.config.model_copy(update={"clip": None}))
-    samples = task.align().shared(task.active, party)
+        task = replace(task, settings=task.settings.model_copy(update={"clip": None}))
+    samples = _shared(task, party)
     rng = generator(seed, party, "inverting")
     known = samples[torch.randperm(len(samples), generator=rng)[:KNOWN]]
-    x_KF = scene.columns_of(task.active, "", known)
+    owner, home, config = label_home(task), _home(task, stage, party), task.settings
+    x_KF = scene.columns_of(owner.name, "", known)
     if x_KF is None:
         return
-    loudest = 0.9 * task.config.clip if task.config.clip else max(SIZES)
+    loudest = 0.9 * config.clip if config.clip else max(SIZES)
+    assert home.shared is not None
+    steered = f"{stage}, steered{', no limits' if lifted else ''}"
     for factor in SIZES_LIFTED if lifted else sorted({min(each, loudest) for each in SIZES}):
         name = f"gradients of {factor:g} times the usual"
-        steered = f"{stage}, steered{', no limits' if lifted else ''}"
         passive = _Inverting(
-            _rows(task, party),
-            task.passives[party].config.model_copy(update={"gradients": None}),
-            task.passives[party].network,
+            home.shared, home.config.model_copy(update={"gradients": None}), home.network
         )
-        passive.steer((known, x_KF), factor * 0.1 / task.config.batch_size)
-        alone = replace(
-            task, connect=_reaching(passive, task.active), alignment=task.align(),
-            test_alignment=task.align_test(), rulers=(),
-        )  # fmt: skip
+        passive.steer((known, x_KF), factor * 0.1 / config.batch_size)
+        loaded = replace(task.loaded, connect=_reaching(passive, owner.name))
+        alone = replace(task, homes={owner.name: owner}, loaded=loaded)
         tape = Tape(scene.reading, scene.num_samples())
         with overheard(tape):
             outcome = alone.train(stage, seed, lambda *_: None)
-        scores = outcome.scores.get(stage, {}).get(task.active, {})
+        scores = outcome.scores.get(stage, {}).get(owner.name, {})
         told = ", ".join(
             f"{key} {scores[key]:.3f}" for key in ("accuracy", "auc", "r2") if key in scores
         )

@@ -13,7 +13,8 @@ from dovetail.audit.scene import Holding, Scene, flat, holding, names_of
 from dovetail.data import Blocks, Partitioned, PartyData, TableEncoder
 from dovetail.errors import ConfigError
 from dovetail.methods import chfl, hyfem
-from dovetail.methods.apfed.stages import ApfedSetup
+from dovetail.methods.apfed.home import LabelHome
+from dovetail.methods.apfed.stages import label_home
 from dovetail.methods.fedoptimus.stages import Columns, Labels, columns_in, labels_in
 from dovetail.methods.fedoptimus.stages import Home as OwnerHome
 from dovetail.methods.method import Training
@@ -30,7 +31,7 @@ def scene_of(setup: Setup, data: Partitioned) -> Scene:
         ConfigError: a method that the audit does not know the messages of.
     """
     match setup:
-        case ApfedSetup():
+        case Training() if any(isinstance(each, LabelHome) for each in setup.homes.values()):
             return _apfed(setup)
         case Training() if all(isinstance(each, Columns | Labels) for each in setup.homes.values()):
             return _fedoptimus(setup.homes)
@@ -44,16 +45,14 @@ def scene_of(setup: Setup, data: Partitioned) -> Scene:
     )
 
 
-def _apfed(setup: ApfedSetup) -> Scene:
-    train, test = setup.data.train, setup.data.test
-    parties = {
-        name: holding(party, setup.data.inputs.get(name)) for name, party in train.parties.items()
-    }
+def _apfed(setup: Training) -> Scene:
+    home, data = label_home(setup), setup.loaded.data
+    parties = {**data.train.parties, home.name: home.train}
     candidates: dict[str, tuple[PartyData, PartyData]] = {}
-    if test is not None:
-        own = train[setup.active]
-        candidates[setup.active] = own.take(own.labelled_rows()), test[setup.active]
-    return Scene(setup.data.task, parties, {"": setup.align().rows}, readings.Apfed(), candidates)
+    if home.test is not None:
+        candidates[home.name] = home.train.take(home.train.labelled_rows()), home.test
+    holdings = {name: holding(own, data.inputs.get(name)) for name, own in parties.items()}
+    return Scene(home.task, holdings, {"": home.alignment.rows}, readings.Apfed(), candidates)
 
 
 def _fedoptimus(homes: Mapping[str, OwnerHome]) -> Scene:

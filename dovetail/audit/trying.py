@@ -27,14 +27,15 @@ from dovetail.audit.verdict import (
     over_seeds,
     worst_of,
 )
-from dovetail.data import Classification, Federation, PartyData
+from dovetail.data import Classification, PartyData
 from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import RunFile
 from dovetail.experiment.setup import load_data, setup
 from dovetail.methods.apfed.home import PartnerHome
 from dovetail.methods.apfed.stacks import Once
-from dovetail.methods.apfed.stages import ApfedSetup
+from dovetail.methods.apfed.stages import active_config, label_home, partner_homes
 from dovetail.methods.base import SILENT, Talk
+from dovetail.methods.method import Training
 from dovetail.models.metrics import score
 from dovetail.models.randomness import generator
 from dovetail.network.inprocess import overheard
@@ -215,7 +216,7 @@ def try_defences(
     drawn: dict[str, list[_Drawn]] = {}
     for seed in seeds:
         task = setup(run, seed, loaded)
-        assert isinstance(task, ApfedSetup)
+        assert isinstance(task, Training)
         task, held = _hold_out(task, seed)
         lengths = 1.0
         for place, defence in enumerate(defences):
@@ -242,17 +243,15 @@ def recommend(cells: Sequence[Cell], limit: Verdict) -> str | None:
     return max(within, key=lambda cell: cell.held_out).name if within else None
 
 
-def _hold_out(task: ApfedSetup, seed: int) -> tuple[ApfedSetup, PartyData]:
+def _hold_out(task: Training, seed: int) -> tuple[Training, PartyData]:
     """The run without the labels of some rows, and these rows with them."""
-    train = task.data.train
-    own = train[task.active]
-    labelled = own.labelled_rows()
-    rng = generator(seed, task.active, "held out of the grid")
+    home = label_home(task)
+    labelled = home.train.labelled_rows()
+    rng = generator(seed, home.name, "held out of the grid")
     drawn = labelled[torch.randperm(len(labelled), generator=rng)]
-    num = max(1, round(HELD_OUT * len(drawn)))
-    parties = {**train.parties, task.active: own.with_labels_on(drawn[num:].sort().values)}
-    data = replace(task.data, train=Federation(parties.values()))
-    return replace(task, data=data, alignment=task.align()), own.take(drawn[:num])
+    held = drawn[: max(1, round(HELD_OUT * len(drawn)))]
+    homes = {**task.homes, home.name: home.without_labels_on(held)}
+    return replace(task, homes=homes), home.train.take(held)
 
 
 @dataclass(frozen=True)
@@ -266,7 +265,7 @@ class _Drawn:
 
 
 def _draw(
-    task: ApfedSetup, stage: str, seed: int, defence: Defence, length: float, held: PartyData
+    task: Training, stage: str, seed: int, defence: Defence, length: float, held: PartyData
 ) -> tuple[_Drawn, float]:
     """One cell of one seed, and the median length of a partner's gradient of one row."""
     gradients = defence.gradients
@@ -279,27 +278,30 @@ def _draw(
         return replace(own, config=config, distil=teaching)
 
     exchange = "gradients" if defence.once is None else "released"
+    teaching = task.settings.distil.model_copy(update={"exchange": exchange})
     changed = replace(
         task,
-        config=task.config.model_copy(update=dict(defence.active)),
-        teacher=task.teacher.model_copy(update={"exchange": exchange}),
-        passives={name: protected(own) for name, own in task.passives.items()},
-        rulers=(),
+        settings=task.settings.model_copy(update={**defence.active, "distil": teaching}),
+        homes={
+            **task.homes,
+            **{name: protected(own) for name, own in partner_homes(task).items()},
+        },
     )
-    scene = scene_of(changed, changed.data)
+    scene = scene_of(changed, changed.loaded.data)
     tape = Tape(scene.reading, scene.num_samples())
     with overheard(tape):
         outcome = changed.train(stage, seed, lambda *_: None)
     sends = stage == "apfed-d" or any(True for _ in _weights(changed))
     findings = attack(stage, scene, tape, outcome.models, Settings(network=False))
-    model = outcome.models[task.active]
+    home = label_home(task)
+    model = outcome.models[home.name]
     assert held.labels is not None
-    told = score(task.data.task, model.outputs(held.joined()), held.labels)
-    first = "accuracy" if isinstance(task.data.task, Classification) else "r2"
+    told = score(home.task, model.outputs(held.joined()), held.labels)
+    first = "accuracy" if isinstance(home.task, Classification) else "r2"
     spent = [each["epsilon"] for each in outcome.about.get("epsilon", ())]
     drawn = _Drawn(
         float(told["auc" if "auc" in told else first]),
-        dict(outcome.scores.get(stage, {}).get(task.active, {})),
+        dict(outcome.scores.get(stage, {}).get(home.name, {})),
         [each for each in findings if sends or each.channel == "model"],
         max(spent) if spent else None,
     )
@@ -334,10 +336,10 @@ def _mean_cell(name: str, guarantee: str, drawn: Sequence[_Drawn]) -> Cell:
     )
 
 
-def _weights(task: ApfedSetup) -> Iterator[str]:
+def _weights(task: Training) -> Iterator[str]:
     """Partners whose loss counts."""
-    for name in task.passives:
-        if task.config.weight(name):
+    for name in partner_homes(task):
+        if active_config(task).weight(name):
             yield name
 
 

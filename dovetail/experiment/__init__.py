@@ -2,18 +2,15 @@
 
 from dovetail.experiment.runfolder import RunFolder, finished, summarise, versions
 from dovetail.experiment.stages import run
-from dovetail.methods.apfed.home import PartnerHome
-from dovetail.methods.apfed.stages import SUBSTITUTES, ApfedSetup, pool
+from dovetail.methods.apfed.stages import SUBSTITUTES, pool
 from dovetail.methods.outcome import Observer, Outcome, Setup, mean_over
 from dovetail.models.metrics import headline, mean_and_spread, score
 from dovetail.network.patience import write_text
 
 __all__ = [
     "SUBSTITUTES",
-    "ApfedSetup",
     "Observer",
     "Outcome",
-    "PartnerHome",
     "RunFolder",
     "Setup",
     "finished",

@@ -23,21 +23,18 @@ import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import torch
 
 from dovetail.data import (
-    Alignment,
     Classification,
-    Federation,
-    Partitioned,
     SharedRows,
     Task,
 )
 from dovetail.errors import ConfigError, DataError
-from dovetail.methods.apfed.stages import ApfedSetup
+from dovetail.methods.apfed.home import LabelHome
+from dovetail.methods.apfed.stages import label_home, partner_homes
 from dovetail.methods.fedoptimus import selection
 from dovetail.methods.fedoptimus.stages import columns_in, labels_in
 from dovetail.methods.method import Training
@@ -180,12 +177,13 @@ def game(setup: Setup) -> Game:
     Raises:
         ConfigError: a method without partners, or partners that live elsewhere.
     """
-    if getattr(setup, "connect", None) is not None or getattr(setup, "elsewhere", False):
+    loaded = setup.loaded if isinstance(setup, Training) else setup
+    if getattr(loaded, "connect", None) is not None:
         raise ConfigError(
             "partners are valued where all tables are in one place: name every party's file in "
             "parties, and leave [engine] out"
         )
-    if isinstance(setup, ApfedSetup) and setup.method in _OF_APFED:
+    if isinstance(setup, Training) and setup.method in _OF_APFED:
         found: Game = _ApfedGame(setup)
     elif isinstance(setup, Training) and setup.method == "fedoptimus":
         found = _FedOptimusGame(setup)
@@ -207,78 +205,62 @@ def _silent(stage: str, total: int, line: dict[str, Any]) -> None:
 class _ApfedGame:
     """APFed or classic vertical learning: nobody left is the active party alone."""
 
-    setup: ApfedSetup
+    setup: Training
 
     @property
     def partners(self) -> tuple[str, ...]:
-        return tuple(name for name in self.setup.data.train.parties if name != self.setup.active)
+        return tuple(partner_homes(self.setup))
 
     @property
     def owners(self) -> tuple[str, ...]:
-        return (self.setup.active,)
+        return (self._home.name,)
 
     @property
     def metric(self) -> str:
-        return headline(self.setup.data.task)
+        return headline(self._home.task)
+
+    @property
+    def _home(self) -> LabelHome:
+        return label_home(self.setup)
 
     def train(self, coalition: Collection[str], seed: int) -> Scores:
         setup = self._with(coalition)
-        if setup.data.test is None:
+        if self._home.test is None:
             raise ConfigError(_NO_TEST)
         nobody = "best-alone" if setup.method == "apfed-d" else "alone"
         stage = setup.method if coalition else nobody
-        return numbers(setup.train(stage, seed, _silent).scores[stage][setup.active])
+        return numbers(setup.train(stage, seed, _silent).scores[stage][self._home.name])
 
-    def _with(self, coalition: Collection[str]) -> ApfedSetup:
+    def _with(self, coalition: Collection[str]) -> Training:
         """The run with these partners only."""
-        setup = self.setup
-        kept = {setup.active, *coalition}
-
-        def of(alignment: Alignment | None) -> Alignment | None:
-            if alignment is None:
-                return None
-            rows = {name: each for name, each in alignment.rows.items() if name in kept}
-            return Alignment(MappingProxyType(rows))
-
-        data = Partitioned(
-            _only(setup.data.train, kept),
-            None if setup.data.test is None else _only(setup.data.test, kept),
-            setup.data.task,
-            {name: each for name, each in setup.data.inputs.items() if name in kept},
-            setup.data.label,
-        )
-        return replace(
-            setup,
-            data=data,
-            passives={name: each for name, each in setup.passives.items() if name in kept},
-            alignment=of(setup.alignment),
-            test_alignment=of(setup.test_alignment),
-            rulers=(),
-            evaluate_every=0,
-        )
+        name = self._home.name
+        homes = {each: home for each, home in self.setup.homes.items() if each in coalition}
+        homes[name] = self._home.among(coalition)
+        return replace(self.setup, homes=homes, last_only=True)
 
     def information(self, partners: Collection[str], seed: int) -> dict[str, float]:
         """Each on the labelled rows that it shares with the active party."""
-        setup = self.setup
-        own, alignment = setup.data.train[setup.active], setup.align()
+        home, homes = self._home, partner_homes(self.setup)
+        own, alignment = home.train, home.alignment
         assert own.labels is not None
         labelled = torch.zeros(own.num_rows, dtype=torch.bool)
         labelled[own.labelled_rows()] = True
         found: dict[str, float] = {}
         for name in partners:
-            samples = alignment.shared(setup.active, name)
-            rows = alignment.rows[setup.active][samples]
+            samples = alignment.shared(home.name, name)
+            rows = alignment.rows[home.name][samples]
             samples, rows = samples[labelled[rows]], rows[labelled[rows]]
             # In the order of the active party's rows: samples are numbered at random.
             order = rows.argsort()
             samples, rows = samples[order], rows[order]
-            shared = SharedRows(name, setup.data.train[name].joined(), alignment.rows[name])
-            labels = _classes(setup.data.task, own.labels[rows])
+            shared = homes[name].shared
+            assert shared is not None
+            labels = _classes(home.task, own.labels[rows])
             parties: dict[str, Party] = {
-                name: selection.DataOwner(name, _columns({setup.active: shared})),
-                setup.active: selection.LabelOwner(setup.active, samples, labels),
+                name: selection.DataOwner(name, _columns({home.name: shared})),
+                home.name: selection.LabelOwner(home.name, samples, labels),
             }
-            found |= _alone(parties, [name], [setup.active], seed)
+            found |= _alone(parties, [name], [home.name], seed)
         return found
 
 
@@ -356,10 +338,6 @@ _NO_TEST = (
     "the run has no test rows, and a coalition is worth its test score: set data.test (or test, "
     "with parties), or rank by mutual information alone with --by mi"
 )
-
-
-def _only(federation: Federation, names: Collection[str]) -> Federation:
-    return Federation(party for name, party in federation.parties.items() if name in names)
 
 
 def _columns(shared: Mapping[str, SharedRows]) -> selection.Features:

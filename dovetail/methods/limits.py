@@ -220,3 +220,8 @@ class Limited:
     def restore(self, state: State) -> None:
         self._party.restore(state["party"])
         self._uses.used = dict(state["used"])
+
+
+def limited(party: StatefulParty, limits: Limits) -> StatefulParty:
+    """The party itself, or where it has a party file with what its policy answers."""
+    return party if limits == NO_LIMITS else Limited(party, limits)

@@ -244,9 +244,9 @@ class Epoch(Played):
     cut: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def loss(self) -> float:
-        """Mean training loss over its steps."""
-        return float(self.told["loss"])
+    def loss(self) -> Any:
+        """Mean training loss over its steps; None where it tells none."""
+        return self.told.get("loss")
 
     def line(self) -> dict[str, Any]:
         return {

@@ -7,7 +7,7 @@ room names a method.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ from dovetail.methods.homes import (
     home_of_site,
     homes_of_partition,
 )
-from dovetail.methods.loop import Driver, Party, train
+from dovetail.methods.loop import Driver, Party, Played, train
 from dovetail.methods.outcome import (
     Deciding,
     Observer,
@@ -159,9 +159,19 @@ class Method:
         """What answers in this process: the parties."""
         return stage.parties
 
+    def rounds(self, driver: Driver, network: Engine, checkpoint: Checkpoint) -> Iterator[Played]:
+        """Trains round by round."""
+        return train(driver, network, checkpoint)
+
     def engine(self, parties: Mapping[str, Any], precision: Precision) -> Engine:
         """What reaches the parties of this process."""
         return InProcess(parties, driver=DRIVER, precision=precision)
+
+    def engine_of(self, training: Training, stage: str, parties: Mapping[str, Any]) -> Engine:
+        """What reaches the parties in a stage, wherever they are."""
+        if training.loaded.connect is not None:
+            return training.loaded.connect(stage)
+        return self.engine(parties, training.run.engine.precision)
 
     def choose(
         self, training: Training, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint
@@ -213,6 +223,14 @@ class Method:
             found[name] = deciding.decision(home.task, *judged)
         return found
 
+    def unasked(
+        self, training: Training, stage: str, seed: int, observe: Observer
+    ) -> Outcome | None:
+        """What a stage comes to that asks nobody: a model alone; None: it is another."""
+        if stage not in RULERS:
+            return None
+        return train_rulers(stage, self.rows_alone(training), seed, observe, training.deciding)
+
     def own_rows(self, home: Any) -> OwnRows:
         """What a party has for a model alone, on its own columns."""
         rows: OwnRows = home.own_rows()
@@ -259,7 +277,31 @@ class Method:
         """Party -> what it can use together with others' models only, after a stage."""
         return {}
 
+    def about(self, stage: Staged) -> dict[str, Any]:
+        """More to say of a stage in ``result.json``."""
+        spent = stage.spent()
+        return {"epsilon": spent} if spent else {}
+
+    def outcome(self, stage: Staged, seed: int, observe: Observer) -> Outcome:
+        """What a stage came to, when its rounds are over."""
+        training = stage.training
+        if not training.elsewhere:
+            stage.decisions.update(self.decisions(stage))
+        models = {
+            name: replace(model, about={**model.about, **about_decision(stage.decisions.get(name))})
+            for name, model in self.kept(stage).items()
+        }
+        outcome = Outcome(stage.scores(last=True), models, self.bottoms(stage))
+        outcome.about = self.about(stage)
+        if stage.name not in self.silent:
+            outcome.ledger = stage.network.ledger
+        return outcome
+
     # --- A run ----------------------------------------------------------------------------------
+
+    def rulers(self, run: Run) -> tuple[str, ...]:
+        """What is trained beside the method."""
+        return run.rulers
 
     def asks(self, run: Run) -> tuple[str, ...]:
         """What policies of its parties must agree to, by its name there, for these stages."""
@@ -357,7 +399,7 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Training:
-    """A run whose parties all have labels: what its file says, its homes, and where it computes.
+    """A run: what its file says, its homes, and where it computes.
 
     Attributes:
         kind: the method.
@@ -383,6 +425,11 @@ class Training:
         return 0 if self.last_only else self.run.evaluate_every
 
     @property
+    def active(self) -> str | None:
+        """The party with labels, where it drives; its home makes the driver."""
+        return self.loaded.active if self.kind.driven_by == "active" else None
+
+    @property
     def method(self) -> str:
         """What the run is about; its models are kept."""
         return self.run.method
@@ -390,12 +437,12 @@ class Training:
     @property
     def rulers(self) -> tuple[str, ...]:
         """What to train beside it."""
-        return self.run.rulers
+        return self.kind.rulers(self.run)
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the parties are."""
-        return self.loaded.connect is not None
+        """Whether those who learn a model are."""
+        return self.loaded.connect is not None and self.active is None
 
     @property
     def deciding(self) -> Deciding:
@@ -404,53 +451,42 @@ class Training:
 
     def parties(self, homes: Mapping[str, Any]) -> dict[str, Party]:
         """Their sides, in this process."""
+        place = Place(device=self.device)
         return {
-            name: self.kind.party(home, Place(device=self.device)) for name, home in homes.items()
+            name: self.kind.party(home, place)
+            for name, home in homes.items()
+            if name != self.active
         }
 
     def engine(self, stage: str, parties: Mapping[str, Any]) -> Engine:
         """What reaches the parties in a stage."""
-        if self.loaded.connect is not None:
-            return self.loaded.connect(stage)
-        return self.kind.engine(parties, self.run.engine.precision)
+        return self.kind.engine_of(self, stage, parties)
 
     def train(
         self, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
     ) -> Outcome:
         """Train one stage, and score it at every party that has a model and test rows."""
         kind, checkpoint = self.kind, checkpoint or Checkpoint.none()
-        if stage in RULERS:
-            return train_rulers(stage, kind.rows_alone(self), seed, observe, self.deciding)
+        if (alone := kind.unasked(self, stage, seed, observe)) is not None:
+            return alone
         homes = kind.homes_of(self, stage)
         settings = kind.choose(self, stage, seed, observe, checkpoint)
         parties = self.parties(homes)
         driver = kind.driver_of(self, stage, homes, settings, seed)
-        staged = Staged(self, stage, homes, parties, driver, settings)
+        staged = Staged(self, stage, homes, parties, driver, settings, checkpoint)
         engine = self.engine(stage, checkpoint.hosting(kind.sides(staged)))
+        staged = replace(staged, network=engine)
         checkpoint.every *= driver.rounds_per_save
-        for done in train(driver, engine, checkpoint):
+        for done in kind.rounds(driver, engine, checkpoint):
             line = done.line()
             if driver.due(done.number, self.evaluate_every):
                 line |= staged.line(engine)
             line |= done.left_out()
-            if spent := _spent([driver, *parties.values()]):
+            if spent := staged.spent():
                 line |= {"epsilon": max(each["epsilon"] for each in spent)}
             observe(stage, driver.num_rounds, line)
         # The parties now have what they keep, which may be an earlier round's.
-        if not self.elsewhere:
-            staged.decisions.update(kind.decisions(staged))
-        models = {
-            name: replace(
-                model, about={**model.about, **about_decision(staged.decisions.get(name))}
-            )
-            for name, model in kind.kept(staged).items()
-        }
-        outcome = Outcome(staged.scores(last=True), models, kind.bottoms(staged))
-        if stage not in kind.silent:
-            outcome.ledger = engine.ledger
-        if spent := _spent([driver, *parties.values()]):
-            outcome.about["epsilon"] = spent
-        return outcome
+        return kind.outcome(staged, seed, observe)
 
 
 @dataclass(frozen=True, eq=False)
@@ -463,6 +499,8 @@ class Staged:
         homes, parties: party -> what it has, and its side; none of those that are elsewhere.
         driver: what drives it.
         settings: what it is trained with.
+        checkpoint: where it is saved.
+        network: what reaches the parties.
         decisions: party -> its threshold, once training is over.
     """
 
@@ -472,6 +510,8 @@ class Staged:
     parties: Mapping[str, Any]
     driver: Any
     settings: Any
+    checkpoint: Checkpoint
+    network: Engine = field(default_factory=lambda: InProcess({}, driver=DRIVER))
     decisions: dict[str, Decided | None] = field(default_factory=dict)
 
     def scores(self, *, last: bool = False) -> dict[str, dict[str, Scores]]:
@@ -496,7 +536,7 @@ class Staged:
             line["validation"] = means.get("accuracy", means.get("rmse"))
         return line
 
-
-def _spent(sides: Iterable[Any]) -> list[dict[str, Any]]:
-    """What noised releases have cost so far: of each sender to each receiver, where any is."""
-    return [{"from": side.name, **each} for side in sides for each in side.spent()]
+    def spent(self) -> list[dict[str, Any]]:
+        """What noised releases have cost so far: of each sender to each receiver, where any is."""
+        sides = [self.driver, *self.parties.values()]
+        return [{"from": side.name, **each} for side in sides for each in side.spent()]

@@ -334,6 +334,7 @@ class Owner(Driver):
                 "classic vertical learning needs such rows"
             )
         self.min_rows = 1  # of one message
+        self.number = 0  # of the epoch that was done last
         self.batches = self._batches()
 
     def _batches(self) -> Minibatches:
@@ -434,6 +435,7 @@ class Owner(Driver):
                     f"lower the learning_rate ({self.config.learning_rate})"
                 )
             total += loss
+        self.number = number
         return Epoch(told={"loss": total / num_steps}, num_steps=num_steps)
 
 

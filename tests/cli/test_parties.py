@@ -336,7 +336,7 @@ def test_the_rulers_are_what_they_are_on_their_own(dovetail: Any, deal: Any) -> 
     assert weights("alone") == weights("zero") != weights("both")
     # Classic vertical learning by ids in the clear, of training and of test rows.
     run = load_run(dealt.folder / "run.toml", overrides=("method=tvfl", "rulers=[]"))
-    clear = replace(setup(run, 0, load_data(run)), alignment=None, test_alignment=None)
+    clear = setup(run, 0, replace(load_data(run), alignment=None, test_alignment=None))
     ((_, outcome),) = experiment.run(clear, 0, lambda *_: None)
     told = result("both")["stages"]["tvfl"]["details"]
     assert json.loads(json.dumps(outcome.scores)) == {

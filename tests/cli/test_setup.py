@@ -6,9 +6,10 @@ import tomllib
 
 import torch
 
-from dovetail.experiment import ApfedSetup, pool
+from dovetail.experiment import pool
 from dovetail.experiment.runfile import check_run
 from dovetail.experiment.setup import load_data, setup
+from dovetail.methods.method import Training
 
 RUN = """
 method = "apfed-c"
@@ -27,8 +28,8 @@ def test_fewer_labels_change_labels_and_nothing_else() -> None:
     run = check_run(tomllib.loads(RUN), where="RUN")
     loaded = load_data(run)
     task = setup(run, 0, loaded)
-    assert isinstance(task, ApfedSetup)
-    before, after = loaded.data.train, task.data.train
+    assert isinstance(task, Training)
+    before, after = loaded.data.train, task.loaded.data.train
     assert list(after.parties) == list(before.parties) == ["lab", "clinic"]
     assert len(after["clinic"].labelled_rows()) == 60
     for name, party in before.parties.items():
@@ -37,5 +38,6 @@ def test_fewer_labels_change_labels_and_nothing_else() -> None:
     assert torch.equal(after["clinic"].labels[kept], before["clinic"].labels[kept])
     # So that what is pooled to train on and to test on has its columns in one order.
     assert torch.equal(
-        pool(task.data, after, "clinic").joined(), pool(task.data, before, "clinic").joined()
+        pool(task.loaded.data, after, "clinic").joined(),
+        pool(task.loaded.data, before, "clinic").joined(),
     )

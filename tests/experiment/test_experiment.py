@@ -31,11 +31,14 @@ from dovetail.data import (
     table_from_arrays,
 )
 from dovetail.errors import ConfigError, PartyError, TrainingError
-from dovetail.experiment import ApfedSetup, Outcome, PartnerHome, RunFolder, Setup, pool
-from dovetail.methods import apfed, vertical
-from dovetail.methods.apfed import stages as apfed_stages
+from dovetail.experiment import Outcome, RunFolder, Setup, pool
+from dovetail.experiment.runfile import check_run
+from dovetail.methods import METHODS, apfed
+from dovetail.methods.apfed.home import LabelHome, PartnerHome
 from dovetail.methods.apfed.sections import Stage
-from dovetail.models import Head, Perceptron, load
+from dovetail.methods.base import Loaded
+from dovetail.methods.method import Training
+from dovetail.models import Perceptron, load
 from dovetail.network import InProcess
 
 SIDES = {"bank": ["a", "b"], "shop": ["c"], "lab": ["d", "b"]}
@@ -87,24 +90,38 @@ def images(num_rows: int, first_id: int = 0) -> Dataset:
     )
 
 
-def setup(method: Stage = "apfed-c", data: Partitioned | None = None, **changed: Any) -> ApfedSetup:
+def setup(method: Stage = "apfed-c", data: Partitioned | None = None, **changed: Any) -> Training:
     data = data or dealt()
     active = changed.pop("active", "bank")
     settings = {"epochs": 2, "batch_size": 16, "learning_rate": 0.05, **changed.pop("config", {})}
-    return ApfedSetup(
-        method=method,
-        data=data,
-        active=active,
-        config=apfed.Config(**settings),
-        encoder=WIDTHS,
-        head=Head((4,)),
-        passives={
-            name: PartnerHome(apfed.PassiveConfig(), WIDTHS)
-            for name in data.train.parties
-            if name != active
+    plain = apfed.Config(**settings).model_dump(exclude_none=True)
+    own = changed.pop("own_networks", False)
+    about = ("rulers", "evaluate_every")
+    run = check_run(
+        {
+            "method": method,
+            **{key: changed.pop(key) for key in about if key in changed},
+            "apfed": {**plain, "patience": None, "encoder": [6, 5], "head": [4], "dropout": 0.5},
+            "passive": {**apfed.PassiveConfig().model_dump(exclude_none=True), "encoder": [6, 5]},
+            "data": {
+                "source": "clients",
+                "label": "buys",
+                "partition": {
+                    "kind": "columns",
+                    "active": active,
+                    "parties": {name: ["*"] for name in data.train.parties},
+                },
+            },
         },
-        **changed,
+        where="run.toml",
     )
+    made = METHODS["apfed"].setup(run, Loaded(data, active, **changed), torch.device("cpu"))
+    assert isinstance(made, Training)
+    homes = {
+        name: replace(home, own=own) if isinstance(home, PartnerHome) else home
+        for name, home in made.homes.items()
+    }
+    return replace(made, homes=homes)
 
 
 def outcomes(setup: Setup, seed: int = 0) -> tuple[dict[str, Outcome], list[tuple[str, int, Any]]]:
@@ -578,15 +595,15 @@ def test_a_run_that_was_stopped_is_not_mixed_with_other_settings(tmp_path: Path)
 # --- Partners who live elsewhere ------------------------------------------------------------------
 
 
-def elsewhere(stages: tuple[Stage, ...], **changed: Any) -> ApfedSetup:
+def elsewhere(stages: tuple[Stage, ...], **changed: Any) -> Training:
     """The bank's side alone of what ``setup`` trains; partners stand behind engines."""
-    whole = setup(stages[0], rulers=stages[1:], own_networks=True)
-    alignment, test_alignment = whole.align(), whole.align_test()
-    assert whole.data.test is not None
-    assert test_alignment is not None
-    parties = {"apfed": apfed_stages._passives(whole, "apfed", alignment)}
-    config = vertical.Config(**whole.config.model_dump(include=set(vertical.Config.model_fields)))
-    parties["tvfl"] = apfed_stages._members(whole, config)
+    whole = setup(stages[0], rulers=("tvfl",), own_networks=True)
+    bank = whole.homes["bank"]
+    assert isinstance(bank, LabelHome)
+    assert bank.test_alignment is not None
+    parties = {
+        stage: whole.parties(whole.kind.homes_of(whole, stage)) for stage in ("apfed", "tvfl")
+    }
 
     def told_to_the_bank(alignment: Alignment) -> Alignment:
         return Alignment(
@@ -596,18 +613,18 @@ def elsewhere(stages: tuple[Stage, ...], **changed: Any) -> ApfedSetup:
             }
         )
 
+    data = whole.loaded.data
+    assert data.test is not None
     own = replace(
-        whole.data,
-        train=Federation([whole.data.train["bank"]]),
-        test=Federation([whole.data.test["bank"]]),
+        data, train=Federation([data.train["bank"]]), test=Federation([data.test["bank"]])
     )
     settings = {
-        "alignment": told_to_the_bank(alignment),
-        "test_alignment": told_to_the_bank(test_alignment),
+        "alignment": told_to_the_bank(bank.alignment),
+        "test_alignment": told_to_the_bank(bank.test_alignment),
         "connect": lambda stage: InProcess(parties[stage], driver="bank"),
         **changed,
     }
-    return replace(whole, data=own, passives={}, **settings)
+    return setup(stages[0], own, rulers=stages[1:], own_networks=True, **settings)
 
 
 def test_partners_who_live_elsewhere_train_the_same() -> None:

@@ -16,13 +16,13 @@ import torch
 from dovetail import experiment
 from dovetail.data import Column, Dataset, Partitioned, columns, owners, table_from_arrays
 from dovetail.errors import ConfigError, DovetailError
-from dovetail.experiment import ApfedSetup, PartnerHome, Setup, value
+from dovetail.experiment import Setup, value
 from dovetail.experiment.runfile import check_run
 from dovetail.experiment.setup import setup as setup_of
-from dovetail.methods import apfed, fedoptimus
+from dovetail.methods import METHODS, apfed, fedoptimus
 from dovetail.methods.base import Loaded
 from dovetail.methods.fedoptimus import selection
-from dovetail.models import Head, Perceptron
+from dovetail.methods.method import Training
 
 Coalition = frozenset[str]
 
@@ -121,23 +121,30 @@ def dealt(*, test: bool = True, regression: bool = False, **settings: Any) -> Pa
     )
 
 
-def setup(method: Any = "tvfl", data: Partitioned | None = None, **changed: Any) -> ApfedSetup:
+def setup(method: Any = "tvfl", data: Partitioned | None = None, **changed: Any) -> Training:
     data = data or dealt()
-    spec = Perceptron((8,))
-    return ApfedSetup(
-        method=method,
-        data=data,
-        active="bank",
-        config=apfed.Config(epochs=3, batch_size=32, learning_rate=0.05),
-        encoder=spec,
-        head=Head((8,), 0.0),
-        passives={
-            name: PartnerHome(apfed.PassiveConfig(), spec)
-            for name in data.train.parties
-            if name != "bank"
+    plain = apfed.Config(epochs=3, batch_size=32, learning_rate=0.05).model_dump(exclude_none=True)
+    run = check_run(
+        {
+            "method": method,
+            "rulers": changed.pop("rulers", ()),
+            "apfed": {**plain, "patience": None, "encoder": [8], "head": [8], "dropout": 0.0},
+            "passive": {**apfed.PassiveConfig().model_dump(exclude_none=True), "encoder": [8]},
+            "data": {
+                "source": "clients",
+                "label": "buys",
+                "partition": {
+                    "kind": "columns",
+                    "active": "bank",
+                    "parties": {name: ["*"] for name in data.train.parties},
+                },
+            },
         },
-        **changed,
+        where="run.toml",
     )
+    made = METHODS["apfed"].setup(run, Loaded(data, "bank", **changed), torch.device("cpu"))
+    assert isinstance(made, Training)
+    return made
 
 
 def valued(made: Any, **settings: Any) -> dict[str, Any]:
@@ -186,8 +193,8 @@ def test_alignments_of_party_files_are_restricted_too() -> None:
     data = dealt(overlap={"shop": 0.5, "lab": 0.6, "noise": 0.9})
     made = setup(data=data)
     assert data.test is not None
-    aligned = replace(
-        made, alignment=data.train.align("bank"), test_alignment=data.test.align("bank")
+    aligned = setup(
+        data=data, alignment=data.train.align("bank"), test_alignment=data.test.align("bank")
     )
     for coalition in ((), ("noise", "lab")):
         assert value.game(aligned).train(coalition, 0) == value.game(made).train(coalition, 0)

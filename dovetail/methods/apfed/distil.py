@@ -56,6 +56,7 @@ from dovetail.methods.apfed.released import RELEASED, Release
 from dovetail.methods.apfed.stacks import Config, Once, PartnerConfig, Stack
 from dovetail.methods.leftout import LeftOut
 from dovetail.methods.limits import NO_LIMITS, Limits, Uses
+from dovetail.methods.loop import Driver, Party, answers
 from dovetail.methods.rulers import features
 from dovetail.models import Bottom, RandomStream, Secret, generator, key_of
 from dovetail.models.learners.distil import Owner
@@ -145,7 +146,7 @@ MAX_PARAMETER_BYTES = 2**28
 # --- What a partner executes -------------------------------------------------------------------
 
 
-class Partner:
+class Partner(Party):
     """A party that has columns and no labels; its networks and rates are its own.
 
     Args:
@@ -156,7 +157,7 @@ class Partner:
         secret: of its home, mixed into all it draws; None in simulation.
     """
 
-    accepts = (Begin, Encode, Finish)
+    saved = ("stacks", "released")
 
     def __init__(
         self,
@@ -174,30 +175,10 @@ class Partner:
         self.config = config
         self.input = input
         self.released: Release | None = None
-        self._begun: Begin | None = None
 
-    def handle(self, message: Message) -> Message:
-        if self._begun is None and not isinstance(message, Begin):
-            raise PartyError(
-                self.name,
-                f"was sent {message.wire_name()} before training began, or was restarted since; go "
-                "on with --resume",
-            )
-        match message:
-            case Begin():
-                return self._begin(message)
-            case Encode():
-                return self._encode(message)
-            case Finish():
-                self._check_stacks(message, message.keep)
-                for name in message.keep:
-                    self.stacks[name].kept.keep()
-                for stack in self.stacks.values():
-                    stack.kept.restore()
-                return Finished()
-        raise AssertionError(f"an engine passes on only {self.accepts}")
-
-    def _begin(self, message: Begin) -> Ready:
+    @answers
+    def begin(self, message: Begin) -> Ready:
+        """Make its networks, or what it releases once."""
         if message.stacks == (RELEASED,) and message.members == 1:
             return self._release(message)
         if self.config.release is not None:
@@ -232,7 +213,7 @@ class Partner:
             )
             for name in message.stacks
         }
-        self._begun = message
+        self.members = message.members
         self._codes: tuple[tuple[str, ...], Tensor] | None = None
         return Ready(tuple(stack.code_width for stack in self.stacks.values()))
 
@@ -242,11 +223,12 @@ class Partner:
             rng = generator(message.seed, self.name, RELEASED, secret=key_of(self._secret))
             self.released = Release(features(self.shared.x), self.config.release or Once(), rng)
         self.stacks = {}
-        self._begun, self._codes = message, None
+        self.members, self._codes = 1, None
         return Ready((self.released.width,))
 
-    def _encode(self, message: Encode) -> Codes:
-        assert self._begun is not None
+    @answers
+    def encode(self, message: Encode) -> Codes:
+        """Codes of these samples, after a step by the gradient of the last ones."""
         if self.released is not None and message.stacks == (RELEASED,):
             if message.test or message.training:
                 raise MessageError(f"{message.wire_name()}: what is released is of training rows")
@@ -261,7 +243,7 @@ class Partner:
         table = self.test if message.test else self.shared
         if table is None:
             raise MessageError(f"{message.wire_name()}: it has no test table to encode")
-        num, members = message.samples_N.numel(), self._begun.members
+        num, members = message.samples_N.numel(), self.members
         check_shape(message, "samples_N", (num,), torch.int64)
         if not message.stacks or not num or num % members:
             raise MessageError(
@@ -275,6 +257,16 @@ class Partner:
         if message.training:
             self._codes = message.stacks, code_ND
         return Codes(code_ND.detach())
+
+    @answers
+    def finish(self, message: Finish) -> Finished:
+        """Back to the best weights."""
+        self._check_stacks(message, message.keep)
+        for name in message.keep:
+            self.stacks[name].kept.keep()
+        for stack in self.stacks.values():
+            stack.kept.restore()
+        return Finished()
 
     def _step(self, message: Encode) -> None:
         """Its own step, by the gradient of the codes that it sent last."""
@@ -314,31 +306,6 @@ class Partner:
             self.input,
             {"method": "apfed-d"},
         )
-
-    def state(self) -> State:
-        """What its next step depends on; a gradient that is due is not in it."""
-        if self._begun is None:
-            raise TrainingError("it has nothing to save before training began")
-        begun = self._begun
-        return {
-            "begun": {
-                "stacks": list(begun.stacks),
-                "members": begun.members,
-                "num_outputs": begun.num_outputs,
-                "seed": begun.seed,
-            },
-            "stacks": {name: stack.state() for name, stack in self.stacks.items()},
-            **({} if self.released is None else {"released": self.released.code_ND}),
-        }
-
-    def restore(self, state: State) -> None:
-        """Go on from there; a party that never began needs no ``Begin``."""
-        begun = state["begun"]
-        self._begin(Begin(**{**begun, "stacks": tuple(begun["stacks"])}))
-        if self.released is not None:
-            self.released.code_ND = state["released"]
-        for name, stack in self.stacks.items():
-            stack.restore(state["stacks"][name])
 
 
 def _check_size(message: Begin, num_features: int, config: StackedConfig) -> None:
@@ -468,7 +435,7 @@ class Told:
     test: Mapping[str, Tensor] | None
 
 
-class Active:
+class Active(Driver):
     """The label owner while a teacher is trained.
 
     Args:
@@ -485,6 +452,7 @@ class Active:
         lost: partner -> why it is left out.
         why_not: why there is no teacher; "" where there is one, or may be yet.
         told: what the teacher says; None until it is trained.
+        number: of the round that was done last.
     """
 
     def __init__(
@@ -515,6 +483,7 @@ class Active:
         self.lost: dict[str, str] = {}
         self.why_not = ""
         self.told: Told | None = None
+        self.number = 0
         self.step_number = 0
         self.first_step = 0  # of the heads as they are; a new one when the teacher goes on
         self.begins = 0  # of the run so far
@@ -524,6 +493,13 @@ class Active:
     @property
     def members(self) -> int:
         return self.owner.num_folds * self.copies
+
+    @property
+    def num_rounds(self) -> int:  # type: ignore[override]
+        """The most that there can be yet, and the student."""
+        if self.config.exchange == RELEASED:
+            return 2
+        return self.number + max(0, self.steps_left) // self.every + 2
 
     def leave_out(self, party: str, why: str) -> None:
         """Go on without this partner."""

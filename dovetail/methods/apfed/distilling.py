@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dovetail.data import Alignment, Classification, PartyData, Task
-from dovetail.data.inputs import Input
+from dovetail.data import Classification
 from dovetail.errors import ConfigError
-from dovetail.methods.apfed import distil, teaching
+from dovetail.methods.apfed import distil
+from dovetail.methods.apfed.home import LabelHome
 from dovetail.methods.apfed.stacks import Config
 from dovetail.methods.outcome import (
     Deciding,
@@ -35,7 +35,7 @@ from dovetail.methods.rulers import (
     judged_rows,
     majority_of,
 )
-from dovetail.models import Model, Secret, derive_seed, generator, key_of
+from dovetail.models import Model, derive_seed, generator, key_of
 from dovetail.models.decisions import Decided
 from dovetail.models.learners import (
     LEARNERS,
@@ -66,7 +66,7 @@ from dovetail.models.learners.joint import (
 )
 from dovetail.models.learners.stacked import mean_outputs
 from dovetail.models.recovered import recovered_share
-from dovetail.network import Checkpoint, Engine
+from dovetail.network import Engine
 from dovetail.privacy import randomised
 
 #: What is learned from the label owner's own columns; "best-alone" is the best of the learners by
@@ -74,36 +74,22 @@ from dovetail.privacy import randomised
 ALONE = tuple(TITLES)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Distilling:
-    """What a run of one seed is a function of.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Distilling(LabelHome):
+    """The label owner's home, and what a run of one seed is a function of beside it.
 
     Attributes:
-        train, test: the label owner's rows.
-        task: what it predicts.
-        label: the label's name.
-        input: how raw columns become its rows, if they do.
-        alignment, test_alignment: with its partners; None where it learns alone.
         config: of the teacher.
         students: of the student and the gate.
         seed: of everything random here.
-        secret: of the home that drives; None in simulation.
         deciding: what mistakes cost.
         label_epsilon: labels are randomised before partners are taught; the student's are not.
         label_stages: of them; those after the first have a learned prior.
     """
 
-    train: PartyData
-    test: PartyData | None
-    task: Task
-    label: str
-    input: Input | None
-    alignment: Alignment | None
-    test_alignment: Alignment | None
     config: Config
     students: DistilConfig
     seed: int
-    secret: Secret | None = None
     deciding: Deciding = NOTHING_ELSE
     label_epsilon: float | None = None
     label_stages: int = 1
@@ -160,6 +146,21 @@ class Distilling:
         targets_RC = hard_targets(labels, num, regression=False)
         targets_RC[~owner.labelled] = 0
         return replace(owner, targets_RC=targets_RC)
+
+    def teacher(self) -> distil.Active:
+        """The label owner while the teacher is trained."""
+        tested = None
+        if self.test is not None and self.test_alignment is not None:
+            tested = distil.Table.of(self.test.joined(), self.name, self.test_alignment)
+        return distil.Active(
+            self.name,
+            self.teaching(self.owner()),
+            distil.Table.of(self.train.joined(), self.name, self.alignment),
+            tested,
+            self.config,
+            seed=self.seed,
+            secret=self.secret,
+        )
 
     def model(self, network: torch.nn.Module, spec: Any, method: str, **about: Any) -> Model:
         """A model on the label owner's own columns."""
@@ -226,29 +227,9 @@ def train_alone(work: Distilling, stage: str, observe: Observer) -> Outcome:
     return outcome
 
 
-def train_distilled(
-    work: Distilling, engine: Engine, observe: Observer, checkpoint: Checkpoint
-) -> Outcome:
-    """APFed-D: the teacher with the partners, then all that the label owner does by itself."""
-    assert work.alignment is not None
-    owner = work.owner()
-    name = work.train.name
-    test_table = None
-    if work.test is not None and work.test_alignment is not None:
-        test_table = distil.Table.of(work.test.joined(), name, work.test_alignment)
-    active = distil.Active(
-        name,
-        work.teaching(owner),
-        distil.Table.of(work.train.joined(), name, work.alignment),
-        test_table,
-        work.config,
-        seed=work.seed,
-        secret=work.secret,
-    )
-    number = 0
-    for each in teaching.train(active, engine, checkpoint):
-        observe("apfed-d", each.most + 1, _line(each))
-        number = each.number
+def finish(work: Distilling, active: distil.Active, engine: Engine, observe: Observer) -> Outcome:
+    """When the teacher is trained, all that the label owner does by itself."""
+    owner, name, number = work.owner(), work.name, active.number
     started = time.perf_counter()
     rows = judged_rows(owner.labelled_rows())
     fitted = fit_all(list(LEARNERS.values()), rows, seed=work.seed, encode_on=owner.x_RF)
@@ -281,22 +262,6 @@ def train_distilled(
     }
     observe("apfed-d", number + 1, line)
     return outcome
-
-
-def _line(each: teaching.Round) -> dict[str, Any]:
-    """What a line of ``metrics.jsonl`` says of a round."""
-    line: dict[str, Any] = {
-        "epoch": each.number,
-        "seconds": each.seconds,
-        "steps": each.num_steps,
-    }
-    if each.loss is not None:
-        line["loss"] = each.loss
-    if each.held_out:
-        line["held_out_loss"] = dict(each.held_out)
-    if each.missed:
-        line |= {"missed": dict(each.missed), "reasons": dict(each.reasons)}
-    return line
 
 
 def _distil(

@@ -43,7 +43,6 @@ def train_gone(
         ConfigError: nobody beside the label owner.
     """
     started = time.perf_counter()
-    assert work.alignment is not None
     name = work.train.name
     partners = [party for party in work.alignment.rows if party != name]
     if not partners:

@@ -1,76 +1,157 @@
-"""What a partner of APFed has, by its own file or as a partition deals it, and its sides."""
+"""What a partner and the label owner of APFed have, by their own files or as a partition deals it.
+
+A partner's home makes its side of every method of an active party; the label owner's is what the
+driver is made of.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 
-from dovetail.data import Input, SharedRows
+from dovetail.data import Alignment, Classification, Input, PartyData, SharedRows, Task
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed.distil import Partner
 from dovetail.methods.apfed.stacks import PartnerConfig
+from dovetail.methods.base import Place
 from dovetail.methods.limits import NO_LIMITS, Limits
-from dovetail.models import EncoderSpec, Secret
+from dovetail.models import EncoderSpec, OptimizerConfig, Secret, derive_seed
+from dovetail.models.learners import make_folds
+
+#: Of the labelled rows, one in so many chooses a threshold and a calibration.
+_HOLD_OUT_ONE_IN = 5
+
+#: A partner's side, as its messages are called: of APFed-R and -C, of classic vertical learning,
+#: and of APFed-D.
+Side = Literal["apfed", "vertical", "distil"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PartnerHome:
-    """A partner's own settings, and what it answers messages with: the same whoever dealt its rows.
+    """A partner's own settings and rows, and what it answers messages with.
 
     Attributes:
         config: loss, rate and releases of its network.
         network: of APFed and of classic vertical learning.
         distil: its networks of APFed-D.
         limits: of its policy.
+        shared: its rows by shared sample; None until it is aligned.
+        test: its test rows by shared sample; None if it has none.
+        input: how raw columns become its rows, if they do.
+        side: what it takes part in.
+        own: its network and rate are its own in comparisons too, as a party file's are; else
+            classic vertical learning has all alike, as in the paper's comparison.
     """
 
     config: apfed.PassiveConfig
     network: EncoderSpec
     distil: PartnerConfig = field(default_factory=PartnerConfig)
     limits: Limits = NO_LIMITS
+    shared: SharedRows | None = None
+    test: SharedRows | None = None
+    input: Input | None = None
+    side: Side = "apfed"
+    own: bool = False
 
     def with_loss(self, loss: Literal["reconstruction", "contrastive"]) -> PartnerHome:
         """The same, helping with this loss."""
         return replace(self, config=self.config.model_copy(update={"loss": loss}))
 
-    def passive(
-        self,
-        shared: SharedRows,
-        *,
-        device: torch.device | None = None,
-        secret: Secret | None = None,
-    ) -> apfed.Passive:
-        """Its side of APFed."""
-        return apfed.Passive(shared, self.config, self.network, device=device, secret=secret)
+    def alike(self, config: OptimizerConfig, network: EncoderSpec) -> PartnerHome:
+        """The same, trained as the active party is: as in the paper's comparison."""
+        fields = config.model_dump(include=set(OptimizerConfig.model_fields))
+        alike = apfed.PassiveConfig(**fields, codes=self.config.codes)
+        return replace(self, config=alike, network=network)
 
-    def member(
-        self,
-        shared: SharedRows,
-        test: SharedRows | None,
-        *,
-        device: torch.device | None = None,
-        secret: Secret | None = None,
-    ) -> vertical.Member:
-        """Its side of classic vertical learning."""
-        return vertical.Member(
-            shared,
-            test,
-            self.config,
-            self.network,
-            codes=self.config.codes,
-            device=device,
-            secret=secret,
+    def party(self, place: Place) -> apfed.Passive | vertical.Member | Partner:
+        """Its side of a run."""
+        assert self.shared is not None
+        device, secret = place.device, place.secret
+        if self.side == "apfed":
+            return apfed.Passive(
+                self.shared, self.config, self.network, device=device, secret=secret
+            )
+        if self.side == "vertical":
+            return vertical.Member(
+                self.shared,
+                self.test,
+                self.config,
+                self.network,
+                codes=self.config.codes,
+                device=device,
+                secret=secret,
+            )
+        return Partner(self.shared, self.test, self.distil, input=self.input, secret=secret)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LabelHome:
+    """What the active party has.
+
+    Attributes:
+        train, test: its rows; some of those that train may lack a label.
+        task: what it predicts.
+        label: the label's name.
+        input: how raw columns become its rows, if they do.
+        alignment, test_alignment: its rows with its partners'; of the test rows None where there
+            are none, or no stage asks about them. Partners' rows may be any number of 0 or more
+            that says "elsewhere", and -1 where they have none; samples are numbered alike in both.
+        secret: of the home; None in simulation.
+    """
+
+    train: PartyData
+    test: PartyData | None
+    task: Task
+    label: str
+    input: Input | None
+    alignment: Alignment
+    test_alignment: Alignment | None
+    secret: Secret | None = None
+
+    @property
+    def name(self) -> str:
+        """The party's."""
+        return self.train.name
+
+    def among(self, partners: Collection[str]) -> LabelHome:
+        """The same, aligned with these partners only."""
+
+        def of(alignment: Alignment) -> Alignment:
+            kept = {self.name, *partners}
+            return Alignment({n: rows for n, rows in alignment.rows.items() if n in kept})
+
+        tested = self.test_alignment
+        return replace(
+            self,
+            alignment=of(self.alignment),
+            test_alignment=None if tested is None else of(tested),
         )
 
-    def partner(
-        self,
-        shared: SharedRows,
-        test: SharedRows | None,
-        *,
-        input: Input | None = None,
-        secret: Secret | None = None,
-    ) -> Partner:
-        """Its side of APFed-D."""
-        return Partner(shared, test, self.distil, input=input, secret=secret)
+    def on_common_rows(self) -> LabelHome:
+        """The same, with labels only on rows that all parties share: the set I."""
+        alignment = self.alignment
+        rows = alignment.rows[self.name][alignment.shared(*alignment.rows)]
+        labelled = self.train.labelled_rows()
+        return replace(self, train=self.train.with_labels_on(labelled[torch.isin(labelled, rows)]))
+
+    def held_out(self, seed: int) -> Tensor:
+        """Of its labelled rows those that choose a threshold and a calibration."""
+        labelled = self.train.labelled_rows()
+        assert self.train.labels is not None
+        folds = make_folds(
+            self.train.labels[labelled],
+            min(_HOLD_OUT_ONE_IN, len(labelled)),
+            seed=derive_seed(seed, self.name, "threshold"),
+            regression=not isinstance(self.task, Classification),
+        )
+        return labelled[folds == 0]
+
+    def without_labels_on(self, rows: Tensor) -> LabelHome:
+        """The same, without the labels of these rows."""
+        labelled = self.train.labelled_rows()
+        kept = labelled[~torch.isin(labelled, rows)]
+        return replace(self, train=self.train.with_labels_on(kept))

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from dovetail.methods.apfed.stacks import Once
+from dovetail.network import State
 from dovetail.privacy import epsilon
 
 #: What Begin and Encode call it, where stacks are named.
@@ -59,6 +60,13 @@ class Release:
     @property
     def width(self) -> int:
         return int(self.code_ND.shape[1])
+
+    def state(self) -> State:
+        return {"codes": self.code_ND}
+
+    def restore(self, state: State) -> None:
+        """What left before leaves again."""
+        self.code_ND = state["codes"]
 
     def told(self) -> dict[str, Any]:
         """Epsilon of any row, JSON-ready; infinite without noise."""

@@ -6,7 +6,8 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,38 +26,14 @@ from dovetail.methods.apfed.distil import (
     Told,
 )
 from dovetail.methods.limits import asked_for, limits_of
+from dovetail.methods.loop import Epoch
 from dovetail.models.learners.rows import row_losses
 from dovetail.network import Checkpoint, Engine, check_shape
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Round:
-    """Steps from one judgement to the next.
-
-    Attributes:
-        number: 1, 2, ...
-        loss: mean training loss of the members over these steps, and over stacks.
-        held_out: stack -> loss of held-out rows; of those that still learn.
-        seconds: wall time.
-        num_steps: how many.
-        missed: partner -> steps it was left out of.
-        reasons: partner -> why.
-        most: the most rounds there can be.
-    """
-
-    number: int
-    loss: float | None
-    held_out: Mapping[str, float]
-    seconds: float
-    num_steps: int
-    missed: Mapping[str, int] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    most: int = 0
-
-
-def train(active: Active, network: Engine, checkpoint: Checkpoint | None = None) -> Iterator[Round]:
+def train(active: Active, network: Engine, checkpoint: Checkpoint | None = None) -> Iterator[Epoch]:
     """Trains the teacher; afterwards ``active.told`` is what it says, or ``why_not`` says why none.
 
     Args:
@@ -70,7 +47,8 @@ def train(active: Active, network: Engine, checkpoint: Checkpoint | None = None)
     """
     if active.config.exchange == "released":  # one question a partner: nothing to go on from
         for steps, seconds in releasing.learn(active, network):
-            yield Round(1, None, {}, seconds, steps, {}, dict(active.lost), 1)
+            active.number = 1
+            yield Epoch(number=1, seconds=seconds, num_steps=steps, reasons=dict(active.lost))
         return
     checkpoint = checkpoint or Checkpoint.none()
     number = checkpoint.resume(active, network, lenient=True)
@@ -122,16 +100,17 @@ def _round(
     held_out: Mapping[str, float],
     started: float,
     num_steps: int,
-) -> Round:
-    return Round(
-        number,
-        loss,
-        held_out,
-        time.perf_counter() - started,
-        num_steps,
-        dict.fromkeys(active.lost, num_steps),
-        dict(active.lost),
-        number + max(0, active.steps_left) // active.every + 1,
+) -> Epoch:
+    """Steps from one judgement to the next."""
+    active.number = number
+    told: dict[str, Any] = {} if loss is None else {"loss": loss}
+    return Epoch(
+        number=number,
+        told=told | ({"held_out_loss": dict(held_out)} if held_out else {}),
+        seconds=time.perf_counter() - started,
+        num_steps=num_steps,
+        missed=dict.fromkeys(active.lost, num_steps),
+        reasons=dict(active.lost),
     )
 
 

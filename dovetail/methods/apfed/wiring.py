@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar, get_args
 
 import torch
 
@@ -12,14 +12,24 @@ from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.methods import apfed, vertical
 from dovetail.methods.aligning import align_sites, label_owner, stored_alignment
-from dovetail.methods.apfed import distil, recalling
+from dovetail.methods.apfed import distil, recalling, teaching
 from dovetail.methods.apfed.distilling import ALONE
 from dovetail.methods.apfed.gone import GONE
-from dovetail.methods.apfed.home import PartnerHome
+from dovetail.methods.apfed.home import LabelHome, PartnerHome, Side
 from dovetail.methods.apfed.private import check_stage
-from dovetail.methods.apfed.sections import STAGES, ApfedSection, DistilSection, PassiveFields
-from dovetail.methods.apfed.stacks import Config as DistilConfig
-from dovetail.methods.apfed.stages import ApfedSetup
+from dovetail.methods.apfed.sections import STAGES, ApfedSection, PassiveFields
+from dovetail.methods.apfed.stages import (
+    ASK_NOBODY,
+    TOGETHER,
+    distilled,
+    driver_of,
+    homes_of,
+    label_home,
+    model_of,
+    scores_of,
+    train_unasked,
+    vertical_scores,
+)
 from dovetail.methods.base import (
     SILENT,
     ActiveDriver,
@@ -28,22 +38,21 @@ from dovetail.methods.base import (
     Loaded,
     Maker,
     Parts,
+    Place,
     Run,
     Talk,
-    weighed,
 )
-from dovetail.methods.limits import NO_LIMITS, Limits
-from dovetail.methods.method import Method
-from dovetail.methods.outcome import JOINT, Deciding
+from dovetail.methods.limits import NO_LIMITS, limited
+from dovetail.methods.loop import Driver, Party, Played
+from dovetail.methods.method import Method, Staged, Training
+from dovetail.methods.outcome import JOINT, Observer, Outcome, Scores
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import encoder_spec
 from dovetail.methods.validation import validate
-from dovetail.models import Head
-from dovetail.models.learners.distil import DistilConfig as Students
+from dovetail.models import Head, Model
+from dovetail.models.decisions import Decided
+from dovetail.network import Checkpoint, Engine, InProcess
 from dovetail.network.checkpoint import StatefulParty
-
-#: Stages that ask nobody.
-_ASK_NOBODY = {"alone", *ALONE, *GONE}
 
 
 def _check_trade_off(run: Run, passives: Collection[str], *, where: str) -> None:
@@ -91,12 +100,7 @@ def passive_fields(run: Run, *, where: str = "run file") -> dict[str, PassiveFie
     for_all = {key: value for key, value in run.passive.items() if not isinstance(value, Mapping)}
     by_party = {key: value for key, value in run.passive.items() if isinstance(value, Mapping)}
     names = _passive_names(run)
-    for key in (
-        "encoder",
-        "distil",
-        "gradients",
-        "codes",
-    ):  # tables too, but of layers and settings
+    for key in ("encoder", "distil", "gradients", "codes"):  # tables too: of layers, of settings
         if key in by_party:
             for_all[key] = by_party.pop(key)
     for name in by_party:
@@ -113,20 +117,6 @@ def passive_fields(run: Run, *, where: str = "run file") -> dict[str, PassiveFie
         )
         for name in names
     }
-
-
-def _rulers(run: Run) -> tuple[str, ...]:
-    """What is trained beside the method; APFed-D scores the models alone by itself."""
-    return tuple(ruler for ruler in run.rulers if run.method != "apfed-d" or ruler not in ALONE)
-
-
-def _students(section: DistilSection) -> Students:
-    return Students(
-        students=section.students,
-        label_share=section.label_share,
-        blend=section.blend,
-        gate=section.gate,
-    )
 
 
 def _passive_names(run: Run) -> list[str]:
@@ -216,20 +206,13 @@ def home_fields(site: Site) -> PassiveFields:
     return section.model_copy(update={"gradients": capped})
 
 
-def partner_home(fields: PassiveFields, limits: Limits = NO_LIMITS) -> PartnerHome:
-    """What a partner has, of its own file's section or of the run file's."""
+def partner_home(fields: PassiveFields) -> PartnerHome:
+    """A partner's settings, of its own file's section or of the run file's."""
     return PartnerHome(
         apfed.PassiveConfig(**fields.model_dump(include=_OPTIMIZED)),
         encoder_spec(fields.encoder),
         fields.distil,
-        limits,
     )
-
-
-def _finishing(home: PartnerHome, site: Site, shared: dd.SharedRows, asked: Asked) -> StatefulParty:
-    """A partner of APFed-D whose networks are kept as soon as the teacher is trained."""
-    partner = home.partner(shared, shared, input=site.fit_input(), secret=asked.secret)
-    return Finishing(partner, distil.Finish, lambda: asked.keep(partner.bottom_model(), {}))
 
 
 def _policy(stage: str) -> str:
@@ -281,7 +264,7 @@ class Apfed(Method):
 
     def asks(self, run: Run) -> tuple[str, ...]:
         """What partners' policies must agree to for these stages."""
-        asking = [name for name in (run.method, *run.rulers) if name not in _ASK_NOBODY]
+        asking = [name for name in (run.method, *run.rulers) if name not in ASK_NOBODY]
         return ("align", *dict.fromkeys(map(_policy, asking)))
 
     def check(self, run: Run, *, where: str) -> None:
@@ -326,14 +309,14 @@ class Apfed(Method):
         _check_trade_off(run, sites.keys() - {active}, where=where)
         _check_names(run, sites, where=where)
         stages = _stages(run, where=where)
-        if set(stages) <= _ASK_NOBODY:
+        if set(stages) <= ASK_NOBODY:
             sites = {active: sites[active]}  # nobody else is asked
         for stage in stages:
             algorithm = _policy(stage)
             for name, site in sites.items():
-                if name != active and stage not in _ASK_NOBODY:
+                if name != active and stage not in ASK_NOBODY:
                     site.check_policy(algorithm, active)
-        if len(sites) == 1 and not set(stages) <= _ASK_NOBODY:
+        if len(sites) == 1 and not set(stages) <= ASK_NOBODY:
             raise ConfigError(
                 f"{where}: {active!r} is the only party; name its partners' files in parties, or "
                 'write method = "alone"'
@@ -356,30 +339,29 @@ class Apfed(Method):
         allowed = [name for name in self.algorithms if name in allowed]
         if not allowed:
             return {}
-        x = site.table.encoded(site.fit_input()).joined()
+        input = site.fit_input()
+        x, home = site.table.encoded(input).joined(), self.home(site)
 
-        def maker(make: Callable[[dd.SharedRows, Asked], StatefulParty]) -> Maker:
+        def maker(side: Side) -> Maker:
             def of_run(asked: Asked) -> Callable[[], StatefulParty]:
                 shared = dd.SharedRows(site.name, x, asked.rows_S())
-                return lambda: make(shared, asked)
+                # test rows are asked for by the same numbers
+                own = replace(home, shared=shared, test=shared, input=input, side=side)
+
+                def make() -> StatefulParty:
+                    party = own.party(asked)
+                    if not isinstance(party, distil.Partner):
+                        return party
+                    keep = lambda: asked.keep(party.bottom_model(), {})  # noqa: E731
+                    return Finishing(party, distil.Finish, keep)
+
+                return make
 
             return of_run
 
-        home = self.home(site)
-        makers = {
-            "apfed": maker(
-                lambda shared, asked: home.passive(shared, device=asked.device, secret=asked.secret)
-            ),
-            # test rows are asked for by the same numbers
-            "vertical": maker(
-                lambda shared, asked: home.member(
-                    shared, shared, device=asked.device, secret=asked.secret
-                )
-            ),
-            "distil": maker(partial(_finishing, home, site)),
-            "recalling": recalling.maker(site),
-        }
-        return {name: makers[name] for name in allowed}
+        sides = [side for side in get_args(Side) if side in allowed]
+        makers: dict[str, Maker] = {side: maker(side) for side in sides}
+        return makers | ({"recalling": recalling.maker(site)} if "recalling" in allowed else {})
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
         """What the party will do, of what its policy agrees to."""
@@ -400,7 +382,7 @@ class Apfed(Method):
         active = label_owner({site.name: site}, run.active, where=where)
         _check_trade_off(run, driver.partners, where=where)
         _check_names(run, (site.name, *driver.partners), where=where)
-        if set(_stages(run, where=where)) <= _ASK_NOBODY:
+        if set(_stages(run, where=where)) <= ASK_NOBODY:
             raise ConfigError(
                 f"{where}: nobody else is asked where the method is {run.method!r}; leave [engine] "
                 "out"
@@ -429,38 +411,152 @@ class Apfed(Method):
             keys["passive.temperature"] = (0.2, 0.5, 1.0)
         return keys
 
-    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> ApfedSetup:
-        """Everything that one seed's run is a function of."""
-        section = run.settings("apfed", ApfedSection)
+    # --- A run ----------------------------------------------------------------------------------
+
+    def rulers(self, run: Run) -> tuple[str, ...]:
+        """What is trained beside the method; APFed-D scores the models alone by itself."""
+        return tuple(name for name in run.rulers if run.method != "apfed-d" or name not in ALONE)
+
+    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Training:
+        """Everything that one seed's run is a function of.
+
+        Raises:
+            ConfigError: partners are elsewhere, and their columns or ids are needed here.
+        """
+        section, data = run.settings("apfed", ApfedSection), loaded.data
+        stages = {run.method, *self.rulers(run)}
+        if loaded.connect is not None:
+            _check_elsewhere(stages, loaded)
         assert loaded.active is not None
-        return ApfedSetup(
-            method=run.method,  # type: ignore[arg-type]  # one of STAGES
-            data=loaded.data,
-            active=loaded.active,
-            config=weighed(
-                apfed.Config(**section.model_dump(include=set(apfed.Config.model_fields))), run
-            ),
-            encoder=encoder_spec(section.encoder),
-            head=Head(section.head, section.dropout),
-            passives={
-                name: partner_home(
-                    fields,
-                    loaded.sites[name].policy.section.limits if run.data is None else NO_LIMITS,
+        alignment = loaded.alignment or data.train.align(loaded.active)
+        tested = loaded.test_alignment
+        if tested is None and data.test is not None and stages & TOGETHER:
+            tested = data.test.align(loaded.active)
+        homes: dict[str, LabelHome | PartnerHome] = {}
+        fields = passives(run, loaded)
+        for name, own in data.train.parties.items():
+            test = None if data.test is None else data.test[name]
+            if name == loaded.active:
+                homes[name] = LabelHome(
+                    train=own,
+                    test=test,
+                    task=data.task,
+                    label=data.label,
+                    input=data.inputs.get(name),
+                    alignment=alignment,
+                    test_alignment=tested,
+                    secret=loaded.secret,
                 )
-                for name, fields in passives(run, loaded).items()
-            },
-            own_networks=run.data is None,
-            alignment=loaded.alignment,
-            test_alignment=loaded.test_alignment,
-            rulers=_rulers(run),  # type: ignore[arg-type]  # each one of STAGES
-            deciding=Deciding(run.class_weights, run.threshold, run.calibrate),
-            evaluate_every=run.evaluate_every,
-            device=device,
-            connect=loaded.connect,
-            secret=loaded.secret,
-            precision=run.engine.precision,
-            teacher=DistilConfig(
-                **section.distil.model_dump(include=set(DistilConfig.model_fields))
-            ),
-            students=_students(section.distil),
+                continue
+            home = partner_home(fields[name])
+            shared = dd.SharedRows(name, own.joined(), alignment.rows[name])
+            tests = None
+            if test is not None and tested is not None:
+                tests = dd.SharedRows(name, test.joined(), tested.rows[name])
+            homes[name] = replace(
+                home,
+                shared=shared,
+                test=tests,
+                input=data.inputs.get(name),
+                limits=NO_LIMITS if run.data else loaded.sites[name].policy.section.limits,
+                own=run.data is None,
+            )
+        return Training(
+            kind=self, run=run, settings=section, homes=homes, loaded=loaded, device=device
         )
+
+    def unasked(
+        self, training: Training, stage: str, seed: int, observe: Observer
+    ) -> Outcome | None:
+        """What the active party learns alone, or of everybody's columns in one place."""
+        return train_unasked(training, stage, seed, observe)
+
+    def homes_of(self, training: Training, stage: str) -> Mapping[str, Any]:
+        """Whoever is asked in a stage, and the active party."""
+        return homes_of(training, stage)
+
+    def party(self, home: PartnerHome, place: Place) -> Party:
+        """A partner's side of a run."""
+        return home.party(place)
+
+    def sides(self, stage: Staged) -> Mapping[str, StatefulParty]:
+        """Partners, of party files within their policies."""
+        return {
+            name: limited(party, stage.homes[name].limits) for name, party in stage.parties.items()
+        }
+
+    def driver_of(
+        self, training: Training, stage: str, homes: Mapping[str, Any], settings: Any, seed: int
+    ) -> Driver:
+        """The active party."""
+        return driver_of(training, stage, homes[label_home(training).name], seed)
+
+    def rounds(self, driver: Driver, network: Engine, checkpoint: Checkpoint) -> Iterator[Played]:
+        """Trains epoch by epoch; the teacher of APFed-D from one judgement to the next."""
+        if isinstance(driver, distil.Active):
+            return teaching.train(driver, network, checkpoint)
+        return super().rounds(driver, network, checkpoint)
+
+    def engine_of(self, training: Training, stage: str, parties: Mapping[str, Any]) -> Engine:
+        """What reaches the partners; alone, nobody."""
+        connect = training.loaded.connect
+        if connect is not None and stage not in ASK_NOBODY:
+            return connect(stage)
+        precision = training.run.engine.precision
+        return InProcess(parties, driver=label_home(training).name, precision=precision)
+
+    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
+        """The active party's scores; of APFed-D when the student has learned."""
+        name, driver = label_home(stage.training).name, stage.driver
+        home = stage.homes[name]
+        if isinstance(driver, vertical.Owner):
+            return vertical_scores(stage, home, last=last)
+        if not isinstance(driver, apfed.Active):
+            return {}
+        decision = stage.decisions.get(name) if last else None
+        scores = scores_of(driver, home, stage.name, last=last, decision=decision)
+        return {stage.name: {name: scores}} if scores else {}
+
+    def decisions(self, stage: Staged) -> dict[str, Decided | None]:
+        """The active party's, by labelled rows that were held out."""
+        home, active, deciding = label_home(stage.training), stage.driver, stage.training.deciding
+        if not deciding.needs_rows or not isinstance(active, apfed.Active):
+            return {}
+        home = stage.homes[home.name]
+        rows = home.held_out(active.seed)
+        assert home.train.labels is not None
+        outputs = active.model().outputs(home.train.joined()[rows])
+        return {home.name: deciding.decision(home.task, outputs, home.train.labels[rows])}
+
+    def kept(self, stage: Staged) -> dict[str, Model]:
+        """What the active party uses alone; pooled columns are nobody's."""
+        name, active = label_home(stage.training).name, stage.driver
+        if stage.name == "pooled" or not isinstance(active, apfed.Active):
+            return {}
+        return {name: model_of(active, stage.homes[name], stage.name)}
+
+    def about(self, stage: Staged) -> dict[str, Any]:
+        """The epoch that was best, too."""
+        active = stage.driver
+        best = active.best.epoch if isinstance(active, apfed.Active) else 0
+        return ({"best epoch": best} if best else {}) | super().about(stage)
+
+    def outcome(self, stage: Staged, seed: int, observe: Observer) -> Outcome:
+        """What a stage came to; of APFed-D the student learns now."""
+        if isinstance(stage.driver, distil.Active):
+            home = stage.homes[label_home(stage.training).name]
+            return distilled(stage, home, seed, observe)
+        return super().outcome(stage, seed, observe)
+
+
+def _check_elsewhere(stages: Collection[str], loaded: Loaded) -> None:
+    """Refuse what partners who live elsewhere cannot do."""
+    tested = loaded.data.test is None or loaded.test_alignment is not None
+    if loaded.alignment is None or not tested:
+        raise ConfigError(
+            "partners live elsewhere, so their ids are not here to compare: give alignment, "
+            "and test_alignment where there are test rows"
+        )
+    for stage in ("pooled", *GONE):
+        if stage in stages:
+            raise ConfigError(f"{stage!r} needs everybody's columns here; leave it out")
