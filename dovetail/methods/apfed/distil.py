@@ -569,7 +569,7 @@ class Active(Driver):
             self.taught[name] = _Taught(stack, top, stopping, self._stream("dropout"))
         self.step_number = self.first_step = 0
         self.keep: tuple[str, ...] = ()
-        self.due: dict[str, Tensor] = {}
+        self.owed: dict[str, Tensor] = {}
 
     def go_on(self) -> None:
         """Train on without the partners that were left out since the heads were made."""
@@ -582,7 +582,7 @@ class Active(Driver):
             widths = [taught.top.code_widths[place] for place in places]
             top = self._top(widths)
             taught.without(places, top, patience=patience, step=self.step_number)
-        self.keep, self.due = (), {}
+        self.keep, self.owed = (), {}
 
     def _top(self, widths: Sequence[int]) -> Top:
         num_outputs = self.owner.targets_RC.shape[1]

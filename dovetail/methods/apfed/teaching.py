@@ -230,10 +230,10 @@ def step(active: Active, network: Engine) -> float:
         active.taught[name].stack.step()
         active.taught[name].top_optimizer.step()
         active.taught[name].top_optimizer.zero_grad()
-    active.due = {}
+    active.owed = {}
     for party, code in leaves.items():
         assert code.grad is not None
-        active.due[party] = code.grad.flatten(0, 1)
+        active.owed[party] = code.grad.flatten(0, 1)
     return shown
 
 
@@ -391,7 +391,7 @@ def _ask(
         if not mask.all():
             held[party] = mask
         if not mask.any():
-            if party not in active.due and not active.keep:
+            if party not in active.owed and not active.keep:
                 continue  # nothing to ask it
             samples = table.samples[party][table.samples[party] >= 0][: len(samples)]
             samples = samples.repeat(-(-len(mask) // len(samples)))[: len(mask)]
@@ -403,12 +403,12 @@ def _ask(
         requests[party] = Encode(
             tuple(stacks),
             active.keep,
-            active.due.get(party, none),
+            active.owed.get(party, none),
             samples_KB.flatten(),
             training,
             test,
         )
-    active.due, active.keep = {}, ()
+    active.owed, active.keep = {}, ()
     replies = network.ask(requests, Codes, timeout_s=active.config.timeout_s).or_raise()
     num_outputs = active.owner.targets_RC.shape[1]
     codes = {}
