@@ -11,7 +11,7 @@ from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import check_run
 from dovetail.experiment.setup import load_data, setup
 from dovetail.methods import apfed
-from dovetail.methods.apfed.stages import ApfedSetup
+from dovetail.methods.method import Training
 from dovetail.privacy import epsilon
 
 PARTITION = {
@@ -115,7 +115,7 @@ def test_where_nothing_could_be_guaranteed_it_is_refused(
 
 def test_a_network_that_normalises_over_a_batch_is_refused() -> None:
     task = made("alone", private={"noise": 1.0})
-    assert isinstance(task, ApfedSetup)
+    assert isinstance(task, Training)
     with pytest.raises(ConfigError, match="normalises over a batch"):
         apfed.Active(
             task.data.train["clinic"], None, task.data.task, task.config, seed=0,
