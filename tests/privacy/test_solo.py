@@ -11,7 +11,9 @@ from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import check_run
 from dovetail.experiment.setup import load_data, setup
 from dovetail.methods import apfed
+from dovetail.methods.apfed.stages import active_config, label_home
 from dovetail.methods.method import Training
+from dovetail.models import Head
 from dovetail.privacy import epsilon
 
 PARTITION = {
@@ -116,11 +118,12 @@ def test_where_nothing_could_be_guaranteed_it_is_refused(
 def test_a_network_that_normalises_over_a_batch_is_refused() -> None:
     task = made("alone", private={"noise": 1.0})
     assert isinstance(task, Training)
+    home = label_home(task)
     with pytest.raises(ConfigError, match="normalises over a batch"):
         apfed.Active(
-            task.data.train["clinic"], None, task.data.task, task.config, seed=0,
+            home.train, None, home.task, active_config(task), seed=0,
             encoder=torch.nn.Sequential(torch.nn.Linear(10, 4), torch.nn.BatchNorm1d(4)),
-            head=task.head,
+            head=Head((4,)),
         )  # fmt: skip
 
 
