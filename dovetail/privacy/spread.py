@@ -24,6 +24,7 @@ LEAST = 1e-2
 def potential_energy(code_BD: Tensor, labels_B: Tensor) -> Tensor:
     """Mean over pairs of one class of the inverse distance of their directions; 0 without a pair.
 
+    >>> import torch
     >>> one = torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]])
     >>> round(float(potential_energy(one, torch.tensor([1, 0, 1]))), 4)  # opposite: 1 / 2
     0.5

@@ -1,5 +1,7 @@
 """A party's budget of epsilon: a home without noise refuses, with it stops, whoever asks."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from dovetail import data as dd
 from dovetail.errors import ConfigError, PartyError
 from dovetail.methods import apfed
 from dovetail.methods.apfed.wiring import home_fields, partner_home
+from dovetail.methods.base import Place
 from dovetail.privacy import most_releases
 from dovetail.site.partyfile import open_site
 
@@ -41,7 +44,8 @@ def test_a_driver_that_asks_on_is_refused_when_the_budget_is_spent(tmp_path):
     home = site(tmp_path, "privacy = { epsilon = 5.0 }")
     x = home.table.encoded(home.fit_input()).joined()
     shared = dd.SharedRows("shop", x, torch.arange(40))
-    party = partner_home(home_fields(home)).passive(shared, secret=lambda: bytes(16))
+    place = Place(device=torch.device("cpu"), secret=lambda: bytes(16))
+    party = replace(partner_home(home_fields(home)), shared=shared).party(place)
     party.handle(apfed.Begin((3,), 0, 0))
     codes = apfed.Codes(torch.arange(20), torch.randn(20, 3))
     most = most_releases(5.0, 2.0, 1e-5)

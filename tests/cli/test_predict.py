@@ -609,14 +609,15 @@ def test_a_model_of_any_blocks_predicts_from_those_a_table_has(
     assert "lacks the columns ['balance']" in done.err
 
 
-def test_columns_and_images_in_one_model_are_for_python(
+def test_columns_and_images_in_one_model_take_a_table_and_its_pictures(
     dovetail: Any, of_blocks: Any, tmp_path: Path
 ) -> None:
     of_blocks(pictures=True)
     (tmp_path / "new.csv").write_text("balance\n30\n")
     done = dovetail("predict", "model", "new.csv")
     assert (done.code, done.out) == (2, "")
-    assert "takes columns (money) and images (people), and one file has only" in done.err
+    assert "takes columns (money) and images (people): give the table" in done.err
+    assert "--images" in done.err
 
 
 def test_what_a_model_leans_on_and_how_rows_differ_are_told_in_tables(
