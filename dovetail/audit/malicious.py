@@ -51,6 +51,7 @@ from dovetail.methods.limits import NO_LIMITS, Limited, Limits
 from dovetail.methods.method import Training
 from dovetail.methods.outcome import Setup
 from dovetail.methods.party import PolicySection
+from dovetail.models.optimizers import Optimizer
 from dovetail.models.randomness import generator
 from dovetail.network import Engine, InProcess, Message
 from dovetail.network.inprocess import overheard
@@ -296,7 +297,9 @@ class _Inverting(apfed.Passive):
             self._decoder = nn.Sequential(
                 nn.Linear(code_BD.shape[1], wide), nn.ReLU(), nn.Linear(wide, self._x_SF.shape[1])
             )
-            self.optimizer = torch.optim.Adam(self._decoder.parameters(), lr=3e-3)
+            self.optimizer = Optimizer(
+                self._decoder.parameters(), kind="adam", learning_rate=3e-3, weight_decay=0.0
+            )
         known_B = self._known_S[self._asked]
         told = self._decoder(code_BD[known_B])
         return F.mse_loss(told, self._x_SF[self._asked][known_B], reduction="sum") / len(code_BD)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from dovetail.errors import PartyError, TrainingError
 from dovetail.methods.outcome import is_due
 from dovetail.models import Model
+from dovetail.models.optimizers import Optimizer
 from dovetail.network import Checkpoint, Engine, Message, State
 from dovetail.network.checkpoint import Stateful
 
@@ -150,7 +151,7 @@ def restore_into(thing: object, names: Sequence[str], state: State) -> None:
 
 
 def _told(value: Any) -> Any:
-    if isinstance(value, nn.Module | torch.optim.Optimizer):
+    if isinstance(value, nn.Module | torch.optim.Optimizer | Optimizer):
         return value.state_dict()
     if isinstance(value, torch.Generator):
         return value.get_state()
@@ -165,7 +166,7 @@ def _told(value: Any) -> Any:
 
 def _put_back(value: Any, state: Any) -> Any:
     """What the attribute is from here on: as it is now, gone back, or what was told of it."""
-    if isinstance(value, nn.Module | torch.optim.Optimizer):
+    if isinstance(value, nn.Module | torch.optim.Optimizer | Optimizer):
         value.load_state_dict(state)
     elif isinstance(value, torch.Generator):
         value.set_state(state)

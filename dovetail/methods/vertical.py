@@ -236,7 +236,7 @@ class Member(Party):
         if not message.gradient_BD.abs().max() <= MAX_CODE:
             raise TrainingError(f"it was sent a gradient that is not finite, or above {MAX_CODE:g}")
         if code_BD.requires_grad:  # zeros that left in place of codes have nothing to learn
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad()
             code_BD.backward(message.gradient_BD.to(self.device))
             self.optimizer.step()
         return Updated()
@@ -469,7 +469,7 @@ def step(owner: Owner, network: Engine) -> float:
     loss = owner.loss([own_BD, *codes.values()], rows_B)
     if not loss.isfinite():
         return loss.item()  # nobody is sent what came of it
-    owner.optimizer.zero_grad(set_to_none=True)
+    owner.optimizer.zero_grad()
     apart = loss
     if owner.config.spread:
         labels_B = owner.labels[rows_B].to(owner.device)

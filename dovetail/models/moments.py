@@ -141,6 +141,6 @@ def refitted(
         for span in shown:
             mask_D[span] = 1.0
         scale = 1.0 if shown is everything else scales.get(len(shown), 1.0)
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         F.cross_entropy(classifier(x_BD * mask_D * scale), labels_B).backward()
         optimizer.step()

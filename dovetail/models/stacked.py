@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dovetail.models.columns import Columns
+from dovetail.models.optimizers import Optimizer
 
 #: Values of one place in all networks: (K, I, O), or one (I, O) for each where I differs.
 _Stacked = Tensor | list[Tensor]
@@ -126,13 +127,13 @@ class StackedOptimizer:
     def __init__(
         self,
         stacked: StackedParameters,
-        build: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
-        own: Sequence[torch.optim.Optimizer],
+        build: Callable[[list[nn.Parameter]], Optimizer],
+        own: Sequence[Optimizer],
     ) -> None:
         self.stacked = stacked
         self.own = list(own)
         self.optimizer = build([stacked.flat])
-        self._shared: list[tuple[torch.optim.Optimizer, nn.Parameter, str, Tensor]] = []
+        self._shared: list[tuple[Optimizer, nn.Parameter, str, Tensor]] = []
         state = self.optimizer.state[stacked.flat]
         for key, value in self.own[0].state.get(stacked.parameters[0][0], {}).items():
             if isinstance(value, Tensor) and value.dim():

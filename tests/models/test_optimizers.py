@@ -1,30 +1,115 @@
-"""Optimizers in a functional form."""
+"""What follows gradients, beside PyTorch's own."""
 
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any, Literal
+
+import pytest
 import torch
 from torch import nn
 
-from dovetail.models.optimizers import AdamW
+from dovetail.models.optimizers import Optimizer, OptimizerConfig
+
+PYTORCH: dict[str, Any] = {
+    "sgd": lambda parameters: torch.optim.SGD(
+        parameters, lr=1e-2, momentum=0.9, weight_decay=0.1, fused=True
+    ),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-2, weight_decay=0.1, fused=True),
+    "adamw": lambda parameters: torch.optim.AdamW(
+        parameters, lr=1e-2, weight_decay=0.1, fused=True
+    ),
+}
 
 
-def test_adamw_is_bit_for_bit_that_of_pytorch_and_goes_on_from_its_state() -> None:
+def config(kind: Literal["sgd", "adam", "adamw"], momentum: float = 0.9) -> OptimizerConfig:
+    return OptimizerConfig(optimizer=kind, learning_rate=1e-2, momentum=momentum, weight_decay=0.1)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_a_step_is_bit_for_bit_pytorchs_and_goes_on_from_its_state(kind: Any) -> None:
     rng = torch.Generator().manual_seed(0)
     first = [torch.randn(4, 30, 20, generator=rng), torch.randn(4, 1, 20, generator=rng)]
     ours, theirs, resumed = ([nn.Parameter(each.clone()) for each in first] for _ in range(3))
-    own = AdamW(ours, learning_rate=1e-3, weight_decay=0.1)
-    reference = torch.optim.AdamW(theirs, lr=1e-3, weight_decay=0.1, fused=True)
-    later = AdamW(resumed, learning_rate=1e-3, weight_decay=0.1)
+    own, later = config(kind).build(ours), config(kind).build(resumed)
+    reference = PYTORCH[kind](theirs)
     for step in range(20):
         if step == 10:
             later.load_state_dict(own.state_dict())
             for mine, kept in zip(resumed, ours, strict=True):
                 mine.data.copy_(kept)
-        for mine, its, third in zip(ours, theirs, resumed, strict=True):
+        for place, (mine, its, third) in enumerate(zip(ours, theirs, resumed, strict=True)):
+            if place and step % 3 == 0 and (kind != "sgd" or step):
+                continue  # a parameter without a gradient stays
             mine.grad = torch.randn(mine.shape, generator=rng)
             its.grad, third.grad = mine.grad.clone(), mine.grad.clone()
         for each in (own, reference, later):
             each.step()
             each.zero_grad()
-    for mine, its, third in zip(ours, theirs, resumed, strict=True):
+        assert all(each.grad is None for each in ours)
+    for place, (mine, its, third) in enumerate(zip(ours, theirs, resumed, strict=True)):
         assert torch.equal(mine, its)
         assert torch.equal(mine, third)
-        assert not torch.equal(mine, first[0] if mine.shape == first[0].shape else first[1])
+        assert not torch.equal(mine, first[place])
+        for name, value in reference.state[its].items():
+            assert torch.equal(own.state[mine][name], value), name
+
+
+def test_sgd_takes_up_a_parameter_whose_first_gradient_comes_later() -> None:
+    early, late = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    together, alone = config("sgd").build([early, late]), config("sgd").build([late])
+    early.grad = torch.ones(3)
+    together.step()
+    late.grad = torch.ones(3)
+    copy = late.detach().clone()
+    together.step()
+    moved = late.detach().clone()
+    late.data.copy_(copy)
+    alone.step()
+    assert torch.equal(moved, late)
+    assert torch.equal(
+        together.state[late]["momentum_buffer"], alone.state[late]["momentum_buffer"]
+    )
+
+
+def test_sgd_without_momentum_keeps_nothing() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    own = config("sgd", momentum=0.0).build([weight])
+    weight.grad = torch.ones(3)
+    own.step()
+    assert torch.equal(weight.detach(), torch.full((3,), 1 - 1e-2 * 1.1))
+    assert own.state_dict() == {"state": {}}
+    assert not own.state
+
+
+def test_a_kept_state_is_its_own() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    own, other = config("adam").build([weight]), config("adam").build([weight])
+    weight.grad = torch.ones(3)
+    own.step()
+    other.load_state_dict(own.state_dict())
+    before = other.state[weight]["exp_avg"].clone()
+    own.step()
+    assert torch.equal(other.state[weight]["exp_avg"], before)
+
+
+def test_a_first_step_does_not_import_the_compiler() -> None:
+    code = """
+import sys, torch
+from dovetail.models.optimizers import OptimizerConfig
+layer = torch.nn.Linear(3, 2)
+for kind in ("sgd", "adam", "adamw"):
+    optimizer = OptimizerConfig(optimizer=kind).build(layer.parameters())
+    layer(torch.ones(4, 3)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_nothing_is_stepped_without_gradients() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    Optimizer([weight], kind="adam", learning_rate=0.1, weight_decay=0.0).step()
+    assert torch.equal(weight.detach(), torch.ones(3))

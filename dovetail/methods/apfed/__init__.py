@@ -420,7 +420,7 @@ class Passive(Party):
                 self.config.learning_rate,
             )
             raise TrainingError("its loss is not finite; lower its learning_rate")
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         loss.backward()  # lines 6 and 8: dL_p/dh at the parameters before their update
         self.optimizer.step()  # Eq. (10)
         assert code_BD.grad is not None
@@ -992,7 +992,7 @@ def step(active: Active, network: Engine) -> tuple[float, dict[str, PartyError]]
     leaf_BD = code_BD.detach().requires_grad_()
     with active.random:
         loss = active.task_loss(leaf_BD, rows_B)  # line 5
-    active.optimizer.zero_grad(set_to_none=True)
+    active.optimizer.zero_grad()
     apart = loss
     if active.config.decorrelate:
         own_BF = network_input(active.x[rows_B], active.device)
@@ -1028,7 +1028,7 @@ def step(active: Active, network: Engine) -> tuple[float, dict[str, PartyError]]
             codes.append(code)
             gradients.append(weight * gradient)
     if active.solo is not None:
-        active.optimizer.zero_grad(set_to_none=True)
+        active.optimizer.zero_grad()
         columns = network_input(active.x[rows_B], active.device)
         with active.random:
             active.solo.step(

@@ -108,6 +108,7 @@ from dovetail.models import (
     key_of,
 )
 from dovetail.models.decisions import ClassWeights, class_weights, on, supervised_loss
+from dovetail.models.optimizers import Optimizer
 from dovetail.network import (
     Bytes,
     Doubles,
@@ -625,10 +626,10 @@ class Member(Party):
             unique_column.start_at_zero()
         self.columns = self.spec.join_columns(common_column, unique_column).to(self.device)
         # Only one that goes on from round to round is kept; see ``optimizer``.
-        self.common_optimizer: torch.optim.Optimizer | None = None
+        self.common_optimizer: Optimizer | None = None
         if config.method == "local":
             self.common_optimizer = config.build(self.columns.common.parameters())
-        self.unique_optimizer: torch.optim.Optimizer | None = None
+        self.unique_optimizer: Optimizer | None = None
         if self.columns.unique is not None:
             self.unique_optimizer = config.of_unique().build(self.columns.unique.trained())
         self.batches = Minibatches(
@@ -818,7 +819,7 @@ class Member(Party):
             about={"method": self.config.method, "seed": self.seed},
         )
 
-    def optimizer(self) -> torch.optim.Optimizer:
+    def optimizer(self) -> Optimizer:
         """The common column's: a fresh one where its parameters were replaced."""
         assert self.columns is not None
         return self.common_optimizer or self.config.build(self.columns.common.parameters())
@@ -856,7 +857,7 @@ def local_learning(member: Member) -> tuple[float, float]:
     for _ in range(config.local_epochs):  # line 12
         batches = (part.split(config.batch_size) for part in member.next_pass())
         for rows_B, x_common, x_unique, labels_B in zip(*batches, strict=True):  # line 13
-            common_optimizer.zero_grad(set_to_none=True)
+            common_optimizer.zero_grad()
             if stepping is None:
                 loss = member.loss(columns.common(x_common), labels_B)
                 loss.backward()
@@ -878,7 +879,7 @@ def local_learning(member: Member) -> tuple[float, float]:
             with torch.no_grad():  # the common column is fixed: no gradient reaches it
                 z_common = columns.common.outputs(x_common)
             joint_loss = member.loss(columns.joint(x_unique, z_common), labels_B)
-            member.unique_optimizer.zero_grad(set_to_none=True)
+            member.unique_optimizer.zero_grad()
             joint_loss.backward()
             member.unique_optimizer.step()  # lines 15 and 16
             joint_losses += joint_loss.detach()

@@ -879,7 +879,7 @@ class LabelOwner(Party):
             raise TrainingError(
                 f"its loss is {loss.item()}; lower the learning_rate ({self.config.learning_rate})"
             )
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
         if self.config.iterate_average > 1:

@@ -581,7 +581,7 @@ class Member(Party):
         allowed = stepping is None or stepping.allowed(visits)
         for _ in range(steps):  # lines 3-6
             rows_B = next(self.batches)
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad()
             if stepping is None:
                 loss = self._loss(network, rows_B)
                 loss.backward()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.rows import Rows, row_losses
 from dovetail.models.learners.stacked import Bottom, Top, mean_outputs
-from dovetail.models.optimizers import AdamW
+from dovetail.models.optimizers import Optimizer
 from dovetail.models.randomness import RandomStream, generator
 
 
@@ -50,10 +50,13 @@ class StackedConfig:
     max_steps: int = 4000
     patience: int = 200
 
-    def optimizer(self, module: nn.Module) -> AdamW:
+    def optimizer(self, module: nn.Module) -> Optimizer:
         """Elementwise, so that each party steps its own part as one place would all."""
-        return AdamW(
-            module.parameters(), learning_rate=self.learning_rate, weight_decay=self.weight_decay
+        return Optimizer(
+            module.parameters(),
+            kind="adamw",
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
         )
 
 
