@@ -51,6 +51,7 @@ class Optimizer:
         momentum: of SGD.
 
     Attributes:
+        kind, learning_rate, weight_decay, momentum: as given.
         state: parameter -> what its next step depends on, by PyTorch's names.
     """
 
@@ -65,8 +66,8 @@ class Optimizer:
     ) -> None:
         self.parameters = list(parameters)
         self.state: defaultdict[nn.Parameter, dict[str, Any]] = defaultdict(dict)
-        self._kind = kind
-        self._rate, self._decay, self._momentum = learning_rate, weight_decay, momentum
+        self.kind = kind
+        self.learning_rate, self.weight_decay, self.momentum = learning_rate, weight_decay, momentum
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -81,7 +82,7 @@ class Optimizer:
             return
         gradients = [each.grad for each in moved if each.grad is not None]
         values = [each.detach() for each in moved]
-        if self._kind == "sgd":
+        if self.kind == "sgd":
             self._sgd(moved, values, gradients)
         else:
             self._adam(moved, values, gradients)
@@ -90,7 +91,7 @@ class Optimizer:
         self, moved: Sequence[nn.Parameter], values: list[Tensor], gradients: list[Tensor]
     ) -> None:
         memory: list[Tensor | None] = []
-        if self._momentum:
+        if self.momentum:
             memory = [self.state[each].get("momentum_buffer") for each in moved]
         # Whoever has no memory yet is given one by a call of its own.
         fresh = [place for place in range(len(moved)) if not memory or memory[place] is None]
@@ -102,9 +103,9 @@ class Optimizer:
                 [gradients[place] for place in places],
                 own,
                 fused=True,
-                weight_decay=self._decay,
-                momentum=self._momentum,
-                lr=self._rate,
+                weight_decay=self.weight_decay,
+                momentum=self.momentum,
+                lr=self.learning_rate,
                 dampening=0.0,
                 nesterov=False,
                 maximize=False,
@@ -123,7 +124,7 @@ class Optimizer:
                     "exp_avg_sq": torch.zeros_like(each, memory_format=torch.preserve_format),
                 }
         own = [self.state[each] for each in moved]
-        follow = adamw if self._kind == "adamw" else adam
+        follow = adamw if self.kind == "adamw" else adam
         follow(
             values,
             gradients,
@@ -135,8 +136,8 @@ class Optimizer:
             amsgrad=False,
             beta1=0.9,
             beta2=0.999,
-            lr=self._rate,
-            weight_decay=self._decay,
+            lr=self.learning_rate,
+            weight_decay=self.weight_decay,
             eps=1e-8,
             maximize=False,
         )

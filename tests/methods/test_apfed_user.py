@@ -91,7 +91,7 @@ def task_gradient(party: apfed.Active) -> tuple[torch.Tensor, torch.Tensor, list
     party.networks.eval()
     code = party.encode(rows)
     leaf = code.detach().requires_grad_()
-    party.optimizer.zero_grad(set_to_none=True)
+    party.optimizer.zero_grad()
     party.task_loss(leaf, rows).backward()
     assert leaf.grad is not None
     torch.autograd.backward(code, leaf.grad, retain_graph=True)

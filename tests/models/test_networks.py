@@ -183,12 +183,9 @@ def test_asking_for_a_shape_changes_nothing() -> None:
     assert not network.training
 
 
-def test_optimizers_are_torchs_with_these_settings() -> None:
+def test_optimizers_have_these_settings() -> None:
     weights = [nn.Parameter(torch.ones(2))]
     sgd = OptimizerConfig(learning_rate=0.1, momentum=0.8, weight_decay=0.01).build(weights)
-    assert isinstance(sgd, torch.optim.SGD)
-    settings = sgd.param_groups[0]
-    assert (settings["lr"], settings["momentum"], settings["weight_decay"]) == (0.1, 0.8, 0.01)
+    assert (sgd.kind, sgd.learning_rate, sgd.momentum, sgd.weight_decay) == ("sgd", 0.1, 0.8, 0.01)
     adam = OptimizerConfig(optimizer="adam", learning_rate=0.1).build(weights)
-    assert isinstance(adam, torch.optim.Adam)
-    assert adam.param_groups[0]["lr"] == 0.1
+    assert (adam.kind, adam.learning_rate) == ("adam", 0.1)
