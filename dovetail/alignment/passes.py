@@ -104,10 +104,7 @@ def align_by_keys(
         done = []
         for place, key in enumerate(keys):
             asked = Pass(place, len(keys), str(key.key), num_rows)
-            replies = engine.ask({party: asked}, Passing, timeout_s=timeout_s).or_raise()
-            num_ids[party] = replies[party].num_rows
-            if not 0 <= num_ids[party] <= MAX_TOTAL_IDS:
-                raise PartyError(party, f"says it has {num_ids[party]} rows")
+            num_ids[party] = _begun(engine, party, asked, timeout_s)
             usable, ambiguous = key.usable(left_N)
             initiator = Initiator(
                 engine, False, workers, batch_size, timeout_s, progress, parties=(party,)
@@ -159,9 +156,9 @@ def count_by_keys(
         num_theirs = 0
         for place, key in enumerate(keys):
             asked = Pass(place, len(keys), str(key.key), num_rows)
-            replies = engine.ask({party: asked}, Passing, timeout_s=timeout_s).or_raise()
+            said = _begun(engine, party, asked, timeout_s)
             if place == 0:
-                num_theirs = replies[party].num_rows
+                num_theirs = said
             initiator = Initiator(
                 engine,
                 False,
@@ -197,6 +194,18 @@ def count_by_keys(
         shared = sum(each.num_shared for each in done)
         counts[party] = Overlap(num_theirs, shared, tuple(done))
     return counts
+
+
+def _begun(engine: Engine, party: str, asked: Pass, timeout_s: float | None) -> int:
+    """How many rows a partner says it has, when it begins a pass.
+
+    Raises:
+        PartyError: it refused, or says what cannot be.
+    """
+    num_rows = engine.ask({party: asked}, Passing, timeout_s=timeout_s).or_raise()[party].num_rows
+    if not 0 <= num_rows <= MAX_TOTAL_IDS:
+        raise PartyError(party, f"says it has {num_rows} rows")
+    return num_rows
 
 
 def _padded(values: np.ndarray, usable: np.ndarray) -> list[bytes]:

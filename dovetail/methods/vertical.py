@@ -66,7 +66,7 @@ from dovetail.models import (
 )
 from dovetail.models.decisions import ClassWeights, class_weights, on, supervised_loss
 from dovetail.network import Checkpoint, Engine, Integers, Message, Numbers, State, noted
-from dovetail.privacy import Release, Releasing, potential_energy, randomised
+from dovetail.privacy import Release, Releasing, potential_energy, randomised, released_to
 
 # --- Hyper-parameters --------------------------------------------------------------------------
 
@@ -390,8 +390,7 @@ class Owner(Driver):
 
     def spent(self) -> list[dict[str, Any]]:
         """Its gradients, where they are noised, to each party."""
-        told = {} if self.released is None else self.released.told()
-        return [{"to": name, "what": "gradients", **each} for name, each in told.items()]
+        return released_to(self.released, "gradients")
 
     def restore(self, state: State) -> None:
         """Go on from there, with the same parties."""

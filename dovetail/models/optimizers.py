@@ -90,28 +90,36 @@ class Optimizer:
     def _sgd(
         self, moved: Sequence[nn.Parameter], values: list[Tensor], gradients: list[Tensor]
     ) -> None:
-        memory: list[Tensor | None] = []
-        if self.momentum:
-            memory = [self.state[each].get("momentum_buffer") for each in moved]
-        # Whoever has no memory yet is given one by a call of its own.
-        fresh = [place for place in range(len(moved)) if not memory or memory[place] is None]
-        kept = [place for place in range(len(moved)) if place not in fresh]
-        for places in filter(None, (fresh, kept)):
-            own = [memory[place] for place in places] if memory else []
-            sgd(
-                [values[place] for place in places],
-                [gradients[place] for place in places],
-                own,
-                fused=True,
-                weight_decay=self.weight_decay,
-                momentum=self.momentum,
-                lr=self.learning_rate,
-                dampening=0.0,
-                nesterov=False,
-                maximize=False,
+        if not self.momentum:
+            self._sgd_step(values, gradients, [])
+            return
+        memory = [self.state[each].get("momentum_buffer") for each in moved]
+        for fresh in (True, False):  # whoever has no memory yet is given one by a call of its own
+            places = [place for place, own in enumerate(memory) if (own is None) == fresh]
+            if not places:
+                continue
+            own = [memory[place] for place in places]
+            self._sgd_step(
+                [values[place] for place in places], [gradients[place] for place in places], own
             )
-            for place, value in zip(places, own, strict=False):
+            for place, value in zip(places, own, strict=True):
                 self.state[moved[place]]["momentum_buffer"] = value
+
+    def _sgd_step(
+        self, values: list[Tensor], gradients: list[Tensor], memory: list[Tensor | None]
+    ) -> None:
+        sgd(
+            values,
+            gradients,
+            memory,
+            fused=True,
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            lr=self.learning_rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
 
     def _adam(
         self, moved: Sequence[nn.Parameter], values: list[Tensor], gradients: list[Tensor]

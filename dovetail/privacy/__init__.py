@@ -8,6 +8,7 @@ from dovetail.privacy.release import (
     Releasing,
     distance_correlation,
     randomised_response,
+    released_to,
     spent_text,
 )
 from dovetail.privacy.spread import potential_energy
@@ -33,6 +34,7 @@ __all__ = [
     "potential_energy",
     "randomised",
     "randomised_response",
+    "released_to",
     "spent_text",
     "to_fixed",
     "total",

@@ -177,6 +177,12 @@ class Releasing:
             own.count_S = torch.maximum(*counts)
 
 
+def released_to(released: Releasing | None, what: str) -> list[dict[str, Any]]:
+    """What noised releases have cost, to each of their receivers."""
+    told = {} if released is None else released.told()
+    return [{"to": receiver, "what": what, **each} for receiver, each in told.items()]
+
+
 def spent_text(told: Mapping[str, Any]) -> str:
     """What one sender's releases to one receiver have cost, as ``result.json`` tells it.
 

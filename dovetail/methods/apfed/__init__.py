@@ -109,6 +109,7 @@ from dovetail.privacy import (
     distance_correlation,
     potential_energy,
     randomised,
+    released_to,
 )
 
 _log = logging.getLogger(__name__)
@@ -442,12 +443,6 @@ class Passive(Party):
     def spent(self) -> list[dict[str, Any]]:
         """Its gradients, where they are noised."""
         return released_to(self.released, "gradients")
-
-
-def released_to(released: Releasing | None, what: str) -> list[dict[str, Any]]:
-    """What noised releases have cost, to each of their receivers."""
-    told = {} if released is None else released.told()
-    return [{"to": receiver, "what": what, **each} for receiver, each in told.items()]
 
 
 def _check_size(begin: Begin, num_bytes: int) -> None:
