@@ -22,6 +22,7 @@ from dovetail.face.talk import talk_of
 from dovetail.methods.party import Site
 from dovetail.site.driver import Driver
 from dovetail.site.overlaps import aligned_here, counted_here, rated, starter_of, with_driver
+from dovetail.site.partyfile import add_site
 
 WHERE = "dovetail.align"
 
@@ -203,13 +204,7 @@ def align(
     listed = [parties] if isinstance(parties, (Party, str, Path)) else list(parties)
     sites: dict[str, Site] = {}
     for each in listed:
-        site = (each if isinstance(each, Party) else Party.read(each)).site
-        if site.name in sites:
-            raise ConfigError(
-                f"{sites[site.name].where} and {site.where} are both party {site.name!r}; "
-                "names must differ"
-            )
-        sites[site.name] = site
+        add_site(sites, (each if isinstance(each, Party) else Party.read(each)).site)
     if partners is not None:
         if len(sites) != 1:
             raise ConfigError(f"{WHERE}: with partners elsewhere give the one party that drives")

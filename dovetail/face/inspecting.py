@@ -27,7 +27,7 @@ from dovetail.experiment.inspecting import (
     part_of,
 )
 from dovetail.experiment.runfile import RunFile, check_run, load_run
-from dovetail.experiment.setup import Given, load_data
+from dovetail.experiment.setup import NOTHING, Given, load_data
 from dovetail.experiment.situations import Fit, MessageSize, Sizes
 from dovetail.face.deals import Simulation
 from dovetail.face.fit import Parties
@@ -194,7 +194,7 @@ def inspect(
         run = load_run(paths[0], overrides=tuple(overrides))
         if run.data is not None:
             return _of_simulation(
-                run, None, title=title, private=private, least=hide_below, path=str(paths[0])
+                run, NOTHING, title=title, private=private, least=hide_below, path=str(paths[0])
             )
         sites = open_sites(tuple(map(Path, run.parties or ())), lacking=lacking)
         path = str(paths[0])
@@ -301,7 +301,7 @@ def _run_of(simulation: Simulation) -> tuple[RunFile, Given]:
 
 def _of_simulation(
     run: RunFile,
-    given: Given | None,
+    given: Given,
     *,
     title: str,
     private: bool,
@@ -313,7 +313,7 @@ def _of_simulation(
         raise ConfigError(
             "--private is for party files; this run file deals out one pooled data set"
         )
-    loaded = load_data(run) if given is None else load_data(run, given=given)
+    loaded = load_data(run, given=given)
     parts = coverage.from_partition(loaded.data)
     sizes = message_sizes(run.settings("apfed", ApfedSection), parts, passives(run, loaded))
     by_name = {part.name: part.data for part in parts}
@@ -330,7 +330,7 @@ def _of_simulation(
         least=least,
         sizes=sizes,
         expecting=expecting,
-        stage=run.method if given is None else None,
+        stage=run.method if given is NOTHING else None,
     )
 
 

@@ -90,13 +90,22 @@ def open_sites(
                 raise
             lacking[str(read_toml(path)["party"]["name"])] = str(error)
             continue
-        if site.name in sites:
-            raise ConfigError(
-                f"{sites[site.name].where} and {site.where} are both party {site.name!r}; "
-                "names must differ"
-            )
-        sites[site.name] = site
+        add_site(sites, site)
     return sites
+
+
+def add_site(sites: dict[str, Site], site: Site) -> None:
+    """Put it beside the others.
+
+    Raises:
+        ConfigError: one of them has its name.
+    """
+    if site.name in sites:
+        raise ConfigError(
+            f"{sites[site.name].where} and {site.where} are both party {site.name!r}; "
+            "names must differ"
+        )
+    sites[site.name] = site
 
 
 def open_site(path: Path) -> Site:
