@@ -17,8 +17,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import duckdb
+
 from benchmarks import _results
 
+#: What a mistake's answer need not read.
+HEAVY = ("torch", "sklearn", "grpc", "numpy", "duckdb", "cryptography")
 TARGET_S = 0.5
 FILES = {
     "bank.csv": "id,age,ill\n" + "".join(f"{row},{row},{row % 2}\n" for row in range(60)),
@@ -37,6 +41,8 @@ FILES = {
             ("twice", "twice.csv", "id"),
             ("empty", "empty.csv", "id"),
             ("gone", "nowhere.csv", "id"),
+            ("stored", "nowhere.parquet", "id"),
+            ("pieces", "twice.parquet", "id"),
         )
     },
 }
@@ -53,7 +59,13 @@ MISTAKES = {
     "no such model to predict with": "predict nowhere bank.csv",
     "no such run to report": "report nowhere",
     "a record that is none": "ledger verify --record bank.toml",
+    "no such parquet table": "align bank.toml stored.toml",
+    "repeated ids in a parquet table": "align bank.toml pieces.toml",
     "no certificate": "join shop.toml --driver localhost:7443 --name bank",
+    "no driver named": "join shop.toml --driver localhost:7443",
+    "an address that is none": "join shop.toml --driver localhost --name bank",
+    "a certificate of another": "join shop.toml --driver localhost:7443 --name bank "
+    "--certificates certificates/bank",
 }
 
 
@@ -75,6 +87,23 @@ def answered(words: str, folder: Path, path: Path) -> tuple[float, str]:
     return spent, done.stderr.strip().splitlines()[-1].removeprefix("dovetail: ")
 
 
+def read(words: str, folder: Path, path: Path) -> list[str]:
+    """Which of the heavy libraries are read until then."""
+    script = (
+        "import sys; from dovetail.cli.main import main\n"
+        f"try: main()\nfinally: print(*(each for each in {HEAVY!r} if each in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words.split()],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.split()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--beside", type=Path, help="a folder with another version's dovetail/")
@@ -84,11 +113,16 @@ def main() -> None:
         folder = Path(temporary)
         for name, text in FILES.items():
             (folder / name).write_text(text)
+        ids = "SELECT range // 2 AS id, range AS spent FROM range(60)"
+        duckdb.sql(ids).write_parquet(str(folder / "twice.parquet"))
+        (folder / "certificates" / "bank").mkdir(parents=True)
         for mistake, words in MISTAKES.items():
             row: dict[str, Any] = {"mistake": mistake, "dovetail": words}
             if given.beside is not None:
                 row["beside s"] = answered(words, folder, given.beside.absolute())[0]
-            spent, said = answered(words, folder, Path(__file__).parents[1])
+            here = Path(__file__).parents[1]
+            spent, said = answered(words, folder, here)
+            row["reads"] = " ".join(read(words, folder, here)) or "none"
             said = said.replace(f"{folder}/", "")
             rows.append({**row, "cpu s": spent, "at most": TARGET_S, "said": said})
     _results.write("mistakes", "Until a mistake is answered", rows)

@@ -2,17 +2,20 @@
 
 What a file may say in full only the methods' settings know, whose libraries take seconds to read.
 The names of their keys, and of the methods, stand in keys.json too (a test holds it to them, and
-writes it), so that a wrong one is told at once; so are files and folders that are not there, and a
-column that the first line of a .csv file does not have. Whatever is not certain here is left to
-them.
+writes it), so that a wrong one is told at once; so are files and folders that are not there, a
+column that a table does not have, ids that come twice in one of moderate size, and addresses and
+certificates that will not do. Whatever is not certain here is left to them.
 """
 
 from __future__ import annotations
 
+import csv
 import difflib
 import json
+import logging
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -61,6 +64,48 @@ def check_party(path: Path) -> None:
         raise ConfigError(f"{path} is no party file: it has no [party] table")
     _check(values, "party", where=str(path))
     _check_table(values["party"], path)
+
+
+def check_join(
+    party: Path,
+    driver: Sequence[str],
+    name: str | None,
+    *,
+    tls_name: Sequence[str],
+    proxy: str | None,
+    certificates: Path | None,
+) -> None:
+    """Refuse a party file, and ways to drivers and certificates that will not do.
+
+    Raises:
+        ConfigError: in the words of who goes online.
+    """
+    if _is_late():
+        return
+    from dovetail.network import addresses, credentials
+
+    for each in driver:
+        addresses.check_address(each.rpartition("=")[2])
+    addresses.check_proxy(proxy)
+    check_party(party)
+    values = read_toml(party)
+    own, revoked = (values["party"].get(key) for key in ("name", "revoked"))
+    policy = values.get("policy", {})
+    allowed = policy.get("drivers") if isinstance(policy, Mapping) else ()
+    if isinstance(allowed, list) and not all(isinstance(each, str) for each in allowed):
+        return
+    if not isinstance(allowed, list | None) or not isinstance(own, str):
+        return
+    drivers = addresses.drivers_of(str(party), allowed, driver, name)
+    addresses.tls_names(drivers, tls_name)
+    folder = certificates or credentials.certificates_beside(party, own)
+    listed = party.parent / revoked if isinstance(revoked, str) else None
+    log, silent = logging.getLogger(credentials.__name__), logging.NullHandler()
+    log.addHandler(silent)  # what it warns of is told by who reads them next
+    try:
+        credentials.Credentials.load(folder, own, revoked=listed)
+    finally:
+        log.removeHandler(silent)
 
 
 def check_files(paths: Sequence[Path], overrides: Sequence[str] | None = ()) -> None:
@@ -149,14 +194,14 @@ def _check_method(name: Any, *, where: str) -> None:
 
 
 def _check_table(party: Any, file: Path) -> None:
-    """Refuse a table that is not there or empty, or a .csv without a column that is named."""
+    """Refuse a table that is not there, is empty, lacks a column that is named or repeats ids."""
     if not isinstance(party, Mapping):
         return
     name, table = party.get("name"), party.get("table")
-    if not isinstance(name, str) or not isinstance(table, str) or not table.endswith(".csv"):
+    if not isinstance(name, str) or not isinstance(table, str):
         return
-    if len(table.split()) > 1 or "://" in table:  # a SELECT, or a database's URL
-        return
+    if not table.endswith((".csv", ".parquet")) or len(table.split()) > 1 or "://" in table:
+        return  # a SELECT, or a database's URL
     path = file.parent / table
     if not path.is_file():
         raise DataError(f"party {name!r}: there is no file {path}; check the path")
@@ -164,27 +209,92 @@ def _check_table(party: Any, file: Path) -> None:
         raise DataError(
             f"party {name!r}: {path} is empty; give a table with column names and at least one row"
         )
-    with path.open("rb") as rows:
-        line = rows.readline(_MAX_LINE_BYTES)
-    try:
-        header = line.decode("utf-8").rstrip("\r\n")
-    except UnicodeDecodeError:
-        return
-    columns = header.split(",")
-    if not line.endswith(b"\n") or len(columns) < 2 or not all(map(_is_plain, columns)):
-        return  # quoted, or of another delimiter
     given = party.get("id")
     ids = [given] if isinstance(given, str) else given if isinstance(given, list) else []
-    for column in (*ids, party.get("label")):
-        if isinstance(column, str) and column.lower() not in header.lower():
+    named = [each for each in (*ids, party.get("label")) if isinstance(each, str)]
+    columns, one = (_of_csv if table.endswith(".csv") else _of_parquet)(path)
+    header = [each.lower() for each in columns]
+    for column in named if columns else ():
+        if column.lower() not in header:
             close = difflib.get_close_matches(column, columns, n=1)
             there = f"{columns[:20]}{' and more' if len(columns) > 20 else ''}"
             hint = f"did you mean {close[0]!r}?" if close else f"there are {there}"
             raise DataError(f"party {name!r}: no column {column!r} in {path}; {hint}")
+    if columns and len(ids) == 1 and ids == named[:1]:
+        num_ids, num_different = one(header.index(ids[0].lower()))
+        if num_different < num_ids:
+            raise DataError(
+                f"party {name!r}: column {ids[0]!r} of {path}: {num_ids - num_different} of "
+                f"{num_ids} ids are repeated; each row must be one sample"
+            )
 
 
-#: The longest first line of a .csv file that is looked at here.
+#: Of a table: its columns, and a column's place -> how many values it has, and how many different
+#: ones; no columns, and no values, where that is not certain here.
+_Looked = tuple[list[str], Callable[[int], tuple[int, int]]]
+
+
+def _of_csv(path: Path) -> _Looked:
+    with path.open("rb") as rows:
+        line = rows.readline(_MAX_LINE_BYTES)
+    try:
+        columns = line.decode("utf-8").rstrip("\r\n").split(",")
+    except UnicodeDecodeError:
+        columns = []
+    if not line.endswith(b"\n") or len(columns) < 2 or not all(map(_is_plain, columns)):
+        return [], lambda _: (0, 0)  # quoted, or of another delimiter
+
+    def count(place: int) -> tuple[int, int]:
+        if path.stat().st_size > _MAX_BYTES:
+            return 0, 0
+        with path.open(encoding="utf-8", newline="") as rows:
+            try:
+                lines = [line for line in csv.reader(rows, strict=True) if line][1:]
+            except (csv.Error, UnicodeDecodeError):
+                return 0, 0
+        if any(len(line) != len(columns) for line in lines):
+            return 0, 0
+        ids = [line[place] for line in lines]
+        if not (all(map(_NUMBER.fullmatch, ids)) or all(map(_CODE.fullmatch, ids))):
+            return 0, 0  # the same in other digits, or what stands for nothing
+        return len(ids), len(set(ids))
+
+    return columns, count
+
+
+def _of_parquet(path: Path) -> _Looked:
+    import duckdb
+
+    database = duckdb.connect(config={"threads": 1})
+    try:
+        query = "DESCRIBE SELECT * FROM read_parquet($1)"
+        described = database.execute(query, [str(path)]).fetchall()
+    except duckdb.Error:
+        return [], lambda _: (0, 0)
+    columns, types, *_ = map(list, zip(*described, strict=True))
+
+    def count(place: int) -> tuple[int, int]:
+        column = columns[place].replace('"', '""')
+        query = f'SELECT "{column}" FROM read_parquet($1) LIMIT {_MAX_ROWS + 1}'
+        ids = [each for (each,) in database.execute(query, [str(path)]).fetchall()]
+        text = types[place] == "VARCHAR"
+        if None in ids or len(ids) > _MAX_ROWS or not (text or types[place] in _WHOLE):
+            return 0, 0
+        if text and not all(map(_CODE.fullmatch, ids)):
+            return 0, 0
+        return len(ids), len(set(ids))
+
+    return columns, count
+
+
+#: The longest first line of a .csv file that is looked at here, and the largest tables.
 _MAX_LINE_BYTES = 2**16
+_MAX_BYTES, _MAX_ROWS = 2**22, 200_000
+
+#: Ids that are the same only where their texts are: numbers, and words with a digit in them.
+_NUMBER = re.compile(r"[1-9][0-9]{0,14}|0")
+_CODE = re.compile(r"[A-Za-z][A-Za-z_.-]*[0-9][\w.-]*", re.ASCII)
+_WHOLE = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 
 
 def _is_plain(column: str) -> bool:

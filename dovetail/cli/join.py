@@ -59,10 +59,13 @@ def join(
 
     dovetail join shop.toml --driver bank=bank.example.org:7443 --driver clinic=192.0.2.7:7443
     """
-    early.check_party(party)
+    early.check_join(
+        party, driver, name, tls_name=tls_name or (), proxy=proxy, certificates=certificates
+    )
     from dovetail.models.devices import device as device_of
+    from dovetail.network.addresses import check_address, check_proxy, drivers_of, tls_names
     from dovetail.network.dialling import Way
-    from dovetail.site.join import check_address, check_proxy, drivers_of, serve_site, tls_names
+    from dovetail.site.join import serve_site
     from dovetail.site.partyfile import open_site
 
     for each in driver:
@@ -70,7 +73,7 @@ def join(
     through = check_proxy(proxy)
     place = device_of(device or "cpu")
     site = open_site(party)
-    drivers = drivers_of(site, driver, name)
+    drivers = drivers_of(site.where, site.policy.section.drivers, driver, name)
     hosts = tls_names(drivers, tls_name or ())
     ways = {each: Way(through, hosts.get(each)) for each in drivers}
     # A handler only notes it: an Event may not be set by a signal that interrupts it.

@@ -17,14 +17,13 @@ from dovetail.experiment.proposing import page, propose, review
 from dovetail.experiment.runfile import RunFile, load_run
 from dovetail.methods.party import Site
 from dovetail.network.certificates import certificate_name
-from dovetail.network.credentials import Credentials
+from dovetail.network.credentials import Credentials, certificates_beside
 from dovetail.network.identity import Certified
 from dovetail.network.patience import write_text
 from dovetail.site.agreements import Agreements
 from dovetail.site.engines import StreamSection
 from dovetail.site.home import (
     agreements_of,
-    certificates_beside,
     certificates_of,
     home_of,
 )

@@ -17,10 +17,11 @@ from dovetail.methods.party import Site
 from dovetail.methods.validation import validate
 from dovetail.models.devices import device as device_of
 from dovetail.network import Precision
+from dovetail.network.addresses import drivers_of
 from dovetail.network.certificates import certificate_name
 from dovetail.site.driver import Coordinator, Driver, coordinator_name, listens, stream_driver
 from dovetail.site.engines import StreamSection
-from dovetail.site.join import drivers_of, serve_site
+from dovetail.site.join import serve_site
 
 
 class Partners:
@@ -180,7 +181,7 @@ def join(
     try:
         serve_site(
             site,
-            drivers_of(site, (address,), driver),
+            drivers_of(site.where, site.policy.section.drivers, (address,), driver),
             stopped=ended.is_set,
             certificates=None if certificates is None else Path(certificates),
             home=None if home is None else Path(home),

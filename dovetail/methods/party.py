@@ -37,6 +37,7 @@ from dovetail.errors import ConfigError
 from dovetail.methods.limits import Limits as RowLimits
 from dovetail.methods.section import PartyName, Section, check_run_id
 from dovetail.network import Engine, Message
+from dovetail.network.addresses import check_driver
 from dovetail.network.checkpoint import REQUESTS
 
 S = TypeVar("S", bound=BaseModel)
@@ -276,9 +277,7 @@ class Policy:
         Raises:
             ConfigError: who asked and who may.
         """
-        if self.section.drivers is not None and driver not in self.section.drivers:
-            allowed = ", ".join(self.section.drivers) or "nobody"
-            raise ConfigError(f"refuses the driver {driver!r}: its policy allows {allowed}")
+        check_driver(self.section.drivers, driver)
 
     def admit(self, header: Header, driver: str) -> None:
         """Refuse a message before it is decoded.

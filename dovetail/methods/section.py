@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from dovetail.errors import ConfigError
 from dovetail.models import TABLE_3, TABLE_4, Convolutional, EncoderSpec, Perceptron
+from dovetail.network.addresses import ADDRESS
 
 
 class Section(BaseModel):
@@ -51,10 +52,6 @@ def _party_name(name: str) -> str:
 
 #: Also the name of a folder, in a run's models/.
 PartyName = Annotated[str, AfterValidator(_party_name)]
-
-
-#: Where somebody listens, or is dialled.
-ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5}")
 
 
 def _address(text: str) -> str:

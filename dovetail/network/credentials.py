@@ -159,6 +159,19 @@ class Credentials:
                 _log.warning("%s", warning)
 
 
+def certificates_beside(party_file: Path, party: str) -> Path:
+    """The same, of a party whose file is not read."""
+    name = certificate_name(party)
+    places = [party_file.parent / "certificates" / name, Path("certificates") / name]
+    for place in places:
+        if place.is_dir():
+            return place
+    raise ConfigError(
+        f"there is no folder {places[0]} with ca.pem, {name}.pem and {name}.key; name it with "
+        f"--certificates, or make them: dovetail certificates {name} --request"
+    )
+
+
 def certificate_warnings(folder: Path, name: str, *, now: datetime | None = None) -> list[str]:
     """What to do about a party's certificate, which need not be here; its key is not read."""
     path, listed = folder / f"{name}.pem", folder / "crl.pem"

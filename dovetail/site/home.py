@@ -72,7 +72,7 @@ from dovetail.network import Message, Party
 from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.checkpoint import ChangedError, Keeper
 from dovetail.network.counting import kind_of
-from dovetail.network.credentials import Credentials, certificate_warnings
+from dovetail.network.credentials import Credentials, certificate_warnings, certificates_beside
 from dovetail.network.host import MAX_RUNS
 from dovetail.network.identity import Certified, Identity
 from dovetail.network.patience import patiently
@@ -150,19 +150,6 @@ class Home:
 def certificates_of(site: Site) -> Path:
     """Where the party's certificates are, unless somebody says."""
     return certificates_beside(site.path, site.name)
-
-
-def certificates_beside(party_file: Path, party: str) -> Path:
-    """The same, of a party whose file is not read."""
-    name = certificate_name(party)
-    places = [party_file.parent / "certificates" / name, Path("certificates") / name]
-    for place in places:
-        if place.is_dir():
-            return place
-    raise ConfigError(
-        f"there is no folder {places[0]} with ca.pem, {name}.pem and {name}.key; name it with "
-        f"--certificates, or make them: dovetail certificates {name} --request"
-    )
 
 
 def warnings_of(site: Site) -> list[str]:

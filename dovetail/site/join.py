@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import torch
 
 from dovetail import methods
-from dovetail.errors import ConfigError, NetworkError
+from dovetail.errors import NetworkError
 from dovetail.methods.party import Site
-from dovetail.methods.section import ADDRESS
 from dovetail.network import credentials, renewal
-from dovetail.network.certificates import certificate_name
 from dovetail.network.dialling import AS_EVER, Way, serve
 from dovetail.network.host import Host
 from dovetail.network.identity import Certified
@@ -140,36 +137,6 @@ def _wait(serving: dict[Future[None], str], stopped: Callable[[], bool], teller:
         teller.tick()
 
 
-def drivers_of(site: Site, given: Sequence[str], name: str | None = None) -> dict[str, str]:
-    """Driver's name -> its address, of HOST:PORT or NAME=HOST:PORT.
-
-    Args:
-        site: the party, whose policy says who may drive.
-        given: an address each.
-        name: of the driver, where there is one; None: the only one that the policy names.
-
-    Raises:
-        ConfigError: an address that is none, or a driver that is not named, or not allowed.
-    """
-    named = [each.rpartition("=")[::2] for each in given]
-    for _, address in named:
-        check_address(address)
-    if len(given) == 1:
-        ((own, address),) = named
-        return {_driver(site, own or name): address}
-    drivers: dict[str, str] = {}
-    for own, address in named:
-        if not own or name:
-            raise ConfigError(
-                "with several drivers each has its name, the one in its certificate: --driver "
-                f"NAME={address}, and no --name"
-            )
-        if own in drivers:
-            raise ConfigError(f"--driver names {own!r} twice; each driver has one address")
-        drivers[_driver(site, own)] = address
-    return drivers
-
-
 class _Warnings(logging.Handler):
     """What is warned of certificates while it runs, each once."""
 
@@ -189,79 +156,6 @@ class _Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._say(record.getMessage())
-
-
-def check_address(address: str) -> None:
-    """Refuse what is no address.
-
-    Raises:
-        ConfigError: what one looks like.
-    """
-    if not ADDRESS.fullmatch(address):
-        raise ConfigError(
-            f"--driver takes HOST:PORT, for example bank.example.org:7443, got {address!r}"
-        )
-
-
-def tls_names(drivers: Mapping[str, str], given: Sequence[str]) -> dict[str, str]:
-    """Driver's name -> the host in its certificate, of HOST or NAME=HOST.
-
-    Raises:
-        ConfigError: a driver that is not joined, or is not named.
-    """
-    hosts = {}
-    for each in given:
-        name, _, host = each.rpartition("=")
-        if not name and len(drivers) == 1:
-            (name,) = drivers
-        if name not in drivers:
-            raise ConfigError(
-                f"--tls-name takes NAME=HOST, of a driver that is joined ({', '.join(drivers)}); "
-                f"got {each!r}"
-            )
-        hosts[name] = host
-    return hosts
-
-
-def check_proxy(proxy: str | None) -> str | None:
-    """The proxy as a ``Way`` names it.
-
-    Raises:
-        ConfigError: what one looks like.
-    """
-    if proxy is None or proxy == "none":
-        return proxy and ""
-    parts = urlsplit(proxy)
-    if (
-        parts.scheme != "http"
-        or not parts.hostname
-        or proxy.rstrip("/") != f"http://{parts.netloc}"
-    ):
-        shown = proxy.rpartition("@")[2]  # without a password
-        raise ConfigError(
-            f"--proxy takes http://HOST:PORT of a proxy, or none to go without, got {shown!r}; a "
-            "name and password are better given in https_proxy of the environment"
-        )
-    return proxy
-
-
-def _driver(site: Site, chosen: str | None) -> str:
-    """Whose certificate the driver must show.
-
-    Raises:
-        ConfigError: nobody was named, several are, or the policy would refuse them.
-    """
-    drivers = site.policy.section.drivers
-    if chosen is None:
-        if drivers is None or len(drivers) != 1:
-            named = ", ".join(drivers or ()) or "none"
-            raise ConfigError(
-                f"{site.where}: say who drives with --name NAME, the name in the driver's "
-                f"certificate; policy.drivers names {named}"
-            )
-        (chosen,) = drivers
-    site.policy.check_driver(chosen)
-    return certificate_name(chosen)
 
 
 def describe(site: Site, addresses: Mapping[str, str], home: Path) -> Iterator[str]:

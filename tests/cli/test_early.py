@@ -16,6 +16,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
+import duckdb
 import pytest
 from pydantic import BaseModel
 
@@ -117,6 +118,9 @@ def test_the_list_of_commands_says_what_their_functions_say() -> None:
         ["report", "nowhere"],
         ["ledger", "verify", "--record", "lab.toml"],
         ["ledger", "lab.toml"],
+        ["align", "twice.toml", "lab.toml"],
+        ["join", "rows.toml", "--driver", "localhost:1", "--name", "bank"],
+        ["join", "rows.toml", "--driver", "localhost", "--name", "bank"],
     ],
     ids=" ".join,
 )
@@ -129,6 +133,11 @@ def test_a_mistake_reads_no_library(words: list[str], tmp_path: Path) -> None:
     (tmp_path / "lab.csv").write_text("")
     (tmp_path / "empty.toml").write_text(PARTY)
     (tmp_path / "rows.csv").write_text("person,age\n1,2\n")
+    (tmp_path / "twice.csv").write_text("patient,age\na1,1\na1,2\n")
+    (tmp_path / "twice.toml").write_text(PARTY.replace("lab.csv", "twice.csv"))
+    (tmp_path / "rows.toml").write_text(
+        PARTY.replace("lab.csv", "rows.csv").replace("patient", "person")
+    )
     (tmp_path / "columns.toml").write_text(PARTY.replace("lab.csv", "rows.csv"))
     script = (
         "import sys\n"
@@ -178,6 +187,17 @@ if __name__ == "__main__":
     KEYS.write_text(json.dumps(all_keys(), indent=1) + "\n")
 
 
+def test_ids_that_may_be_the_same_are_left_to_who_reads_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early, "_is_late", lambda: False)
+    path = tmp_path / "lab.toml"
+    path.write_text(PARTY)
+    for ids in (["1", "01"], ["1.0", "1"], ["?", "?"], ["b 1", " b 1"], ["", ""], ["b1", "b2"]):
+        (tmp_path / "lab.csv").write_text("patient,age\n" + "".join(f"{each},1\n" for each in ids))
+        early.check_party(path)
+
+
 @pytest.mark.parametrize(
     ("table", "change"),
     [
@@ -185,12 +205,17 @@ if __name__ == "__main__":
         ("patient,age\n1,2\n", ('id = "patient"', 'id = "patent"')),
         ("patient,age\n1,2\n", ('id = "patient"', 'id = "patient"\nlabel = "ill"')),
         ("patient,age\n1,2\n", ("lab.csv", "nowhere.csv")),
+        ("patient,age\n1,2\n", ("lab.csv", "nowhere.parquet")),
+        ("patient,age\n1,2\n2,2\n1,2\n", ("", "")),
+        ("patient,age\nb1,2\nb1,2\nb1,2\n", ("lab.csv", "lab.parquet")),
     ],
 )
 def test_a_table_is_told_early_in_the_words_it_has_later(
     table: str, change: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "lab.csv").write_text(table)
+    if table:
+        duckdb.read_csv(str(tmp_path / "lab.csv")).write_parquet(str(tmp_path / "lab.parquet"))
     path = tmp_path / "lab.toml"
     path.write_text(PARTY.replace(*change))
     with pytest.raises(DataError) as late:
