@@ -22,6 +22,10 @@ _LABEL_WORDS = {
     "default",
     "bought",
     "response",
+    "diagnosis",
+    "progression",
+    "survived",
+    "price",
 }
 _CODE_WORDS = {"zip", "postcode", "code", "branch", "region", "plz"}
 
@@ -103,15 +107,18 @@ def propose_id(columns: Sequence[Surveyed]) -> str | None:
 
 
 def propose_label(columns: Sequence[Surveyed], *, besides: Collection[str] = ()) -> str | None:
-    """The column to predict: one called so, else the last that could be a class."""
+    """The column to predict: one called so, else the emptiest where it is the last (labels are
+    what is lacked), else the last that could be a class."""
     able = [
         column
         for column in columns
         if column.name not in besides and column.distinct > 1 and not column.unique
     ]
     called = [column for column in able if _words(column.name) & _LABEL_WORDS]
+    emptiest = max((column.missing for column in able[:-1]), default=0)
+    lacked = [column for column in able[-1:] if column.missing > emptiest]
     classes = [column for column in able if column.distinct <= MAX_CLASSES]
-    return next((column.name for column in [*called, *reversed(classes)]), None)
+    return next((column.name for column in [*called, *lacked, *reversed(classes)]), None)
 
 
 def propose_task(label: Surveyed) -> str:

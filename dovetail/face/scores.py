@@ -80,6 +80,14 @@ def cell(value: Value | None, interval: Sequence[float] | None = None) -> str:
     return f"{value:.3f}" + (f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else "")
 
 
+#: Beside the rows of a run that has no score of any.
+UNTESTED = (
+    "No scores, as no rows were held back to test on: test = 0.25 in the run file "
+    "(--set test=0.25) holds back a quarter of those with labels; test_share in its file, at a "
+    "party that scores at home."
+)
+
+
 def notes(result: Mapping[str, Any]) -> Iterator[str]:
     """What stands below the table: how much of the partners' help stays, and plain warnings."""
     for name, each in _each_seed(result.get("distilled", {})):
@@ -130,8 +138,8 @@ class Scores(Mapping[str, Mapping[str, Value]]):
     def __init__(self, result: Mapping[str, Any]) -> None:
         self._rows = result_rows(result)
         self._num_seeds = len(result.get("seeds", [0]))
-        self.notes = tuple(notes(result))
         self.names = [name for name in SCORES if any(name in row for row in self._rows.values())]
+        self.notes = tuple(notes(result)) if self.names else (UNTESTED, *notes(result))
         self.shown = shown_first(self.names)
         self._intervals = result_intervals(result)
 
@@ -171,6 +179,8 @@ class Scores(Mapping[str, Mapping[str, Value]]):
         return pandas.DataFrame.from_dict(self.to_dict(), orient="index")
 
     def __repr__(self) -> str:
+        if not self.names:
+            return "\n".join(self.notes)
         lines = [["on the test rows", *self.shown]]
         lines += [[title, *self._cells(title)] for title in self]
         widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
@@ -192,7 +202,8 @@ class Scores(Mapping[str, Mapping[str, Value]]):
             table.add_column(name, justify="right")
         for title in self:
             table.add_row(title, *self._cells(title))
-        yield table
+        if self.names:
+            yield table
         for note in self.notes:
             yield Text(note, no_wrap=True, overflow="ignore")
 
@@ -208,6 +219,9 @@ class Scores(Mapping[str, Mapping[str, Value]]):
         return caption(self._num_seeds, bool(self._intervals))
 
     def _repr_html_(self) -> str:
+        below = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        if not self.names:
+            return below
         head = "".join(f"<th>{escape(name)}</th>" for name in self.shown)
         body = "".join(
             f'<tr><th style="text-align:left">{escape(title)}</th>'
@@ -218,8 +232,7 @@ class Scores(Mapping[str, Mapping[str, Value]]):
         caption = f"<caption>{self._caption}</caption>" if self._caption else ""
         return (
             f'<table>{caption}<thead><tr><th style="text-align:left">on the test rows</th>{head}'
-            f"</tr></thead><tbody>{body}</tbody></table>"
-            + "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+            f"</tr></thead><tbody>{body}</tbody></table>{below}"
         )
 
     def picture(self) -> str:

@@ -49,6 +49,21 @@ def test_a_table_is_surveyed(tmp_path: Path) -> None:
     assert propose_task(columns[1]) == "regression"
 
 
+@pytest.mark.parametrize(
+    ("last", "proposed"),
+    [("empty in half", "last"), ("full", "sex"), ("called", "progression")],
+)
+def test_the_label_that_is_proposed(tmp_path: Path, last: str, proposed: str) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=200)
+    if last == "empty in half":
+        values[::2] = np.nan
+    name = "progression" if last == "called" else "last"
+    table = {"sex": rng.integers(0, 2, 200), "age": rng.normal(size=200), name: values}
+    dd.write_table(tmp_path / "table.csv", table)
+    assert propose_label(survey(dd.read_table(tmp_path / "table.csv"))) == proposed
+
+
 def test_two_parties_write_their_files_and_train_as_these_stand(
     dovetail: Any, tmp_path: Path
 ) -> None:

@@ -300,6 +300,7 @@ def _told(
         "temperature": teacher.temperature,
         "held_out_gain": done.gain,
         "standard_error": done.standard_error,
+        "joint_ahead_by_errors": done.teacher_gain,
         "held_out_losses": dict(done.losses),
         "labelled": int(active.owner.labelled.sum()),
         "shared": int(aligned.sum()),

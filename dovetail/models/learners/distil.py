@@ -62,9 +62,9 @@ class DistilConfig:
         label_share: of a labelled row's target.
         blend: whether the mean of student and own model is tried where the student does not pay.
         gate: how many standard errors a student must be ahead of the own model on held-out rows.
-            Below 0 it may fall behind. Of a hundred labels, rows cannot tell; and each fold's
-            student has a handicap: it is no mean of all folds', and its rival was chosen on these
-            very rows.
+            Below 0 it may fall behind by so many where the joint model is ahead by as many: of
+            a hundred labels, rows cannot tell; and each fold's student has a handicap: it is no
+            mean of all folds', and its rival was chosen on these very rows.
         student_rows: each fold's student learns from at most so many rows without label, drawn
             anew for each.
         stop_share: of a student's rows, which end its training and choose its settings.
@@ -191,6 +191,7 @@ class Distilled:
         gain: by how much the student that was considered last has less loss than the own model
             on held-out rows.
         standard_error: of the gain.
+        teacher_gain: by how many standard errors the joint model has less; 0 of too few rows.
         settings: JSON-ready, for reports.
     """
 
@@ -200,6 +201,7 @@ class Distilled:
     losses: Mapping[str, float]
     gain: float
     standard_error: float
+    teacher_gain: float
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -372,7 +374,8 @@ def distil(
     gains = {name: _gain(row_losses_of[ALONE], each) for name, each in row_losses_of.items()}
     teacher_gain = _teacher_gain(owner, teacher, row_losses_of[ALONE], judged)
     best = chosen
-    pays = gains[chosen][0] > config.gate * gains[chosen][1]
+    gate = config.gate if teacher_gain >= -config.gate else max(config.gate, 0)
+    pays = gains[chosen][0] > gate * gains[chosen][1]
     blend = f"{chosen}+{ALONE}"
     told = float((teacher.aligned & judged).sum()) / max(1, int(judged.sum()))
     if config.blend and (not pays or told < _MOST_ROWS_TOLD):
@@ -385,10 +388,9 @@ def distil(
         "teacher_temperature": teacher.temperature,
         "students": ranking,
         "best": best,
-        "teacher_gain": teacher_gain,
     }
     if not pays:
-        return Distilled(alone, False, ALONE, losses, gain, error, settings)
+        return Distilled(alone, False, ALONE, losses, gain, error, teacher_gain, settings)
     # The solo model is the mean of the very students that the gate judged.
     all_without([*folds, *(fold for fold in range(owner.num_folds) if fold not in folds)])
     models = [_folds_together(students[name]) for name in names]
@@ -407,7 +409,7 @@ def distil(
         held_out_RC[owner.labelled],
         {**settings, **{student.learner: student.settings for student in models}},
     )
-    return Distilled(solo, True, best, losses, gain, error, settings)
+    return Distilled(solo, True, best, losses, gain, error, teacher_gain, settings)
 
 
 def _gain(alone: Tensor, losses: Tensor) -> tuple[float, float]:

@@ -1,0 +1,17 @@
+"""What a run's scores show."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from dovetail.face.scores import UNTESTED, Scores
+
+
+def test_without_test_rows_it_is_said_in_place_of_a_table() -> None:
+    scores = Scores({"method": "apfed-d", "seeds": [1], "parties": {"clinic": {}}, "rulers": {}})
+    console = Console(width=400)
+    with console.capture() as captured:
+        console.print(scores)
+    for shown in (repr(scores), captured.get(), scores._repr_html_()):
+        assert UNTESTED in shown
+        assert "on the test rows" not in shown
