@@ -1,4 +1,4 @@
-"""How CHFL's gate is chosen, judged on rows held out of the training rows, never on test rows.
+"""How CHFL's gate and round are chosen, judged on rows held out of training, never on test rows.
 
     python -m benchmarks.chfl_gate hospitals --models models.jsonl --to rules.jsonl
 
@@ -6,7 +6,8 @@ Trains CHFL once for each draw and sort of rows, keeps what the common column an
 say of validation and held-out rows after every round, and then chooses by each rule: the gate on
 validation rows, and the round as a run does, by the mean accuracy on them. What a rule gives on the
 held-out rows is set beside what the common column gives, its round chosen by the same rows: AUC of
-two classes, else accuracy, and the log loss.
+two classes, else accuracy, and the log loss. With the rule that ships, the round is also chosen in
+other ways, each set beside the first.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -147,6 +148,35 @@ RULES: Mapping[str, Callable[[Said], float]] = {
     "loss + 3 gate^2 / N": penalised(3),
 }
 
+#: The one that ships.
+SHIPS = "loss, times N / (N + 30)"
+
+
+# --- Rounds: the most of a figure over all parties' validation rows ------------------------------
+
+#: Each party's validation rows, and its gate.
+Gated = Iterable[tuple[Said, float]]
+
+
+def _over(figure: Callable[[Said, float], Tensor], power: float) -> Callable[[Gated], float]:
+    """A mean over parties, each of whom counts as its rows to a power: 0 as one, 1 as its rows."""
+
+    def mean(parties: Gated) -> float:
+        of = [(float(figure(s, g).mean()), len(s.labels) ** power) for s, g in parties]
+        return sum(value * weight for value, weight in of) / sum(weight for _, weight in of)
+
+    return mean
+
+
+ROUNDS: Mapping[str, Callable[[Gated], float]] = {
+    "accuracy, mean over parties": _over(Said.right, 0),
+    "accuracy, roots of rows": _over(Said.right, 0.5),
+    "accuracy, mean over rows": _over(Said.right, 1),
+    "loss, mean over parties": _over(lambda said, gate: -said.losses(gate), 0),
+    "loss, mean over rows": _over(lambda said, gate: -said.losses(gate), 1),
+}
+PARTIES = next(iter(ROUNDS))
+
 
 # --- Runs ----------------------------------------------------------------------------------------
 
@@ -196,14 +226,16 @@ def trained(run_file: str, sets: tuple[str, ...], seed: int, share: float) -> To
     return told
 
 
-def judged(told: Told, rule: Callable[[Said], float], patience: int | None) -> dict[str, Any]:
+def judged(
+    told: Told, rule: Callable[[Said], float], patience: int | None, by: str = PARTIES
+) -> dict[str, Any]:
     """Party -> (gate, score, log loss) on held-out rows, of the round that a run would keep."""
-    best, best_accuracy, improved = {}, -1.0, 0
+    best, most, improved = {}, -math.inf, 0
     for number, said in enumerate(told[1:], 1):
         gates = {party: rule(validation) for party, (validation, _) in said.items()}
-        right = [float(said[party][0].right(gate).mean()) for party, gate in gates.items()]
-        if (accuracy := sum(right) / len(right)) > best_accuracy:
-            best, best_accuracy, improved = {"said": said, "gates": gates}, accuracy, number
+        figure = ROUNDS[by]((said[party][0], gate) for party, gate in gates.items())
+        if figure > most:
+            best, most, improved = {"said": said, "gates": gates}, figure, number
         if patience is not None and number - improved > patience:
             break
     return {
@@ -236,37 +268,47 @@ def lines_of(
     sets = (*keys, f"chfl.rounds={given.rounds}", *given.set, f"data.partition.seed={draw}")
     told = trained(run_file, sets, 100 + draw, given.share)
     common = judged(told, RULES["always 0 (common)"], PATIENCE)
-    for rule, choose in RULES.items():
-        for party, (gate, score, loss) in judged(told, choose, PATIENCE).items():
-            _, common_score, common_loss = common[party]
+    ships = judged(told, RULES[SHIPS], PATIENCE)
+    ways = [(rule, PARTIES, common) for rule in RULES]
+    ways += [(SHIPS, by, ships) for by in ROUNDS]
+    for rule, by, beside in ways:
+        for party, (gate, score, loss) in judged(told, RULES[rule], PATIENCE, by).items():
+            _, beside_score, beside_loss = beside[party]
             yield {
                 **{"data": name, "case": case, "draw": draw, "rounds": given.rounds, "rule": rule},
+                **{"round": by if beside is ships else "", "score": 100 * score},
                 **{"party": party, "few": party == looked_at, "gate": gate},
-                **{"rows": len(told[0][party][0].labels), "points": 100 * (score - common_score)},
-                "log loss": loss - common_loss,
+                **{"rows": len(told[0][party][0].labels), "points": 100 * (score - beside_score)},
+                "log loss": loss - beside_loss,
             }
 
 
-def told_of(name: str, rule: str, lines: list[dict[str, Any]], share: float) -> dict[str, Any]:
+def told_of(
+    name: str, rule: str, by: str, lines: list[dict[str, Any]], share: float
+) -> dict[str, Any]:
     """One line of the file of rules."""
     gains = np.array([line["points"] for line in lines])
     few = np.array([line["points"] for line in lines if line["few"]])
     draws = len({line["draw"] for line in lines})
+    beside = PARTIES if by else "common"
     told = {
         "data": name,
         "rule": rule,
+        **({"round": by} if by else {}),
         "judged on": f"{share:.0%} of the training rows, {draws} draws",
         "rounds": lines[0]["rounds"],
         "models": len(lines),
         "gate, mean": round(float(np.mean([line["gate"] for line in lines])), 3),
-        "above common, points": round(float(gains.mean()), 2),
+        "score": round(float(np.mean([line["score"] for line in lines])), 2),
+        f"above {beside}, points": round(float(gains.mean()), 2),
         "worst tenth": round(float(np.quantile(gains, 0.1)), 2),
         "worst": round(float(gains.min()), 2),
         "5 points below": round(float((gains < -5).mean()), 3),
-        "log loss less common's": round(float(np.mean([line["log loss"] for line in lines])), 4),
+        f"log loss less {beside}'s": round(float(np.mean([line["log loss"] for line in lines])), 4),
     }
     if len(few):
-        told["above common, of few"] = round(float(few.mean()), 2)
+        told["score, of few"] = round(float(np.mean([x["score"] for x in lines if x["few"]])), 2)
+        told[f"above {beside}, of few"] = round(float(few.mean()), 2)
         told["worst tenth, of few"] = round(float(np.quantile(few, 0.1)), 2)
     return told
 
@@ -293,10 +335,11 @@ def main() -> None:
             with given.models.open("a") as file:
                 file.writelines(json.dumps(line) + "\n" for line in new)
             done += new
-    for name, rule in product(given.names, RULES):
+    ways = [*((rule, "") for rule in RULES), *((SHIPS, by) for by in ROUNDS)]
+    for name, (rule, by) in product(given.names, ways):
         lines = [line for line in done if line["data"] == name and line["rule"] == rule]
-        lines = [line for line in lines if not math.isnan(line["points"])]
-        told = told_of(name, rule, lines, given.share)
+        lines = [x for x in lines if x["round"] == by and not math.isnan(x["points"])]
+        told = told_of(name, rule, by, lines, given.share)
         print(json.dumps(told))
         if given.to is not None:
             with given.to.open("a") as file:

@@ -224,6 +224,7 @@ weight_decay = 0.0
 unique_weight_decay = 0.0
 zero_start = false
 gate = false
+choose = "mean"
 rounds = 3
 local_epochs = 1
 batch_size = 16
@@ -379,7 +380,13 @@ SIMULATED = (
     Case(
         "chfl-gate",
         CHFL_CANCER,
-        (NO_RULERS, "chfl.gate=true", "chfl.zero_start=true", "chfl.unique_weight_decay=0.01"),
+        (
+            NO_RULERS,
+            "chfl.gate=true",
+            "chfl.zero_start=true",
+            "chfl.unique_weight_decay=0.01",
+            'chfl.choose="loss"',
+        ),
     ),
     Case("chfl-secure", CHFL_CANCER, (NO_RULERS, "chfl.secure=true")),
     Case(

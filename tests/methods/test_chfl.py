@@ -268,7 +268,7 @@ def test_settings_by_party_are_its_own_and_no_others():
 
 def test_each_party_takes_the_trial_that_is_best_on_its_own_rows():
     trials = [
-        chfl.Trial(chfl.Config(mu=mu), {"mu": mu}, 0.5, accuracies, 1, 1, 0.0, None)
+        chfl.Trial(chfl.Config(mu=mu), {"mu": mu}, 0.5, 0.5, accuracies, 1, 1, 0.0, None)
         for mu, accuracies in ((0.3, {"a": 0.9, "b": 0.1}), (1.0, {"a": 0.2, "b": 0.7}))
     ]
     assert own_best(trials) == {"by_party": {"a": {"mu": 0.3}, "b": {"mu": 1.0}}}
@@ -327,6 +327,7 @@ class Scripted:
         self.theta, self.num_rows, self.accuracy = theta, num_rows, accuracy
         self.classes, self.kinds = classes, kinds
         self.received = []
+        self.scores = {}
 
     def handle(self, message):
         self.received.append(message)
@@ -349,7 +350,7 @@ class Scripted:
             case chfl.Begin():
                 return chfl.Ready(1)
             case chfl.Average():
-                return chfl.Scored(self.accuracy, 4)
+                return self.scores.get(message.number, chfl.Scored(self.accuracy, 4, 0.0))
             case chfl.Train():
                 if self.theta is None:
                     raise TrainingError("it has no power")
@@ -452,6 +453,29 @@ def test_members_keep_the_parameters_of_the_best_mean_round():
     best = max(rounds, key=lambda done: done.told["validation"])  # the first of equals
     assert coordinator.best == best.number
     assert {name: member.accuracy()[0] for name, member in members.items()} == best.accuracies
+
+
+@pytest.mark.parametrize(("choose", "best"), [("mean", 1), ("loss", 2)])
+def test_by_loss_five_rows_do_not_count_as_forty_five(choose, best):
+    few, many = Scripted([0.0] * 6, 10), Scripted([0.0] * 6, 90)
+    few.scores = {1: chfl.Scored(1.0, 5, 0.1), 2: chfl.Scored(0.6, 5, 0.9)}
+    many.scores = {1: chfl.Scored(0.5, 45, 0.8), 2: chfl.Scored(0.8, 45, 0.3)}
+    config = chfl.Config(widths=(1,), rounds=2, choose=choose)
+    coordinator = chfl.Coordinator(config, seed=0)
+    rounds = list(chfl.train(coordinator, InProcess({"a": few, "b": many}, driver="hub")))
+    assert coordinator.best == best
+    assert coordinator.scores()["a"] == {"validation": few.scores[best].accuracy}
+    if choose == "loss":  # (5 x 0.9 + 45 x 0.3) / 50
+        assert rounds[-1].told["validation_loss"] == pytest.approx(0.36)
+
+
+def test_members_say_the_loss_that_rounds_are_compared_by():
+    coordinator, members, rounds = run(rounds=6, choose="loss")
+    said = [done.told["validation_loss"] for done in rounds]
+    assert coordinator.best == 1 + said.index(min(said))
+    rows = {name: member.scored() for name, member in members.items()}  # as they are kept
+    mean = sum(num * loss for _, num, loss in rows.values()) / sum(n for _, n, _ in rows.values())
+    assert mean == pytest.approx(min(said))
 
 
 def test_each_member_may_keep_its_own_best_round():

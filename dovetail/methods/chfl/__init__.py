@@ -28,7 +28,7 @@ party has a model that reads all its features and asks nobody.
     parameters of the common column.
 
 What crosses the boundary, besides theta_c: names and types of the columns a member offers as
-common, its classes, how many rows it has, and its accuracy on its validation rows; for each of
+common, its classes, how many rows it has, and accuracy and loss on its validation rows; for each of
 those columns also how many values there are, their mean and squared deviation, or each category's
 count: so all encode them alike.
 
@@ -41,7 +41,8 @@ Departures from the paper:
       own column goes on. A member that trains alone (``method = "local"``) replaces nothing and
       starts nothing anew.
     - ``choose``: V-A3 has each client tune on its own validation rows. "each" does so for the
-      round; "mean" (the default) takes the round of the best mean accuracy for all.
+      round; "mean" (the default) takes the round of the best mean accuracy for all; "loss" the one
+      of the least loss, every validation row of every member counting alike.
     - T is not given in the paper; ``patience`` stops when the rounds no longer improve.
     - ``weights``, ``participation``, ``proximal``, ``secure``, ``gate``, ``zero_start`` and
       ``unique_weight_decay`` are not in the paper; their defaults leave them out.
@@ -145,6 +146,9 @@ OWN_SETTINGS = frozenset({"learning_rate", "mu"})
 #: The gates that are tried: what the own column's logits are multiplied by.
 GATES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
+#: Said where a loss is no number.
+LARGEST_LOSS = 1e30
+
 #: So many rows' worth of belief that the common column is enough: chosen on held-out rows of four
 #: hospitals (benchmarks/chfl_gate.py), where 0 and 10 left more parties below their common column.
 GATE_ROWS = 30
@@ -170,7 +174,7 @@ class Config(OptimizerConfig):
     proximal: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # FedProx's mu
     secure: bool = False  # sum the common columns under masks (privacy.masks)
     private: PrivateSteps | None = None  # how common columns are trained (privacy.steps)
-    choose: Literal["mean", "each", "last"] = "mean"  # which round's parameters are kept
+    choose: Literal["mean", "loss", "each", "last"] = "mean"  # which round's parameters are kept
     patience: int | None = Field(default=None, ge=1)  # stop after so many rounds without a better
     max_categories: int = Field(default=100, ge=1)  # of a common column that members encode alike
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
@@ -280,16 +284,22 @@ class Average(Message):
 
 @dataclass(frozen=True, eq=False)
 class Scored(Message):
-    """Member -> coordinator: its model's accuracy on its validation rows; 0 of 0 without any."""
+    """Member -> coordinator: its model's accuracy on its validation rows; 0 of 0 without any.
+
+    ``loss`` is the mean loss on them where the run chooses by it, else 0.
+    """
 
     accuracy: float
     num_rows: int
+    loss: float
 
     def check(self, **sizes: int) -> None:
         """Refuse what is no share of rows."""
         if not 0 <= self.accuracy <= 1 or self.num_rows < 0:
             what = f"{self.accuracy} of {self.num_rows} rows is no accuracy"
             raise MessageError(f"{self.wire_name()}: {what}")
+        if not self.loss >= 0:
+            raise MessageError(f"{self.wire_name()}: {self.loss} is no mean loss")
 
 
 @dataclass(frozen=True, eq=False)
@@ -670,12 +680,12 @@ class Member(Party):
         self._keep(message.best)
         self.installed = message.number
         self.choose_gate()
-        accuracy, num_rows = self.accuracy()
+        accuracy, num_rows, loss = self.scored()
         self.latest = (message.number, self._parameters())
         if self.config.choose == "each" and message.number and accuracy > self.best_accuracy:
             self.best_accuracy = accuracy
             self.best = self.latest
-        return Scored(accuracy, num_rows)
+        return Scored(accuracy, num_rows, loss if self.config.choose == "loss" else 0.0)
 
     def _keep(self, best: int) -> None:
         """The coordinator says that this round was the best so far."""
@@ -731,17 +741,23 @@ class Member(Party):
         error = float((outputs[:, 0] - labels).square().sum())
         return 1 / (1 + error / len(labels)) if math.isfinite(error) else 0.0
 
-    @torch.no_grad()
     def accuracy(self) -> tuple[float, int]:
         """Share of its validation rows that are classified rightly, and their number.
 
         Of numbers 1 / (1 + mean squared error, in squares of their scale): 1 where all are right.
         """
+        return self.scored()[:2]
+
+    @torch.no_grad()
+    def scored(self) -> tuple[float, int, float]:
+        """The same, and the mean loss on these rows."""
         if self.validation is None or self.columns is None:
-            return 0.0, 0
+            return 0.0, 0, 0.0
         x, labels = self.validation
         outputs = torch.cat([self.columns(part) for part in x.split(8192)])
-        return self._right(outputs, labels), len(labels)
+        loss = float(self.loss(outputs, labels))
+        loss = loss if math.isfinite(loss) else LARGEST_LOSS
+        return self._right(outputs, labels), len(labels), loss
 
     def can_train(self, message: Train) -> bool:
         """Whether it has the theta_c that this round starts from."""
@@ -1175,7 +1191,7 @@ class Coordinator(Driver):
         "num_rows",
         "current",
         "best",
-        "best_accuracy",
+        "best_figure",
         "best_of",
         "improved",
         "resting",
@@ -1193,7 +1209,7 @@ class Coordinator(Driver):
         self.num_rows: dict[str, int] = {}
         self.current: tuple[str, ...] = ()  # members that have theta_c as it is now
         self.best = 0
-        self.best_accuracy = -1.0
+        self.best_figure = -math.inf  # what rounds are compared by: mean accuracy, or less the loss
         self.best_of: dict[str, float] = {}
         self.accuracies: dict[str, float] = {}  # of the best round
         self.improved = 0  # the last round in which what counts got better
@@ -1224,27 +1240,41 @@ class Coordinator(Driver):
         rows = sum(self.num_rows[member] for member in members)
         return {member: self.num_rows[member] / rows for member in members}
 
-    def note(self, number: int, accuracies: Mapping[str, float]) -> float | None:
-        """Mean accuracy after this round; remembers the best."""
-        accuracy = sum(accuracies.values()) / len(accuracies) if accuracies else None
-        if self.config.choose == "each":
+    def note(self, number: int, scored: Mapping[str, Scored]) -> dict[str, float]:
+        """Mean accuracy after this round, and loss where that counts; remembers the best.
+
+        The loss is a mean over rows, so that a member of five does not count as one of fifty.
+        """
+        choose = self.config.choose
+        told = {name: reply for name, reply in scored.items() if reply.num_rows}
+        if not told:
+            self.improved = self.best = number  # nothing to stop or to choose by
+            return {}
+        accuracies = {name: reply.accuracy for name, reply in told.items()}
+        means = {"validation": sum(accuracies.values()) / len(accuracies)}
+        figure = means["validation"]
+        if choose == "loss":
+            rows = sum(reply.num_rows for reply in told.values())
+            means["validation_loss"] = (
+                sum(reply.loss * reply.num_rows for reply in told.values()) / rows
+            )
+            figure = -means["validation_loss"]
+        if choose == "each":
             for member, own in accuracies.items():
                 if own > self.best_of.get(member, -1.0):
                     self.best_of[member] = own
                     self.improved = number
-        if accuracy is None:
-            self.improved = number  # nothing to stop by
-        if accuracy is None or self.config.choose == "last":
+        if choose == "last":
             self.best = number
-        if accuracy is not None and accuracy > self.best_accuracy:
-            self.best_accuracy = accuracy
-            if self.config.choose != "last":
+        if figure > self.best_figure:
+            self.best_figure = figure
+            if choose != "last":
                 self.best = number
-            if self.config.choose != "each":
+            if choose != "each":
                 self.improved = number
-        if accuracy is not None and self.best == number:
-            self.accuracies = dict(accuracies)
-        return accuracy
+        if self.best == number:
+            self.accuracies = accuracies
+        return means
 
     def begin(self, network: Engine) -> None:
         """Find the common columns, agree on their encoding, and send theta_c^0.
@@ -1332,15 +1362,14 @@ class Coordinator(Driver):
         scored = self.send_average(number, network.parties, network)
         for member, failure in scored.failures.items():
             missed.setdefault(member, failure.cause)
+        means = self.note(number, scored)
         accuracies = {member: reply.accuracy for member, reply in scored.items() if reply.num_rows}
-        accuracy = self.note(number, accuracies)
         told = {
             "loss": sum(reply.loss for reply in trained) / len(trained),
             "joint_loss": sum(reply.joint_loss for reply in trained) / len(trained),
             "best": self.best,
+            **means,
         }
-        if accuracy is not None:
-            told["validation"] = accuracy
         if not participants:
             told["skipped"] = True
         return Round(told=told, missed=missed, accuracies=accuracies, participants=participants)
@@ -1520,9 +1549,11 @@ class Trial:
     Attributes:
         config: the whole setting.
         changed: the fields that the search varied.
-        accuracy: best mean accuracy over members on validation rows.
+        figure: what trials are compared by, on validation rows: best mean accuracy over members,
+            or less the least loss.
+        accuracy: best mean accuracy over members; by loss, that of the round of the least.
         accuracies: member -> best accuracy on its validation rows.
-        round: the round of the best mean.
+        round: the round of the best figure.
         rounds: rounds that were trained.
         seconds: wall time.
         network: the engine it ran on.
@@ -1530,6 +1561,7 @@ class Trial:
 
     config: Config
     changed: Mapping[str, Any]
+    figure: float
     accuracy: float
     accuracies: Mapping[str, float]
     round: int
@@ -1578,10 +1610,14 @@ def search(
                 best[member] = max(best.get(member, 0.0), accuracy)
         if not best:
             raise ConfigError("a search needs validation rows; give at least one member some")
+        kept = coordinator.accuracies.values()
+        by_loss = tried.choose == "loss"
+        accuracy = sum(kept) / len(kept) if by_loss else coordinator.best_figure
         trial = Trial(
             tried,
             changed,
-            coordinator.best_accuracy,
+            coordinator.best_figure,
+            accuracy,
             best,
             coordinator.best,
             num_rounds,
@@ -1598,4 +1634,4 @@ def search(
 def _criterion(trial: Trial) -> float:
     if trial.config.choose == "each":
         return sum(trial.accuracies.values()) / len(trial.accuracies)
-    return trial.accuracy
+    return trial.figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Literal, get_args
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -89,7 +89,8 @@ class SearchSection(Section):
 class ChflSection(chfl.Config):
     """Settings of the method and its rulers.
 
-    Widths, weight decay, gate and start are for a user's tables; the paper's are ``chfl.Config``'s.
+    Widths, weight decay, gate, start and the round's choice are for a user's tables; the paper's
+    are ``chfl.Config``'s.
     """
 
     widths: tuple[int, ...] = Field(default=(64, 32), min_length=1)  # of both columns' layers
@@ -101,6 +102,7 @@ class ChflSection(chfl.Config):
     )
     zero_start: bool = True  # the own column's last layer and U begin at zero
     gate: bool = True  # how much the own column counts is chosen on validation rows
+    choose: Literal["mean", "loss", "each", "last"] = "loss"  # which round's parameters are kept
     search: SearchSection = SearchSection()
     stages: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a stage's own settings
 
