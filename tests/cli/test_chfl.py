@@ -136,8 +136,9 @@ def test_rounds_are_told_with_validation_and_the_best_so_far(dovetail: Any, run_
         (stage, number) for stage in ("chfl", "local") for number in (1, 2, 3)
     ]
     for own in (told[:3], told[3:]):
-        values = [line["validation"] for line in own]
-        assert own[-1]["best"] == 1 + values.index(max(values))
+        assert all("validation" in line for line in own)
+        losses = [line["validation_loss"] for line in own]
+        assert own[-1]["best"] == 1 + losses.index(min(losses))
         assert ["accuracy" in line for line in own] == [False, True, True]
 
 
@@ -216,11 +217,13 @@ def test_a_search_logs_what_it_tried_and_trains_with_the_best(
     dovetail("train", "run.toml", "-q", "--set", 'rulers=["chfl-mu0"]', *SEARCH)
     told = lines(run_file.parent / "out" / "run")
     tried = {
-        line["trial"]["mu"]: line["validation"] for line in told if "mu" in line.get("trial", ())
+        line["trial"]["mu"]: line["validation_loss"]
+        for line in told
+        if "mu" in line.get("trial", ())
     }
     assert tried.keys() == {0.25, 1.0}
     chosen = {line["stage"]: line["chosen"] for line in told if "chosen" in line}
-    assert tried[chosen["chfl"]["mu"]] == max(tried.values())
+    assert tried[chosen["chfl"]["mu"]] == min(tried.values())
     assert chosen["chfl-mu0"] == {"learning_rate": 0.01}  # mu does not matter there
     model = package.load(run_file.parent / "out" / "run" / "models" / "party-1")
     assert model.about["mu"] == chosen["chfl"]["mu"]

@@ -123,6 +123,8 @@ def chosen(
         def start(trial: chfl.Config) -> Engine:
             return training.engine(f"{stage}-trial-{next(numbers)}", training.parties(homes))
 
+        by_loss = plain.choose == "loss"
+
         def note(trial: chfl.Trial) -> None:
             observe(
                 stage,
@@ -130,6 +132,7 @@ def chosen(
                 {
                     "trial": dict(trial.changed),
                     "validation": trial.accuracy,
+                    **({"validation_loss": -trial.figure} if by_loss else {}),
                     "best": trial.round,
                     "rounds": trial.rounds,
                     "seconds": trial.seconds,
