@@ -1,21 +1,26 @@
-"""Training from a table of 5 million rows by 20 columns: time, and peak memory against 4 GiB.
+"""Training from tables of ever more rows by 40 columns: processor time, and memory against 4 GiB.
 
     python -m benchmarks.large_table
+    python -m benchmarks.large_table --rows 10000000 --methods apfed
 
-Writes a bank's Parquet file of so many rows and a shop's of a fifth of them, with the alignment
-that ``dovetail align`` would leave, and runs ``dovetail train`` on them in a process of its own:
-reads, encodes, trains one epoch of APFed-C, scores the test rows, saves the model.
+Writes a bank's Parquet file of so many rows, and those of partners with a fifth of them: a shop
+that knows other columns of these people, and a branch that knows the same columns of others.
+``dovetail train`` reads, encodes, trains, scores the test rows and saves the model, in a process of
+its own; for APFed with the alignment that ``dovetail align`` would leave. "alone" is the network
+that the bank trains by itself (the learner of APFed-D): numbers become 17 features each. What is
+planned follows from the last two that were measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -25,26 +30,39 @@ from benchmarks import _results
 from dovetail.alignment.stored import StoredRows, digest, save_rows
 
 LIMIT_MIB = 4096
+PLANNED = 10_000_000
+ROWS = (250_000, 500_000, 1_000_000, 2_000_000)
 
-BANK = """
-[party]
-name = "bank"
-table = "bank.parquet"
-id = "person"
+PARTIES = {
+    "bank": """
 label = "bought"
-"""
 
-SHOP = """
-[party]
-name = "shop"
-table = "shop.parquet"
-id = "person"
+[policy]
+algorithms = ["align", "apfed", "chfl", "hyfem"]
 
+[chfl]
+test_share = 0.1
+
+[hyfem]
+test_share = 0.1
+""",
+    "shop": """
 [apfed]
 encoder = [64, 32]
+""",
+}
+PARTIES["branch"] = PARTIES["bank"]
+
+NETWORK = """
+steps_per_epoch = 500
+batch_size = 256
+learning_rate = 0.02
 """
 
-RUN = """
+#: Method -> the run file, and the rows that are measured.
+RUNS = {
+    "apfed": (
+        f"""
 method = "apfed"
 parties = ["bank.toml", "shop.toml"]
 test = 0.1
@@ -52,15 +70,44 @@ evaluate_every = 0
 [apfed]
 encoder = [64, 32]
 epochs = 1
-steps_per_epoch = 500
-batch_size = 256
-learning_rate = 0.02
-"""
+{NETWORK}
+""",
+        ROWS,
+    ),
+    "alone": (
+        """
+method = "network"
+parties = ["bank.toml"]
+test = 0.1
+""",
+        ROWS[:2],
+    ),
+    "chfl": (
+        """
+method = "chfl"
+parties = ["bank.toml", "branch.toml"]
+[chfl]
+rounds = 1
+batch_size = 1024
+""",
+        ROWS[:3],
+    ),
+    "hyfem": (
+        """
+method = "hyfem"
+parties = ["bank.toml", "branch.toml"]
+[hyfem]
+rounds = 1
+batch_size = 1024
+""",
+        ROWS[:3],
+    ),
+}
 
 #: Runs the command and then tells its peak memory (not ru_maxrss, which a child inherits).
 TRAIN = """
 import re, runpy, sys
-sys.argv = ["dovetail", "train", "run.toml", "--out", "out", "--quiet"]
+sys.argv = ["dovetail", "train", sys.argv[1], "--out", "out", "--quiet"]
 try:
     runpy.run_module("dovetail.cli.main", run_name="__main__")
 except SystemExit as done:
@@ -70,24 +117,29 @@ print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 
 
 def write_tables(folder: Path, num_rows: int) -> None:
-    """Both parties' files. The label is a noisy function of three columns."""
-    numbers = ", ".join(f"(random() + v{i % 3})::DOUBLE AS x{i}" for i in range(16))
+    """All parties' files. The label is a noisy function of three columns."""
+    numbers = ", ".join(f"(random() + v{i % 3})::DOUBLE AS x{i}" for i in range(36))
     connection = duckdb.connect()
-    connection.execute(
-        "COPY (SELECT person, "
-        "CASE WHEN v0 + v1 + random() > 1.5 THEN 'yes' ELSE 'no' END AS bought, "
-        "['north', 'south', 'east', 'west'][1 + person % 4] AS region, "
-        "CASE WHEN random() < 0.1 THEN NULL ELSE v2 * 100 END AS income, "
-        f"{numbers} FROM (SELECT range AS person, random() AS v0, random() AS v1, random() AS v2 "
-        f"FROM range({num_rows}))) TO '{folder}/bank.parquet'"
-    )
+
+    def people(start: int, stop: int) -> str:
+        return (
+            "SELECT person, "
+            "CASE WHEN v0 + v1 + random() > 1.5 THEN 'yes' ELSE 'no' END AS bought, "
+            "['north', 'south', 'east', 'west'][1 + person % 4] AS region, "
+            "CASE WHEN random() < 0.1 THEN NULL ELSE v2 * 100 END AS income, "
+            f"{numbers} FROM (SELECT range AS person, random() AS v0, random() AS v1, "
+            f"random() AS v2 FROM range({start}, {stop}))"
+        )
+
     others = ", ".join(f"random() AS y{i}" for i in range(5))
-    connection.execute(
-        f"COPY (SELECT range * 5 AS person, {others} FROM range({num_rows // 5})) "
-        f"TO '{folder}/shop.parquet'"
-    )
-    for name, text in {"bank.toml": BANK, "shop.toml": SHOP, "run.toml": RUN}.items():
-        (folder / name).write_text(text)
+    for name, query in {
+        "bank": people(0, num_rows),
+        "branch": people(num_rows, num_rows + num_rows // 5),
+        "shop": f"SELECT range * 5 AS person, {others} FROM range({num_rows // 5})",
+    }.items():
+        connection.execute(f"COPY ({query}) TO '{folder}/{name}.parquet'")
+        head = f'[party]\nname = "{name}"\ntable = "{name}.parquet"\nid = "person"'
+        (folder / f"{name}.toml").write_text(head + PARTIES[name])
 
 
 def write_alignment(folder: Path, num_rows: int) -> None:
@@ -100,31 +152,66 @@ def write_alignment(folder: Path, num_rows: int) -> None:
         save_rows(path, StoredRows(name, "known", rows, digest(ids)))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=5_000_000, help="[5000000]")
-    num_rows = parser.parse_args().rows
+def measured(method: str, num_rows: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_tables(folder, num_rows)
         write_alignment(folder, num_rows)
-        started = time.perf_counter()
+        (folder / "run.toml").write_text(RUNS[method][0])
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
-            [sys.executable, "-c", TRAIN], cwd=folder, check=True, capture_output=True, text=True
+            [sys.executable, "-c", TRAIN, "run.toml"],
+            cwd=folder,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
         )
-        seconds = time.perf_counter() - started
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
         result = json.loads((folder / "out" / "result.json").read_text())
-        row = {
+        peak = int(done.stdout.split()[-1]) / 1024
+        return {
+            "method": method,
             "rows": num_rows,
-            "columns": 20,
+            "what": "measured",
+            "columns": 40,
             "Parquet MB": (folder / "bank.parquet").stat().st_size / 1e6,
-            "seconds": seconds,
-            "of these training": result["seconds"],
+            "processor s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
             "auc": result["parties"]["bank"]["auc"],
-            "peak MiB": int(done.stdout.split()[-1]) / 1024,
+            "peak MiB": peak,
+            "bytes a value": peak * 2**20 / num_rows / 40,
             "at most MiB": LIMIT_MIB,
         }
-    _results.write("large_table", "Training from a large table", [row])
+
+
+def planned(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Ten million, by the line through the last two."""
+    one, two = rows[-2], rows[-1]
+    steps = (PLANNED - two["rows"]) / (two["rows"] - one["rows"])
+    keys = ("Parquet MB", "processor s", "peak MiB")
+    found = {key: two[key] + steps * (two[key] - one[key]) for key in keys}
+    each = found["peak MiB"] * 2**20 / PLANNED / 40
+    return {**two, **found, "rows": PLANNED, "what": "planned", "bytes a value": each}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, nargs="+", help="of each method; else its own")
+    parser.add_argument("--methods", nargs="+", default=list(RUNS), choices=list(RUNS))
+    parser.add_argument("--add", action="store_true", help="to the results that there are")
+    asked = parser.parse_args()
+    found: list[dict[str, Any]] = []
+    path = _results.FOLDER / "large_table.jsonl"
+    if asked.add and path.is_file():
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        about = _results.machine()
+        found = [{key: row[key] for key in row if key not in about} for row in lines]
+    for method in asked.methods:
+        rows = [measured(method, num) for num in asked.rows or RUNS[method][1]]
+        if len(rows) > 1 and rows[-1]["rows"] < PLANNED:
+            rows.append(planned(rows))
+        found += rows
+        print(_results.markdown(rows), flush=True)
+    _results.write("large_table", "Training from a large table", found)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from dovetail.data.tables import (
     Column,
     Table,
     closest,
+    distinct,
     is_query,
     is_table_path,
     nearest,
@@ -28,6 +30,9 @@ BUILT_IN = ("breast-cancer", "digits", "digits-images")
 
 #: What may be left off a file's name below $DOVETAIL_DATA.
 _SUFFIXES = ("", ".parquet", ".npz", ".csv")
+
+#: Of more rows, those that test are dealt here and not by scikit-learn.
+_MANY_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,17 +150,21 @@ def draw_rows(
     Raises:
         DataError: a part would be empty, or a class has too few rows to be in both.
     """
-    # Imported where it is used: scikit-learn takes a second to import.
-    from sklearn.model_selection import train_test_split
-
     num_rows = len(labels.values)
     strata = None
     if stratify:
         # Rows without a label are a stratum of their own.
-        _, strata, counts = np.unique(labels.values, return_inverse=True, return_counts=True)
+        _, strata = distinct(labels.values)
+        counts = np.bincount(strata)
         # A class of a single row cannot be in both parts: it goes where it is drawn to.
         strata = np.where(counts[strata] == 1, counts.argmax(), strata)
         strata = np.where(labels.missing, -1, strata)
+    num_drawn = math.ceil(num_rows * size) if isinstance(size, float) else size
+    if num_rows > _MANY_ROWS and 0 < num_drawn < num_rows:
+        return _deal(strata, num_rows, num_drawn, seed)
+    # Imported where it is used: scikit-learn takes a second to import.
+    from sklearn.model_selection import train_test_split
+
     try:
         left, drawn = train_test_split(
             np.arange(num_rows), test_size=size, random_state=seed, stratify=strata
@@ -164,6 +173,22 @@ def draw_rows(
         how = " by label" if stratify else ""
         raise DataError(f"cannot split the {num_rows} {whose}{how}: {error}") from None
     return left, drawn
+
+
+def _deal(
+    strata_N: np.ndarray | None, num_rows: int, size: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """What ``draw_rows`` gives, of millions of rows; scikit-learn needs 360 bytes a row.
+
+    Rows in random order, class after class, of which every so many-th is drawn.
+    """
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(num_rows)
+    if strata_N is not None:
+        order = order[np.argsort(strata_N[order], kind="stable")]
+    is_drawn = np.zeros(num_rows, dtype=bool)
+    is_drawn[((np.arange(size) + 0.5) * (num_rows / size)).astype(np.int64)] = True
+    return rng.permutation(order[~is_drawn]), rng.permutation(order[is_drawn])
 
 
 def _load_one(

@@ -202,10 +202,11 @@ class TableEncoder:
             if column.missing.all():
                 raise DataError(f"{where} has no value in the training rows; leave it out")
             if column.is_text or name in named_categories:
-                fitted.append(_fit_categories(name, column, max_categories))
+                one: NumberColumn | CategoryColumn = _fit_categories(name, column, max_categories)
             else:
-                fitted.append(_fit_numbers(name, column, where))
-        return cls(party, fitted).watching(table)
+                one = _fit_numbers(name, column, where)
+            fitted.append(_watching(one, column))
+        return cls(party, fitted)
 
     def watching(self, table: Table) -> TableEncoder:
         """The same encoder, which keeps what its columns have in these training rows."""
@@ -340,11 +341,12 @@ def _encode_numbers(out: np.ndarray, fitted: NumberColumn, column: Column, where
         values = np.zeros(len(values))
         values[~column.missing] = _present_numbers(column, where)
     _check_finite(values[~column.missing], where)
-    values = np.where(column.missing, fitted.median, values)
+    centred = np.where(column.missing, fitted.median, values)
     with np.errstate(over="ignore"):  # refused below
-        out[:, 0] = (values - fitted.mean) / fitted.scale
+        centred -= fitted.mean  # in place: a column may have millions of rows
+        np.divide(centred, fitted.scale, out=out[:, 0], casting="same_kind")
     if not np.isfinite(out[:, 0]).all():
-        furthest = values[np.abs(values - fitted.mean).argmax()]
+        furthest = (np.where(column.missing, fitted.median, values))[np.abs(centred).argmax()]
         raise DataError(
             f"{where} has the value {furthest:g}, too far from the training mean "
             f"{fitted.mean:g} for float32; correct it"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dovetail.data.party import UNLABELLED, UNSEEN
+from dovetail.data.tables import distinct
 from dovetail.errors import DataError, ModelError
 
 #: Numbers of so many values or fewer may be classes.
@@ -109,7 +110,7 @@ def fit_task(values: np.ndarray, missing: np.ndarray, *, regression: bool, label
         raise DataError(f"label {label!r} has no value in the training rows")
     if not regression:
         check_classes(present, label=label)
-        classes = tuple(np.unique(present).tolist())
+        classes = tuple(distinct(present)[0].tolist())
         if len(classes) < 2:
             raise DataError(
                 f"label {label!r} has one class only ({classes[0]!r}) in the training rows; "
@@ -154,7 +155,7 @@ def encode_labels(
         numbers[~missing] = _numbers(values[~missing], label)
         return torch.from_numpy((numbers - task.mean) / task.scale).float()
     index = _index(task.classes)
-    present, inverse = np.unique(values[~missing], return_inverse=True)
+    present, inverse = distinct(values[~missing])
     unknown = [name for name in present.tolist() if name not in index]
     if unknown and not unseen:
         raise DataError(

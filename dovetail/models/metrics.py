@@ -32,7 +32,7 @@ _POINTS = 60
 _MOST_CLASSES = 40
 
 #: Bytes of draws that are held at a time.
-_HELD = 64_000_000
+_HELD = 4_000_000
 
 #: Score, in the order of tables -> whether more is better.
 SCORES: Mapping[str, bool] = {

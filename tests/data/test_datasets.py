@@ -1,3 +1,4 @@
+import math
 import os
 
 import numpy as np
@@ -6,7 +7,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dovetail.data import Column, Dataset, load, split, subset, table_from_arrays, write_table
+from dovetail.data import (
+    Column,
+    Dataset,
+    datasets,
+    load,
+    split,
+    subset,
+    table_from_arrays,
+    write_table,
+)
 from dovetail.errors import DataError
 
 
@@ -153,10 +163,19 @@ def test_a_table_of_labels_alone_is_refused():
     share=st.floats(0.25, 0.75),
     seed=st.integers(0, 9),
     stratify=st.booleans(),
+    many=st.booleans(),
 )
-def test_a_split_deals_every_row_to_one_part(size, share, seed, stratify):
+def test_a_split_deals_every_row_to_one_part(size, share, seed, stratify, many):
+    with pytest.MonkeyPatch.context() as patch:
+        if many:
+            patch.setattr(datasets, "_MANY_ROWS", 10)
+        _check_split(size, share, seed, stratify)
+
+
+def _check_split(size, share, seed, stratify):
     pooled = numbered(size)
     train, test = split(pooled, test=share, seed=seed, stratify=stratify)
+    assert test.num_rows == math.ceil(size * share)
     assert sorted([*train.ids, *test.ids]) == list(range(size))
     for part in (train, test):
         assert part.num_rows >= 1

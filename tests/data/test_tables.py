@@ -408,3 +408,31 @@ def test_a_table_of_many_columns_is_read_as_one_of_few(tmp_path, monkeypatch):
         assert one.what == other.what
     with pytest.raises(DataError, match=r"column 'list' of .* is neither number, date nor text"):
         wide.column("list")
+
+
+def test_texts_of_a_long_table_are_shared_and_the_same(tmp_path, monkeypatch):
+    texts = ["it's", None, " north ", "?", "", "north", 'a "b"', "it's"]
+    written = np.array(texts, dtype=object)
+    write_table(tmp_path / "t.parquet", {"a": written, "b": np.array([None] * 8, dtype=object)})
+    plain = read_table(tmp_path / "t.parquet")
+    words = np.array(["TRUE", "false", None, "True"] * 2, dtype=object)
+    write_table(tmp_path / "words.parquet", {"a": words})
+    plainly = read(read_table(tmp_path / "words.parquet"), "a")
+    before = {name: plain.column(name) for name in ("a", "b")}
+    monkeypatch.setattr(tables, "_LONG", 1)
+    for name, column in before.items():
+        shared = read_table(tmp_path / "t.parquet").column(name)
+        np.testing.assert_array_equal(shared.missing, column.missing)
+        assert shared.values.tolist() == column.values.tolist()
+    assert len({id(text) for text in read_table(tmp_path / "t.parquet").column("a").values}) == 4
+    assert read(read_table(tmp_path / "words.parquet"), "a") == plainly
+    monkeypatch.setattr(tables, "_FEW_TEXTS", 2)
+    assert read(read_table(tmp_path / "t.parquet"), "a") == read(plain, "a")
+
+
+def test_different_values_are_found_as_numpy_finds_them():
+    for values in (np.array(["b", "a", "", "b"], dtype=object), np.array([3.0, np.nan, 1, 3])):
+        found, places = tables.distinct(values)
+        expected, expected_places = np.unique(values, return_inverse=True)
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(places, expected_places)

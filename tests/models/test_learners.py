@@ -35,7 +35,9 @@ from dovetail.models.learners import (
     fit_stacked,
     hard_targets,
     held_out_loss,
+    linear,
     make_folds,
+    vertical,
 )
 from dovetail.models.learners.boosting import FEW_ROWS
 from dovetail.models.learners.boosting_model import BoostedTrees, BoostingSpec
@@ -622,3 +624,14 @@ def test_boosting_takes_tables_of_which_no_tree_can_split(rows: int, constant: b
     classes = torch.arange(rows) % 2
     fitted = Boosting().fit(rows_of(x, classes, num_folds=4), seed=0)
     assert fitted.held_out_NC.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["network", "linear"])
+def test_a_table_too_large_to_keep_encoded_is_learnt_alike(name, monkeypatch):
+    rows, learner = rows_of(*cancer(120)), QUICK[name]
+    whole = learner.fit(rows, seed=0)
+    monkeypatch.setattr(vertical, "_MOST_ENCODED", 3000)  # of rows of 30 numbers: a few at a time
+    monkeypatch.setattr(linear, "_MOST_DOUBLES", 0)
+    monkeypatch.setattr(linear, "_ROWS_AT_ONCE", 50)
+    parts = learner.fit(rows, seed=0)
+    torch.testing.assert_close(parts.held_out_NC, whole.held_out_NC, rtol=1e-4, atol=1e-5)

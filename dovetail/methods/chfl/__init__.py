@@ -390,6 +390,9 @@ MAX_REFUSED = 20
 #: The widest layer, and the most layers, that a member counts at all.
 MAX_WIDTH, MAX_LAYERS = 2**24, 1000
 
+#: Batches whose rows are copied together.
+_BATCHES_AT_ONCE = 64
+
 
 # --- What a member has -------------------------------------------------------------------------
 
@@ -645,8 +648,8 @@ class Member(Party):
         self.batches = Minibatches(
             held, config.batch_size, generator(begin.seed, self.name, "batches", secret=key)
         )
-        self.x_common = prepared.x[:, list(common)].to(self.device)
-        self.x_unique = prepared.x[:, list(unique)].to(self.device)
+        self.x_common = _columns(prepared.x, common).to(self.device)
+        self.x_unique = _columns(prepared.x, unique).to(self.device)
         self.labels = labels.to(self.device)
         weights_C = class_weights(config.loss_weights, self.task, labels)
         self.class_weights_C = on(self.device, weights_C)
@@ -840,11 +843,21 @@ class Member(Party):
         assert self.columns is not None
         return self.common_optimizer or self.config.build(self.columns.common.parameters())
 
-    def next_pass(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """All rows in the order of the batches; their common features, own features and labels."""
+    def next_pass(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Batches of one pass: rows, their common features, own features and labels."""
         steps = self.batches.steps_per_pass
-        rows = torch.cat([next(self.batches) for _ in range(steps)]).to(self.device)
-        return rows, self.x_common[rows], self.x_unique[rows], self.labels[rows]
+        order = torch.cat([next(self.batches) for _ in range(steps)]).to(self.device)
+        size = self.config.batch_size
+        for rows in order.split(_BATCHES_AT_ONCE * size):  # all of them would be the table again
+            parts = rows, self.x_common[rows], self.x_unique[rows], self.labels[rows]
+            yield from zip(*(part.split(size) for part in parts), strict=True)
+
+
+def _columns(x_NF: Tensor, places: Sequence[int]) -> Tensor:
+    """These features; no copy where they stand side by side."""
+    if places and tuple(places) == tuple(range(places[0], places[-1] + 1)):
+        return x_NF[:, places[0] : places[-1] + 1]
+    return x_NF[:, list(places)]
 
 
 def labels_said(task: Task) -> tuple[str, ...]:
@@ -871,8 +884,7 @@ def local_learning(member: Member) -> tuple[float, float]:
     stepping = member.stepping
     allowed = stepping is None or stepping.allowed(config.local_epochs)
     for _ in range(config.local_epochs):  # line 12
-        batches = (part.split(config.batch_size) for part in member.next_pass())
-        for rows_B, x_common, x_unique, labels_B in zip(*batches, strict=True):  # line 13
+        for rows_B, x_common, x_unique, labels_B in member.next_pass():  # line 13
             common_optimizer.zero_grad()
             if stepping is None:
                 loss = member.loss(columns.common(x_common), labels_B)

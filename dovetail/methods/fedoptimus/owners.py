@@ -27,6 +27,7 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.alignment import Keys, Workers, align_by_keys, psi, relay, with_rows_of
 from dovetail.alignment.stored import StoredRows, alignment_of, digest, load_rows, save_rows
+from dovetail.data.tables import distinct
 from dovetail.errors import (
     AlignmentError,
     ConfigError,
@@ -175,7 +176,7 @@ def classes_of(site: Site) -> tuple[str | int, ...]:
     present = labels.values[~labels.missing]
     if not own:
         dd.check_classes(present, label=str(site.table.label))
-    return own or tuple(np.unique(present).tolist())
+    return own or tuple(distinct(present)[0].tolist())
 
 
 def own_task(site: Site) -> dd.Task:
@@ -221,9 +222,10 @@ def labels_of(site: Site, task: dd.Task, rows: Mapping[str, Tensor]) -> Labels:
     scored = {TEST: labels[rows[TEST]]} if TEST in rows else {}
     alone = None
     if TEST in rows and table.blocks:
-        encoder = site.fit_input(table.take(rows[TRAIN].numpy()))
-        x = table.encoded(encoder).joined()
-        alone = OwnRows(task, x[rows[TRAIN]], labels[rows[TRAIN]], x[rows[TEST]], scored[TEST])
+        parts = {part: table.take(rows[part].numpy()) for part in (TRAIN, TEST)}
+        encoder = site.fit_input(parts[TRAIN])
+        x = {part: each.encoded(encoder).joined() for part, each in parts.items()}
+        alone = OwnRows(task, x[TRAIN], labels[rows[TRAIN]], x[TEST], scored[TEST])
     samples, own = rows[TRAIN].argsort(), labels[rows[TRAIN]]
     release = site.settings("fedoptimus", OwnerSection).gradients
     return Labels(site.name, task, table.label, own, samples, scored, alone, release)

@@ -16,6 +16,7 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.data.common_unique import BLOCK
 from dovetail.data.partytables import IMAGES, whole_images
+from dovetail.data.tables import distinct
 from dovetail.errors import ConfigError
 from dovetail.methods import hyfem
 from dovetail.methods.base import SILENT, Loaded, Parts, Place, Run, Talk, weighed
@@ -220,7 +221,7 @@ def classes_of(site: Site) -> tuple[str | int, ...]:
     present = table.labels.values[~table.labels.missing]
     if not own:
         dd.check_classes(present, label=str(table.label))
-    return own or tuple(np.unique(present).tolist())
+    return own or tuple(distinct(present)[0].tolist())
 
 
 def task_of(site: Site) -> dd.Task:

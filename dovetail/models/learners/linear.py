@@ -8,7 +8,7 @@ from the last one's weights.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -20,6 +20,9 @@ from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.linear_model import LinearSpec
 from dovetail.models.learners.rows import Rows, fitting_temperature, mean_loss
 from dovetail.models.learners.specs import EnsembleSpec
+
+#: More values than this are not kept in double, but made so many rows at a time.
+_MOST_DOUBLES, _ROWS_AT_ONCE = 50_000_000, 50_000
 
 _PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 1e-4)
 
@@ -96,15 +99,18 @@ class Linear:
         from scipy.optimize import minimize  # type: ignore[import-untyped]
 
         # Double throughout: L-BFGS' line search stops early on rounding.
-        x = rows.x_NF[train].double().numpy()
+        parts = _parts(rows.x_NF, train)
         targets = rows.targets_NC[train].double().numpy()
         shares = rows.weights()[train].double().numpy()
         shares = shares / shares.sum()
-        shape = (x.shape[1] + 1, targets.shape[1])
+        shape = (rows.x_NF.shape[1] + 1, targets.shape[1])
 
         def loss_and_gradient(flat: np.ndarray, penalty: float) -> tuple[float, np.ndarray]:
             weights = flat.reshape(shape)
-            outputs = x @ weights[:-1] + weights[-1]
+            outputs = np.empty(targets.shape)
+            for at, x in parts():
+                np.matmul(x, weights[:-1], out=outputs[at])
+            outputs += weights[-1]
             if rows.regression:
                 error = outputs - targets
                 loss = 0.5 * float((shares[:, None] * error**2).sum())
@@ -116,7 +122,7 @@ class Linear:
                 loss = float((shares[:, None] * targets * (np.log(totals) - outputs)).sum())
             error *= shares[:, None]
             gradient = np.empty(shape)
-            gradient[:-1] = x.T @ error + penalty * weights[:-1]
+            gradient[:-1] = sum(x.T @ error[at] for at, x in parts()) + penalty * weights[:-1]
             gradient[-1] = error.sum(axis=0)
             return loss + 0.5 * penalty * float((weights[:-1] ** 2).sum()), gradient.ravel()
 
@@ -133,6 +139,21 @@ class Linear:
             ).x
             path.append(flat.reshape(shape).copy())
         return path
+
+
+def _parts(x_NF: Tensor, chosen: Tensor) -> Callable[[], Iterable[tuple[slice, np.ndarray]]]:
+    """Where the chosen rows are, and they in double: whole, or, of many, each time in parts."""
+    rows = chosen.nonzero().flatten()
+    if len(rows) * x_NF.shape[1] <= _MOST_DOUBLES:
+        whole = [(slice(None), x_NF[rows].double().numpy())]
+        return lambda: whole
+
+    def each() -> Iterator[tuple[slice, np.ndarray]]:
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            at = slice(start, start + _ROWS_AT_ONCE)
+            yield at, x_NF[rows[at]].double().numpy()
+
+    return each
 
 
 def _outputs(x_NF: Tensor, weights: np.ndarray) -> Tensor:

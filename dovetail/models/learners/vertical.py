@@ -24,6 +24,9 @@ from dovetail.models.learners.stacked import Bottom, Top, mean_outputs
 from dovetail.models.optimizers import Optimizer
 from dovetail.models.randomness import RandomStream, generator
 
+#: More encoded values than this are not kept, nor judged at once: batches are encoded when drawn.
+_MOST_ENCODED = 50_000_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class StackedConfig:
@@ -257,9 +260,13 @@ class PartySide:
         self.encoding = PiecewiseLinear.fit(
             x_NF if encode_on is None else encode_on, bins=config.bins
         )
-        self._encoded = self.encoding(x_NF)
+        features = self.encoding.num_outputs
+        self._x_NF = x_NF
+        self._encoded: Tensor | None = None
+        if len(x_NF) * features <= _MOST_ENCODED:
+            self._encoded = self.encoding(x_NF)
         with stream or RandomStream(seed, "bottom", party):
-            self.bottom = Bottom(members, self._encoded.shape[1], config.widths, num_outputs)
+            self.bottom = Bottom(members, features, config.widths, num_outputs)
         self._optimizer = config.optimizer(self.bottom)
         self._kept = Kept(self.bottom)
         self._sent: Tensor | None = None
@@ -279,13 +286,17 @@ class PartySide:
 
     def judge(self, rows_KV: Tensor) -> Tensor:
         """(K, V, D + C) of held-out rows; nothing is learnt from them."""
+        at_once = max(1, _MOST_ENCODED // (len(rows_KV) * self.encoding.num_outputs))
         with torch.no_grad():
-            outputs: Tensor = self.bottom(self._rows(rows_KV))
-        return outputs
+            parts = [self.bottom(self._rows(rows)) for rows in rows_KV.split(at_once, dim=1)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def _rows(self, rows_KB: Tensor) -> Tensor:
         """(K, B, F) encoded; whole rows are copied in half the time of an index's."""
-        encoded: Tensor = self._encoded.index_select(0, rows_KB.flatten())
+        if self._encoded is None:  # the same numbers: each is encoded by itself
+            encoded: Tensor = self.encoding(self._x_NF.index_select(0, rows_KB.flatten()))
+        else:
+            encoded = self._encoded.index_select(0, rows_KB.flatten())
         return encoded.view(*rows_KB.shape, -1)
 
     def keep(self) -> None:
