@@ -31,9 +31,6 @@ BUILT_IN = ("breast-cancer", "digits", "digits-images")
 #: What may be left off a file's name below $DOVETAIL_DATA.
 _SUFFIXES = ("", ".parquet", ".npz", ".csv")
 
-#: Of more rows, those that test are dealt here and not by scikit-learn.
-_MANY_ROWS = 1_000_000
-
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -160,35 +157,57 @@ def draw_rows(
         strata = np.where(counts[strata] == 1, counts.argmax(), strata)
         strata = np.where(labels.missing, -1, strata)
     num_drawn = math.ceil(num_rows * size) if isinstance(size, float) else size
-    if num_rows > _MANY_ROWS and 0 < num_drawn < num_rows:
-        return _deal(strata, num_rows, num_drawn, seed)
-    # Imported where it is used: scikit-learn takes a second to import.
-    from sklearn.model_selection import train_test_split
-
-    try:
-        left, drawn = train_test_split(
-            np.arange(num_rows), test_size=size, random_state=seed, stratify=strata
+    if not 0 < num_drawn < num_rows:
+        raise DataError(
+            f"cannot split the {num_rows} {whose}: {num_drawn} would be drawn; each part needs one"
         )
-    except ValueError as error:
-        how = " by label" if stratify else ""
-        raise DataError(f"cannot split the {num_rows} {whose}{how}: {error}") from None
-    return left, drawn
+    rng = np.random.RandomState(seed)
+    if strata is None:
+        order = rng.permutation(num_rows)
+        return order[num_drawn:], order[:num_drawn]
+    _, strata, counts = np.unique(strata, return_inverse=True, return_counts=True)
+    if counts.min() < 2 or min(num_drawn, num_rows - num_drawn) < len(counts):
+        raise DataError(
+            f"cannot split the {num_rows} {whose} by label: each of the {len(counts)} kinds of "
+            f"label needs two rows and a place in both parts, of {num_rows - num_drawn} and "
+            f"{num_drawn} rows"
+        )
+    return _stratified(strata, counts, num_drawn, rng)
 
 
-def _deal(
-    strata_N: np.ndarray | None, num_rows: int, size: int, seed: int
+def _stratified(
+    strata_N: np.ndarray, counts_C: np.ndarray, num_drawn: int, rng: np.random.RandomState
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What ``draw_rows`` gives, of millions of rows; scikit-learn needs 360 bytes a row.
+    """As ``sklearn.model_selection.train_test_split``, row for row.
 
-    Rows in random order, class after class, of which every so many-th is drawn.
+    Which keeps lists of rows, 360 bytes each; and a party that imports it for this alone has
+    200 MiB more.
     """
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(num_rows)
-    if strata_N is not None:
-        order = order[np.argsort(strata_N[order], kind="stable")]
-    is_drawn = np.zeros(num_rows, dtype=bool)
-    is_drawn[((np.arange(size) + 0.5) * (num_rows / size)).astype(np.int64)] = True
-    return rng.permutation(order[~is_drawn]), rng.permutation(order[is_drawn])
+    rows_of = np.split(np.argsort(strata_N, kind="stable"), np.cumsum(counts_C)[:-1])
+    left_C = _shares(counts_C, len(strata_N) - num_drawn, rng)
+    drawn_C = _shares(counts_C - left_C, num_drawn, rng)
+    left, drawn = [], []
+    for rows, num_left, num in zip(rows_of, left_C, drawn_C, strict=True):
+        rows = rows[rng.permutation(len(rows))]
+        left.append(rows[:num_left])
+        drawn.append(rows[num_left : num_left + num])
+    return rng.permutation(np.concatenate(left)), rng.permutation(np.concatenate(drawn))
+
+
+def _shares(counts_C: np.ndarray, size: int, rng: np.random.RandomState) -> np.ndarray:
+    """(C,) rows of each class among ``size``: even shares; what rounding leaves goes by remainder,
+    of even ones by chance."""
+    exact = counts_C / counts_C.sum() * size
+    shares = np.floor(exact)
+    missing = int(size - shares.sum())
+    for remainder in np.unique(exact - shares)[::-1]:
+        if not missing:
+            break
+        (equal,) = np.where(exact - np.floor(exact) == remainder)
+        chosen = rng.choice(equal, size=min(len(equal), missing), replace=False)
+        shares[chosen] += 1
+        missing -= len(chosen)
+    return shares.astype(np.int64)
 
 
 def _load_one(

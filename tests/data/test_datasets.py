@@ -6,17 +6,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.model_selection import train_test_split
 
 from dovetail.data import (
     Column,
     Dataset,
-    datasets,
     load,
     split,
     subset,
     table_from_arrays,
     write_table,
 )
+from dovetail.data.datasets import draw_rows
 from dovetail.errors import DataError
 
 
@@ -163,16 +164,8 @@ def test_a_table_of_labels_alone_is_refused():
     share=st.floats(0.25, 0.75),
     seed=st.integers(0, 9),
     stratify=st.booleans(),
-    many=st.booleans(),
 )
-def test_a_split_deals_every_row_to_one_part(size, share, seed, stratify, many):
-    with pytest.MonkeyPatch.context() as patch:
-        if many:
-            patch.setattr(datasets, "_MANY_ROWS", 10)
-        _check_split(size, share, seed, stratify)
-
-
-def _check_split(size, share, seed, stratify):
+def test_a_split_deals_every_row_to_one_part(size, share, seed, stratify):
     pooled = numbered(size)
     train, test = split(pooled, test=share, seed=seed, stratify=stratify)
     assert test.num_rows == math.ceil(size * share)
@@ -185,6 +178,27 @@ def _check_split(size, share, seed, stratify):
             assert abs(part.labels.values.mean() - 0.5) * part.num_rows <= 1
     again, _ = split(pooled, test=share, seed=seed, stratify=stratify)
     assert again.ids.tolist() == train.ids.tolist()
+
+
+@settings(deadline=None)
+@given(
+    classes=st.lists(st.integers(0, 3), min_size=12, max_size=60),
+    size=st.one_of(st.floats(0.3, 0.7), st.integers(4, 8)),
+    seed=st.integers(0, 9),
+    stratify=st.booleans(),
+)
+def test_rows_are_drawn_as_scikit_learn_draws_them(classes, size, seed, stratify):
+    values = np.array([*classes, 0, 0, 1, 1, 2, 2, 3, 3])
+    labels = Column(values, np.zeros(len(values), dtype=bool))
+    drawn = draw_rows(labels, size, seed=seed, stratify=stratify, whose="rows")
+    expected = train_test_split(
+        np.arange(len(values)),
+        test_size=size,
+        random_state=seed,
+        stratify=values if stratify else None,
+    )
+    for ours, theirs in zip(drawn, expected, strict=True):
+        assert ours.tolist() == theirs.tolist()
 
 
 def test_a_split_is_shuffled():
