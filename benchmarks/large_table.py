@@ -8,7 +8,7 @@ that knows other columns of these people, and a branch that knows the same colum
 ``dovetail train`` reads, encodes, trains, scores the test rows and saves the model, in a process of
 its own; for APFed with the alignment that ``dovetail align`` would leave. "alone" is the network
 that the bank trains by itself (the learner of APFed-D): numbers become 17 features each. What is
-planned follows from the last two that were measured.
+planned follows from the last two that were measured. What was measured before is kept beside it.
 """
 
 from __future__ import annotations
@@ -197,21 +197,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", help="of each method; else its own")
     parser.add_argument("--methods", nargs="+", default=list(RUNS), choices=list(RUNS))
-    parser.add_argument("--add", action="store_true", help="to the results that there are")
     asked = parser.parse_args()
     found: list[dict[str, Any]] = []
-    path = _results.FOLDER / "large_table.jsonl"
-    if asked.add and path.is_file():
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        about = _results.machine()
-        found = [{key: row[key] for key in row if key not in about} for row in lines]
     for method in asked.methods:
-        rows = [measured(method, num) for num in asked.rows or RUNS[method][1]]
-        if len(rows) > 1 and rows[-1]["rows"] < PLANNED:
-            rows.append(planned(rows))
-        found += rows
-        print(_results.markdown(rows), flush=True)
-    _results.write("large_table", "Training from a large table", found)
+        for num in asked.rows or RUNS[method][1]:
+            found.append(measured(method, num))
+            print(_results.markdown(found[-1:]), flush=True)
+    path, about = _results.FOLDER / "large_table.jsonl", _results.machine()
+    for line in path.read_text().splitlines() if path.is_file() else ():
+        row = {key: value for key, value in json.loads(line).items() if key not in about}
+        if (row["method"], row["rows"]) not in [(each["method"], each["rows"]) for each in found]:
+            found.append(row)
+    rows = []
+    for method in RUNS:
+        own = {row["rows"]: row for row in found if row["method"] == method}
+        own = {num: row for num, row in sorted(own.items()) if row["what"] == "measured"}
+        rows += own.values()
+        if len(own) > 1 and PLANNED not in own:
+            rows.append(planned(list(own.values())))
+    _results.write("large_table", "Training from a large table", rows)
 
 
 if __name__ == "__main__":

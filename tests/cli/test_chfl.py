@@ -274,24 +274,24 @@ def test_a_stopped_run_resumes_as_if_it_had_not(
 
     def interrupted(self: RunFolder, stage: str, line: Any) -> None:
         epoch(self, stage, line)
-        if next(left, None) is None:
+        if len(lines(stopped)) == num_lines:
             raise KeyboardInterrupt
 
-    for num_lines in (1, 4, 7):
-        left = iter(range(num_lines - 1))
-        out = ("--out", f"stopped-{num_lines}")
+    whole, stopped = run_file.parent / "whole", run_file.parent / "stopped"
+    said = [without_seconds(line) for line in lines(whole)]
+    train, resumed = ("train", "run.toml", *options, "--out", "stopped"), []
+    for num_lines in (1, 4, 7):  # one run, stopped again and again
         with monkeypatch.context() as patched:
             patched.setattr(RunFolder, "epoch", interrupted)
-            assert dovetail("train", "run.toml", *options, *out).code == 130
-        assert dovetail("train", "run.toml", *options, *out, "--resume").code == 0
-        whole, resumed = run_file.parent / "whole", run_file.parent / out[1]
-        assert [without_seconds(line) for line in lines(resumed)] == [
-            without_seconds(line) for line in lines(whole)
-        ]
-        assert result(resumed)["parties"] == result(whole)["parties"]
-        for party in ("party-1", "party-2", "party-3"):
-            name = Path("models") / party / "model.safetensors"
-            assert (resumed / name).read_bytes() == (whole / name).read_bytes()
+            assert dovetail(*train, *resumed).code == 130
+        assert [without_seconds(line) for line in lines(stopped)] == said[:num_lines]
+        resumed = ["--resume"]
+    assert dovetail(*train, *resumed).code == 0
+    assert [without_seconds(line) for line in lines(stopped)] == said
+    assert result(stopped)["parties"] == result(whole)["parties"]
+    for party in ("party-1", "party-2", "party-3"):
+        name = Path("models") / party / "model.safetensors"
+        assert (stopped / name).read_bytes() == (whole / name).read_bytes()
 
 
 # --- Party files -------------------------------------------------------------------------------

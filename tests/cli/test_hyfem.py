@@ -248,29 +248,32 @@ def test_a_run_stopped_in_any_stage_resumes_as_if_it_had_not(
 
     def interrupted(self: RunFolder, stage: str, line: Any) -> None:
         told(self, stage, line)
-        if next(left, None) is None:
+        if len(lines(tmp_path / "stopped")) == num_lines:
             raise KeyboardInterrupt
 
-    def kept(folder: Path) -> Any:
-        timeless = [{k: v for k, v in line.items() if k != "seconds"} for line in lines(folder)]
-        said = result(folder)
-        return timeless, said["parties"], said["rulers"], (folder / "ledger.jsonl").read_text()
+    def timeless(folder: Path) -> list[Any]:
+        return [{k: v for k, v in line.items() if k != "seconds"} for line in lines(folder)]
 
-    for num_lines in (2, 3, 5, 8, 17):
-        left = iter(range(num_lines - 1))
-        stopped = f"stopped-{num_lines}"
+    def kept(folder: Path) -> Any:
+        said, ledger = result(folder), (folder / "ledger.jsonl").read_text()
+        return timeless(folder), said["parties"], said["rulers"], ledger
+
+    train, resumed = ("train", run_file, "--out", "stopped", "-q", *settings), []
+    for num_lines in (2, 3, 5, 8, 17):  # one run, stopped again and again
         with monkeypatch.context() as patched:
             patched.setattr(RunFolder, "epoch", interrupted)
-            assert dovetail("train", run_file, "--out", stopped, "-q", *settings).code != 0
-        done = dovetail("train", run_file, "--out", stopped, "-q", "--resume", *settings)
-        assert done.code == 0, done.err
-        assert kept(tmp_path / stopped) == kept(tmp_path / "whole"), num_lines
-        for name in ("north", "server"):
-            one, two = (
-                package.load(tmp_path / folder / "models" / name).network.state_dict()
-                for folder in (stopped, "whole")
-            )
-            assert all(torch.equal(one[key], two[key]) for key in two)
+            assert dovetail(*train, *resumed).code != 0
+        assert timeless(tmp_path / "stopped") == timeless(tmp_path / "whole")[:num_lines]
+        resumed = ["--resume"]
+    done = dovetail(*train, *resumed)
+    assert done.code == 0, done.err
+    assert kept(tmp_path / "stopped") == kept(tmp_path / "whole")
+    for name in ("north", "server"):
+        one, two = (
+            package.load(tmp_path / folder / "models" / name).network.state_dict()
+            for folder in ("stopped", "whole")
+        )
+        assert all(torch.equal(one[key], two[key]) for key in two)
 
 
 def test_inspect_says_that_it_fits(dovetail: Any, run_file: Path) -> None:

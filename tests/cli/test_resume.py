@@ -64,12 +64,27 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, num_lines: int) -> None:
     monkeypatch.setattr(RunFolder, "epoch", interrupted)
 
 
+@pytest.fixture(scope="session")
+def kept() -> dict[str, Any]:
+    """What a run that was not stopped holds, once one of the tests has trained it."""
+    return {}
+
+
+@pytest.fixture
+def whole(dovetail: Any, write_run: Any, tmp_path: Path, kept: dict[str, Any]) -> dict[str, Any]:
+    """What the run holds that was not stopped; its file is written, too."""
+    run = write_run(*LONGER)
+    if not kept:
+        assert dovetail("train", run, "--out", "whole", "-q").code == 0
+        kept.update(contents(tmp_path / "whole"))
+    return kept
+
+
 @pytest.mark.parametrize("num_lines", [1, 3, 4, 5, 7, 9, 12])
 def test_a_run_stopped_in_any_stage_resumes_as_if_it_had_not(
-    dovetail: Any, write_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_lines: int
+    dovetail: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_lines: int
 ) -> None:
-    run = write_run(*LONGER)
-    dovetail("train", run, "--out", "whole", "-q")
+    run = tmp_path / "run.toml"
     with monkeypatch.context() as patched:
         stop_after(patched, num_lines)
         assert dovetail("train", run, "--out", "stopped", "-q").code != 0
@@ -78,17 +93,16 @@ def test_a_run_stopped_in_any_stage_resumes_as_if_it_had_not(
     assert not (tmp_path / "stopped" / "result.json").exists()
     done = dovetail("train", run, "--out", "stopped", "--resume", "-q")
     assert (done.code, done.err) == (0, "")
-    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
-    assert len(contents(tmp_path / "whole")["metrics.jsonl"]) == NUM_LINES
+    assert contents(tmp_path / "stopped") == whole
+    assert len(whole["metrics.jsonl"]) == NUM_LINES
     assert not (tmp_path / "stopped" / "checkpoint").exists()  # it ended
 
 
 @pytest.mark.parametrize("stage", ["apfed-r", "alone", "tvfl"])
 def test_a_run_stopped_between_a_stages_last_epoch_and_its_end_resumes_the_same(
-    dovetail: Any, write_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+    dovetail: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    run = write_run(*LONGER)
-    dovetail("train", run, "--out", "whole", "-q")
+    run = tmp_path / "run.toml"
     ended = RunFolder.stage
 
     def interrupted(self: RunFolder, name: str, outcome: Any) -> None:
@@ -100,20 +114,19 @@ def test_a_run_stopped_between_a_stages_last_epoch_and_its_end_resumes_the_same(
         patched.setattr(RunFolder, "stage", interrupted)
         assert dovetail("train", run, "--out", "stopped", "-q").code != 0
     assert dovetail("train", run, "--out", "stopped", "--resume", "-q").code == 0
-    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+    assert contents(tmp_path / "stopped") == whole
 
 
 def test_stopped_twice_is_as_good(
-    dovetail: Any, write_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dovetail: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = write_run(*LONGER)
-    dovetail("train", run, "--out", "whole", "-q")
+    run = tmp_path / "run.toml"
     for num_lines, flags in ((3, ()), (4, ("--resume",))):  # of stage 1, then of stage 2
         with monkeypatch.context() as patched:
             stop_after(patched, num_lines)
             assert dovetail("train", run, "--out", "stopped", "-q", *flags).code != 0
     assert dovetail("train", run, "--out", "stopped", "--resume", "-q").code == 0
-    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+    assert contents(tmp_path / "stopped") == whole
 
 
 def test_without_resume_a_stopped_run_begins_anew(

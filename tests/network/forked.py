@@ -21,6 +21,7 @@ context.set_forkserver_preload(
     [
         "dovetail.methods.apfed",
         "dovetail.alignment.psi",
+        "dovetail.cli.main",
         "dovetail.cli.output",
         "dovetail.experiment.train",
         "dovetail.face.reading",
@@ -29,7 +30,6 @@ context.set_forkserver_preload(
         "dovetail.network.dialling",
         "dovetail.network.stream",
         "sklearn.metrics",
-        "torch._dynamo",  # the first step of an optimizer reads it
     ]
 )
 
