@@ -31,6 +31,7 @@ from dovetail.models.learners import (
     Rows,
     StackedConfig,
     Trees,
+    encoding,
     first_fold_only,
     fit_stacked,
     hard_targets,
@@ -631,6 +632,7 @@ def test_a_table_too_large_to_keep_encoded_is_learnt_alike(name, monkeypatch):
     rows, learner = rows_of(*cancer(120)), QUICK[name]
     whole = learner.fit(rows, seed=0)
     monkeypatch.setattr(vertical, "_MOST_ENCODED", 3000)  # of rows of 30 numbers: a few at a time
+    monkeypatch.setattr(encoding, "_MOST_SORTED", 50)
     monkeypatch.setattr(linear, "_MOST_DOUBLES", 0)
     monkeypatch.setattr(linear, "_ROWS_AT_ONCE", 50)
     parts = learner.fit(rows, seed=0)

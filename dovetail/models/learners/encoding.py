@@ -6,12 +6,15 @@ quantiles. Features of two values, such as one-hot categories, stay as they are.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 #: More encoded features than this, and numbers get fewer bins: a view of a thousand numbers
 #: would have seventeen thousand weights a unit.
 _MOST_FEATURES = 2048
+#: ``torch.quantile`` takes no more values.
+_MOST_SORTED = 2**24
 #: Standardised numbers are cut here; beyond, a network would follow one outlier.
 FURTHEST = 5.0
 
@@ -71,10 +74,17 @@ def _edges(x_N: Tensor, at: Tensor) -> Tensor:
 
     A gain that nine in ten people do not have would else have one bin.
     """
-    edges: Tensor = torch.quantile(x_N, at).float().unique()
+    edges = _quantiles(x_N, at).float().unique()
     if len(edges) < len(at):
-        edges = torch.quantile(x_N.unique(), at).float().unique()
+        edges = _quantiles(x_N.unique(), at).float().unique()
     return edges
+
+
+def _quantiles(x_N: Tensor, at: Tensor) -> Tensor:
+    if len(x_N) > _MOST_SORTED:
+        return torch.from_numpy(np.quantile(x_N.numpy(), at.numpy()))
+    quantiles: Tensor = torch.quantile(x_N, at)
+    return quantiles
 
 
 def _is_number(x_N: Tensor) -> bool:
