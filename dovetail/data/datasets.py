@@ -207,7 +207,8 @@ def _shares(counts_C: np.ndarray, size: int, rng: np.random.RandomState) -> np.n
         chosen = rng.choice(equal, size=min(len(equal), missing), replace=False)
         shares[chosen] += 1
         missing -= len(chosen)
-    return shares.astype(np.int64)
+    whole: np.ndarray = shares.astype(np.int64)
+    return whole
 
 
 def _load_one(

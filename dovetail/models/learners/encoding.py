@@ -74,7 +74,7 @@ def _edges(x_N: Tensor, at: Tensor) -> Tensor:
 
     A gain that nine in ten people do not have would else have one bin.
     """
-    edges = _quantiles(x_N, at).float().unique()
+    edges: Tensor = _quantiles(x_N, at).float().unique()
     if len(edges) < len(at):
         edges = _quantiles(x_N.unique(), at).float().unique()
     return edges
