@@ -1,12 +1,17 @@
 """Do the defaults learn: each method on five tables, nothing set but what is required.
 
     python -m benchmarks.defaults [--methods chfl] [--tables adult] [--set chfl.rounds=20] [--table]
+    python -m benchmarks.defaults --draw 11 [--methods fedoptimus] [--set fedoptimus.members=1]
 
 One line a method and table goes to ``results/defaults.jsonl``; what stands there is not run again.
 AUC in % of two classes, accuracy in % of more, on test rows, mean of the parties that predict;
 beside it the best learner (``dovetail.models.learners.Best``) of the same columns and rows in one
 place: for FedOptimus all columns and labels, for the others each party's own; and the commonest
 class. Large tables give 3,000 rows to train on, and test on 3,000.
+
+With ``--draw`` no test row is read: 3,000 training rows are drawn anew to train on, and up to 4,000
+of the others judge (of small tables three quarters, and the fourth). What defaults were chosen by
+is in ``results/defaults_choice.jsonl``.
 """
 
 from __future__ import annotations
@@ -33,7 +38,9 @@ from dovetail.methods.base import Loaded
 from dovetail.models.learners import Best, Rows, hard_targets, make_folds
 
 RESULTS = Path(__file__).parent / "results" / "defaults.jsonl"
+CHOICE = RESULTS.with_name("defaults_choice.jsonl")
 ROWS = 3000
+JUDGING = 4000
 #: How far from the best learner a method may end, in points.
 WITHIN = 2.0
 
@@ -95,20 +102,30 @@ def partition(method: str, parties: Mapping[str, list[str]]) -> dict[str, Any]:
     return {"kind": "columns", "parties": dict(parties), "active": names[0]}
 
 
-def read(name: str) -> tuple[dict[str, Any], Given]:
-    """A table's section of a run file, and its rows."""
+def read(name: str, draw: int | None = None) -> tuple[dict[str, Any], Given]:
+    """A table's section of a run file, and its rows: those that train, and those that judge."""
     keys, parties = TABLES[name]
     section = DataSection(**keys, partition=partition("apfed-c", parties))  # type: ignore[arg-type]
     train, test = read_pooled(section)
     if test is None:
         assert section.test is not None
         train, test = dd.split(train, test=section.test, seed=0, stratify=True)
-    parts = [
-        each if each.num_rows <= ROWS else dd.subset(each, rows=ROWS, seed=0, stratify=True)
-        for each in (train, test)
-    ]
+    if draw is None:
+        parts = [at_most(ROWS, each, seed=0) for each in (train, test)]
+    else:
+        share = 0.25 if train.num_rows <= 2 * ROWS else ROWS / train.num_rows
+        one, other = dd.split(train, test=share, seed=draw, stratify=True)
+        fit, judging = (one, other) if share == 0.25 else (other, one)
+        parts = [fit, at_most(JUDGING, judging, seed=draw)]
     kept = {key: value for key, value in keys.items() if key not in ("test", "split_column")}
     return kept, Given("the benchmark", pooled=(parts[0], parts[1]))
+
+
+def at_most(rows: int, table: dd.Table, *, seed: int) -> dd.Table:
+    """So many rows of a table, or all."""
+    return (
+        table if table.num_rows <= rows else dd.subset(table, rows=rows, seed=seed, stratify=True)
+    )
 
 
 def score(outputs: Tensor, classes: Tensor) -> float:
@@ -165,10 +182,13 @@ def in_one_place(method: str, loaded: Loaded, seed: int = 0) -> tuple[float, flo
     return float(np.mean(best)), float(np.mean(majority))
 
 
-def run(method: str, table: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """One line of the results."""
-    keys, given = read(table)
+def run(
+    method: str, table: str, overrides: Sequence[str] = (), draw: int | None = None
+) -> dict[str, Any]:
+    """One line of the results, or with a draw of the choice."""
+    keys, given = read(table, draw)
     assert given.pooled is not None
+    assert given.pooled[1] is not None
     values: dict[str, Any] = {
         "method": method,
         "evaluate_every": 0,
@@ -189,6 +209,16 @@ def run(method: str, table: str, overrides: Sequence[str] = ()) -> dict[str, Any
     scores = outcome.scores[method]
     key = "auc" if all("auc" in own for own in scores.values()) and num_classes == 2 else "accuracy"
     own = 100 * float(np.mean([each[key] for each in scores.values()]))
+    if draw is not None:
+        return {
+            "method": method,
+            "table": table,
+            "draw": draw,
+            "settings": list(overrides),
+            "score": own,
+            "judged on": f"{given.pooled[1].num_rows} training rows that train nothing",
+            "seconds": round(seconds, 1),
+        }
     known = {(line["method"], line["table"]): line for line in lines()}
     before = known.get(("apfed-c" if method.startswith("apfed") else method, table))
     if before is not None:
@@ -235,6 +265,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=list(TABLES))
     parser.add_argument("--set", action="append", default=[], help="key=value; keeps no line")
+    parser.add_argument("--draw", type=int, help="judge by training rows, of this draw")
     parser.add_argument("--dry", action="store_true", help="print lines, keep none")
     parser.add_argument("--table", action="store_true", help="print the table and end")
     asked = parser.parse_args()
@@ -246,12 +277,12 @@ def main() -> None:
     for table in asked.tables:
         for method in asked.methods:
             done = {(line["method"], line["table"]) for line in lines()}
-            if (method, table) in done and not dry:
+            if (method, table) in done and not dry and asked.draw is None:
                 continue
-            line = run(method, table, asked.set)
+            line = run(method, table, asked.set, asked.draw)
             print(json.dumps(line), flush=True)
-            if not dry:
-                with RESULTS.open("a") as file:
+            if asked.draw is not None or not dry:
+                with (RESULTS if asked.draw is None else CHOICE).open("a") as file:
                     file.write(json.dumps(line) + "\n")
 
 

@@ -268,6 +268,7 @@ def supervised_loss(
     weights_C: Tensor | None = None,
     *,
     reduction: str = "mean",
+    smoothing: float = 0.0,
 ) -> Tensor:
     """Cross entropy of a batch, or of numbers the squared error.
 
@@ -277,7 +278,14 @@ def supervised_loss(
         labels_B: class indices, or values.
         weights_C: of the classes; None: all count alike.
         reduction: "mean" or "sum" over the batch; a mean over one row would undo its weight.
+        smoothing: share of a label that is spread over all classes.
     """
     if isinstance(task, Classification):
-        return F.cross_entropy(outputs_BC, labels_B, weight=weights_C, reduction=reduction)
+        return F.cross_entropy(
+            outputs_BC,
+            labels_B,
+            weight=weights_C,
+            reduction=reduction,
+            label_smoothing=smoothing,
+        )
     return F.mse_loss(outputs_BC[:, 0], labels_B.to(outputs_BC.dtype), reduction=reduction)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +25,9 @@ from dovetail.data.inputs import Input, input_from_json
 from dovetail.errors import ConfigError, DataError, ModelError
 from dovetail.models.blocks import ResNet18
 from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
+from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.joint import BottomsSpec
+from dovetail.models.learners.stacked import Stack, mean_outputs
 from dovetail.models.networks import Shape, network_input
 
 # --- Bottom networks ---------------------------------------------------------------------------
@@ -37,22 +39,44 @@ class DenseNetwork(nn.Module):
     Args:
         conv: (B, C, H, W) -> (B, C', H', W'); None: rows are flattened.
         widths: of the first linear layer's inputs, and of every layer's outputs.
+        skip: one more linear layer, from the first inputs to the last outputs, which are summed.
     """
 
-    def __init__(self, conv: nn.Conv2d | None, widths: Sequence[int]) -> None:
+    def __init__(
+        self, conv: nn.Conv2d | None, widths: Sequence[int], *, skip: bool = False
+    ) -> None:
         super().__init__()
         self.conv = conv
         self.linears = nn.ModuleList(
             nn.Linear(inputs, outputs) for inputs, outputs in itertools.pairwise(widths)
         )
+        self.skip = nn.Linear(widths[0], widths[-1], bias=False) if skip else None
 
     def forward(self, x: Tensor) -> Tensor:
         if self.conv is not None:
             x = F.relu(self.conv(x))
-        x = x.flatten(1)
+        first = x = x.flatten(1)
         for place, linear in enumerate(self.linears):
             x = linear(F.relu(x) if place else x)
-        return x
+        return x if self.skip is None else x + self.skip(first)
+
+
+class EncodedNetwork(nn.Module):
+    """(B, F) rows -> (B, E): bins of their numbers, then a dense network.
+
+    Args:
+        encoding: placed once, before training.
+        dense: what is trained.
+    """
+
+    def __init__(self, encoding: PiecewiseLinear, dense: DenseNetwork) -> None:
+        super().__init__()
+        self.encoding = encoding
+        self.dense = dense
+
+    def forward(self, x: Tensor) -> Tensor:
+        embedding_BE: Tensor = self.dense(self.encoding(x.flatten(1)))
+        return embedding_BE
 
 
 @dataclass(frozen=True)
@@ -117,6 +141,97 @@ class ColumnsMlp:
 
 
 @dataclass(frozen=True)
+class EncodedMlp:
+    """A ``ColumnsMlp`` on numbers as bins beside themselves, and a linear layer beside both.
+
+    Attributes:
+        widths: of hidden layers.
+        bins: of one number, at the most.
+        num_bins: of all numbers together, when ``fitted`` has placed them.
+    """
+
+    kind: ClassVar[str] = "encoded-mlp"
+
+    widths: tuple[int, ...] = (64,)
+    bins: int = 16
+    num_bins: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.widths, default=1) < 1 or min(self.bins, self.num_bins) < 0:
+            raise ConfigError(
+                f"the widths of an MLP are positive and bins none or more, got {self.widths}, "
+                f"{self.bins} and {self.num_bins}"
+            )
+
+    def fitted(self, x_NF: Tensor) -> tuple[EncodedMlp, PiecewiseLinear]:
+        """The same network with bins placed by these rows."""
+        few = x_NF[:: max(1, len(x_NF) // _ROWS_FOR_BINS)]
+        rows = network_input(few, torch.device("cpu")).flatten(1)
+        encoding = PiecewiseLinear.fit(rows, bins=self.bins)
+        return replace(self, num_bins=len(encoding.column_M)), encoding
+
+    def build(
+        self, input_shape: Shape, embedding: int, encoding: PiecewiseLinear | None = None
+    ) -> EncodedNetwork:
+        """(B, ...) -> (B, E), with bins that are placed, or yet to be loaded."""
+        encoding = encoding or PiecewiseLinear(math.prod(input_shape), self.num_bins)
+        widths = (encoding.num_outputs, *self.widths, embedding)
+        return EncodedNetwork(encoding, DenseNetwork(None, widths, skip=True))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, **asdict(self), "widths": list(self.widths)}
+
+
+@dataclass(frozen=True)
+class MembersSpec:
+    """Several networks of one kind, each of which gives its part of the embedding.
+
+    Attributes:
+        member: each of them.
+        members: how many.
+    """
+
+    kind: ClassVar[str] = "members"
+
+    member: BottomSpec
+    members: int
+
+    def __post_init__(self) -> None:
+        if self.members < 1:
+            raise ConfigError(f"members are 1 or more, got {self.members}")
+
+    def build(self, input_shape: Shape, embedding: int) -> MembersNetwork:
+        """(B, ...) -> (B, E)."""
+        width = embedding // self.members
+        return MembersNetwork([self.member.build(input_shape, width) for _ in range(self.members)])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "member": self.member.to_json(), "members": self.members}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> MembersSpec:
+        member = bottom_from_json(stored["member"])
+        if isinstance(member, MembersSpec | BottomsSpec):
+            raise ModelError("members have no members of their own; copy the whole folder again")
+        return cls(member, int(stored["members"]))
+
+
+class MembersNetwork(nn.Module):
+    """(B, ...) -> (B, E): one member's embedding after the other's."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([member(x) for member in self.members], dim=1)
+
+
+#: Quantiles of so many rows, or up to twice as many, are as good as those of all.
+_ROWS_FOR_BINS = 20_000
+
+
+@dataclass(frozen=True)
 class OwnerResNet:
     """A ResNet-18 for small images and a linear layer; for a GPU.
 
@@ -143,7 +258,7 @@ class OwnerResNet:
 
 
 #: Of FedOptimus' data owners, and of APFed-D's partners.
-BottomSpec = StripCnn | ColumnsMlp | OwnerResNet | BottomsSpec
+BottomSpec = StripCnn | ColumnsMlp | EncodedMlp | OwnerResNet | MembersSpec | BottomsSpec
 
 
 def bottom_from_json(stored: Mapping[str, Any]) -> BottomSpec:
@@ -163,13 +278,17 @@ def bottom_from_json(stored: Mapping[str, Any]) -> BottomSpec:
             )
         case "columns-mlp":
             return ColumnsMlp(tuple(stored["widths"]))
+        case EncodedMlp.kind:
+            return EncodedMlp(tuple(stored["widths"]), int(stored["bins"]), int(stored["num_bins"]))
         case "owner-resnet":
             return OwnerResNet(int(stored["width"]))
+        case MembersSpec.kind:
+            return MembersSpec.from_json(stored)
         case BottomsSpec.kind:
             return BottomsSpec.from_json(stored)
     raise ModelError(
-        "a bottom network is 'strip-cnn', 'columns-mlp', 'owner-resnet' or 'stacked-bottoms', got "
-        f"{stored.get('kind')!r}; copy the whole folder again"
+        "a bottom network is 'strip-cnn', 'columns-mlp', 'encoded-mlp', 'owner-resnet', "
+        f"'members' or 'stacked-bottoms', got {stored.get('kind')!r}; copy the whole folder again"
     )
 
 
@@ -187,6 +306,9 @@ class TopSpec:
         embedding: E.
         widths: of hidden layers.
         num_outputs: classes, or 1.
+        skip: one more linear layer, from the mean embedding to the outputs, which are summed: with
+            bottoms that have one too, part of the model is linear in the columns.
+        members: tops, each of which reads its part of the embedding; what they say is averaged.
     """
 
     kind: ClassVar[str] = "top"
@@ -194,16 +316,25 @@ class TopSpec:
     embedding: int
     widths: tuple[int, ...]
     num_outputs: int
+    skip: bool = False
+    members: int = 1
 
     def __post_init__(self) -> None:
-        if min(self.embedding, *self.widths, self.num_outputs) < 1:
+        if min(self.embedding, *self.widths, self.num_outputs, self.members) < 1:
             raise ConfigError(
                 f"widths of a top network are positive, got {self.embedding}, {self.widths} and "
                 f"{self.num_outputs}"
             )
+        if self.embedding % self.members:
+            raise ConfigError(
+                f"{self.members} members share an embedding of width {self.embedding} evenly; "
+                "choose a multiple"
+            )
 
-    def build(self) -> nn.Sequential:
+    def build(self) -> nn.Module:
         """(B, E) mean embeddings -> (B, outputs)."""
+        if self.skip or self.members > 1:
+            return MembersTop(self)
         widths = (self.embedding, *self.widths, self.num_outputs)
         layers: list[nn.Module] = []
         for inputs, outputs in itertools.pairwise(widths):
@@ -211,11 +342,49 @@ class TopSpec:
         return nn.Sequential(*layers)
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.kind, **asdict(self), "widths": list(self.widths)}
+        told = {"kind": self.kind, **asdict(self), "widths": list(self.widths)}
+        for name, plain in (("skip", False), ("members", 1)):
+            if told[name] == plain:  # as tops were kept that could have no other
+                del told[name]
+        return told
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> TopSpec:
-        return cls(int(stored["embedding"]), tuple(stored["widths"]), int(stored["num_outputs"]))
+        return cls(
+            int(stored["embedding"]),
+            tuple(stored["widths"]),
+            int(stored["num_outputs"]),
+            bool(stored.get("skip", False)),
+            int(stored.get("members", 1)),
+        )
+
+
+class MembersTop(nn.Module):
+    """K tops side by side, each of its part of the embedding, with or without a linear layer."""
+
+    def __init__(self, spec: TopSpec) -> None:
+        super().__init__()
+        width = spec.embedding // spec.members
+        sizes = (width, *spec.widths, spec.num_outputs)
+        self.layers = nn.ModuleList(
+            Stack(spec.members, inputs, outputs) for inputs, outputs in itertools.pairwise(sizes)
+        )
+        self.skip = Stack(spec.members, width, spec.num_outputs) if spec.skip else None
+        self._members = spec.members
+
+    def each(self, mean_BE: Tensor) -> Tensor:
+        """(K, B, outputs) what every member says."""
+        mean_KBE = mean_BE.unflatten(1, (self._members, -1)).transpose(0, 1)
+        outputs_KBC: Tensor = mean_KBE
+        for layer in self.layers:
+            outputs_KBC = layer(F.relu(outputs_KBC))
+        if self.skip is not None:
+            outputs_KBC = outputs_KBC + self.skip(mean_KBE)
+        return outputs_KBC
+
+    def forward(self, mean_BE: Tensor) -> Tensor:
+        outputs_KBC = self.each(mean_BE)
+        return mean_outputs(outputs_KBC, regression=outputs_KBC.shape[-1] == 1)
 
 
 # --- Bottoms and a top in one process ----------------------------------------------------------

@@ -22,8 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.networks import network_input
-from dovetail.models.owners import DenseNetwork
+from dovetail.models.owners import DenseNetwork, EncodedNetwork
 
 
 class Replicas(ABC):
@@ -78,7 +79,7 @@ class Replicas(ABC):
 
 def replicas_of(network: nn.Module, num: int) -> Replicas:
     """The fastest kind for this network."""
-    if isinstance(network, DenseNetwork):
+    if isinstance(network, DenseNetwork | EncodedNetwork):
         return StackedReplicas(network, num)
     return LoopedReplicas(network, num)
 
@@ -233,10 +234,13 @@ class _Buffers:
 
 
 class StackedReplicas(Replicas):
-    """Replicas of a ``DenseNetwork`` as batched products."""
+    """Replicas of a ``DenseNetwork``, of encoded rows or as they are, as batched products."""
 
-    def __init__(self, network: DenseNetwork, num: int) -> None:
+    def __init__(self, network: DenseNetwork | EncodedNetwork, num: int) -> None:
         super().__init__(network, num)
+        self._encoding: PiecewiseLinear | None = None
+        if isinstance(network, EncodedNetwork):
+            self._encoding, network = network.encoding, network.dense
         gradients = self.values.grad
         assert gradients is not None
         self._conv_layer = network.conv
@@ -258,12 +262,20 @@ class StackedReplicas(Replicas):
             )
             start = stop
         self._linears = self._layers[len(pairs) :]
+        self._skip: tuple[Tensor, Tensor] | None = None  # (N, E, I) weights and their gradients
+        if network.skip is not None:
+            shape = (num, *network.skip.weight.shape)
+            values = self.values.detach()
+            self._skip = (values[:, start:].view(shape), gradients[:, start:].view(shape))
         self._conv: _Conv | None = None
         self._by_size: dict[int, _Buffers] = {}
         self._buffers: _Buffers | None = None
 
     def forward(self, x: Sequence[Tensor]) -> Tensor:
         sizes = [len(rows) for rows in x]
+        if self._encoding is not None:
+            rows = network_input(torch.cat(list(x)), self.values.device)
+            x = self._encoding(rows.flatten(1)).split(sizes)
         buffers = self._buffers_for(max(sizes), x)
         self._buffers = buffers
         self._read(buffers, x)
@@ -278,6 +290,8 @@ class StackedReplicas(Replicas):
                     rows = conv.forward(n)
                     torch.addmm(buffers.first_bias[n], rows, buffers.first_weight_T[n], out=own)
             below = out.relu_() if place < len(linears) - 1 else out
+        if self._skip is not None:
+            below.baddbmm_(buffers.inputs, self._skip[0].mT)
         if min(sizes) == max(sizes):
             return below.flatten(0, 1).clone()
         return torch.cat([rows[:size] for rows, size in zip(below, sizes, strict=True)])
@@ -293,6 +307,8 @@ class StackedReplicas(Replicas):
             for place, own in enumerate(gradients):
                 gradient[place, : len(own)] = own
         linears = self._linears
+        if self._skip is not None:
+            torch.bmm(gradient.mT, buffers.inputs, out=self._skip[1])
         for place in reversed(range(1, len(linears))):
             layer, below, back = linears[place], buffers.outputs[place - 1], buffers.back[place - 1]
             _parameter_gradients(layer, below, gradient)
@@ -371,6 +387,7 @@ def _float_buffers(network: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
     return [
         (layer, name, buffer)
         for layer in network.modules()
+        if not isinstance(layer, PiecewiseLinear)  # placed once, and the same in all replicas
         for name, buffer in layer.named_buffers(recurse=False)
         if buffer.is_floating_point()
     ]

@@ -61,3 +61,41 @@ def test_the_defaults_learn_what_logistic_regression_learns(
     assert majority < 0.7 < ruler
     assert accuracy > ruler - 0.05  # 171 test rows: nine of them
     assert accuracy > majority + 0.2
+
+
+def test_fedoptimus_is_near_logistic_regression_on_everybodys_columns_in_one_place() -> None:
+    """Ten classes, numbers at two owners, 450 rows to train on, 150 that judge."""
+    parties = {"upper": ["pixel_[0-3]_*"], "lower": ["pixel_[4-7]_*"]}
+    data = {"source": "digits", "rows": 600, "test": 0.25}
+    owners = {"kind": "owners", "data_owners": parties, "label_owners": 2}
+    file = check_run(
+        {"method": "fedoptimus", "evaluate_every": 0, "data": {**data, "partition": owners}},
+        where="test",
+    )
+    loaded = load_data(file)
+    outcomes = dict(run(setup(file, 0, loaded), 0, lambda *_: None))
+    accuracy = mean_over(outcomes["fedoptimus"].scores["fedoptimus"])["accuracy"]
+    whole = load_data(
+        check_run(
+            {
+                "method": "alone",
+                "data": {
+                    **data,
+                    "partition": {
+                        "kind": "columns",
+                        "parties": {"all": ["pixel_*"]},
+                        "active": "all",
+                    },
+                },
+            },
+            where="test",
+        )
+    ).data
+    assert whole.test is not None
+    own, tested = whole.train["all"], whole.test["all"]
+    assert own.labels is not None
+    assert tested.labels is not None
+    plain = LogisticRegression(max_iter=2000).fit(own.joined(), own.labels)
+    ruler = plain.score(tested.joined(), tested.labels)
+    assert ruler > 0.85
+    assert accuracy > ruler - 0.03

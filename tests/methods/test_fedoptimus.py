@@ -69,6 +69,12 @@ class Owners:
         tops = [fedoptimus.vector_of(owner.top) for owner in self.labels.values()]
         return [*bottoms, *tops]
 
+    def models(self) -> list[Tensor]:
+        """Every weight that is kept."""
+        bottoms = [owner.bottom_model().network for owner in self.data.values()]
+        tops = [owner.model().network for owner in self.labels.values()]
+        return [fedoptimus.vector_of(network) for network in (*bottoms, *tops)]
+
 
 def owners(
     shards: Sequence[int] = (20, 17),
@@ -165,6 +171,9 @@ def replacing(made: Owners, name: str, **options: Any) -> InProcess:
     parties: dict[str, Any] = {**made.data, **made.labels}
     parties[name] = Failing(parties[name], **options)
     return InProcess(parties, driver="hub")
+
+
+MEMBERS = {"members": 2, "embedding": 6, "skip": True, "patience": 1}
 
 
 # --- Identities --------------------------------------------------------------------------------
@@ -289,6 +298,46 @@ def test_it_learns() -> None:
     settings: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.01, "embedding": 16}
     _, rounds = run(made, rounds=40, **settings)
     assert rounds[-1].told["loss"] < 0.5 * rounds[0].told["loss"]
+
+
+def test_the_best_epoch_by_rows_that_a_member_leaves_out_stays() -> None:
+    settings = {**MEMBERS, **PLAIN, "patience": 3, "rounds": None, "epochs": 400}
+    made = owners(bottom=ColumnsMlp((6,)))
+    coordinator = made.coordinator(config(**settings))
+    after: dict[int, list[Tensor]] = {}
+    losses: dict[int, float] = {}
+    for done in train(coordinator, made.engine()):
+        bottoms = [owner.replicas.values.detach() for owner in made.data.values()]  # type: ignore[union-attr]
+        tops = [fedoptimus.vector_of(owner.top) for owner in made.labels.values()]  # type: ignore[arg-type]
+        after[done.number] = [*(each[:2].flatten().clone() for each in bottoms), *tops]
+        losses |= {done.number: done.told["held_out"]} if "held_out" in done.told else {}
+    best = min(losses, key=lambda number: losses[number])
+    assert 1 < best < len(after) < coordinator.num_rounds
+    for kept, then in zip(made.models(), after[best], strict=True):
+        assert torch.equal(kept, then)
+    assert [*losses][-1] == len(after)
+    assert 3 <= len(losses) - 1 - [*losses].index(best) + 1 <= 4
+
+
+def test_a_member_learns_nothing_of_the_rows_that_it_leaves_out() -> None:
+    made = owners()
+    begun(made, **MEMBERS)
+    owner = made.labels["l1"]
+    batch = owner.draw(fedoptimus.Draw())
+    mean_BE = torch.rand(len(batch.samples_B), 6)
+    assert owner.top is not None
+    each = [each.detach() for each in owner.top.each(mean_BE)]  # type: ignore[operator]
+    learned = owner.learn(fedoptimus.Learn(1, mean_BE, give_top=False))
+    assert owner.fold_S is not None
+    folds, labels = owner.fold_S[batch.samples_B], owner.labels_S[batch.samples_B]
+    assert {0, 1} < {*folds.tolist()} <= {0, 1, 2, 3}  # beyond its members: nobody leaves it out
+    moved = learned.gradient_BE.view(-1, 2, 3).any(dim=2)
+    assert torch.equal(moved, folds[:, None] != torch.arange(2))
+    loss = sum(
+        F.cross_entropy(each[member][folds == member], labels[folds == member], reduction="sum")
+        for member in (0, 1)
+    )
+    assert learned.held_out == pytest.approx(2 * float(loss), rel=1e-5)
 
 
 def test_a_resnet_runs_as_looped_replicas() -> None:
@@ -671,7 +720,12 @@ EVERYTHING = {
 
 @pytest.mark.parametrize(
     "settings",
-    [EVERYTHING, {**EVERYTHING, "slowmo": "initial", "optimizer": "sgd", "momentum": 0.5}, {}],
+    [
+        EVERYTHING,
+        {**EVERYTHING, "slowmo": "initial", "optimizer": "sgd", "momentum": 0.5},
+        {},
+        MEMBERS,
+    ],
 )
 def test_a_resumed_run_equals_the_uninterrupted_one(
     tmp_path: Path, settings: dict[str, Any]
@@ -692,6 +746,8 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
     go(tmp_path / "parts", 2)
     resumed, other = go(tmp_path / "parts", 4)
     assert_same(whole, resumed)
+    for left, right in zip(whole.models(), resumed.models(), strict=True):
+        assert torch.equal(left, right)
     assert one.ledger.state() == other.ledger.state()
 
 

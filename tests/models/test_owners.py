@@ -20,12 +20,13 @@ from dovetail.models import (
     bottom_from_json,
     load_bottom,
 )
-from dovetail.models.owners import BottomSpec, mean_embedding
+from dovetail.models.owners import BottomSpec, EncodedMlp, mean_embedding
 
 SPECS: list[tuple[BottomSpec, tuple[int, ...]]] = [
     (StripCnn(3, 5, (1, 2), 4), (1, 2, 28)),
     (StripCnn(), (3, 2, 32)),
     (ColumnsMlp((4, 3)), (6,)),
+    (EncodedMlp((4, 3), num_bins=9), (6,)),
     (OwnerResNet(2), (3, 2, 32)),
 ]
 

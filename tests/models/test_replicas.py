@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.models import ColumnsMlp, OwnerResNet, RandomStream, StripCnn
-from dovetail.models.owners import BottomSpec
+from dovetail.models.owners import BottomSpec, EncodedMlp
 from dovetail.models.replicas import (
     LoopedReplicas,
     StackedReplicas,
@@ -24,11 +24,17 @@ NETWORKS = [
     (StripCnn(channels=2, kernel=1, stride=(2, 3), hidden=3), (2, 3, 7)),
     (ColumnsMlp((5, 4)), (7,)),
     (ColumnsMlp(()), (7,)),
+    (EncodedMlp((5, 4)), (7,)),
+    (EncodedMlp((), bins=3), (7,)),
 ]
 
 
 def made(spec: BottomSpec, shape: tuple[int, ...]) -> nn.Module:
     with RandomStream(0, "test"):
+        if isinstance(spec, EncodedMlp):  # its bins are placed by rows
+            fitted, encoding = spec.fitted(torch.rand(40, *shape))
+            assert fitted.num_bins > len(shape)
+            return fitted.build(shape, 5, encoding)
         return spec.build(shape, 5)
 
 

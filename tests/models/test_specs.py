@@ -31,6 +31,7 @@ SPECS: list[NetworkSpec] = [
         3,
     ),
     TopSpec(4, (3,), 2),
+    TopSpec(4, (3,), 2, skip=True),
     OwnersSpec(
         ("strip", "scan", "bank"),
         ((1, 2, 6), (1, 4, 4), (3,)),

@@ -60,6 +60,7 @@ from dovetail.methods.section import Section
 from dovetail.models.owners import (
     BottomSpec,
     ColumnsMlp,
+    EncodedMlp,
     OwnerResNet,
     StripCnn,
 )
@@ -106,7 +107,7 @@ def bottom(field: BottomField | None, shape: tuple[int, ...]) -> BottomSpec:
     """
     match field:
         case None:
-            return StripCnn() if len(shape) == 3 else ColumnsMlp()
+            return StripCnn() if len(shape) == 3 else EncodedMlp()
         case "strip-cnn":
             return StripCnn()
         case "resnet-18":

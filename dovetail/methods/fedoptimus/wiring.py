@@ -82,6 +82,17 @@ class SelectionSection(selection.Config):
     by: Literal["embeddings", "columns"] = "embeddings"  # what distances are taken between
 
 
+#: What a run has that describes its networks itself.
+_PLAIN = {
+    "skip": False,
+    "members": 1,
+    "embedding": 64,
+    "smoothing": 0.0,
+    "patience": None,
+    "epochs": 35,
+}
+
+
 class FedOptimusSection(fedoptimus.Config):
     """Settings of the method and its rulers.
 
@@ -91,12 +102,29 @@ class FedOptimusSection(fedoptimus.Config):
     optimizer: Literal["sgd", "adam", "adamw"] = "adamw"  # what follows the gradients
     learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)  # eta
     weight_decay: float = Field(default=0.3, ge=0, allow_inf_nan=False)  # of weights, in a step
-    epochs: int = Field(default=35, ge=1)  # passes over the largest shard
+    epochs: int = Field(default=200, ge=1)  # passes over the largest shard; with patience the most
     server: Literal["average", "fedavgm"] = "average"  # what the coordinator does with weights
     slowmo: Literal["off", "interpolate", "initial", "momentum"] = "off"  # slow momentum on them
+    embedding: int = Field(default=128, ge=1)  # E
+    skip: bool = True  # tops read the mean embedding linearly, too
+    members: int = Field(default=4, ge=1)  # networks side by side, which share the embedding
+    smoothing: float | None = Field(default=None, ge=0, lt=1)  # of labels; 0.1 of 3 classes or more
+    patience: int | None = Field(default=10, ge=1)  # epochs without a better held-out loss
     bottom: BottomField | None = None  # of every data owner; None: by what its rows are
     selection: SelectionSection | None = None
     stages: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a stage's own settings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _networks_as_given(cls, values: Any) -> Any:
+        """Who describes networks, as the paper's recipes do, gets these and nothing beside them."""
+        if not isinstance(values, Mapping):
+            return values
+        if not {"bottom", "top"}.isdisjoint(values):
+            return {**_PLAIN, **values}
+        if values.get("members") == 1 or values.get("average_tops") is False:  # nobody to judge by
+            return {"patience": None, "epochs": _PLAIN["epochs"], **values}
+        return values
 
     @model_validator(mode="before")
     @classmethod

@@ -25,7 +25,7 @@ from dovetail.errors import ModelError
 from dovetail.models.learners.encoding import PiecewiseLinear
 
 
-class _Stack(nn.Module):
+class Stack(nn.Module):
     """(B, in) or (K, B, in) -> (K, B, out), each member by its own weights."""
 
     def __init__(self, members: int, num_inputs: int, num_outputs: int) -> None:
@@ -49,7 +49,7 @@ class Bottom(nn.Module):
         super().__init__()
         sizes = [num_features, *widths]
         self.layers = nn.ModuleList(
-            _Stack(members, before, after) for before, after in itertools.pairwise(sizes)
+            Stack(members, before, after) for before, after in itertools.pairwise(sizes)
         )
         self.linear = nn.Parameter(torch.zeros(members, num_features, num_outputs))
 
@@ -86,7 +86,7 @@ class Top(nn.Module):
         self.code_widths = (
             (code_width,) * parties if isinstance(code_width, int) else tuple(code_width)
         )
-        self.head = _Stack(members, sum(self.code_widths), num_outputs)
+        self.head = Stack(members, sum(self.code_widths), num_outputs)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, parts: Sequence[Tensor]) -> Tensor:
