@@ -249,6 +249,13 @@ def test_only_the_own_column_has_its_weight_decay():
     assert norms[0] < norms[1]
 
 
+def test_the_own_columns_decay_counts_less_beside_more_rows():
+    config = chfl.Config(unique_weight_decay=0.01, weight_decay=0.5, batch_size=64)
+    decays = [config.of_unique(num_batches).weight_decay for num_batches in (1, 4, 40)]
+    assert decays == pytest.approx([0.01, 0.01, 0.001])
+    assert chfl.Config(weight_decay=0.5).of_unique(40).weight_decay == 0.5
+
+
 def test_settings_by_party_are_its_own_and_no_others():
     config = chfl.Config(**SMALL, by_party={"p1": {"mu": 0.25}, "p2": {"learning_rate": 0.1}})
     _, members, _ = run(config)

@@ -153,6 +153,9 @@ LARGEST_LOSS = 1e30
 #: hospitals (benchmarks/chfl_gate.py), where 0 and 10 left more parties below their common column.
 GATE_ROWS = 30
 
+#: Training rows up to which the own column's weight decay is what is set; whole batches of them.
+DECAY_ROWS = 256
+
 
 class Config(OptimizerConfig):
     """Settings of a run; the coordinator's, sent to every member."""
@@ -165,7 +168,7 @@ class Config(OptimizerConfig):
     batch_size: int = Field(default=64, ge=1)  # V-A3
     optimizer: Literal["sgd", "adam"] = "adam"  # V-A3
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    # Of the own column; None: as of the common one.
+    # Of the own column, of DECAY_ROWS rows or fewer; None: as of the common one.
     unique_weight_decay: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     zero_start: bool = False  # the own column's last layer and U begin at zero
     gate: bool = False  # how much the own column counts is chosen on validation rows
@@ -201,11 +204,16 @@ class Config(OptimizerConfig):
         values = self.model_dump(exclude={"by_party"})
         return Config(**{**values, **self.by_party.get(member, {})})
 
-    def of_unique(self) -> Config:
-        """With which the own column's optimizer is built."""
+    def of_unique(self, num_batches: int) -> Config:
+        """With which the own column's optimizer is built, of so many batches a pass.
+
+        Its decay is a belief held before any row was seen, and means of losses are over rows: of
+        more than ``DECAY_ROWS`` it counts in proportion less.
+        """
         if self.unique_weight_decay is None:
             return self
-        return self.model_copy(update={"weight_decay": self.unique_weight_decay})
+        share = min(1.0, DECAY_ROWS / (num_batches * self.batch_size))
+        return self.model_copy(update={"weight_decay": self.unique_weight_decay * share})
 
 
 # --- What crosses the boundary -----------------------------------------------------------------
@@ -642,12 +650,13 @@ class Member(Party):
         self.common_optimizer: Optimizer | None = None
         if config.method == "local":
             self.common_optimizer = config.build(self.columns.common.parameters())
-        self.unique_optimizer: Optimizer | None = None
-        if self.columns.unique is not None:
-            self.unique_optimizer = config.of_unique().build(self.columns.unique.trained())
         self.batches = Minibatches(
             held, config.batch_size, generator(begin.seed, self.name, "batches", secret=key)
         )
+        self.unique_optimizer: Optimizer | None = None
+        if self.columns.unique is not None:
+            own = config.of_unique(self.batches.steps_per_pass)
+            self.unique_optimizer = own.build(self.columns.unique.trained())
         self.x_common = _columns(prepared.x, common).to(self.device)
         self.x_unique = _columns(prepared.x, unique).to(self.device)
         self.labels = labels.to(self.device)
@@ -1057,7 +1066,8 @@ class Stack:
         self._unique_optimizer = None
         if self._columns.unique is not None:
             own = [m.unique_optimizer for m in members if m.unique_optimizer is not None]
-            stacked = StackedOptimizer(self._columns.unique, config.of_unique().build, own)
+            decayed = config.of_unique(members[0].batches.steps_per_pass)
+            stacked = StackedOptimizer(self._columns.unique, decayed.build, own)
             self._optimizers.append(stacked)
             self._unique_optimizer = stacked.optimizer
         self._rows = _Rows(members)

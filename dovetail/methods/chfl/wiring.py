@@ -96,7 +96,7 @@ class ChflSection(chfl.Config):
     widths: tuple[int, ...] = Field(default=(64, 32), min_length=1)  # of both columns' layers
     weight_decay: float = Field(default=1e-3, ge=0, allow_inf_nan=False)  # of weights, in a step
     proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the ruler "fedprox"
-    # Of the own column's weights; its few rows overfit it first.
+    # Of the own column's weights, where its rows are few; of more than 256 in proportion less.
     unique_weight_decay: float | None = Field(
         default=UNIQUE_WEIGHT_DECAY, ge=0, allow_inf_nan=False
     )
