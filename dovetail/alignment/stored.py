@@ -28,6 +28,9 @@ from dovetail.errors import AlignmentError
 #: Follows the alignment in the id of a prediction.
 _PREDICT = "predict"
 
+#: In that of a run that tries settings, between its stage and its number.
+_TRIAL = "-trial-"
+
 #: What a partner's mask is called in the file.
 _HAS = "has."
 
@@ -68,6 +71,20 @@ def training_run(alignment: str, *parts: str) -> str:
     '5f0c/apfed/seed-0'
     """
     return "/".join((alignment, *parts))
+
+
+def trial_stage(stage: str, number: int) -> str:
+    """What a stage is called in the id of a run that tries settings."""
+    return f"{stage}{_TRIAL}{number}"
+
+
+def is_trial(run: str) -> bool:
+    """Whether this is the id of a run that tries settings, whose model nobody keeps.
+
+    >>> is_trial(training_run("5f0c", trial_stage("apfed", 3), "seed-0"))
+    True
+    """
+    return any(_TRIAL in part for part in run.split("/"))
 
 
 def predicting_run(alignment: str) -> str:

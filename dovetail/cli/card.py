@@ -28,9 +28,9 @@ def card(
     card.json and card.md stand beside the model from then on. Scores of a run around it are there
     anyway; DATA adds scores on its rows with 95 % intervals, and --by those of groups.
     """
-    from dovetail.face.reading import model_folder
     from dovetail.models.card import card as make
     from dovetail.models.card import kept_heads, write_card
+    from dovetail.models.places import model_folder
 
     folder = model_folder(model)
     columns = tuple(name.strip() for name in by.split(",")) if by else ()

@@ -33,10 +33,10 @@ def drift(
     from dovetail.data import TableEncoder, read_table
     from dovetail.errors import ModelError
     from dovetail.experiment.coverage import printable
-    from dovetail.face.reading import model_folder
     from dovetail.face.shown import plain_table
     from dovetail.models.card import score_then
     from dovetail.models.metrics import headline
+    from dovetail.models.places import model_folder
     from dovetail.service.exported import load
     from dovetail.service.watching import drift as compare
     from dovetail.service.watching import warning

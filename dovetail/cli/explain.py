@@ -42,8 +42,8 @@ def explain(
     mean of what is said along the first few columns.
     """
     from dovetail.errors import DataError
-    from dovetail.face.reading import model_folder
     from dovetail.models import load
+    from dovetail.models.places import model_folder
     from dovetail.service.explained import HOW, page
 
     folder = model_folder(model)

@@ -32,8 +32,8 @@ def export(
     nothing else. The file is checked against the model before it is put in its place. Needs
     pip install 'dovetail[export]'.
     """
-    from dovetail.face.reading import model_folder
     from dovetail.methods.fedoptimus.predicting import open_model
+    from dovetail.models.places import model_folder
     from dovetail.service.export import export as write
 
     written = write(open_model(model_folder(model)), out, check=check, blocks=tuple(block or ()))

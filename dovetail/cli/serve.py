@@ -71,7 +71,7 @@ def serve(
 
     from dovetail.cli.elsewhere import Elsewhere
     from dovetail.errors import ConfigError
-    from dovetail.face.reading import model_folder
+    from dovetail.models.places import model_folder
     from dovetail.service.serving import Address, named, run
 
     section = Elsewhere(partners, listen, partner_certificates).section(

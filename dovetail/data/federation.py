@@ -29,6 +29,14 @@ class Alignment:
 
     rows: Mapping[str, Tensor]
 
+    def restricted(self, party: str, rows: np.ndarray, num_rows: int) -> Alignment:
+        """The same, where this party, of so many rows, has these only, numbered anew."""
+        place = torch.full((num_rows,), -1)
+        place[torch.from_numpy(rows)] = torch.arange(len(rows))
+        own_S = self.rows[party]
+        own_S = torch.where(own_S >= 0, place[own_S], -1)
+        return Alignment({**self.rows, party: own_S})
+
     def shared(self, *parties: str) -> Tensor:
         """(K,) int64 samples that all of these parties hold."""
         held = torch.stack([self.rows[party] >= 0 for party in parties])

@@ -68,7 +68,7 @@ def split_homes(
     def part(rows: np.ndarray) -> tuple[Federation, Alignment]:
         table = train_table if rows is train_rows else own.take(rows)
         federation = Federation([table.encoded(inputs[owner], task), *others])
-        return federation, _restricted(alignment, owner, rows, own.num_rows)
+        return federation, alignment.restricted(owner, rows, own.num_rows)
 
     train, train_alignment = part(train_rows)
     tested, test_alignment = part(test_rows) if len(test_rows) else (None, None)
@@ -94,15 +94,6 @@ def _split_rows(
     )
     held_out = np.sort(labelled[drawn])
     return np.setdiff1d(rows, held_out, assume_unique=True), held_out
-
-
-def _restricted(alignment: Alignment, party: str, rows: np.ndarray, num_rows: int) -> Alignment:
-    """The same alignment, where this party has these rows only, numbered anew."""
-    place = torch.full((num_rows,), -1)
-    place[torch.from_numpy(rows)] = torch.arange(len(rows))
-    own_S = alignment.rows[party]
-    own_S = torch.where(own_S >= 0, place[own_S], -1)
-    return Alignment({**alignment.rows, party: own_S})
 
 
 def keep_labels(

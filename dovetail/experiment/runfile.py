@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field, create_model, model_valid
 from dovetail import methods
 from dovetail.errors import ConfigError
 from dovetail.experiment.partitions import AnyPartition, shares
+from dovetail.experiment.samplers import Kind as Sampling
 from dovetail.experiment.track import Kind
 from dovetail.files import merge, override, read_run
 from dovetail.methods.section import Section
@@ -63,6 +64,7 @@ class SearchSection(Section):
     minutes: float = Field(default=10.0, gt=0, allow_inf_nan=False)  # no trial begins later
     validation: float = Field(default=0.25, gt=0, lt=1)  # share of the rows, or labels, that judge
     seed: int = Field(default=0, ge=0)  # which rows judge, and what is drawn
+    sampler: Sampling = "random"  # how settings are drawn; optuna: by those tried before
     keys: dict[str, tuple[Any, ...]] = Field(default_factory=dict)  # key -> values; {}: built in
 
 

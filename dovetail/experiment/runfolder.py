@@ -21,7 +21,6 @@ from dovetail.errors import CheckpointError, ConfigError
 from dovetail.methods.outcome import (
     ALONE,
     DETAILS,
-    JOINT,
     Outcome,
     Scores,
     mean_over,
@@ -30,6 +29,7 @@ from dovetail.methods.outcome import (
 )
 from dovetail.models.card import renew_all
 from dovetail.models.metrics import mean_and_spread
+from dovetail.models.places import JOINT
 from dovetail.models.recovered import over_seeds, warnings_of
 from dovetail.network import Checkpoint
 from dovetail.network.patience import write_text

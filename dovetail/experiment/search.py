@@ -1,86 +1,82 @@
 """Settings chosen before a run, by trials on validation rows: [search] of a run file.
 
-A share of the rows that would train is kept back, and each trial is scored on it; test rows are
-not read. The first trial is the run file as it is, so that what is chosen was no worse there; the
-others are drawn at random (Bergstra and Bengio 2012) from the method's values, or the file's.
+The first trial is the run file as it is, so that what is chosen was no worse there; the others are
+drawn from the method's values, or the file's. What judges them, ``trials.py`` says. Every trial is
+a run of its own: each party's policy counts it (``policy.max_runs_per_day``), and its ledger has
+its messages. ``search.json`` is written after each, and a search that was stopped goes on there.
 """
 
 from __future__ import annotations
 
-import itertools
+import hashlib
 import json
-import random
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from dovetail import data as dd
 from dovetail import methods
-from dovetail.errors import ConfigError, TrainingError
+from dovetail.errors import ConfigError, DovetailError
 from dovetail.experiment.runfile import RunFile, SearchSection, check_run
-from dovetail.experiment.setup import NOTHING, Given, load_data, pooled_parts, read_pooled
-from dovetail.experiment.stages import run as run_stages
+from dovetail.experiment.samplers import sampler
+from dovetail.experiment.setup import NOTHING, Given
+from dovetail.experiment.trials import Trial, judging
 from dovetail.files import merge
 from dovetail.methods.base import SILENT, Loaded, Talk
-from dovetail.methods.outcome import mean_over
-from dovetail.models import generator
-from dovetail.models.devices import device
-from dovetail.models.metrics import headline
 from dovetail.network.patience import write_text
+from dovetail.site.driver import Coordinator, Driver
 
 #: What a run's folder says of its trials.
 FILE = "search.json"
 
-#: Fewer rows than this choose by luck.
-MIN_ROWS = 10
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One trial.
-
-    Attributes:
-        settings: key -> value; none for the run file as it is.
-        score: on the rows that judge, by ``metric``; None where it came to no end.
-        log_loss: breaks ties.
-        seconds: it took.
-        failed: why there is no score.
-    """
-
-    settings: Mapping[str, Any]
-    score: float | None
-    log_loss: float | None
-    seconds: float
-    failed: str = ""
+#: What parties with files of their own have, and what reaches those that are elsewhere.
+Homes = Callable[[], tuple[Loaded, Driver | Coordinator | None]]
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search came to.
+    """What a search came to, so far.
 
     Attributes:
         metric: name of the score; "rmse" is the better the less.
         trials: in their order.
-        best: the place of the best.
-        rows: party with labels -> ids of the rows that judged.
+        rows: party with labels -> ids of the rows that judged; none of those that stay at homes.
     """
 
     metric: str
     trials: Sequence[Trial]
-    best: int
     rows: Mapping[str, Sequence[Any]]
 
     @property
-    def settings(self) -> Mapping[str, Any]:
-        """What was chosen; none for the run file as it is."""
-        return self.trials[self.best].settings
+    def best(self) -> int:
+        """The place of the best."""
 
-    def save(self, folder: Path) -> None:
+        def rank(place: int) -> tuple[float, float, int]:
+            trial = self.trials[place]
+            goodness = trial.goodness(self.metric)
+            return (
+                float("inf") if goodness is None else -goodness,
+                trial.log_loss or 0.0,
+                place,
+            )
+
+        return min(range(len(self.trials)), key=rank)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What was chosen; none for the run file as it is.
+
+        Raises:
+            ConfigError: no trial came to an end.
+        """
+        best = self.trials[self.best]
+        if best.score is None:
+            raise ConfigError(
+                f"no trial of the search came to an end; the first: {self.trials[0].failed}"
+            )
+        return best.settings
+
+    def save(self, folder: Path, *, of: str, ended: bool) -> None:
         """Write ``search.json``."""
         told = {
             "metric": self.metric,
@@ -90,60 +86,85 @@ class Found:
                 for trial in self.trials
             ],
             "judged on": {party: list(ids) for party, ids in self.rows.items()},
+            "of": of,
+            "ended": ended,
         }
+        folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / FILE, json.dumps(told, indent=1) + "\n")
 
 
-def search(run: RunFile, *, seed: int, given: Given = NOTHING, talk: Talk = SILENT) -> Found:
+def search(
+    run: RunFile,
+    *,
+    seed: int,
+    given: Given = NOTHING,
+    homes: Homes | None = None,
+    before: Sequence[Trial] = (),
+    note: Callable[[Found], None] = lambda found: None,
+    talk: Talk = SILENT,
+) -> Found:
     """Try settings until the budget of ``run.search`` is spent.
 
     Args:
         run: the run file.
         seed: of the run: which labels it keeps.
         given: data that need not be read.
+        homes: what parties with files of their own have; not called in simulation.
+        before: trials that an earlier process made.
+        note: called after each trial.
         talk: told of each trial.
 
     Raises:
-        ConfigError: a run that is not a simulation, no keys to search, or no trial that ends.
+        ConfigError: no keys to search, too few rows to judge on, a policy that allows fewer runs,
+            or no trial that ends.
+        PartyError: a party that refuses or is lost.
     """
     section = run.search or SearchSection()
+    keys = _keys(run, section)
+    drawing = sampler(section.sampler, keys, section.seed)
+    loaded = driver = None
     if run.data is None:
-        raise ConfigError(
-            "[search] tries settings in simulation, where one place has all rows ([data] with a "
-            "partition); leave it out where parties have files of their own"
-        )
-    keys = section.keys or methods.method_of(run.method).searched(run)
-    if not keys:
-        raise ConfigError(
-            f"nothing is known to search for {run.method!r}; name keys and values, for example "
-            '[search] keys = { "apfed.learning_rate" = [1e-3, 1e-2] }'
-        )
-    loaded = _held_back(run, section, given, seed)
-    metric = headline(loaded.data.task)
-    begun = time.perf_counter()
-    trials: list[Trial] = []
-    for settings in itertools.islice(_settings(keys, section.seed), section.trials):
-        if trials and time.perf_counter() - begun > 60 * section.minutes:
-            break
-        trial = _try(with_settings(run, settings), settings, loaded, metric, seed)
+        assert homes is not None
+        loaded, driver = homes()
+        if driver is None:
+            _check_policies(loaded, section)
+    judge = judging(run, section, given, seed, loaded, driver)
+    trials = list(before)
+    for trial in trials:
+        drawing.tried(trial.settings, trial.goodness(judge.metric))
+
+    def spent() -> bool:
+        # What an earlier process took counts; time between trials does not.
+        seconds = sum(each.seconds for each in trials)
+        return len(trials) >= section.trials or bool(trials and seconds > 60 * section.minutes)
+
+    def add(settings: Mapping[str, Any]) -> None:
+        number = len(trials) + 1
+        try:
+            trial = judge.try_(with_settings(run, settings), settings, number, seed)
+        except DovetailError:
+            if trials and driver is not None:
+                talk.warn(
+                    f"the search ends at trial {number}; what was tried before is kept: --resume "
+                    f"goes on with it, and with search.trials={number - 1} trains with the best"
+                )
+            raise
         trials.append(trial)
-        said = trial.failed or f"{metric} {trial.score:.4f}"
+        drawing.tried(settings, trial.goodness(judge.metric))
+        said = trial.failed or f"{judge.metric} {trial.score:.4f}"
         talk.say(f"trial {len(trials)}: {said}  {dict(settings) or 'as the run file says'}")
+        note(Found(judge.metric, tuple(trials), judge.rows))
 
-    def rank(place: int) -> tuple[float, float, int]:
-        trial = trials[place]
-        if trial.score is None:
-            return float("inf"), 0.0, place
-        return trial.score if metric == "rmse" else -trial.score, trial.log_loss or 0.0, place
-
-    best = min(range(len(trials)), key=rank)
-    if trials[best].score is None:
-        raise ConfigError(f"no trial of the search came to an end; the first: {trials[0].failed}")
-    assert loaded.data.test is not None
-    parties = loaded.data.test.parties
-    labelled = [name for name, part in parties.items() if part.labels is not None]
-    rows = {name: sorted(parties[name].ids.tolist()) for name in labelled or list(parties)[:1]}
-    return Found(metric, tuple(trials), best, rows)
+    if not spent() and not trials:
+        add({})
+    if not spent():
+        for settings in drawing.draw():
+            add(settings)
+            if spent():
+                break
+    found = Found(judge.metric, tuple(trials), judge.rows)
+    _ = found.settings  # one came to an end
+    return found
 
 
 def searched(
@@ -153,22 +174,37 @@ def searched(
     seed: int,
     resume: bool,
     given: Given = NOTHING,
+    homes: Homes | None = None,
     talk: Talk = SILENT,
 ) -> RunFile:
-    """The run with what its search chose, which ``out`` keeps; a run that goes on knows it."""
+    """The run with what its search chose, which ``out`` keeps; a run that goes on knows it.
+
+    Raises:
+        ConfigError: what is kept is of another run; else as of ``search``.
+    """
     if run.search is None:
         return run
-    kept = out / FILE
-    if resume and kept.exists():
-        told = json.loads(kept.read_text(encoding="utf-8"))
-        settings = told["trials"][told["best"]]["settings"]
-    else:
-        found = search(run, seed=seed, given=given, talk=talk)
-        out.mkdir(parents=True, exist_ok=True)
-        found.save(out)
-        settings = found.settings
-        talk.say(f"chosen of {len(found.trials)}: {dict(settings) or 'the run file as it is'}")
-    return with_settings(run, settings)
+    of = _digest(run, run.search, seed)
+    before: list[Trial] = []
+    if resume and (out / FILE).exists():
+        told = json.loads((out / FILE).read_text(encoding="utf-8"))
+        if told.get("of", of) != of:
+            raise ConfigError(
+                f"{out / FILE} has the trials of another run file or search; undo the change, or "
+                "start anew without --resume"
+            )
+        before = [Trial(**trial) for trial in told["trials"]]
+        if told.get("ended", True) or len(before) >= run.search.trials:
+            settings = Found(told["metric"], before, {}).settings
+            return with_settings(run, settings)
+
+    def note(found: Found) -> None:
+        found.save(out, of=of, ended=False)
+
+    found = search(run, seed=seed, given=given, homes=homes, before=before, note=note, talk=talk)
+    found.save(out, of=of, ended=True)
+    talk.say(f"chosen of {len(found.trials)}: {dict(found.settings) or 'the run file as it is'}")
+    return with_settings(run, found.settings)
 
 
 def with_settings(run: RunFile, settings: Mapping[str, Any]) -> RunFile:
@@ -187,81 +223,54 @@ def _values(run: RunFile) -> dict[str, Any]:
     return values
 
 
-def _settings(keys: Mapping[str, Sequence[Any]], seed: int) -> Iterator[dict[str, Any]]:
-    """Nothing, and then every other setting once, in random order."""
-    yield {}
-    known = [list(values) for values in keys.values()]
-    rng = random.Random(seed)
-    total = int(np.prod([len(values) for values in known]))
-    places = rng.sample(range(total), min(total, 100_000))
-    for place in places:
-        chosen = []
-        for values in known:
-            place, index = divmod(place, len(values))
-            chosen.append(values[index])
-        yield dict(zip(keys, chosen, strict=True))
+def _digest(run: RunFile, section: SearchSection, seed: int) -> str:
+    """Of all that trials are a function of; how many are made, and how long, is none of it."""
+    search = section.model_dump(mode="json", exclude={"trials", "minutes"})
+    text = json.dumps([_values(run), search, seed], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _try(
-    run: RunFile, settings: Mapping[str, Any], loaded: Loaded, metric: str, seed: int
-) -> Trial:
-    begun = time.perf_counter()
-    try:
-        run = run.model_copy(update={"rulers": (), "evaluate_every": 0})
-        task = methods.method_of(run.method).setup(run, loaded, device(run.device))
-        ((_, outcome),) = run_stages(task, seed, lambda *_: None)
-        scores = mean_over(outcome.scores[run.method])
-        score: float | None = scores[metric] if metric in scores else scores["accuracy"]
-        failed = ""
-    except TrainingError as error:
-        scores, score, failed = {}, None, str(error)
-    seconds = round(time.perf_counter() - begun, 2)
-    return Trial(settings, score, scores.get("log_loss"), seconds, failed)
+def _keys(run: RunFile, section: SearchSection) -> Mapping[str, Sequence[Any]]:
+    """Key -> values to try.
 
-
-def _held_back(run: RunFile, section: SearchSection, given: Given, seed: int) -> Loaded:
-    """The data of a trial: some training rows take the test rows' place.
-
-    Where a run keeps few labels, the rows that judge are of these, so that a search has no more
-    labels than the run.
+    Raises:
+        ConfigError: none, or one that stands in a party's own file.
     """
-    assert run.data is not None
-    train, _ = pooled_parts(run.data, given.pooled or read_pooled(run.data))
-    classify = run.data.task == "classification"
-    known = ~train.labels.missing
-    kept: dict[str, np.ndarray] = {}
-    if run.data.labels is not None:
-        whole = load_data(run, given=given)
-        for name, party in whole.data.train.parties.items():
-            if party.labels is not None:
-                rng = generator(seed, name, "kept labels")
-                one = dd.keep_labels(whole.data, name, run.data.labels, rng).train[name]
-                kept[name] = one.ids[one.labelled_rows().numpy()]
-        known &= np.isin(train.ids, np.concatenate([*kept.values()]))
-    places = np.flatnonzero(known)
-    order = np.random.default_rng([section.seed, 1]).permutation(len(places))
-    if classify:  # an even share of each class
-        order = order[np.argsort(train.labels.values[places[order]], kind="stable")]
-        share = max(2, round(1 / section.validation))
-        judged = places[order[::share]]
-    else:
-        judged = places[order[: round(section.validation * len(places))]]
-    if len(judged) < MIN_ROWS:
+    if run.engine.kind == "flare":
         raise ConfigError(
-            f"{len(judged)} of {len(places)} labelled rows would judge the trials of [search], and "
-            f"{MIN_ROWS} are too few to tell; label more rows, or leave the search out"
+            "[search] trains many runs, and a job of NVFlare is one; search in simulation or over "
+            'gRPC ([engine] kind = "stream"), and give the job what was chosen (search.json)'
         )
-    rest = np.setdiff1d(np.arange(train.num_rows), judged)
-    left_out = dict.fromkeys(("rows", "labels", "test", "split_column", "test_source"))
-    plain = run.model_copy(update={"data": run.data.model_copy(update=left_out)})
-    parts = (train.take(rest), train.take(np.sort(judged)))
-    loaded = load_data(plain, given=Given(given.where, pooled=parts))
-    data = loaded.data
-    for name, ids in kept.items():
-        own = data.train[name]
-        rows = torch.from_numpy(np.flatnonzero(np.isin(own.ids, ids)))
-        marked = own.with_labels_on(rows)
-        everyone = data.train.parties.values()
-        parties = dd.Federation(marked if each.name == name else each for each in everyone)
-        data = replace(data, train=parties)
-    return replace(loaded, data=data)
+    method = methods.method_of(run.method)
+    own = () if run.data is not None else ("passive.", *method.at_home)
+    if named := [key for key in section.keys if key.startswith(own)] if own else []:
+        raise ConfigError(
+            f"[search] keys names {named[0]!r}, which every party sets in its own file; leave it "
+            "out, or search it in simulation"
+        )
+    built_in = method.searched(run).items()
+    keys = section.keys or {
+        key: each for key, each in built_in if not own or not key.startswith(own)
+    }
+    if not keys:
+        raise ConfigError(
+            f"nothing is known to search for {run.method!r}; name keys and values, for example "
+            '[search] keys = { "apfed.learning_rate" = [1e-3, 1e-2] }'
+        )
+    return keys
+
+
+def _check_policies(loaded: Loaded, section: SearchSection) -> None:
+    """Refuse more trials than a party of this process would answer over a network.
+
+    Raises:
+        ConfigError: naming the party.
+    """
+    for name, site in loaded.sites.items():
+        most = site.policy.section.max_runs_per_day
+        if name != loaded.active and section.trials >= most:
+            raise ConfigError(
+                f"party {name!r} answers {most} runs a day (its policy.max_runs_per_day), and "
+                f"[search] with {section.trials} trials and the run that follows are "
+                f"{section.trials + 1}; set search.trials to less than {most}"
+            )

@@ -18,7 +18,7 @@ from dovetail.experiment.setup import NOTHING, Given, load_data, setup
 from dovetail.experiment.stages import run as run_stages
 from dovetail.experiment.track import Tracks
 from dovetail.experiment.track import check as check_trackers
-from dovetail.methods.base import SILENT, Epochs, Talk
+from dovetail.methods.base import SILENT, Epochs, Loaded, Talk
 from dovetail.methods.outcome import Setup
 from dovetail.models.devices import device
 from dovetail.network.certificates import certificate_name
@@ -96,11 +96,32 @@ def train_seeds(
     check_folder(out)
     if not (resume or overwrite):
         check_unfinished(out, *folders.values())
-    run = searched(run, out, seed=seeds[0], resume=resume, given=given, talk=talk)
+    if agreed is not None and run.search is not None:
+        raise ConfigError(
+            "a proposal is of one setting, and [search] tries many: search without --proposal, "
+            "and propose what it chose (search.json)"
+        )
     results = []
-    loaded = driver = None
+    loaded: Loaded | None = None
+    driver: Driver | Coordinator | None = None
     check_trackers(run.track.to)
     with ExitStack() as stack:
+
+        def opened() -> tuple[Loaded, Driver | Coordinator | None]:
+            """What a run has, once for all its seeds."""
+            device(run.device)  # one that is not there is told before data are read
+            driver = stack.enter_context(drive(run, talk=talk))
+            if agreed is not None and driver is not None:
+                driver.agreed(*agreed)
+            return load_data(run, driver=driver, given=given, talk=talk), driver
+
+        def homes() -> tuple[Loaded, Driver | Coordinator | None]:
+            """The same, of parties with files of their own: for trials, and for the run."""
+            nonlocal loaded, driver
+            loaded, driver = opened()
+            return loaded, driver
+
+        run = searched(run, out, seed=seeds[0], resume=resume, given=given, homes=homes, talk=talk)
         for seed, folder in folders.items():
             settings = resolved(run, seed)
             if run.parties is not None:
@@ -110,11 +131,7 @@ def train_seeds(
                 results.append(done)
                 continue
             if loaded is None:
-                device(run.device)  # one that is not there is told before data are read
-                driver = stack.enter_context(drive(run, talk=talk))
-                if agreed is not None and driver is not None:
-                    driver.agreed(*agreed)
-                loaded = load_data(run, driver=driver, given=given, talk=talk)
+                loaded, driver = opened()
             task = setup(run, seed, loaded)
             title = "" if alone else f"seed {seed} "
             with (

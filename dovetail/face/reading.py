@@ -25,10 +25,10 @@ from dovetail.data.datasets import whole_numbers
 from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
 from dovetail.methods.base import SILENT, Talk
 from dovetail.methods.fedoptimus import predicting
-from dovetail.methods.outcome import JOINT
 from dovetail.models import Model, load
 from dovetail.models.learners.joint import JointSpec
-from dovetail.models.owners import OwnersSpec, TopSpec, load_bottom
+from dovetail.models.owners import OwnersSpec, load_bottom
+from dovetail.models.places import JOINT, model_folder
 from dovetail.models.raw import read_rows
 from dovetail.site.asking import Asker, Together, told
 from dovetail.site.engines import StreamSection
@@ -358,33 +358,3 @@ def _read_all(
     talk.warn(f"predicted with the data owners {', '.join(answered)}{left if missing else ''}")
     by_row = np.full(len(ids), " ".join(answered), dtype=object)
     return Given(model, named, x, labels, by_row, {"answered": answered, "missing": missing})
-
-
-def model_folder(folder: Path) -> Path:
-    """The folder itself, or the only model of a run's folder."""
-    if (folder / "model.json").exists():
-        return folder
-    if (folder / "bottom.json").exists():
-        raise ModelError(
-            f"{folder} is a data owner's network, which predicts nothing alone; name the folder of "
-            "a label owner's model beside it"
-        )
-    models = sorted(path.parent for path in folder.glob("models/*/model.json"))
-    models = models or sorted(path.parent for path in folder.glob("seed-*/models/*/model.json"))
-    models = [path for path in models if path.name != JOINT]  # it is asked for by its own name
-    if len(models) == 1 or (models and _are_one(models)):
-        return models[0]
-    if models:
-        raise ModelError(f"{folder} has {len(models)} models; name one, for example {models[0]}")
-    return folder
-
-
-def _are_one(models: Sequence[Path]) -> bool:
-    """Whether these are tops of label owners who ended with the same one."""
-    try:
-        told = [json.loads((path / "model.json").read_text()) for path in models]
-        return {each["network"]["kind"] for each in told} == {TopSpec.kind} and (
-            len({each["weights_sha256"] for each in told}) == 1
-        )
-    except (OSError, ValueError, LookupError, TypeError):
-        return False

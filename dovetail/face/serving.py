@@ -19,10 +19,11 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.data.preprocessing import CategoryColumn
 from dovetail.errors import ConfigError
-from dovetail.face.reading import joint_folder, model_folder
+from dovetail.face.reading import joint_folder
 from dovetail.methods.base import Talk
 from dovetail.models import Model, load
 from dovetail.models.learners.joint import JointSpec
+from dovetail.models.places import model_folder
 from dovetail.models.raw import read_rows
 from dovetail.service.rows import Asked
 from dovetail.service.served import Answered, Served

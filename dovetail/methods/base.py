@@ -17,7 +17,7 @@ from dovetail.alignment.limits import Guard
 from dovetail.methods.party import Site
 from dovetail.models import Model, Secret
 from dovetail.models.calibration import Calibrate
-from dovetail.models.decisions import ClassWeights, Threshold
+from dovetail.models.decisions import ClassWeights, Decide, Threshold
 from dovetail.models.owners import Bottom
 from dovetail.network import Engine, Message, Precision, State
 from dovetail.network.checkpoint import StatefulParty
@@ -237,6 +237,18 @@ def weighed(config: C, run: Run) -> C:
     if run.class_weights is None:
         return config
     return config.model_copy(update={"loss_weights": run.class_weights})
+
+
+def deciding(config: C, run: Run, *, judges: bool = False) -> C:
+    """The same settings, with what each party is to decide on rows that it keeps out of training.
+
+    Args:
+        judges: they are kept out in any case, and judge.
+    """
+    if run.threshold is None and run.calibrate is None and not judges:
+        return config
+    decide = Decide(threshold=run.threshold, calibrate=run.calibrate)
+    return config.model_copy(update={"decide": decide})
 
 
 class Driver(Protocol):

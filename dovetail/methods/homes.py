@@ -42,9 +42,9 @@ class Homes(dd.Partitioned, Generic[H]):
     holdings: Mapping[str, H]
 
     @classmethod
-    def nobody(cls, classes: tuple[str | int, ...] = ()) -> Homes[H]:
+    def nobody(cls, task: dd.Task = dd.Classification(())) -> Homes[H]:  # noqa: B008 - a value
         """What a coordinator has, whose parties are elsewhere: no row."""
-        return cls(dd.Federation([]), None, dd.Classification(classes), {}, "", {})
+        return cls(dd.Federation([]), None, task, {}, "", {})
 
 
 # --- What a party has ----------------------------------------------------------------------------

@@ -313,6 +313,11 @@ class Driver:
         """Party -> scores that it has told of itself."""
         return {}
 
+    def judged(self, network: Engine) -> Mapping[str, float]:
+        """Party -> how good its model is on rows that it keeps out of training, 0 to 1; asked when
+        training is over, where settings are tried (``methods/trials.py``)."""
+        return {}
+
     def spent(self) -> Sequence[Mapping[str, Any]]:
         """As of ``Party``."""
         return ()

@@ -41,7 +41,7 @@ from dovetail.methods.rulers import TITLES as RULERS
 from dovetail.methods.rulers import OwnRows, train_rulers
 from dovetail.methods.section import Section
 from dovetail.models import Model
-from dovetail.models.decisions import Decided
+from dovetail.models.decisions import Decide, Decided
 from dovetail.models.owners import Bottom
 from dovetail.network import Checkpoint, Engine, InProcess, Precision
 from dovetail.network.checkpoint import StatefulParty
@@ -71,9 +71,11 @@ class Method:
         models: who keeps which model after a run, in a sentence or two.
         silent: stages in which nothing leaves anybody; they have no ledger.
         decides: whether it minds a run's class_weights and threshold.
+        at_home: keys of a run file that stand in every party's own file, where it has one.
     """
 
     decides: ClassVar[bool] = False
+    at_home: ClassVar[Collection[str]] = ()
     name: ClassVar[str]
     Settings: ClassVar[type[BaseModel]] = Section
     HomeSettings: ClassVar[type[BaseModel] | None] = None
@@ -202,6 +204,13 @@ class Method:
     def validate(self, party: Party, home: Any) -> tuple[Tensor, Tensor] | None:
         """Outputs and labels of a party's validation rows, as it is now; None without any."""
         return None
+
+    def decided(self, party: Party, home: Any) -> Decided | None:
+        """The threshold and calibration that its run's settings ask a party for, where it has
+        validation rows."""
+        decide: Decide | None = getattr(getattr(party, "config", None), "decide", None)
+        judged = None if decide is None else self.validate(party, home)
+        return None if decide is None or judged is None else decide.decided(home.task, *judged)
 
     def decisions(self, stage: Staged) -> dict[str, Decided | None]:
         """Party -> its threshold and calibration, of its model as it is now.
@@ -382,6 +391,8 @@ class Method:
                 def keep() -> None:
                     model = self.model(party, home)
                     if model is not None:
+                        about = about_decision(self.decided(party, home))
+                        model = replace(model, about={**model.about, **about})
                         asked.keep(model, self.test(party, home))
 
                 if party.finish_with is None:
@@ -409,6 +420,7 @@ class Training:
         loaded: its data, and what reaches parties that are elsewhere.
         device: where every party of this process computes.
         last_only: score after the last round only, whatever the run file says.
+        trying: settings are tried, and parties judge them on rows that they keep out of training.
     """
 
     kind: Method
@@ -418,6 +430,7 @@ class Training:
     loaded: Loaded
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     last_only: bool = False
+    trying: bool = False
 
     @property
     def evaluate_every(self) -> int:
@@ -485,6 +498,10 @@ class Training:
             if spent := staged.spent():
                 line |= {"epsilon": max(each["epsilon"] for each in spent)}
             observe(stage, driver.num_rounds, line)
+        if self.trying:
+            judged = driver.judged(engine)
+            scores = {party: {"validation": value} for party, value in judged.items()}
+            return Outcome({stage: scores}, ledger=engine.ledger)
         # The parties now have what they keep, which may be an earlier round's.
         return kind.outcome(staged, seed, observe)
 

@@ -5,6 +5,7 @@ What is common to all methods. Each has a file beside this one with its ``Setup`
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,24 +13,20 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from dovetail.data import Task
+from dovetail.data import Classification, Task
 from dovetail.errors import TrainingError
 from dovetail.models import Model
 from dovetail.models.calibration import Calibrate
 from dovetail.models.decisions import (
     ClassWeights,
+    Decide,
     Decided,
     Threshold,
-    calibrate,
-    choose,
     class_weights,
 )
 from dovetail.models.metrics import all_scores, details, score
 from dovetail.models.owners import Bottom
 from dovetail.network import Checkpoint, Ledger
-
-#: The folder of a joint model, beside those of parties.
-JOINT = "joint"
 
 #: Score name -> value. Those of a model that is trained also have "details" (``metrics.details``),
 #: which a run's folder keeps apart.
@@ -75,14 +72,9 @@ class Deciding:
     def decision(self, task: Task, outputs_NC: Tensor, labels_N: Tensor) -> Decided | None:
         """The threshold that does best on validation rows, and the calibration fitted on them;
         None where neither is asked for."""
-        if not self.needs_rows:
-            return None
-        chosen, fitted = None, {}
-        if self.threshold is not None:
-            chosen = choose(self.threshold, task, outputs_NC, labels_N)
-        if self.calibrate is not None:
-            fitted = calibrate(self.calibrate, task, outputs_NC, labels_N)
-        return Decided(chosen, fitted)
+        return Decide(threshold=self.threshold, calibrate=self.calibrate).decided(
+            task, outputs_NC, labels_N
+        )
 
 
 def about_decision(decision: Decided | None) -> dict[str, Any]:
@@ -183,6 +175,15 @@ def judged(
         **all_scores(task, outputs, labels, threshold=threshold),
         DETAILS: details(task, outputs, labels, threshold=threshold),
     }
+
+
+def goodness(task: Task, outputs: Tensor, labels: Tensor) -> float:
+    """Share that is classified rightly; of numbers 1 / (1 + mean squared error, in squares of
+    their scale): 1 where all are right."""
+    if isinstance(task, Classification):
+        return int((outputs.argmax(dim=1) == labels).sum()) / len(labels)
+    error = float((outputs[:, 0] - labels).square().sum())
+    return 1 / (1 + error / len(labels)) if math.isfinite(error) else 0.0
 
 
 def numbers(scores: Scores) -> dict[str, float]:

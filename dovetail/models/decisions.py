@@ -125,6 +125,27 @@ class Decided:
         return outputs_NC if calibration is None else calibration.applied(outputs_NC)
 
 
+class Decide(BaseModel):
+    """What a party decides on rows that it keeps out of training; with neither, they only judge."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    threshold: Threshold | None = None  # of two classes: a goal, such as "f1"
+    calibrate: Calibrate | None = None  # probabilities that mean what they say
+
+    def decided(self, task: Task, outputs_NC: Tensor, labels_N: Tensor) -> Decided | None:
+        """The threshold that does best on these rows, and the calibration fitted on them; None
+        where neither is asked for."""
+        if self.threshold is None and self.calibrate is None:
+            return None
+        chosen, fitted = None, {}
+        if self.threshold is not None:
+            chosen = choose(self.threshold, task, outputs_NC, labels_N)
+        if self.calibrate is not None:
+            fitted = calibrate(self.calibrate, task, outputs_NC, labels_N)
+        return Decided(chosen, fitted)
+
+
 def decision_of(about: Mapping[str, Any]) -> Decision | None:
     """The decision that a model was saved with; None where it has none."""
     stored = about.get("decision")

@@ -16,8 +16,9 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dovetail.errors import ConfigError
-from dovetail.methods.outcome import JOINT, number
+from dovetail.methods.outcome import number
 from dovetail.models.metrics import SCORES
+from dovetail.models.places import JOINT
 from dovetail.privacy import spent_text
 
 B = TypeVar("B", bound=BaseModel)

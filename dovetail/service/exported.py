@@ -20,6 +20,7 @@ from dovetail.models.calibration import radius_of
 from dovetail.models.decisions import decision_as_said
 from dovetail.models.metrics import all_scores
 from dovetail.models.networks import Shape
+from dovetail.models.places import model_folder
 from dovetail.models.raw import RawRows, read_rows, table_of
 from dovetail.models.saved import Prediction, Raw
 from dovetail.models.saved import load as load_folder
@@ -138,7 +139,7 @@ def load(path: str | Path, *, network: torch.nn.Module | None = None) -> Model |
     """The model in a folder that ``Model.save`` wrote, or in a file of ``dovetail export``.
 
     Args:
-        path: the folder, or a file whose name ends in ``.onnx``.
+        path: the folder, or that of a run with one model, or a file whose name ends in ``.onnx``.
         network: for a model that was trained with a network of your own: the same network.
 
     Raises:
@@ -146,7 +147,7 @@ def load(path: str | Path, *, network: torch.nn.Module | None = None) -> Model |
     """
     if Path(path).suffix.lower() == ".onnx":
         return load_onnx(path)
-    return load_folder(path, network=network)
+    return load_folder(model_folder(Path(path)), network=network)
 
 
 def load_onnx(path: str | Path, *, threads: int | None = None) -> OnnxModel:

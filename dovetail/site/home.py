@@ -57,6 +57,7 @@ from dovetail.alignment.stored import (
     alignment_of,
     digest,
     is_predicting,
+    is_trial,
     load_rows,
     save_rows,
 )
@@ -595,6 +596,8 @@ class Runs:
         Raises:
             BudgetError: its driver's runs have taken the disk that they may.
         """
+        if is_trial(run):
+            return
         folder = self._model_folder(run)
         num_bytes = sum(each.nbytes for each in model.network.state_dict().values())
         self._budgets.make_disk(driver, self._states(driver) / folder.name, num_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import RunFile, check_run
+from dovetail.experiment.samplers import sampler
 from dovetail.experiment.search import search
 from dovetail.experiment.setup import load_data, pooled_parts, read_pooled
 from dovetail.experiment.train import train_seeds
@@ -77,11 +79,41 @@ def test_with_few_labels_the_rows_that_judge_are_of_those_labels() -> None:
 
 
 def test_what_cannot_be_searched_is_one_sentence() -> None:
-    with pytest.raises(ConfigError, match="in simulation, where one place has all rows"):
-        search(run_of(data=None, parties=("bank.toml",), passive={}), seed=0)
+    own = {"keys": {"passive.learning_rate": [0.1]}}
+    at_home = run_of(data=None, parties=("bank.toml",), passive={}, search=own)
+    with pytest.raises(ConfigError, match="which every party sets in its own file"):
+        search(at_home, seed=0)
     few = run_of(data={**VALUES["data"], "labels": 20})
     with pytest.raises(ConfigError, match="5 of 20 labelled rows would judge"):
         search(few, seed=0)
     unknown = {"keys": {"apfed.learning_rat": [1.0]}}
     with pytest.raises(ConfigError, match=r"learning_rat.*did you mean"):
         search(run_of(search=unknown), seed=0)
+
+
+def test_optuna_draws_each_setting_once_and_turns_to_what_was_good() -> None:
+    pytest.importorskip("optuna")
+    keys = {"a": list(range(20)), "b": [[8], [16], [32]]}
+
+    def drawn() -> list[float]:
+        drawing = sampler("optuna", keys, 0)
+        drawing.tried({}, 0.5)
+        found: list[dict[str, Any]] = []
+        scores: list[float] = []
+        for settings in drawing.draw():
+            assert settings not in found
+            found.append(settings)
+            scores.append(settings["a"] - abs(settings["b"][0] - 16) / 16)
+            drawing.tried(settings, scores[-1])
+        return scores
+
+    scores = drawn()
+    assert len(scores) == 60
+    assert sum(scores[10:25]) / 15 > sum(scores[:10]) / 10 + 1  # ten at random come first
+    assert scores == drawn()  # of one seed
+
+
+def test_without_optuna_the_way_to_install_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(ConfigError, match=r"pip install 'dovetail\[optuna\]'"):
+        search(run_of(search={"sampler": "optuna"}), seed=0)

@@ -20,10 +20,7 @@ from dovetail.methods.apfed.stacks import PartnerConfig
 from dovetail.methods.base import Place
 from dovetail.methods.limits import NO_LIMITS, Limits
 from dovetail.models import EncoderSpec, OptimizerConfig, Secret, derive_seed
-from dovetail.models.learners import make_folds
-
-#: Of the labelled rows, one in so many chooses a threshold and a calibration.
-_HOLD_OUT_ONE_IN = 5
+from dovetail.models.learners import hold_out
 
 #: A partner's side, as its messages are called: of APFed-R and -C, of classic vertical learning,
 #: and of APFed-D.
@@ -142,13 +139,12 @@ class LabelHome:
         """Of its labelled rows those that choose a threshold and a calibration."""
         labelled = self.train.labelled_rows()
         assert self.train.labels is not None
-        folds = make_folds(
+        return hold_out(
+            labelled,
             self.train.labels[labelled],
-            min(_HOLD_OUT_ONE_IN, len(labelled)),
             seed=derive_seed(seed, self.name, "threshold"),
             regression=not isinstance(self.task, Classification),
-        )
-        return labelled[folds == 0]
+        )[1]
 
     def without_labels_on(self, rows: Tensor) -> LabelHome:
         """The same, without the labels of these rows."""

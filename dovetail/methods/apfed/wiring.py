@@ -45,12 +45,13 @@ from dovetail.methods.base import (
 from dovetail.methods.limits import NO_LIMITS, limited
 from dovetail.methods.loop import Driver, Party, Played
 from dovetail.methods.method import Method, Staged, Training
-from dovetail.methods.outcome import JOINT, Observer, Outcome, Scores
+from dovetail.methods.outcome import Observer, Outcome, Scores
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import encoder_spec
 from dovetail.methods.validation import validate
 from dovetail.models import Head, Model
 from dovetail.models.decisions import Decided
+from dovetail.models.places import JOINT
 from dovetail.network import Checkpoint, Engine, InProcess
 from dovetail.network.checkpoint import StatefulParty
 

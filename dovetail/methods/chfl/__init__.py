@@ -95,6 +95,7 @@ from dovetail.errors import (
 )
 from dovetail.methods.loop import Driver, Party, answers, answers_always, train
 from dovetail.methods.loop import Round as BaseRound
+from dovetail.methods.outcome import goodness
 from dovetail.models import (
     Column,
     Columns,
@@ -108,7 +109,7 @@ from dovetail.models import (
     generator,
     key_of,
 )
-from dovetail.models.decisions import ClassWeights, class_weights, on, supervised_loss
+from dovetail.models.decisions import ClassWeights, Decide, class_weights, on, supervised_loss
 from dovetail.models.optimizers import Optimizer
 from dovetail.network import (
     Bytes,
@@ -181,6 +182,8 @@ class Config(OptimizerConfig):
     patience: int | None = Field(default=None, ge=1)  # stop after so many rounds without a better
     max_categories: int = Field(default=100, ge=1)  # of a common column that members encode alike
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
+    # what parties decide on validation rows; a run's threshold and calibrate
+    decide: Decide | None = Field(default=None, exclude_if=lambda value: value is None)
     timeout_s: float | None = Field(default=None, gt=0)  # how long a round waits for an answer
     # Member -> learning_rate and mu of its own; V-A3 has each tune them.
     by_party: dict[str, dict[str, float]] = Field(default_factory=dict)
@@ -747,12 +750,6 @@ class Member(Party):
         best, num_rows = min(GATES, key=losses.__getitem__), len(labels)
         columns.gate.fill_(best * num_rows / (num_rows + GATE_ROWS))
 
-    def _right(self, outputs: Tensor, labels: Tensor) -> float:
-        if isinstance(self.task, Classification):
-            return int((outputs.argmax(dim=1) == labels).sum()) / len(labels)
-        error = float((outputs[:, 0] - labels).square().sum())
-        return 1 / (1 + error / len(labels)) if math.isfinite(error) else 0.0
-
     def accuracy(self) -> tuple[float, int]:
         """Share of its validation rows that are classified rightly, and their number.
 
@@ -769,7 +766,7 @@ class Member(Party):
         outputs = torch.cat([self.columns(part) for part in x.split(8192)])
         loss = float(self.loss(outputs, labels))
         loss = loss if math.isfinite(loss) else LARGEST_LOSS
-        return self._right(outputs, labels), len(labels), loss
+        return goodness(self.task, outputs, labels), len(labels), loss
 
     def can_train(self, message: Train) -> bool:
         """Whether it has the theta_c that this round starts from."""
@@ -1408,6 +1405,10 @@ class Coordinator(Driver):
         """Every member keeps the parameters that were chosen."""
         over = dict.fromkeys(network.parties, Finish(self.best))
         network.ask(over, Finished, timeout_s=self.config.timeout_s)
+
+    def judged(self, network: Engine) -> dict[str, float]:
+        """Member -> the same as ``scores``, as it was told already."""
+        return dict(self.accuracies)
 
     def scores(self) -> dict[str, dict[str, float]]:
         """Member -> its accuracy on its validation rows, in the round that was chosen."""

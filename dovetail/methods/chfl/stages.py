@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from dovetail.alignment.stored import trial_stage
 from dovetail.data import PartyData, TableEncoder, stacked
 from dovetail.data.common_unique import BLOCK
 from dovetail.methods import chfl
@@ -121,7 +122,7 @@ def chosen(
         homes = training.kind.homes_of(training, stage)
 
         def start(trial: chfl.Config) -> Engine:
-            return training.engine(f"{stage}-trial-{next(numbers)}", training.parties(homes))
+            return training.engine(trial_stage(stage, next(numbers)), training.parties(homes))
 
         by_loss = plain.choose == "loss"
 

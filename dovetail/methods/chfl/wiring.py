@@ -17,7 +17,7 @@ from dovetail import data as dd
 from dovetail.data.common_unique import BLOCK
 from dovetail.errors import ConfigError
 from dovetail.methods import chfl
-from dovetail.methods.base import SILENT, Loaded, Parts, Place, Run, Talk, weighed
+from dovetail.methods.base import SILENT, Loaded, Parts, Place, Run, Talk, deciding, weighed
 from dovetail.methods.chfl.stages import (
     POOLED,
     UNIQUE_WEIGHT_DECAY,
@@ -212,7 +212,8 @@ class Chfl(Method):
         """The settings that ``Begin`` carries; a searched one may be any that is tried."""
         section = run.settings("chfl", ChflSection)
         own = section.stages.get(stage, {})
-        made = stage_config(config(section), stage, own)
+        plain = deciding(weighed(config(section), run), run)
+        made = stage_config(plain, stage, own)
         values = {**made.model_dump(mode="json"), "by_party": {}}
         for key in chfl.OWN_SETTINGS:
             set_apart = [settings[key] for settings in made.by_party.values() if key in settings]
@@ -220,8 +221,8 @@ class Chfl(Method):
                 values[key] = {"one_of": [values[key], *set_apart]}
         grid = {key: tried for key, tried in section.search.grid().items() if key not in own}
         for key, tried in grid.items():
-            plain = values[key]
-            before = plain["one_of"] if isinstance(plain, dict) else [plain]
+            said = values[key]
+            before = said["one_of"] if isinstance(said, dict) else [said]
             values[key] = {"one_of": [*before, *tried]}
         if grid:
             values["rounds"] = {"one_of": [values["rounds"], section.search.rounds]}
@@ -289,7 +290,7 @@ class Chfl(Method):
         """A stage's settings, once a search has chosen."""
         section: ChflSection = training.settings
         own = section.stages.get(stage, {})
-        plain = weighed(config(section), training.run)
+        plain = deciding(weighed(config(section), training.run), training.run)
         if training.run.data is not None:  # one place says it for all columns of one table
             plain = plain.model_copy(update={"max_categories": training.run.data.max_categories})
         asked = section.search

@@ -51,6 +51,7 @@ Departures from the paper, which leaves much open:
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -77,10 +78,19 @@ from dovetail.models import (
     RandomStream,
     Secret,
     derive_key,
+    derive_seed,
     generator,
     key_of,
 )
-from dovetail.models.decisions import ClassWeights, class_weights, on, supervised_loss
+from dovetail.models.decisions import (
+    ClassWeights,
+    Decide,
+    Decided,
+    class_weights,
+    on,
+    supervised_loss,
+)
+from dovetail.models.learners import hold_out
 from dovetail.models.owners import (
     Bottom,
     BottomSpec,
@@ -109,6 +119,8 @@ from dovetail.network import (
     noted,
 )
 from dovetail.privacy import Release, Releasing
+
+_log = logging.getLogger(__name__)
 
 # --- Hyper-parameters --------------------------------------------------------------------------
 
@@ -143,6 +155,8 @@ class Config(OptimizerConfig):
     # each member leaves out a part of the rows of its own. None: the last epoch stays.
     patience: int | None = Field(default=None, ge=1)
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
+    # what parties decide on validation rows; a run's threshold and calibrate
+    decide: Decide | None = Field(default=None, exclude_if=lambda value: value is None)
     timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
     # How embeddings leave data owners, and gradients label owners; None: as they are. A party's own
     # file may say otherwise.
@@ -362,6 +376,43 @@ class Measured(Message):
     num_right: int
     num_rows: int
 
+    def of(self, owner: str, num: int) -> Measured:
+        """It, if it can be of so many samples.
+
+        Raises:
+            PartyError: it cannot.
+        """
+        if self.num_rows != num or not 0 <= self.num_right <= num or not math.isfinite(self.loss):
+            raise PartyError(owner, f"{self.wire_name()}: sums that cannot be")
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class GiveHeldOut(Message):
+    """Coordinator -> label owner: which samples did you keep out of training?"""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut(Message):
+    """Label owner -> coordinator: these places of its shared order."""
+
+    samples_N: Integers
+
+
+@dataclass(frozen=True, eq=False)
+class Validate(Message):
+    """Coordinator -> label owner: the mean embedding of samples that it kept out; decide by all.
+
+    They come once, in its order, ``VALIDATED`` at a time and the rest; a part's labels are not told
+    but in sums. With the last it chooses what its settings ask for.
+    """
+
+    samples_B: Integers
+    mean_BE: Numbers
+
+
+#: Samples of a ``Validate``, but for the last.
+VALIDATED = 1024
 
 #: The most that a party's weights may take, with the iterates it keeps, whose sizes ``Begin`` sets.
 MAX_PARAMETER_BYTES = 2**28
@@ -889,6 +940,7 @@ class LabelOwner(Party):
     """
 
     saved = ("top", "optimizer", "iterates", "batches", "number", "batch", "released", "kept_P")
+    decided: Decided | None = None  # on samples that it kept out of training
 
     def __init__(
         self,
@@ -908,6 +960,8 @@ class LabelOwner(Party):
         self.task = task
         labelled_S = labels_S >= 0 if isinstance(task, Classification) else labels_S.isfinite()
         self.samples = labelled_S.nonzero().flatten() if samples is None else samples
+        self._all_samples, self.held_out = self.samples, self.samples[:0]
+        self._validated: list[Tensor] = []  # outputs for ``held_out``, as far as they came
         self.test_labels = torch.empty(0) if test_labels is None else test_labels
         self.device = device or torch.device("cpu")
         self.top: nn.Module | None = None
@@ -937,6 +991,14 @@ class LabelOwner(Party):
         self.config, self.spec, self.seed = config, spec, begin.seed
         with RandomStream(begin.seed, "top", secret=_start(begin)):  # w_0 is one model
             self.top = spec.build().to(self.device)
+        self._validated = []
+        if config.decide is not None:
+            self.samples, self.held_out = hold_out(
+                self._all_samples,
+                self.labels_S[self._all_samples],
+                seed=derive_seed(0, self.name, "threshold"),
+                regression=not isinstance(self.task, Classification),
+            )
         labels_N = self.labels_S[self.samples]
         self.class_weights_C = on(
             self.device, class_weights(config.loss_weights, self.task, labels_N)
@@ -951,9 +1013,9 @@ class LabelOwner(Party):
         self.kept_P: Tensor | None = None  # the best top so far
         self.fold_S: Tensor | None = None  # which member leaves a sample out; none beyond members
         if config.patience is not None:
-            drawn = generator(begin.seed, self.name, "folds", secret=key_of(self._secret))
+            rng = generator(begin.seed, self.name, "folds", secret=key_of(self._secret))
             self.fold_S = torch.full((len(self.labels_S),), -1)
-            order = torch.randperm(len(self.samples), generator=drawn)
+            order = torch.randperm(len(self.samples), generator=rng)
             self.fold_S[self.samples[order]] = torch.arange(len(order)) % (_FOLDS * config.members)
         self.number = 1  # of the batch that comes next
         self.batch: Tensor | None = None
@@ -1071,14 +1133,42 @@ class LabelOwner(Party):
             raise MessageError(
                 f"{message.wire_name()}: samples outside its {len(self.test_labels)} test samples"
             )
-        labels_B = self.test_labels[message.samples_B].to(self.device)
-        with torch.no_grad():
-            outputs = self._best()(message.mean_BE.to(self.device))
-            loss = supervised_loss(self.task, outputs, labels_B, reduction="sum").item()
+        return self._measured(message.mean_BE, self.test_labels[message.samples_B])[1]
+
+    @torch.no_grad()
+    def _measured(self, mean_BE: Tensor, labels_B: Tensor) -> tuple[Tensor, Measured]:
+        """What its top says, and how right that is."""
+        outputs = self._best()(mean_BE.to(self.device))
+        labels_B = labels_B.to(self.device)
+        loss = supervised_loss(self.task, outputs, labels_B, reduction="sum").item()
         num_right = 0
         if isinstance(self.task, Classification):
             num_right = int((outputs.argmax(dim=1) == labels_B).sum())
-        return Measured(loss, num_right, num)
+        return outputs.cpu(), Measured(loss, num_right, len(labels_B))
+
+    @answers
+    def give_held_out(self, message: GiveHeldOut) -> HeldOut:
+        """The samples that it kept out of training."""
+        return HeldOut(self.held_out)
+
+    @answers
+    def validate(self, message: Validate) -> Measured:
+        """How good its top is on samples that it kept out; after the last it decides."""
+        done = sum(map(len, self._validated))
+        due = self.held_out[done : done + VALIDATED]
+        if not len(due) or not torch.equal(message.samples_B, due):
+            raise MessageError(
+                f"{message.wire_name()}: its {len(self.held_out)} held-out samples come in order, "
+                f"{VALIDATED} at a time, and once; {done} came"
+            )
+        _check_finite(message, "mean_BE")
+        outputs, measured = self._measured(message.mean_BE, self.labels_S[due])
+        self._validated.append(outputs)
+        decide = self.config.decide
+        if decide is not None and done + len(due) == len(self.held_out):
+            said = torch.cat(self._validated)
+            self.decided = decide.decided(self.task, said, self.labels_S[self.held_out])
+        return measured
 
     @answers
     def finish(self, message: FinishLabels) -> Finished:
@@ -1218,6 +1308,7 @@ class Coordinator(Driver):
         self.num_rounds = config.rounds or 0  # of epochs known when training has begun
         self.top: ServerOptimizer | None = None
         self.measured: dict[str, dict[str, float]] = {}
+        self.held_out: dict[str, float] = {}
         self._num_outputs = 0
         self._rng = generator(seed, "participation")
         #: Of the epoch so far: sum of held-out losses, and of how many rows.
@@ -1366,10 +1457,53 @@ class Coordinator(Driver):
         A data owner that the tops do not know is not told: no mean has a use for its network.
         """
         timeout_s = self.config.timeout_s
+        if self.config.decide is not None:
+            self.held_out = self._validated(network)
         labels = dict.fromkeys(self.label_owners, FinishLabels())
         network.ask(labels, Finished, timeout_s=timeout_s)
         data = dict.fromkeys(self.participants, FinishData())
         network.ask(data, Finished, timeout_s=timeout_s)
+
+    def judged(self, network: Engine) -> dict[str, float]:
+        """Label owner -> how good its model is on samples that it kept out of training."""
+        return dict(self.held_out)
+
+    def _validated(self, network: Engine) -> dict[str, float]:
+        """The same, of those who answer; each then decides what its settings ask for."""
+        found = {}
+        timeout_s = self.config.timeout_s
+        asked = dict.fromkeys(self.label_owners, GiveHeldOut())
+        for owner, reply in network.ask(asked, HeldOut, timeout_s=timeout_s).items():
+            samples_N = reply.samples_N
+            if not len(samples_N):
+                continue
+            try:
+                found[owner] = self._validate(owner, samples_N.split(VALIDATED), network)
+            except (PartyError, TrainingError) as failure:  # the others' models are whole
+                _log.warning("%s decides nothing on rows that it kept out: %s", owner, failure)
+        return found
+
+    def _validate(self, owner: str, parts: Sequence[Tensor], network: Engine) -> float:
+        """How good a label owner's model is on these samples, the last of which let it decide.
+
+        Raises:
+            PartyError: it does not answer, or not with what can be.
+            TrainingError: no data owner answers.
+        """
+        loss, num_right, num = 0.0, 0, sum(map(len, parts))
+        timeout_s, embedding = self.config.timeout_s, self.config.embedding
+        for part in parts:
+            request = Embed(owner, part, test=False)
+            mean_BE = asked_mean(
+                network, self.participants, request, embedding, timeout_s, Missed()
+            )
+            message = Validate(part, mean_BE)
+            told = network.ask({owner: message}, Measured, timeout_s=timeout_s).or_raise()
+            measured = told[owner].of(owner, len(part))
+            loss += measured.loss
+            num_right += measured.num_right
+        is_number = json.loads(self.ready[owner].task)["kind"] == "regression"
+        return 1 / (1 + loss / num) if is_number else num_right / num
 
     def round(self, number: int, network: Engine) -> Averaging:
         """One round of Algorithm 1.
@@ -1672,6 +1806,23 @@ class _Gradient:
     previous: int
     gradient_BE: Tensor
     learned: tuple[int, ...]
+
+
+def asked_mean(
+    network: Engine,
+    owners: Sequence[str],
+    request: Embed,
+    embedding: int,
+    timeout_s: float | None,
+    missed: Missed,
+) -> Tensor:
+    """(B, E) mean embedding over the data owners that answer."""
+    replies = network.ask(dict.fromkeys(owners, request), Embeddings, timeout_s=timeout_s)
+    num = len(request.samples_B)
+    embeddings = checked_embeddings(replies, replies.failures, num, embedding, missed)
+    if not embeddings:
+        raise TrainingError(f"no data owner answers ({missed})")
+    return mean_embedding(list(embeddings.values()))
 
 
 def checked_embeddings(

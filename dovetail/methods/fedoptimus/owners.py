@@ -16,7 +16,7 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -53,6 +53,7 @@ from dovetail.methods.homes import (
     draw_share,
     own_scale,
 )
+from dovetail.methods.outcome import about_decision
 from dovetail.methods.party import Site
 from dovetail.methods.recall import kept_at
 from dovetail.methods.rulers import OwnRows
@@ -467,7 +468,9 @@ def _trains(site: Site, live: _Live) -> Maker:
                     asked.keep(own.bottom_model(), {})
                 else:
                     label = site.table.label or ""
-                    asked.keep(told_top(own.model(), method="fedoptimus", label=label), {})
+                    model = told_top(own.model(), method="fedoptimus", label=label)
+                    about = {**model.about, **about_decision(own.decided)}
+                    asked.keep(replace(model, about=about), {})
 
             assert own.finish_with is not None
             return Finishing(own, own.finish_with, keep)

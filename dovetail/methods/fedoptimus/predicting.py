@@ -18,7 +18,6 @@ Letters: B rows of a message, N samples, E embedding width.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +26,7 @@ import torch
 from torch import Tensor
 
 from dovetail.data import SharedRows
-from dovetail.errors import ConfigError, MessageError, ModelError, PartyError, TrainingError
+from dovetail.errors import ConfigError, MessageError, ModelError
 from dovetail.methods.fedoptimus import (
     Coordinator,
     DataOwner,
@@ -37,8 +36,8 @@ from dovetail.methods.fedoptimus import (
     Measure,
     Measured,
     Missed,
+    asked_mean,
     checked_embedding,
-    checked_embeddings,
 )
 from dovetail.methods.loop import answers
 from dovetail.methods.recall import Recaller
@@ -49,7 +48,6 @@ from dovetail.models.owners import (
     OwnersSpec,
     TopSpec,
     load_bottom,
-    mean_embedding,
 )
 from dovetail.network import Engine, Integers, Message, check_shape
 
@@ -111,7 +109,7 @@ def score(
             raise ConfigError(f"label owner {owner!r} has no test samples to be scored on")
         loss, num_right, missed = 0.0, 0, Missed()
         for samples_B in torch.arange(num).split(batch_size):
-            mean_BE = _mean(
+            mean_BE = asked_mean(
                 network,
                 coordinator.data_owners,
                 Embed(owner, samples_B, test=True),
@@ -121,13 +119,8 @@ def score(
             )
             asked = {owner: Measure(samples_B, mean_BE)}
             timeout_s = coordinator.config.timeout_s
-            measured = network.ask(asked, Measured, timeout_s=timeout_s).or_raise()[owner]
-            if (
-                measured.num_rows != len(samples_B)
-                or not 0 <= measured.num_right <= len(samples_B)
-                or not math.isfinite(measured.loss)
-            ):
-                raise PartyError(owner, f"{measured.wire_name()}: sums that cannot be")
+            replies = network.ask(asked, Measured, timeout_s=timeout_s).or_raise()
+            measured = replies[owner].of(owner, len(samples_B))
             loss += measured.loss
             num_right += measured.num_right
         is_number = json.loads(coordinator.ready[owner].task)["kind"] == "regression"
@@ -188,7 +181,7 @@ def predict(
     names = tuple(network.parties if data_owners is None else data_owners)
     missed = Missed()
     parts = [
-        _mean(
+        asked_mean(
             network,
             names,
             Embed(label_owner, samples_B, test),
@@ -206,23 +199,6 @@ def predict(
         tuple(name for name in names if name not in missed),
         missed.reasons,
     )
-
-
-def _mean(
-    network: Engine,
-    owners: Sequence[str],
-    request: Embed,
-    embedding: int,
-    timeout_s: float | None,
-    missed: Missed,
-) -> Tensor:
-    """(B, E) mean embedding over the data owners that answer."""
-    replies = network.ask(dict.fromkeys(owners, request), Embeddings, timeout_s=timeout_s)
-    num = len(request.samples_B)
-    embeddings = checked_embeddings(replies, replies.failures, num, embedding, missed)
-    if not embeddings:
-        raise TrainingError(f"no data owner answers ({missed})")
-    return mean_embedding(list(embeddings.values()))
 
 
 class Embedder:

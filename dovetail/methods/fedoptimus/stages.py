@@ -404,6 +404,10 @@ def decisions(stage: Staged, deciding: Deciding) -> dict[str, Decided | None]:
     for name, own in labels_in(stage.homes).items():
         if not deciding.needs_rows:
             continue
+        party = stage.parties[name]
+        if party.decided is not None:
+            found[name] = party.decided
+            continue
         labels = own.scored.get("validation")
         if labels is None:
             raise ConfigError(

@@ -15,7 +15,7 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.errors import ConfigError
 from dovetail.methods import fedoptimus
-from dovetail.methods.base import SILENT, Loaded, Maker, Parts, Place, Run, Talk, weighed
+from dovetail.methods.base import SILENT, Loaded, Maker, Parts, Place, Run, Talk, deciding, weighed
 from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.fedoptimus.choosing import Chooser
 from dovetail.methods.fedoptimus.owners import (
@@ -152,6 +152,7 @@ class FedOptimus(Method):
     """FedOptimus."""
 
     decides = True
+    at_home = ("fedoptimus.bottom",)
     name = "fedoptimus"
     Settings = FedOptimusSection
     HomeSettings = OwnerSection
@@ -181,7 +182,8 @@ class FedOptimus(Method):
         """The settings that ``BeginData`` and ``BeginLabels`` carry."""
         section = run.settings("fedoptimus", FedOptimusSection)
         own = section.stages.get(stage, {})
-        return stage_config(config(section), stage, own).model_dump(mode="json")
+        plain = deciding(weighed(config(section), run), run)
+        return stage_config(plain, stage, own).model_dump(mode="json")
 
     def check(self, run: Run, *, where: str) -> None:
         """Refuse settings that cannot be, of any stage.
@@ -340,6 +342,8 @@ class FedOptimus(Method):
         """A stage's settings."""
         section: FedOptimusSection = training.settings
         plain = weighed(config(section), training.run)
+        if training.run.data is None and stage == "fedoptimus":
+            plain = deciding(plain, training.run, judges=training.trying)
         return stage_config(plain, stage, section.stages.get(stage, {}))
 
     def homes_of(self, training: Training, stage: str) -> Mapping[str, Home]:

@@ -89,6 +89,7 @@ from dovetail.data import (
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
 from dovetail.methods.loop import Driver, Party, answers, answers_always
 from dovetail.methods.loop import Round as BaseRound
+from dovetail.methods.outcome import goodness
 from dovetail.models import (
     Model,
     OptimizerConfig,
@@ -106,8 +107,8 @@ from dovetail.models.blocks import (
     classifier,
     extractor_from_json,
 )
-from dovetail.models.decisions import ClassWeights, class_weights, on, supervised_loss
-from dovetail.models.learners import make_folds
+from dovetail.models.decisions import ClassWeights, Decide, class_weights, on, supervised_loss
+from dovetail.models.learners import hold_out, make_folds
 from dovetail.models.moments import Moments as ClassMoments
 from dovetail.models.moments import moments_of, refitted, together
 from dovetail.models.networks import Shape, network_input
@@ -152,6 +153,8 @@ class Config(OptimizerConfig):
     match_rounds: int | None = Field(default=None, ge=0)  # rounds with matching; None: all
     class_weights: bool = False  # weigh output rows by the samples of their class
     loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
+    # what parties decide on validation rows; a run's threshold and calibrate
+    decide: Decide | None = Field(default=None, exclude_if=lambda value: value is None)
     private: PrivateSteps | None = None  # how weights that are sent are trained (privacy.steps)
     timeout_s: float | None = Field(default=None, gt=0)  # when a round closes
 
@@ -306,6 +309,25 @@ class Judged(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class GiveScore(Message):
+    """Server -> party: how good is your model, on rows that you kept out of training?"""
+
+
+@dataclass(frozen=True, eq=False)
+class Score(Message):
+    """Party -> server: accuracy on so many rows; of numbers 1 / (1 + mean squared error)."""
+
+    goodness: float
+    num_rows: int
+
+    def check(self, **sizes: int) -> None:
+        """Refuse what is no score."""
+        if not 0 <= self.goodness <= 1 or self.num_rows < 0:
+            what = f"{self.goodness} of {self.num_rows} rows is no score"
+            raise MessageError(f"{self.wire_name()}: {what}")
+
+
+@dataclass(frozen=True, eq=False)
 class Finish(Message):
     """Server -> party: its slice of the server's model, to use alone (line 9)."""
 
@@ -360,7 +382,6 @@ class Home:
         widths: hidden widths of its classifier; parties may differ in widths, not in depth.
         test: rows to score on.
         categorical: names of number columns whose values are names.
-        validation: rows of ``train`` without their labels there, to choose a threshold on.
         private: how its weights are trained, whatever the run says; None: as that says.
         moments: whether it tells means and covariances of its features, for ``calibrate``.
 
@@ -373,7 +394,6 @@ class Home:
     widths: tuple[int, ...] = (64,)
     test: PartyData | None = None
     categorical: Sequence[str] = ()
-    validation: PartyData | None = None
     private: PrivateSteps | None = None
     moments: bool = False
 
@@ -530,7 +550,14 @@ class Member(Party):
         key = key_of(self._secret)
         self._check_calibrates()
         rows, self.judged = self._rows, self._rows[:0]
-        if self.config.calibrate and len(rows) >= JUDGED_ONE_IN:
+        if self.config.decide is not None:
+            rows, self.judged = hold_out(
+                self._rows,
+                self.labels[rows.to(self.device)].cpu(),
+                seed=derive_seed(0, self.name, "threshold"),
+                regression=not isinstance(self.task, Classification),
+            )
+        elif self.config.calibrate and len(rows) >= JUDGED_ONE_IN:
             folds = make_folds(
                 self.labels[rows.to(self.device)].cpu(),
                 JUDGED_ONE_IN,
@@ -675,6 +702,19 @@ class Member(Party):
             x, labels_B = self._batch(rows_B)
             right += int((network(x).argmax(dim=1) == labels_B).sum())
         return Judged(right, len(self.judged))
+
+    def held_out(self) -> tuple[Tensor, Tensor] | None:
+        """What its model says of the rows that did not train, and their labels; None without."""
+        if not len(self.judged):
+            return None
+        x = {name: block[self.judged] for name, block in self.blocks.items()}
+        return self.model().outputs(x), self.labels[self.judged.to(self.device)].cpu()
+
+    @answers
+    def tell_score(self, message: GiveScore) -> Score:
+        """How good its model is on rows that did not train."""
+        held = self.held_out()
+        return Score(0.0, 0) if held is None else Score(goodness(self.task, *held), len(held[1]))
 
     @answers
     def finish(self, finish: Finish) -> Finished:
@@ -1335,6 +1375,11 @@ class Coordinator(Driver):
             self.calibrate(network)
         requests = {party: Finish(*weights) for party, weights in self.slices().items()}
         network.ask(requests, Finished, timeout_s=self.config.timeout_s)
+
+    def judged(self, network: Engine) -> dict[str, float]:
+        """Party -> how good its model is on rows that it kept out of training."""
+        replies = self.ask(network, GiveScore(), Score)
+        return {party: reply.goodness for party, reply in replies.items() if reply.num_rows}
 
     def invite(self, network: Engine, party: str) -> None:
         """Remark 2: a new party gets its model at once, and takes part from the next round on.

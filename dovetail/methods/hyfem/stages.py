@@ -10,15 +10,14 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from dovetail.data import Classification, Input, PartyData, TableEncoder, Task
+from dovetail.data import Input, PartyData, TableEncoder, Task
 from dovetail.methods import hyfem
 from dovetail.methods.loop import Driver
 from dovetail.methods.outcome import Scores, score_party
 from dovetail.methods.rulers import OwnRows, features
-from dovetail.models import Model, derive_seed
+from dovetail.models import Model
 from dovetail.models.blocks import Extractor
 from dovetail.models.decisions import Decided
-from dovetail.models.learners import make_folds
 from dovetail.network import Engine, Message, Pending, State
 
 R = TypeVar("R", bound=Message)
@@ -33,9 +32,6 @@ SERVER = "server"
 
 #: The only party of the ruler "pooled".
 POOLED = "pooled"
-
-#: Of a party's labelled rows, one in so many chooses a threshold and a calibration.
-_HOLD_OUT_ONE_IN = 5
 
 
 def stage_config(
@@ -168,23 +164,6 @@ def told_model(
 def is_tested(home: hyfem.Home) -> bool:
     """Whether it has test rows."""
     return home.test is not None and home.test.labels is not None and home.test.num_rows > 0
-
-
-def with_validation(home: hyfem.Home) -> hyfem.Home:
-    """The same, with a fifth of its labelled rows kept out of training."""
-    labelled = home.train.labelled_rows()
-    assert home.train.labels is not None
-    folds = make_folds(
-        home.train.labels[labelled],
-        min(_HOLD_OUT_ONE_IN, len(labelled)),
-        seed=derive_seed(0, home.name, "threshold"),
-        regression=not isinstance(home.task, Classification),
-    )
-    return replace(
-        home,
-        train=home.train.with_labels_on(labelled[folds != 0]),
-        validation=home.train.take(labelled[folds == 0]),
-    )
 
 
 def own_rows(home: hyfem.Home) -> OwnRows:

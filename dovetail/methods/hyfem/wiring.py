@@ -19,7 +19,7 @@ from dovetail.data.partytables import IMAGES, whole_images
 from dovetail.data.tables import distinct
 from dovetail.errors import ConfigError
 from dovetail.methods import hyfem
-from dovetail.methods.base import SILENT, Loaded, Parts, Place, Run, Talk, weighed
+from dovetail.methods.base import SILENT, Loaded, Parts, Place, Run, Talk, deciding, weighed
 from dovetail.methods.homes import (
     Homes,
     LabelScale,
@@ -37,13 +37,11 @@ from dovetail.methods.hyfem.stages import (
     Recipe,
     Stage,
     is_tested,
-    outputs_of,
     own_rows,
     party_model,
     scores_of,
     stage_config,
     told_model,
-    with_validation,
 )
 from dovetail.methods.loop import Driver, Party
 from dovetail.methods.method import Method, Staged, Training
@@ -127,6 +125,8 @@ class HyfemSection(hyfem.Config):
     widths: tuple[int, ...] | dict[PartyName | Literal["*"], tuple[int, ...]] = (64,)
     # Of the whole federation, where parties have files of their own; () is all that these have.
     classes: tuple[str | int, ...] = ()
+    # Of labels that are numbers, over a network, in the place of classes: as in the parties' files.
+    label_scale: LabelScale | None = None
     proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the ruler "fedprox"
     # How the rate goes over the rounds: a constant one makes the server swing.
     schedule: Literal["constant", "cosine"] = "cosine"
@@ -338,6 +338,7 @@ class Hyfem(Method):
     """HyFEM."""
 
     decides = True
+    at_home = ("hyfem.widths",)
     name = "hyfem"
     Settings = HyfemSection
     HomeSettings = MemberSection
@@ -358,7 +359,8 @@ class Hyfem(Method):
         """The settings that ``Begin`` carries."""
         section = run.settings("hyfem", HyfemSection)
         own = section.stages.get(stage, {})
-        made = stage_config(config(section), stage, own, proximal=section.proximal)
+        plain = deciding(weighed(config(section), run), run)
+        made = stage_config(plain, stage, own, proximal=section.proximal)
         return made.model_dump(mode="json")
 
     def check(self, run: Run, *, where: str) -> None:
@@ -376,10 +378,11 @@ class Hyfem(Method):
             except ConfigError as error:
                 raise ConfigError(f"{where}, [hyfem.extractors] {block!r}: {error}") from None
         if run.engine.kind != "inprocess":
-            if len(section.classes) < 2:
+            if (len(section.classes) < 2) == (section.label_scale is None):
                 raise ConfigError(
                     f"{where}: over a network hyfem.classes names all classes of the federation, "
-                    'as no party need have all; for example classes = ["no", "yes"]'
+                    'as no party need have all, for example classes = ["no", "yes"]; or, of labels '
+                    "that are numbers, hyfem.label_scale = [MEAN, SCALE] as in the parties' files"
                 )
             if not section.extractors or any(set(name) & {*"*?["} for name in section.extractors):
                 raise ConfigError(
@@ -391,6 +394,11 @@ class Hyfem(Method):
                     raise ConfigError(
                         f"{where}: {stage!r} is trained in one process only; leave it out"
                     )
+        elif section.label_scale is not None:
+            raise ConfigError(
+                f"{where}: hyfem.label_scale is for parties on machines of their own; in one "
+                "process the labels themselves say their scale"
+            )
         elif section.classes and run.data is not None:
             raise ConfigError(
                 f"{where}: hyfem.classes is for parties with files of their own; in simulation the "
@@ -459,8 +467,6 @@ class Hyfem(Method):
             return {POOLED: whole}
         if stage in ("fedavg", "fedprox"):
             return {name: home.only(common_blocks(homes)) for name, home in homes.items()}
-        if training.deciding.needs_rows:
-            return {name: with_validation(home) for name, home in homes.items()}
         return homes
 
     def choose(
@@ -475,6 +481,8 @@ class Hyfem(Method):
             common = common_blocks(homes)
             extractors = {block: own for block, own in extractors.items() if block in common}
         plain = weighed(config(section), training.run)
+        if stage != "pooled":
+            plain = deciding(plain, training.run, judges=training.trying)
         settings = stage_config(plain, stage, own, proximal=section.proximal)
         return Recipe(settings, data.task, extractors, homes)
 
@@ -497,10 +505,7 @@ class Hyfem(Method):
     def validate(self, party: Party, home: hyfem.Home) -> tuple[Tensor, Tensor] | None:
         """Outputs and labels of rows that were kept out of training."""
         assert isinstance(party, hyfem.Member)
-        rows = home.validation
-        if rows is None or rows.labels is None:
-            return None
-        return outputs_of(party.model(), rows), rows.labels
+        return party.held_out()
 
     def own_rows(self, home: hyfem.Home) -> OwnRows:
         """All its blocks."""
@@ -593,7 +598,12 @@ class Hyfem(Method):
     def load_driver(self, run: Run, driver: Any, *, where: str) -> Parts:
         """What a coordinator has, once its parties are here: no row, but all classes."""
         driver.wait()
-        return Homes[hyfem.Home].nobody(run.settings("hyfem", HyfemSection).classes), None, None
+        section = run.settings("hyfem", HyfemSection)
+        task: dd.Task = dd.Classification(section.classes)
+        if section.label_scale is not None:
+            mean, scale = section.label_scale
+            task = dd.Regression(float(mean), float(scale))
+        return Homes[hyfem.Home].nobody(task), None, None
 
     def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
         """Rate and sizes."""
