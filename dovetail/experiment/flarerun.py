@@ -14,6 +14,7 @@ import tomli_w
 
 from dovetail.errors import ConfigError, NetworkError
 from dovetail.experiment.runfile import RunFile, check_run
+from dovetail.experiment.search import check_no_job
 from dovetail.methods import coordinated
 from dovetail.methods.aligning import label_owner
 from dovetail.methods.party import Site
@@ -56,6 +57,7 @@ def write_job(
         ConfigError: a folder that holds something else, or a name that NVFlare does not take.
     """
     assert isinstance(run.engine, FlareSection)
+    check_no_job(run)
     if not _NAME.fullmatch(out.name):
         raise ConfigError(
             f"--out is also the job's name, of letters, digits, dots and dashes; got {out.name!r}"

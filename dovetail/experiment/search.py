@@ -218,6 +218,19 @@ def with_settings(run: RunFile, settings: Mapping[str, Any]) -> RunFile:
     return check_run(values, where="[search]")
 
 
+def check_no_job(run: RunFile) -> None:
+    """Refuse to search in a job of NVFlare.
+
+    Raises:
+        ConfigError: what to do instead.
+    """
+    if run.search is not None and run.engine.kind == "flare":
+        raise ConfigError(
+            "[search] trains many runs, and a job of NVFlare is one; search in simulation or over "
+            'gRPC ([engine] kind = "stream"), and give the job what was chosen (search.json)'
+        )
+
+
 def _values(run: RunFile) -> dict[str, Any]:
     values: dict[str, Any] = run.model_dump(mode="json", exclude_none=True, exclude={"search"})
     return values
@@ -236,11 +249,7 @@ def _keys(run: RunFile, section: SearchSection) -> Mapping[str, Sequence[Any]]:
     Raises:
         ConfigError: none, or one that stands in a party's own file.
     """
-    if run.engine.kind == "flare":
-        raise ConfigError(
-            "[search] trains many runs, and a job of NVFlare is one; search in simulation or over "
-            'gRPC ([engine] kind = "stream"), and give the job what was chosen (search.json)'
-        )
+    check_no_job(run)
     method = methods.method_of(run.method)
     own = () if run.data is not None else ("passive.", *method.at_home)
     if named := [key for key in section.keys if key.startswith(own)] if own else []:

@@ -586,7 +586,8 @@ def search_table(run: Run) -> TableView | None:
         said = settings or "as the run file says"
         body.append((str(place + 1), said, score, f"{trial.seconds:.1f}", chosen))
     judges = sum(len(ids) for ids in run.search.judged_on.values())
-    caption = f"Settings tried before the run, judged on {judges:,} validation rows"
+    rows = f"{judges:,} validation rows" if judges else "rows that parties kept out at home"
+    caption = f"Settings tried before the run, judged on {rows}"
     head = ("trial", "settings", run.search.metric, "seconds", "")
     return TableView(caption, head, body, numbers=(0, 2, 3), stack=True)
 

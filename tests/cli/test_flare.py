@@ -127,6 +127,7 @@ def test_no_party_file_is_named_in_a_job(
         ("[engine]", '[data]\nsource = "digits"\n[engine]', "data.partition"),
         ('kind = "flare"', 'kind = "flare"\nlisten = "a:1"', "unknown key 'engine.listen'"),
         ('method = "apfed"', 'method = "hyfem"', "over a network hyfem.classes names all classes"),
+        ("[engine]", "[search]\ntrials = 2\n[engine]", "and a job of NVFlare is one"),
     ],
 )
 def test_a_mistake_in_the_run_file_is_one_sentence(
