@@ -110,10 +110,11 @@ def check(run: Run, *, where: str) -> None:
             getattr(run, key) is not None
             and run.engine.kind != "inprocess"
             and coordinated(run.method)
+            and "decide" not in method.Settings.model_fields
         ):
             raise ConfigError(
                 f"{where}: a {what} is chosen on a party's own validation rows, and a coordinator "
-                f"has none; leave {key} out"
+                f"of {run.method!r} tells parties of none; leave {key} out"
             )
     if run.engine.kind != "inprocess" and method.driven_by is None:
         raise ConfigError(
