@@ -257,10 +257,10 @@ def _keys(run: RunFile, section: SearchSection) -> Mapping[str, Sequence[Any]]:
             f"[search] keys names {named[0]!r}, which every party sets in its own file; leave it "
             "out, or search it in simulation"
         )
-    built_in = method.searched(run).items()
-    keys = section.keys or {
-        key: each for key, each in built_in if not own or not key.startswith(own)
-    }
+    keys: Mapping[str, Sequence[Any]] = section.keys
+    if not keys:
+        built_in = method.searched(run)
+        keys = {key: built_in[key] for key in built_in if not (own and key.startswith(own))}
     if not keys:
         raise ConfigError(
             f"nothing is known to search for {run.method!r}; name keys and values, for example "

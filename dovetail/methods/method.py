@@ -500,7 +500,9 @@ class Training:
             observe(stage, driver.num_rounds, line)
         if self.trying:
             judged = driver.judged(engine)
-            scores = {party: {"validation": value} for party, value in judged.items()}
+            scores: dict[str, Scores] = {
+                party: {"validation": value} for party, value in judged.items()
+            }
             return Outcome({stage: scores}, ledger=engine.ledger)
         # The parties now have what they keep, which may be an earlier round's.
         return kind.outcome(staged, seed, observe)
