@@ -1013,9 +1013,9 @@ class LabelOwner(Party):
         self.kept_P: Tensor | None = None  # the best top so far
         self.fold_S: Tensor | None = None  # which member leaves a sample out; none beyond members
         if config.patience is not None:
-            rng = generator(begin.seed, self.name, "folds", secret=key_of(self._secret))
+            drawn = generator(begin.seed, self.name, "folds", secret=key_of(self._secret))
             self.fold_S = torch.full((len(self.labels_S),), -1)
-            order = torch.randperm(len(self.samples), generator=rng)
+            order = torch.randperm(len(self.samples), generator=drawn)
             self.fold_S[self.samples[order]] = torch.arange(len(order)) % (_FOLDS * config.members)
         self.number = 1  # of the batch that comes next
         self.batch: Tensor | None = None
