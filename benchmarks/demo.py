@@ -2,7 +2,8 @@
 
     python -m benchmarks.demo [--beside FOLDER]
 
-Each demo is a process of its own; "beside" is another checkout's, run first.
+Each demo is a process of its own, of a compiled copy of the package, as pip installs it; "beside"
+is another checkout's, run first.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import _results
+from benchmarks._installed import installed
 
 TARGET_S = 10.0
 
@@ -24,11 +26,12 @@ TARGET_S = 10.0
 def demo(path: Path) -> tuple[float, dict[str, float]]:
     """Processor seconds of the whole, and each stage's share of the wall time of all stages."""
     with tempfile.TemporaryDirectory() as folder:
+        package = installed(path, Path(folder) / "package")
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
             [sys.executable, "-m", "dovetail.cli.main", "demo", "--quiet"],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(path)},
+            env={**os.environ, "PYTHONPATH": str(package)},
             check=True,
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)

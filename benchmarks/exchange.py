@@ -7,7 +7,10 @@ would in use: the driver listens, each party dials out and keeps one stream open
 options of gRPC. The bare one sends the encoded message as one gRPC message and gets the same bytes
 back; ``Stream`` encodes, writes a line of its ledger, cuts into frames, checks, decodes, answers
 with a tensor of the same size, writes that down, and decodes the answer. A second ``Stream`` keeps
-no ledger files. All take turns, so that a noisy machine slows them alike; ratios are of medians.
+no ledger files, and "coded" is the bare one with the message made and read at both ends, but not
+written down, numbered, admitted or kept to be repeated: what is left of a ratio when no more than
+safetensors and their checks are added to gRPC. All take turns, so that a noisy machine slows them
+alike; ratios are of medians.
 Processor time is that of driver and parties together, over trips in blocks of 20 that take turns:
 beside a ratio of a busy machine it says what a trip costs.
 
@@ -18,6 +21,7 @@ against the bytes of tensors that went both ways.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import socket
 import statistics
@@ -51,6 +55,7 @@ from dovetail.network.credentials import Credentials
 from dovetail.network.dialling import serve
 from dovetail.network.frames import options
 from dovetail.network.host import Host
+from dovetail.network.messages import decode, open_message
 from dovetail.network.stream import Stream
 
 TARGET = 1.5
@@ -99,7 +104,7 @@ class Echo:
 def run_party(kind: str, name: str, port: int, folder: Path) -> None:
     """Answers until it is ended."""
     shown = Credentials.load(folder, name)
-    if kind != "bare":
+    if kind not in ("bare", "coded"):
         # Imported under the name that the driver knows its messages by.
         from benchmarks.exchange import Echo as ByName
 
@@ -113,9 +118,21 @@ def run_party(kind: str, name: str, port: int, folder: Path) -> None:
     outbox.put(name.encode())
     try:
         for data in channel.stream_stream(METHOD)(iter(outbox.get, None)):
-            outbox.put(data)
+            outbox.put(data if kind == "bare" else coded(data))
     except grpc.RpcError:
         pass  # the driver has finished
+
+
+def coded(data: bytes) -> bytes:
+    """The answer to a request, made as a host makes it."""
+    # Under the name that the driver knows its messages by.
+    from benchmarks.exchange import Back, There
+
+    opened = open_message(data)
+    message = decode(opened, (There,))
+    assert isinstance(message, There)
+    header = opened.header
+    return bytes(encode(Back(message.x), run=header.run, sequence=header.sequence))
 
 
 class Bare:
@@ -149,11 +166,10 @@ class Bare:
         threading.Thread(target=receive, daemon=True).start()
         yield from iter(outbox.get, None)
 
-    def ask(self, parties: tuple[str, ...], data: bytes) -> None:
+    def ask(self, parties: tuple[str, ...], data: bytes) -> list[bytes]:
         for party in parties:
             self.lines[party][0].put(data)
-        for party in parties:
-            assert len(self.lines[party][1].get(timeout=60)) == len(data)
+        return [self.lines[party][1].get(timeout=60) for party in parties]
 
     def close(self) -> None:
         for outbox, _ in self.lines.values():
@@ -240,21 +256,34 @@ def processor_us(
     return {name: each / (20 * _BLOCKS) * 1e6 for name, each in taken.items()}
 
 
+def ask_coded(bare: Bare, parties: tuple[str, ...], message: There, number: int) -> list[Message]:
+    data = encode(message, run="bench", sequence=number, instance="0123456789abcdef")
+    return [decode(open_message(each), (Back,)) for each in bare.ask(parties, bytes(data))]
+
+
 def measure(
-    stream: Stream, unwritten: Stream, bare: Bare, processes: Sequence[int], seconds: float
+    stream: Stream,
+    unwritten: Stream,
+    bare: Bare,
+    coding: Bare,
+    processes: Sequence[int],
+    seconds: float,
+    sizes: Sequence[str],
 ) -> list[dict[str, Any]]:
     rows = []
+    number = itertools.count(1)
     for num_parties in (1, 2):
         parties = PARTIES[:num_parties]
         engine = stream.engine("bench", parties=parties)
         other = unwritten.engine("bench", parties=parties)
-        for size, shape in SIZES.items():
+        for size, shape in ((each, SIZES[each]) for each in sizes):
             message = There(torch.randn(shape))
             data = bytes(encode(message))
             requests = dict.fromkeys(parties, message)
             calls: dict[str, Callable[[], object]] = {
                 "stream": lambda: engine.ask(requests, Back).or_raise(),  # noqa: B023
                 "no ledger": lambda: other.ask(requests, Back).or_raise(),  # noqa: B023
+                "coded": lambda: ask_coded(coding, parties, message, next(number)),  # noqa: B023
                 "bare": lambda: bare.ask(parties, data),  # noqa: B023
             }
             taken = take_turns(calls, seconds)
@@ -275,10 +304,12 @@ def measure(
                     "ratio": medians["stream"] / medians["bare"],
                     "at most": TARGET,
                     "ratio, no ledger": medians["no ledger"] / medians["bare"],
+                    "ratio, coded": medians["coded"] / medians["bare"],
                     "cpu us": cpu.get("stream", ""),
                     "bare cpu us": cpu.get("bare", ""),
                     "cpu ratio": cpu["stream"] / cpu["bare"] if cpu else "",
                     "cpu ratio, no ledger": cpu["no ledger"] / cpu["bare"] if cpu else "",
+                    "cpu ratio, coded": cpu["coded"] / cpu["bare"] if cpu else "",
                     "bytes ratio": on_wire / (20 * 2 * num_parties * message.x.nbytes),
                     "bytes at most": TARGET_BYTES if size == "131 KB" else "",
                 }
@@ -289,6 +320,7 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=4.0, help="of each row [4]")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=[*SIZES])
     parser.add_argument("--party", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -300,7 +332,7 @@ def main() -> None:
         folder = Path(temporary)
         issue(folder)
         credentials = Credentials.load(folder, DRIVER)
-        bare = Bare(credentials)
+        bare, coding = Bare(credentials), Bare(credentials)
         listens: dict[str, Any] = {
             "driver": DRIVER,
             "credentials": credentials,
@@ -312,7 +344,8 @@ def main() -> None:
             Stream("127.0.0.1:0", **listens) as unwritten,
         ):
             command = [sys.executable, "-m", "benchmarks.exchange", "--party"]
-            ports = {"stream": stream.port, "unwritten": unwritten.port, "bare": bare.port}
+            ports = {"stream": stream.port, "unwritten": unwritten.port}
+            ports |= {"bare": bare.port, "coded": coding.port}
             started = [
                 subprocess.Popen([*command, kind, name, str(port), temporary])
                 for kind, port in ports.items()
@@ -321,15 +354,16 @@ def main() -> None:
             try:
                 stream.wait(60)
                 unwritten.wait(60)
-                while len(bare.lines) < len(PARTIES):
+                while min(len(bare.lines), len(coding.lines)) < len(PARTIES):
                     time.sleep(0.1)
                 # Under the name that parties know its messages by.
                 from benchmarks.exchange import measure as by_name
 
                 numbers = [process.pid for process in started]
-                rows = by_name(stream, unwritten, bare, numbers, given.seconds)
+                rows = by_name(stream, unwritten, bare, coding, numbers, given.seconds, given.sizes)
             finally:
                 bare.close()
+                coding.close()
                 for process in started:
                     process.kill()
                     process.wait()

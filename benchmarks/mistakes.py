@@ -2,8 +2,8 @@
 
     python -m benchmarks.mistakes [--beside FOLDER]
 
-Processor seconds of the whole command in a process of its own; "beside" is another checkout's, in
-the same run by turns.
+Processor seconds of the whole command in a process of its own, of a compiled copy of the package,
+as pip installs it; "beside" is another checkout's, in the same run by turns.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import duckdb
 
 from benchmarks import _results
+from benchmarks._installed import installed
 
 #: What a mistake's answer need not read.
 HEAVY = ("torch", "sklearn", "grpc", "numpy", "duckdb", "cryptography")
@@ -116,11 +117,12 @@ def main() -> None:
         ids = "SELECT range // 2 AS id, range AS spent FROM range(60)"
         duckdb.sql(ids).write_parquet(str(folder / "twice.parquet"))
         (folder / "certificates" / "bank").mkdir(parents=True)
+        here = installed(Path(__file__).parents[1], folder / "here")
+        beside = given.beside and installed(given.beside, folder / "beside")
         for mistake, words in MISTAKES.items():
             row: dict[str, Any] = {"mistake": mistake, "dovetail": words}
-            if given.beside is not None:
-                row["beside s"] = answered(words, folder, given.beside.absolute())[0]
-            here = Path(__file__).parents[1]
+            if beside is not None:
+                row["beside s"] = answered(words, folder, beside)[0]
             spent, said = answered(words, folder, here)
             row["reads"] = " ".join(read(words, folder, here)) or "none"
             said = said.replace(f"{folder}/", "")

@@ -30,7 +30,16 @@ from dovetail.site.proposal import (
 
 #: Of the run file, what is no part of what parties agree to: where the driver keeps its things and
 #: how it is watched. Seeds stand in the proposal by themselves.
-_OWN = ("seed", "parties", "sha256", "device", "track", "checkpoint_every", "evaluate_every")
+_OWN = (
+    "seed",
+    "parties",
+    "sha256",
+    "device",
+    "compute",
+    "track",
+    "checkpoint_every",
+    "evaluate_every",
+)
 
 #: Of ``[engine]``, what is: the rest says how partners are reached.
 _ENGINE = ("kind", "precision")

@@ -19,6 +19,7 @@ from dovetail.files import merge, override, read_run
 from dovetail.methods.section import Section
 from dovetail.methods.validation import validate
 from dovetail.models.calibration import Calibrate
+from dovetail.models.computing import Compute
 from dovetail.models.decisions import ClassWeights, Threshold
 from dovetail.site.engines import EngineSection, InProcessSection
 
@@ -108,6 +109,7 @@ class RunFile(Section):
     # probabilities that mean what they say, and sets or intervals (conformal: these alone)
     calibrate: Calibrate | None = None
     device: str = "cpu"  # where to compute: cpu, cuda, cuda:1
+    compute: Compute = "float32"  # products of layers; "bf16": where the processor has them
     data: DataSection | None = None  # simulation: one pooled data set and a partition
     parties: tuple[str, ...] | None = None  # or party files, each with a table of its own
     active: str | None = None  # of party files: who drives, where several have labels
@@ -251,6 +253,8 @@ def resolved(run: RunFile, seed: int) -> dict[str, Any]:
     )
     if run.min_participation == MIN_PARTICIPATION:  # runs from before it are of the same settings
         del values["min_participation"]
+    if run.compute == "float32":
+        del values["compute"]
     values |= methods.method_of(run.method).resolved(run)
     if run.data is None:
         return values

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
+
 from dovetail.methods.leftout import LeftOut
 from dovetail.methods.outcome import Observer, Outcome, Setup, number
+from dovetail.models.computing import Compute, computing
 from dovetail.network import Checkpoint
+
+CPU = torch.device("cpu")
 
 
 def run(
@@ -17,6 +22,8 @@ def run(
     *,
     checkpoint: Callable[[str], Checkpoint] | None = None,
     skip: Collection[str] = (),
+    compute: Compute = "float32",
+    device: torch.device = CPU,
 ) -> Iterator[tuple[str, Outcome]]:
     """Train the method, then each ruler; gives each as it is done.
 
@@ -26,6 +33,8 @@ def run(
         observe: told of each epoch or round.
         checkpoint: stage -> where it is saved, and goes on from; None saves nothing.
         skip: stages that are done already.
+        compute: in which numbers networks are computed.
+        device: where.
     """
     for stage in dict.fromkeys((setup.method, *setup.rulers)):
         if stage in skip:
@@ -47,7 +56,8 @@ def run(
             saved.extra.setdefault("lines", []).append(line)
             observe(stage, total, line)
 
-        outcome = setup.train(stage, seed, note, saved)
+        with computing(compute, device):
+            outcome = setup.train(stage, seed, note, saved)
         _add_up(outcome, saved.extra.get("lines", []))
         yield stage, outcome
 

@@ -20,6 +20,7 @@ from dovetail.experiment.track import Tracks
 from dovetail.experiment.track import check as check_trackers
 from dovetail.methods.base import SILENT, Epochs, Loaded, Talk
 from dovetail.methods.outcome import Setup
+from dovetail.models.computing import computing
 from dovetail.models.devices import device
 from dovetail.network.certificates import certificate_name
 from dovetail.network.patience import write_text
@@ -109,7 +110,8 @@ def train_seeds(
 
         def opened() -> tuple[Loaded, Driver | Coordinator | None]:
             """What a run has, once for all its seeds."""
-            device(run.device)  # one that is not there is told before data are read
+            # One that is not there, or cannot, is told before data are read.
+            computing(run.compute, device(run.device))
             driver = stack.enter_context(drive(run, talk=talk))
             if agreed is not None and driver is not None:
                 driver.agreed(*agreed)
@@ -153,7 +155,7 @@ def train_seeds(
                     kept.of_proposal(*agreed)
                 name = out.name if alone else f"{out.name} {folder.name}"
                 with open_tracks(run, settings, kept, name=name) as tracks:
-                    results.append(_train(task, seed, kept, progress, tracks, talk, driver))
+                    results.append(_train(run, task, seed, kept, progress, tracks, talk, driver))
     if alone:
         return results[0]
     summary = summarise(results)
@@ -182,6 +184,7 @@ def open_tracks(run: RunFile, settings: Mapping[str, Any], kept: RunFolder, *, n
 
 
 def _train(
+    run: RunFile,
     task: Setup,
     seed: int,
     kept: RunFolder,
@@ -197,7 +200,15 @@ def _train(
         tracks.line(stage, line)
         progress.epoch(stage, total, line)
 
-    stages = run_stages(task, seed, observe, checkpoint=kept.checkpoint, skip=kept.stages)
+    stages = run_stages(
+        task,
+        seed,
+        observe,
+        checkpoint=kept.checkpoint,
+        skip=kept.stages,
+        compute=run.compute,
+        device=device(run.device),
+    )
     for stage, outcome in stages:
         kept.stage(stage, outcome)
         for party, missed in outcome.missed.items():

@@ -118,7 +118,9 @@ class Judging:
         if self.elsewhere:
             assert isinstance(task, Training)
             task = replace(task, trying=True)
-        ((_, outcome),) = run_stages(task, seed, lambda *_: None)
+        ((_, outcome),) = run_stages(
+            task, seed, lambda *_: None, compute=run.compute, device=device(run.device)
+        )
         for party, why in outcome.about.get("distilled", {}).get("lost", {}).items():
             raise ParticipationError(
                 f"party {party!r} was lost in a trial ({why}), which says nothing of its settings"

@@ -32,6 +32,7 @@ from dovetail.methods.base import SILENT, Talk
 from dovetail.methods.party import PolicySection, Site
 from dovetail.methods.validation import validate
 from dovetail.models.calibration import Calibrate
+from dovetail.models.computing import Compute
 from dovetail.models.decisions import ClassWeights, Threshold
 from dovetail.site.driver import Coordinator, Driver
 
@@ -54,6 +55,7 @@ def fit(
     overwrite: bool = False,
     quiet: bool = False,
     device: str = "cpu",
+    compute: Compute = "float32",
     evaluate_every: int = 1,
     checkpoint_every: int = 1,
     track: Sequence[str] = (),
@@ -79,6 +81,7 @@ def fit(
         overwrite: replace a run that finished in ``out``.
         quiet: show no bars; what must not be missed is told even so.
         device: where to compute: "cpu", "cuda", ...
+        compute: "bf16": products of layers in bfloat16, where the processor has it.
         class_weights: how much each class counts in training: "balanced", or class -> weight.
         threshold: of two classes, what the probability from which the second is said is chosen
             for on validation rows: "f1", "cost", or a table such as {"goal": "recall",
@@ -115,6 +118,7 @@ def fit(
         "rulers": [rulers] if isinstance(rulers, str) else list(rulers),
         "seeds": list(numbers),
         "device": device,
+        "compute": compute,
         "evaluate_every": evaluate_every,
         "checkpoint_every": checkpoint_every if out is not None else 0,
         "track": {"to": [track] if isinstance(track, str) else list(track)},

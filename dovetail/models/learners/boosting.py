@@ -176,7 +176,10 @@ class Boosting:
                 "feval": loss,
                 "callbacks": [lightgbm.early_stopping(self.patience, verbose=False)],
             }
-        booster = lightgbm.train(parameters, data, num_boost_round=rounds, **extra)
+        # Kept as it was trained: to write it out and read it again changes nothing of it.
+        booster = lightgbm.train(
+            parameters, data, num_boost_round=rounds, keep_training_booster=True, **extra
+        )
         count = booster.best_iteration if stop is not None else rounds
         text = booster.model_to_string(num_iteration=count).encode()
         member = BoostedTrees(rows.x_NF.shape[1], rows.num_outputs, len(text))

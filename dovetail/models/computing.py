@@ -1,0 +1,79 @@
+"""In which numbers networks are computed: float32, or their products in bfloat16.
+
+``compute = "bf16"`` makes the products of layers (linear, convolutions, the batched ones of many
+small networks) in bfloat16, forwards and backwards, and adds them up in float32 where the processor
+does. Weights, what an optimizer keeps, losses, normalisation and all that travels stay float32: a
+method, its messages and its files know nothing of it. As ``torch.autocast`` does, but only for
+products, since a message of other numbers would not be the one that was agreed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from dovetail.errors import ConfigError
+
+Compute = Literal["float32", "bf16"]
+
+#: What computes a product -> the same that makes a new tensor.
+_PRODUCTS: dict[Any, Callable[..., Tensor]] = {
+    **{each: each for each in (F.linear, F.conv1d, F.conv2d, torch.bmm, torch.baddbmm)},
+    torch.Tensor.baddbmm_: torch.baddbmm,
+}
+
+#: A processor's features that multiply bfloat16: of Intel and AMD, and of Arm.
+_FEATURES = ("avx512_bf16", "amx_bf16", "avx10_2", "bf16", "sve_bf16")
+
+
+def computing(compute: Compute, device: torch.device) -> AbstractContextManager[Any]:
+    """Within it, networks of this thread are computed so.
+
+    Raises:
+        ConfigError: bfloat16 where the device has none.
+    """
+    if compute == "float32":
+        return nullcontext()
+    if not has_bf16(device):
+        raise ConfigError(
+            f'compute = "bf16": {device.type!r} here has no arithmetic in bfloat16 and would only '
+            'imitate it, more slowly than float32; leave compute out, or say compute = "float32"'
+        )
+    return _Narrow()
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether it multiplies bfloat16 by itself."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        features = torch.cpu.get_capabilities()
+        return any(features.get(each) for each in _FEATURES)
+    return False
+
+
+class _Narrow(TorchFunctionMode):
+    """Computes the products of float32 in bfloat16, and gives float32."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        product = _PRODUCTS.get(func)
+        if product is None or args[0].dtype != torch.float32:
+            return func(*args, **kwargs)
+        out = args[0] if func is torch.Tensor.baddbmm_ else kwargs.get("out")
+        named = {name: _narrow(value) for name, value in kwargs.items() if name != "out"}
+        result = product(*map(_narrow, args), **named).float()
+        return result if out is None else out.copy_(result)
+
+
+def _narrow(value: Any) -> Any:
+    is_float = isinstance(value, Tensor) and value.dtype == torch.float32
+    return value.bfloat16() if is_float else value

@@ -1,0 +1,127 @@
+"""``compute = "bf16"``: every method takes it, and who has no such arithmetic is told so."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dovetail.errors import ConfigError
+from dovetail.experiment.runfile import check_run
+from dovetail.experiment.train import train_seeds
+from dovetail.models import computing
+
+DIGITS = '[data]\nsource = "digits-images"\ntest = 0.5\nrows = 600\n'
+CONVOLUTIONAL = "encoder = { channels = [6], kernels = [3], strides = [1] }"
+RUNS = {
+    "apfed": f"""
+        {DIGITS}
+        partition = {{ kind = "strips", views = 2, active = 1 }}
+        [apfed]
+        {CONVOLUTIONAL}
+        head = [16]
+        epochs = 6
+        learning_rate = 0.02
+        [passive]
+        {CONVOLUTIONAL}
+        """,
+    "chfl": """
+        [data]
+        source = "breast-cancer"
+        test = 0.5
+        [data.partition]
+        kind = "common-unique"
+        parties = 3
+        common = 0.5
+        validation = 0.25
+        [chfl]
+        widths = [16, 8]
+        rounds = 10
+        local_epochs = 1
+        """,
+    "hyfem": f"""
+        {DIGITS}
+        [data.partition]
+        kind = "blocks"
+        blocks = "quadrants"
+        homes = 3
+        blocks_per_home = 2
+        classes_per_home = 10
+        [hyfem]
+        rounds = 40
+        local_steps = 4
+        batch_size = 32
+        learning_rate = 0.1
+        widths = {{ "*" = [16] }}
+        [hyfem.extractors]
+        "*" = {{ kind = "small-cnn", channels = [6] }}
+        """,
+    "fedoptimus": f"""
+        {DIGITS}
+        partition = {{ kind = "owners", label_owners = 2, data_owners = 4, skew = 10.0 }}
+        [fedoptimus]
+        epochs = 8
+        batch_size = 32
+        learning_rate = 0.01
+        bottom = {{ kind = "strip-cnn", channels = 6, kernel = 3, hidden = 16 }}
+        embedding = 16
+        top = [16]
+        """,
+}
+
+
+def trained(method: str, compute: str, folder: Path) -> list[float]:
+    """Each party's accuracy and loss on its test rows."""
+    text = f'method = "{method}"\ncompute = "{compute}"\nevaluate_every = 0\ncheckpoint_every = 0\n'
+    run = check_run(tomllib.loads(text + RUNS[method]), where="run.toml")
+    result = train_seeds(run, folder, (0,), resume=False)
+    scores = result["stages"][method]["scores"][method].values()
+    return [each[name] for name in ("accuracy", "log_loss") for each in scores]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", RUNS)
+def test_every_method_learns_the_same_in_bfloat16(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(computing, "has_bf16", lambda _: True)  # imitated, where there is none
+    usual = trained(method, "float32", tmp_path / "usual")
+    narrow = trained(method, "bf16", tmp_path / "narrow")
+    half = len(usual) // 2
+    accuracy, in_bf16 = fmean(usual[:half]), fmean(narrow[:half])
+    assert accuracy > 0.5, (usual, narrow)
+    assert usual != narrow
+    assert abs(accuracy - in_bf16) < 0.05, (usual, narrow)
+
+
+def test_a_processor_without_bfloat16_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(computing, "has_bf16", lambda _: False)
+    with pytest.raises(ConfigError, match="has no arithmetic in bfloat16"):
+        trained("chfl", "bf16", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_products_are_narrow_forwards_and_backwards_and_nothing_else_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(computing, "has_bf16", lambda _: True)
+    x, weight = torch.randn(3, 4), torch.randn(2, 4, requires_grad=True)
+    out = torch.empty(1, 3, 2)
+    with computing.computing("bf16", torch.device("cpu")):
+        y = F.linear(x, weight)
+        torch.bmm(x[None], weight.detach().T[None], out=out)
+        (sum_,) = (x @ x.T).sum()[None]
+    y.sum().backward()
+    assert y.dtype == out.dtype == torch.float32
+    narrow = (x.bfloat16() @ weight.bfloat16().T).float()
+    torch.testing.assert_close(y, narrow, rtol=0.01, atol=0.01)
+    assert torch.equal(out[0], y)
+    assert weight.grad is not None
+    assert torch.equal(weight.grad, weight.grad.bfloat16().float())
+    assert torch.equal(sum_, (x @ x.T).sum())
