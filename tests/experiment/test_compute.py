@@ -16,6 +16,7 @@ from dovetail.experiment.train import train_seeds
 from dovetail.models import computing
 
 DIGITS = '[data]\nsource = "digits-images"\ntest = 0.5\nrows = 600\n'
+ALL = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10"
 CONVOLUTIONAL = "encoder = { channels = [6], kernels = [3], strides = [1] }"
 RUNS = {
     "apfed": f"""
@@ -24,7 +25,7 @@ RUNS = {
         [apfed]
         {CONVOLUTIONAL}
         head = [16]
-        epochs = 6
+        epochs = 4
         learning_rate = 0.02
         [passive]
         {CONVOLUTIONAL}
@@ -48,11 +49,13 @@ RUNS = {
         [data.partition]
         kind = "blocks"
         blocks = "quadrants"
-        homes = 3
-        blocks_per_home = 2
-        classes_per_home = 10
+        assignment = [
+            {{ party = "north", blocks = ["1", "2"], classes = [{ALL}] }},
+            {{ party = "south", blocks = ["2", "3"], classes = [{ALL}] }},
+            {{ party = "east", blocks = ["1", "4"], classes = [{ALL}] }},
+        ]
         [hyfem]
-        rounds = 40
+        rounds = 20
         local_steps = 4
         batch_size = 32
         learning_rate = 0.1
