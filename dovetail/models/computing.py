@@ -51,7 +51,7 @@ def computing(compute: Compute, device: torch.device) -> AbstractContextManager[
 def has_bf16(device: torch.device) -> bool:
     """Whether it multiplies bfloat16 by itself."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type == "cpu":
         features = torch.cpu.get_capabilities()
         return any(features.get(each) for each in _FEATURES)

@@ -16,7 +16,6 @@ from dovetail.experiment.train import train_seeds
 from dovetail.models import computing
 
 DIGITS = '[data]\nsource = "digits-images"\ntest = 0.5\nrows = 600\n'
-ALL = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10"
 CONVOLUTIONAL = "encoder = { channels = [6], kernels = [3], strides = [1] }"
 RUNS = {
     "apfed": f"""
@@ -44,24 +43,23 @@ RUNS = {
         rounds = 10
         local_epochs = 1
         """,
-    "hyfem": f"""
-        {DIGITS}
+    "hyfem": """
+        [data]
+        source = "breast-cancer"
+        test = 0.5
         [data.partition]
         kind = "blocks"
-        blocks = "quadrants"
+        blocks = { mean = ["mean *"], worst = ["worst *"], error = ["* error"] }
         assignment = [
-            {{ party = "north", blocks = ["1", "2"], classes = [{ALL}] }},
-            {{ party = "south", blocks = ["2", "3"], classes = [{ALL}] }},
-            {{ party = "east", blocks = ["1", "4"], classes = [{ALL}] }},
+            { party = "north", blocks = ["mean", "error"], classes = [1, 2] },
+            { party = "south", blocks = ["worst", "error"], classes = [1, 2] },
         ]
         [hyfem]
         rounds = 20
-        local_steps = 4
+        local_steps = 5
         batch_size = 32
         learning_rate = 0.1
-        widths = {{ "*" = [16] }}
-        [hyfem.extractors]
-        "*" = {{ kind = "small-cnn", channels = [6] }}
+        widths = { "*" = [16] }
         """,
     "fedoptimus": f"""
         {DIGITS}
