@@ -63,6 +63,7 @@ def test_the_defaults_learn_what_logistic_regression_learns(
     assert accuracy > majority + 0.2
 
 
+@pytest.mark.slow
 def test_fedoptimus_is_near_logistic_regression_on_everybodys_columns_in_one_place() -> None:
     """Ten classes, numbers at two owners, 450 rows to train on, 150 that judge."""
     parties = {"upper": ["pixel_[0-3]_*"], "lower": ["pixel_[4-7]_*"]}
