@@ -479,9 +479,23 @@ class Training:
         self, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
     ) -> Outcome:
         """Train one stage, and score it at every party that has a model and test rows."""
-        kind, checkpoint = self.kind, checkpoint or Checkpoint.none()
-        if (alone := kind.unasked(self, stage, seed, observe)) is not None:
+        if (alone := self.kind.unasked(self, stage, seed, observe)) is not None:
             return alone
+        staged = self.played(stage, seed, observe, checkpoint)
+        if self.trying:
+            judged = staged.driver.judged(staged.network)
+            scores: dict[str, Scores] = {
+                party: {"validation": value} for party, value in judged.items()
+            }
+            return Outcome({stage: scores}, ledger=staged.network.ledger)
+        # The parties now have what they keep, which may be an earlier round's.
+        return self.kind.outcome(staged, seed, observe)
+
+    def played(
+        self, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
+    ) -> Staged:
+        """A stage that asks others, its rounds over."""
+        kind, checkpoint = self.kind, checkpoint or Checkpoint.none()
         homes = kind.homes_of(self, stage)
         settings = kind.choose(self, stage, seed, observe, checkpoint)
         parties = self.parties(homes)
@@ -498,14 +512,7 @@ class Training:
             if spent := staged.spent():
                 line |= {"epsilon": max(each["epsilon"] for each in spent)}
             observe(stage, driver.num_rounds, line)
-        if self.trying:
-            judged = driver.judged(engine)
-            scores: dict[str, Scores] = {
-                party: {"validation": value} for party, value in judged.items()
-            }
-            return Outcome({stage: scores}, ledger=engine.ledger)
-        # The parties now have what they keep, which may be an earlier round's.
-        return kind.outcome(staged, seed, observe)
+        return staged
 
 
 @dataclass(frozen=True, eq=False)

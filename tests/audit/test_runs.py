@@ -9,12 +9,14 @@ import pytest
 
 from dovetail.audit.attack import Settings
 from dovetail.audit.attacks import labels
+from dovetail.audit.defences import Defence
 from dovetail.audit.run import Audit, audit
-from dovetail.audit.trying import BEST_ALONE, Defence, recommend, try_defences
+from dovetail.audit.trying import BEST_ALONE, recommend, try_defences
 from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import check_run
+from dovetail.methods import rulers
 from dovetail.methods.apfed.stacks import Once
-from dovetail.privacy import Release
+from dovetail.privacy import PrivateSteps, Release
 from dovetail.report.audit import defences_svg
 
 COLUMNS = {
@@ -152,6 +154,64 @@ def test_a_grid_of_defences_recommends_within_its_limit():
         assert recommend([as_it_is], "none") is None
 
 
+@pytest.mark.usefixtures("few_draws")
+def test_a_grid_of_classic_vertical_learning_clips_at_the_run_s_own_lengths():
+    run = run_of("tvfl", COLUMNS, apfed={"encoder": [8], "head": [8], "epochs": 3})
+    loud = Release(clip=1.0, noise=8.0)
+    grid = (Defence("as it is", {}), Defence("noise 8", {}, loud, codes=loud))
+    as_it_is, noised, alone = try_defences(run, (0,), defences=grid).cells
+    assert as_it_is.advantage["labels from gradients"] > 0.7
+    assert noised.advantage["labels from gradients"] < 0.5
+    assert as_it_is.advantage["columns from codes"] > noised.advantage["columns from codes"] + 0.2
+    assert (as_it_is.epsilon, alone.advantage) == (None, {})
+    assert noised.epsilon is not None
+    assert noised.held_out > 0.5  # noise of the data's own scale: it learns all the same
+    assert all(0.5 < each.test["accuracy"] <= 1 for each in (as_it_is, noised, alone))
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_a_grid_of_fedoptimus_noises_embeddings_and_gradients():
+    owners = {
+        "kind": "owners",
+        "data_owners": {"clinic": ["mean *"], "lab": ["worst *"]},
+        "label_owners": 2,
+    }
+    fedoptimus = {"epochs": 3, "bottom": [8], "embedding": 4, "top": [4], "batch_size": 32}
+    run = run_of("fedoptimus", owners, fedoptimus=fedoptimus)
+    loud = Release(clip=1.0, noise=8.0)
+    grid = (
+        Defence("as it is", {}),
+        Defence("noise 8 on gradients", {}, loud),
+        Defence("noise 8 on embeddings", {}, codes=loud),
+    )
+    as_it_is, gradients, embeddings = try_defences(run, (0,), defences=grid).cells
+    assert as_it_is.advantage["labels from gradients"] > 0.9
+    assert gradients.advantage["labels from gradients"] < 0.5
+    assert embeddings.advantage["labels from gradients"] > 0.5
+    told = [each.advantage["columns from codes"] for each in (as_it_is, gradients, embeddings)]
+    assert told[2] < min(told[:2]) - 0.2
+    assert as_it_is.epsilon is None
+    assert None not in (gradients.epsilon, embeddings.epsilon)
+    assert as_it_is.held_out > 0.8
+
+
+@pytest.mark.usefixtures("few_draws")
+def test_a_grid_of_chfl_trains_its_weights_with_noise(monkeypatch: pytest.MonkeyPatch):
+    quick = {name: rulers.LEARNERS[name] for name in ("linear", "boosting")}
+    monkeypatch.setattr(rulers, "LEARNERS", quick)
+    partition = {"kind": "common-unique", "parties": 2, "common": 0.3}
+    chfl = {"widths": [8], "rounds": 4, "local_epochs": 2, "batch_size": 16, "learning_rate": 0.01}
+    grid = (Defence("as it is", {}), Defence("loud", {"private": PrivateSteps(noise=20.0)}))
+    tried = try_defences(run_of("chfl", partition, chfl=chfl), (0,), defences=grid)
+    as_it_is, loud, alone = tried.cells
+    assert as_it_is.advantage.keys() == {"rows from weights", "membership from weights"}
+    assert as_it_is.epsilon is None
+    assert loud.epsilon is not None
+    assert as_it_is.held_out > 0.7
+    assert alone.held_out > 0.8
+    assert alone.test["accuracy"] > 0.8
+
+
 def test_columns_that_are_released_once_tell_partners_no_label():
     distil = {"students": ["linear"], "max_steps": 40, "folds": 2, "copies": 1}
     run = run_of("apfed-d", COLUMNS, apfed={"distil": distil})
@@ -198,8 +258,8 @@ def test_a_driver_that_steers_an_encoder_reads_its_codes():
 
 
 def test_what_cannot_be_audited_here_is_refused():
+    with pytest.raises(ConfigError, match=r"--try is for simulated runs of apfed.* is of 'alone'"):
+        try_defences(run_of("alone", COLUMNS), (0,))
     run = run_of("tvfl", COLUMNS)
-    with pytest.raises(ConfigError, match="--try is for simulated runs of apfed"):
-        try_defences(run, (0,))
     with pytest.raises(ConfigError, match="the run has no stage 'alone'"):
         audit(run, (0,), stages=("alone",))
