@@ -1,4 +1,5 @@
-"""What audits of default settings found, on built-in data: what ``dovetail inspect`` tells.
+"""What audits of default settings found, on built-in data, and what can be set against it: what
+``dovetail inspect`` tells.
 
 Each line is of ``dovetail audit FILE --fast`` with seed 0; docs/privacy.md has files and figures.
 """
@@ -35,3 +36,20 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
         "data owners' columns, to the coordinator: high, from embeddings and from the selection",
     ),
 }
+
+_LABELS = ("apfed.label_epsilon", "apfed.label_stages")
+
+#: The same -> settings of a run that bound what its messages tell.
+SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "apfed": (
+        "apfed.projection", "apfed.codes", *_LABELS, "apfed.decorrelate", "apfed.spread",
+        "apfed.private", "passive.gradients",
+    ),
+    "apfed-d": (*_LABELS, "apfed.distil.exchange", "passive.distil.release"),
+    "tvfl": ("apfed.gradients", *_LABELS, "apfed.spread", "passive.codes"),
+    "fedoptimus": (
+        "fedoptimus.embeddings", "fedoptimus.gradients", "fedoptimus.selection.secure",
+    ),
+    "chfl": ("chfl.secure", "chfl.private"),
+    "hyfem": ("hyfem.private",),
+}  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from rich.console import RenderableType
@@ -14,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dovetail import methods
-from dovetail.audit.measured import MEASURED
+from dovetail.audit.measured import MEASURED, SETTINGS
 from dovetail.errors import ConfigError
 from dovetail.experiment import coverage, situations, write_text
 from dovetail.experiment.coverage import Overlaps, Part, bytes_text, count_text, printable
@@ -420,7 +421,14 @@ def _told(method: str, stage: str | None) -> list[str]:
     lines = [f"  {line}" for line in MEASURED.get(stage or method, MEASURED.get(method, ()))]
     if not lines:
         return ["What they tell: dovetail audit RUN measures it."]
-    return ["What they tell, by default settings (yours: dovetail audit RUN):", *lines]
+    settings = SETTINGS.get(stage or method, SETTINGS.get(method, ()))
+    bounded = ["What bounds it, in a run file (priced by dovetail audit RUN --try):"]
+    bounded += [f"  {line}" for line in wrap(", ".join(settings), 90)]
+    return [
+        "What they tell, by default settings (yours: dovetail audit RUN):",
+        *lines,
+        *(bounded if settings else ()),
+    ]
 
 
 def _message_lines(title: str, messages: Sequence[MessageSize]) -> tuple[RenderableType, ...]:

@@ -7,7 +7,7 @@ simulated, in this process, or answers a driver from its home.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
@@ -128,6 +128,8 @@ class Algorithm:
         begins: wire names of the messages with which training begins.
         samples: whether its messages name samples whose number and uses the policy limits; see
             ``limits.asked_for``.
+        few: wire name -> how often such a message is answered in one run, of those of which a run
+            that keeps the rules needs few.
     """
 
     policy: str
@@ -136,6 +138,7 @@ class Algorithm:
     goes_on: bool = True
     begins: tuple[str, ...] = ()
     samples: bool = False
+    few: Mapping[str, int] = field(default_factory=dict)
 
 
 def algorithm(
@@ -146,6 +149,7 @@ def algorithm(
     goes_on: bool = True,
     begins: tuple[type[Message], ...] = (),
     samples: bool = False,
+    few: Mapping[type[Message], int] | None = None,
 ) -> Algorithm:
     """What a party can be asked for whose side accepts these messages."""
     return Algorithm(
@@ -155,6 +159,7 @@ def algorithm(
         goes_on,
         tuple(each.wire_name() for each in begins),
         samples,
+        {each.wire_name(): most for each, most in (few or {}).items()},
     )
 
 
@@ -166,7 +171,7 @@ class PrivacySection(Section):
 
 
 #: Algorithms whose releases of rows are noised and counted, or say nothing of rows.
-_COUNTED = ("align", "apfed")
+_COUNTED = ("align", "apfed", "tvfl", "fedoptimus", "chfl", "hyfem")
 
 
 class PolicySection(Section):
@@ -210,7 +215,7 @@ class PolicySection(Section):
         if self.privacy is not None and others:
             raise ValueError(
                 f"privacy is a budget of epsilon, and what {others[0]!r} sends is not counted; "
-                f"take it out of algorithms, which then may have {' and '.join(_COUNTED)}"
+                f"take it out of algorithms, which then may have {', '.join(_COUNTED)}"
             )
         return self
 

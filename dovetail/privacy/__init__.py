@@ -1,6 +1,7 @@
 """Whatever bounds, hides or noises a tensor before it leaves a party."""
 
 from dovetail.privacy.accountant import Account, epsilon, most_releases
+from dovetail.privacy.budget import Budget, within
 from dovetail.privacy.labels import in_stages, randomised
 from dovetail.privacy.masks import KEY_BYTES, MaskKeys, from_fixed, to_fixed, total
 from dovetail.privacy.release import (
@@ -19,6 +20,7 @@ __all__ = [
     "KEY_BYTES",
     "MIN_MEMBERS",
     "Account",
+    "Budget",
     "MaskKeys",
     "PrivateSteps",
     "Release",
@@ -38,4 +40,5 @@ __all__ = [
     "spent_text",
     "to_fixed",
     "total",
+    "within",
 ]

@@ -79,12 +79,28 @@ class Account:
     count_S: Tensor
 
     def add(self, samples_B: Tensor, times: int = 1) -> None:
-        """One more release of each of these; ``times``: rows that one sample moves in it."""
+        """One more release of each of these, of one that is named twice two; ``times``: rows that
+        one sample moves in it."""
         if len(samples_B) and int(samples_B.max()) >= len(self.count_S):
             grown = torch.zeros(int(samples_B.max()) + 1, dtype=torch.int64)
             grown[: len(self.count_S)] = self.count_S
             self.count_S = grown
-        self.count_S[samples_B] += times
+        self.count_S.index_add_(0, samples_B, torch.full_like(samples_B, times))
+
+    def after(self, samples_B: Tensor, times: int = 1) -> int:
+        """The most releases of one of these, once they are added.
+
+        >>> account = Account(1.0, 1e-5, torch.tensor([0, 2]))
+        >>> account.after(torch.tensor([0, 0, 0])), account.after(torch.tensor([1, 5]))
+        (3, 3)
+        """
+        different, num = samples_B.unique(return_counts=True)
+        if not len(different):
+            return 0
+        held = different < len(self.count_S)
+        num = num * times
+        num[held] += self.count_S[different[held]]
+        return int(num.max())
 
     def largest(self, samples_B: Tensor | None = None) -> int:
         """The most releases of a sample; of these, or of all."""

@@ -86,7 +86,7 @@ class Releasing:
         if release.epsilon is None:
             return True
         most = most_releases(release.epsilon, release.noise / 2, release.delta)
-        if self._account(receiver).largest(samples_B) + times <= most:
+        if self._account(receiver).after(samples_B, times) <= most:
             return True
         if receiver not in self._stopped:
             self._stopped.add(receiver)

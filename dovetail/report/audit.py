@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
+from dovetail.audit.measured import SETTINGS
 from dovetail.audit.verdict import HIGH_FROM, LOW_FROM
 from dovetail.report.chart import HEIGHT_REM, Spread, Tick, dots, ticks
 from dovetail.report.views import COLOURS, TableView, render
@@ -215,28 +216,46 @@ def _configured(audit: Mapping[str, Any]) -> TableView:
     return TableView("Defences that were set", ("setting", "value"), rows, (), True)
 
 
-#: Defences of APFed's label owner.
-_ACTIVE = ("projection", "codes", "label_epsilon", "decorrelate", "spread", "private")
+#: Stages of a method by other names, whose settings are those of a section.
+_SECTIONS = {
+    "common": ("chfl",), "simple": ("chfl",), "fedavg": ("hyfem",), "fedper": ("hyfem",),
+    "fedprox": ("chfl", "hyfem"), "classic": ("fedoptimus",),
+}  # fmt: skip
 
 
 def defences(run: Mapping[str, Any]) -> dict[str, str]:
     """Settings of a resolved run that bound what messages tell -> value, "off" where not set."""
-    found: dict[str, str] = {}
     method = str(run.get("method", ""))
-    apfed, passive = run.get("apfed") or {}, run.get("passive") or {}
-    if method.startswith("apfed") or method == "tvfl":
-        for key in _ACTIVE:
-            found[f"apfed.{key}"] = _text(apfed.get(key))
-        found["passive.gradients"] = _text(passive.get("gradients"))
-    if "chfl" in method or method in ("common", "fedavg", "fedprox"):
-        found["chfl.secure"] = _text((run.get("chfl") or {}).get("secure") or None)
+    family = method if method in SETTINGS else method.split("-")[0]
+    keys = [
+        key
+        for section in _SECTIONS.get(method, (family,))
+        for key in SETTINGS.get(section, ())
+        if section == family or section in run
+    ]
+    found: dict[str, str] = {}
+    for key in keys:
+        section, _, rest = key.partition(".")
+        own = run.get(section) or {}
+        found[key] = _text(_at(own, rest))
+        if section == "passive":  # [passive.NAME] is one partner's
+            for name, each in own.items():
+                if isinstance(each, Mapping) and (value := _at(each, rest)) is not None:
+                    found[f"passive.{name}.{rest}"] = _text(value)
     if not found:
         found["none"] = "this method has no defence that a run can set"
     return found
 
 
+def _at(settings: Any, key: str) -> Any:
+    """What stands at a dotted key; None: nothing."""
+    for name in key.split("."):
+        settings = settings.get(name) if isinstance(settings, Mapping) else None
+    return settings
+
+
 def _text(value: Any) -> str:
-    if value is None:
+    if value is None or value is False:
         return "off"
     if isinstance(value, Mapping):
         return ", ".join(f"{key} = {each}" for key, each in value.items()) or "off"

@@ -1,6 +1,7 @@
 """What a driver may ask of a party over time, counted in the party's home and not forgotten.
 
-    shop.site/runs.jsonl            a line for each time that a run began here
+    shop.site/runs.jsonl            a line for each time that a run began here, and for each answer
+                                    of a kind that a run needs few of (``Algorithm.few``)
     shop.site/checkpoints/DRIVER/RUN/ALGORITHM.uses
                                     how often each sample was asked about in that run
 
@@ -20,6 +21,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -61,6 +63,7 @@ class _Begins:
     number: int = 0  # of its last run
     times: list[float] = field(default_factory=list)
     of: Counter[tuple[str, str]] = field(default_factory=Counter)
+    few: Counter[tuple[str, str]] = field(default_factory=Counter)  # (run, message) -> answers
 
 
 class RunLimits:
@@ -100,9 +103,13 @@ class RunLimits:
                 told = json.loads(line)
                 driver, number, began = told["driver"], int(told["number"]), float(told["time"])
                 run = str(told["run"]), str(told["algorithm"])
+                message = str(told.get("answered", ""))
             except (ValueError, KeyError, TypeError):  # cut off as the machine went down
                 continue
             known = self._drivers.setdefault(driver, _Begins())
+            if message:
+                known.few[run[0], message] += 1
+                continue
             known.number = max(known.number, number)
             known.times.append(began)
             known.of[run] = 0 if told.get("anew") else known.of[run]
@@ -183,14 +190,43 @@ class RunLimits:
         """
         known = self._drivers[driver]
         now = self._clock()
-        line = {
-            "time": now,
-            "driver": driver,
-            "run": run,
-            "algorithm": name,
-            "number": known.number + 1,
-            **({"anew": True} if kept.forgotten else {}),
-        }
+        self._note(driver, run, name, now, **({"anew": True} if kept.forgotten else {}))
+        known.number += 1
+        known.times.append(now)
+        kept.begins = 1 if kept.forgotten else kept.begins + 1
+        known.of[run, name] = kept.begins
+        kept.number = known.number
+        if kept.forgotten and kept.uses is not None:
+            kept.uses.forget()
+        kept.forgotten = False
+
+    def admit_few(self, driver: str, run: str, message: str, most: int) -> None:
+        """Refuse what a run has been answered as often as it needs, whatever it went back to.
+
+        Raises:
+            LimitError: saying how often.
+        """
+        answered = self._drivers[driver].few[run, message]
+        if answered >= most:
+            raise LimitError(
+                f"refuses {message!r} in the run {run!r}: it has answered {answered} times, and a "
+                f"run that keeps the rules asks {most} times at most, however often it is resumed"
+            )
+
+    def answered(self, driver: str, run: str, name: str, message: str) -> None:
+        """Write down an answer of which a run needs few, before it leaves.
+
+        Raises:
+            LimitError: it cannot be, so the answer is not given.
+        """
+        self._note(driver, run, name, self._clock(), answered=message)
+        self._drivers[driver].few[run, message] += 1
+
+    def _note(self, driver: str, run: str, name: str, now: float, **more: Any) -> None:
+        """A line of what a driver was given."""
+        number = self._drivers[driver].number + 1
+        line = {"time": now, "driver": driver, "run": run, "algorithm": name, "number": number}
+        line |= more
 
         def write() -> None:
             handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -202,16 +238,8 @@ class RunLimits:
         except OSError as error:
             _log.error("%s: %s", self._path, error)
             raise LimitError(
-                "cannot write down that a run begins; its log has the details"
+                "cannot write down what a run was given; its log has the details"
             ) from None
-        known.number += 1
-        known.times.append(now)
-        kept.begins = 1 if kept.forgotten else kept.begins + 1
-        known.of[run, name] = kept.begins
-        kept.number = known.number
-        if kept.forgotten and kept.uses is not None:
-            kept.uses.forget()
-        kept.forgotten = False
 
     def number(self, driver: str) -> int:
         """Which run of this driver's the next that begins will be, from 1."""
@@ -253,12 +281,18 @@ class Guard:
             )
         if begins:
             self._limits.admit_begin(self._driver, self._run, kept)
+        name = message.wire_name()
+        few = self._algorithm.few.get(name)
+        if few is not None:
+            self._limits.admit_few(self._driver, self._run, name, few)
         if asked is not None and kept.uses is not None:
             kept.uses.check(asked)
         answer = handle(message)
         kept.heard = True
         if begins:
             self._limits.begun(self._driver, self._run, self._name, kept)
+        if few is not None:
+            self._limits.answered(self._driver, self._run, self._name, name)
         if asked is not None and kept.uses is not None:
             kept.uses.count(asked)
         if isinstance(answer, Restored) and answer.done == 0:

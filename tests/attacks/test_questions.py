@@ -20,14 +20,15 @@ from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import check_run, load_run
 from dovetail.files import split_cell
-from dovetail.methods import apfed, vertical
+from dovetail.methods import apfed, hyfem, vertical
 from dovetail.methods.apfed import distil
 from dovetail.methods.apfed.sections import ApfedSection
 from dovetail.methods.limits import LimitError
 from dovetail.methods.party import PolicySection
 from dovetail.models import Head, Perceptron, randomness
-from dovetail.network import InProcess
-from dovetail.network.checkpoint import Restore, Save
+from dovetail.network import InProcess, Message
+from dovetail.network.checkpoint import Restore, Restored, Save
+from dovetail.site.limits import Guard, RunLimits
 
 IDS = [f"P-{number:03d}" for number in range(300)]
 RUN = "a1/apfed/seed-0"
@@ -337,3 +338,34 @@ def test_a_home_s_network_is_not_the_one_that_the_seed_alone_gives(
     home.runs.open(f"a1/{algorithm}/seed-0", algorithm, "bank").handle(begins[algorithm])
     assert drawn
     assert all(each is not None and len(each) == 16 for each in drawn)
+
+
+def test_moments_and_judgements_of_a_run_have_an_end_whatever_it_goes_back_to(
+    tmp_path: Path,
+) -> None:
+    known = methods.METHODS["hyfem"].algorithms["hyfem"]
+    policy = PolicySection(algorithms=("hyfem",))
+    asked = hyfem.GiveMoments(torch.zeros(3)), hyfem.Judge(torch.zeros(3), torch.zeros(2))
+    answered: list[Message] = []
+
+    def handle(message: Message) -> Message:
+        answered.append(message)
+        return Restored(0) if isinstance(message, Restore) else hyfem.Judged(1, 2)
+
+    def guard(run: str) -> Guard:
+        """Of a process of the party that knows what is written down, and nothing else."""
+        return RunLimits(tmp_path, policy).of("server", run, "hyfem", known, folder=tmp_path)
+
+    for message, most in zip(asked, (3, 6), strict=True):
+        for _ in range(most):
+            guard("a1/hyfem/seed-0").answer(message, handle)
+        again = guard("a1/hyfem/seed-0")
+        again.answer(
+            Restore("hyfem", 0, exactly=False), handle
+        )  # it begins anew, and the count does not
+        words = f"it has answered {most} times, and a run that keeps the rules asks {most} times"
+        with pytest.raises(LimitError, match=words):
+            again.answer(message, handle)
+        guard("a1/hyfem/seed-1").answer(message, handle)  # another run
+    assert len([each for each in answered if not isinstance(each, Restore)]) == 3 + 6 + 2
+    assert RunLimits(tmp_path, policy).number("server") == 1  # and none of them is a run that began

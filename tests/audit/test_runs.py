@@ -13,11 +13,11 @@ from dovetail.audit.defences import Defence
 from dovetail.audit.run import Audit, audit
 from dovetail.audit.trying import BEST_ALONE, recommend, try_defences
 from dovetail.errors import ConfigError
-from dovetail.experiment.runfile import check_run
+from dovetail.experiment.runfile import check_run, resolved
 from dovetail.methods import rulers
 from dovetail.methods.apfed.stacks import Once
 from dovetail.privacy import PrivateSteps, Release
-from dovetail.report.audit import defences_svg
+from dovetail.report.audit import defences, defences_svg
 
 COLUMNS = {
     "kind": "columns",
@@ -263,3 +263,24 @@ def test_what_cannot_be_audited_here_is_refused():
     run = run_of("tvfl", COLUMNS)
     with pytest.raises(ConfigError, match="the run has no stage 'alone'"):
         audit(run, (0,), stages=("alone",))
+
+
+def test_what_was_configured_names_the_settings_of_each_method():
+    def set_of(method: str, partition: dict[str, Any], **sections: Any) -> dict[str, str]:
+        told = defences(resolved(run_of(method, partition, **sections), 0))
+        return {key: value for key, value in told.items() if value != "off"}
+
+    codes = {"clip": 1.0, "noise": 2.0}
+    lab = {"codes": {"clip": 0.5, "noise": 4.0}}
+    sections = {"apfed": {"gradients": codes, "label_epsilon": 2.0}, "passive": {"lab": lab}}
+    told = set_of("tvfl", COLUMNS, **sections)
+    assert told.keys() == {
+        "apfed.gradients", "apfed.label_epsilon", "apfed.label_stages", "passive.lab.codes"
+    }  # fmt: skip
+    assert "noise = 4.0" in told["passive.lab.codes"]
+    owners = {"kind": "owners", "data_owners": {"clinic": ["mean *"]}, "label_owners": 2}
+    fedoptimus = {"embeddings": codes, "selection": {"secure": True}}
+    told = set_of("fedoptimus", owners, fedoptimus=fedoptimus)
+    assert told.keys() == {"fedoptimus.embeddings", "fedoptimus.selection.secure"}
+    common = {"kind": "common-unique", "parties": 3, "common": 0.3}
+    assert set_of("chfl", common, chfl={"private": {"noise": 4.0}}).keys() == {"chfl.private"}

@@ -54,6 +54,7 @@ from dovetail.models.decisions import Decided
 from dovetail.models.places import JOINT
 from dovetail.network import Checkpoint, Engine, InProcess
 from dovetail.network.checkpoint import StatefulParty
+from dovetail.privacy import Release, within
 
 
 def _check_trade_off(run: Run, passives: Collection[str], *, where: str) -> None:
@@ -186,25 +187,28 @@ _OPTIMIZED = set(apfed.PassiveConfig.model_fields)
 
 
 def home_fields(site: Site) -> PassiveFields:
-    """[apfed] of a party's file, its gradients within the budget of its policy.
+    """[apfed] of a party's file, what it sends in methods it agrees to within its policy's budget.
 
     Raises:
-        ConfigError: a budget, and gradients that are not noised.
+        ConfigError: a budget, and gradients or codes that are not noised.
     """
     section = site.settings("apfed", PassiveFields)
-    budget = site.policy.section.privacy
+    budget, agreed = site.policy.section.privacy, site.policy.section.algorithms
     if budget is None:
         return section
-    release = section.gradients
-    if release is None or not release.noise:
-        raise ConfigError(
-            f"party {site.name!r}: policy.privacy sets a budget of epsilon = {budget.epsilon:g}, "
-            "and its gradients are not noised; set gradients = { clip = ..., noise = ... } below "
-            "[apfed]"
-        )
-    epsilon = budget.epsilon if release.epsilon is None else min(budget.epsilon, release.epsilon)
-    capped = release.model_copy(update={"epsilon": epsilon, "delta": budget.delta})
-    return section.model_copy(update={"gradients": capped})
+    capped: dict[str, Release | None] = {}
+    for method, key in (("apfed", "gradients"), ("tvfl", "codes")):
+        if method not in agreed:
+            continue
+        own: Release | None = getattr(section, key)
+        if own is None or not own.noise:
+            raise ConfigError(
+                f"party {site.name!r}: policy.privacy sets a budget of epsilon = "
+                f"{budget.epsilon:g}, and its {key} are not noised; set {key} = {{ clip = ..., "
+                "noise = ... } below [apfed]"
+            )
+        capped[key] = within(budget, own, None, what=key, key=key)
+    return section.model_copy(update=capped)
 
 
 def partner_home(fields: PassiveFields) -> PartnerHome:

@@ -131,12 +131,14 @@ from dovetail.network.identity import MAX_PROOF_BYTES
 from dovetail.privacy import (
     KEY_BYTES,
     MIN_MEMBERS,
+    Budget,
     PrivateSteps,
     SecretSums,
     Stepping,
     check_weights,
     from_fixed,
     total,
+    within,
 )
 
 # --- Hyper-parameters --------------------------------------------------------------------------
@@ -441,6 +443,7 @@ class Home:
         secure: take part only where common columns are summed in secret.
         members: whom it sums with; None: whoever is certified.
         private: how its common column is trained, whatever the run says; None: as that says.
+        budget: of its policy: no loss and no accuracy leaves; None: nothing is capped.
     """
 
     train: PartyData
@@ -453,6 +456,7 @@ class Home:
     secure: bool = False
     members: tuple[str, ...] | None = None
     private: PrivateSteps | None = None
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         absent = [name for name in self.common if name not in set(self.table.names)]
@@ -674,7 +678,13 @@ class Member(Party):
                     prepared.validation[held].to(self.device),
                     chosen_on.labels[held].to(self.device),
                 )
-        private = self.home.private or config.private
+        private = within(
+            None if config.method == "local" else self.home.budget,
+            self.home.private,
+            config.private,
+            what="weights of its common column",
+            key="[chfl] private = { clip = ..., noise = ... }",
+        )
         if private is not None and self.stepping is None:  # of a second begin, nothing is forgotten
             rng = generator(begin.seed, self.name, "private steps", secret=key)
             self.stepping = Stepping(private, self.name, len(self.labels), rng)
@@ -700,6 +710,8 @@ class Member(Party):
         if self.config.choose == "each" and message.number and accuracy > self.best_accuracy:
             self.best_accuracy = accuracy
             self.best = self.latest
+        if self.home.budget is not None:
+            return Scored(0.0, 0, 0.0)  # not counted, so not told
         return Scored(accuracy, num_rows, loss if self.config.choose == "loss" else 0.0)
 
     def _keep(self, best: int) -> None:
@@ -790,6 +802,8 @@ class Member(Party):
             )
         self.trained = message.number
         sent = self.config.method != "local" and not self.config.secure
+        if self.home.budget is not None:
+            loss = joint_loss = 0.0  # not counted, so not told
         trained = Trained(self.common_vector() if sent else torch.empty(0), loss, joint_loss)
         return noted(trained, None if self.stepping is None else self.stepping.told())
 

@@ -166,6 +166,7 @@ def home_of(site: Site, numbers: dd.Regression | None = None) -> chfl.Home:
         secure=section.secure,
         members=section.members,
         private=section.private,
+        budget=site.policy.section.privacy,
     )
 
 

@@ -118,7 +118,7 @@ from dovetail.network import (
     check_shape,
     noted,
 )
-from dovetail.privacy import Release, Releasing
+from dovetail.privacy import Budget, Release, Releasing, within
 
 _log = logging.getLogger(__name__)
 
@@ -600,6 +600,7 @@ class DataOwner(Party):
         test: the same of the test table.
         input: how raw rows become network inputs, to be kept with the network.
         release: how its embeddings leave; None: as the run says.
+        budget: of its policy; None: nothing caps them.
         device: where it computes.
         secret: of its home, mixed into all it draws; None in simulation.
     """
@@ -615,6 +616,7 @@ class DataOwner(Party):
         test: Mapping[str, SharedRows] | None = None,
         input: Input | None = None,
         release: Release | None = None,
+        budget: Budget | None = None,
         device: torch.device | None = None,
         secret: Secret | None = None,
     ) -> None:
@@ -626,7 +628,7 @@ class DataOwner(Party):
         self.input = input
         self.device = device or torch.device("cpu")
         self.replicas: Replicas | None = None
-        self.release = release
+        self.release, self.budget = release, budget
         self.released: Releasing | None = None
         if not self.shared:
             raise ConfigError(f"data owner {name!r} shares no rows with any label owner")
@@ -685,7 +687,10 @@ class DataOwner(Party):
         self._bounds = torch.stack([limits, limits.cumsum(0) - limits])
         self._pending: tuple[int, tuple[int, ...]] | None = None  # step, and rows of each replica
         self.open_round: int | None = None  # steps were made in it, but no average yet
-        release = self.release or config.embeddings
+        release = within(
+            self.budget, self.release, config.embeddings, what="its embeddings",
+            key="[fedoptimus] embeddings = { clip = ..., noise = ... }",
+        )  # fmt: skip
         if release is not None and self.released is None:
             rng = generator(begin.seed, self.name, "released") if self._secret is None else None
             self.released = Releasing(release, f"embeddings of {self.name!r}", rng)
@@ -935,6 +940,8 @@ class LabelOwner(Party):
         samples: (N,) int64, those to train on; None: all that are labelled.
         test_labels: (T,) labels of the test samples, in their shared order.
         release: how its gradients leave; None: as the run says.
+        budget: of its policy: no loss, no weight of its top and no score leaves; None: nothing is
+            capped.
         device: where it computes.
         secret: of its home, mixed into all it draws; None in simulation.
     """
@@ -951,6 +958,7 @@ class LabelOwner(Party):
         samples: Tensor | None = None,
         test_labels: Tensor | None = None,
         release: Release | None = None,
+        budget: Budget | None = None,
         device: torch.device | None = None,
         secret: Secret | None = None,
     ) -> None:
@@ -962,10 +970,11 @@ class LabelOwner(Party):
         self.samples = labelled_S.nonzero().flatten() if samples is None else samples
         self._all_samples, self.held_out = self.samples, self.samples[:0]
         self._validated: list[Tensor] = []  # outputs for ``held_out``, as far as they came
-        self.test_labels = torch.empty(0) if test_labels is None else test_labels
+        tested = test_labels is not None and budget is None  # scores of them are not counted
+        self.test_labels = test_labels if tested and test_labels is not None else torch.empty(0)
         self.device = device or torch.device("cpu")
         self.top: nn.Module | None = None
-        self.release = release
+        self.release, self.budget = release, budget
         self.released: Releasing | None = None
         if not len(self.samples) or not bool(labelled_S[self.samples].all()):
             raise ConfigError(
@@ -984,6 +993,15 @@ class LabelOwner(Party):
     def begin(self, begin: BeginLabels) -> LabelsReady:
         """Make its top."""
         config = _config(begin)
+        release = within(
+            self.budget, self.release, config.gradients, what="its gradients",
+            key="[fedoptimus] gradients = { clip = ..., noise = ... }",
+        )  # fmt: skip
+        if self.budget is not None and config.average_tops:
+            raise ConfigError(
+                "its policy.privacy sets a budget of epsilon, and its top's weights would leave "
+                "without noise; set fedoptimus.average_tops = false"
+            )
         spec = top_of(config, self.task.num_outputs)
         with torch.device("meta"):  # takes no memory
             num_bytes = sum(each.nbytes for each in spec.build().parameters())
@@ -1019,7 +1037,6 @@ class LabelOwner(Party):
             self.fold_S[self.samples[order]] = torch.arange(len(order)) % (_FOLDS * config.members)
         self.number = 1  # of the batch that comes next
         self.batch: Tensor | None = None
-        release = self.release or config.gradients
         if release is not None and self.released is None:
             rng = generator(begin.seed, self.name, "released") if self._secret is None else None
             self.released = Releasing(release, f"gradients of {self.name!r}", rng)
@@ -1069,8 +1086,11 @@ class LabelOwner(Party):
         top_P = torch.empty(0)
         if message.give_top:
             top_P = self.iterates.mean(vector_of(top)).cpu()  # line 8
+        told = loss.item()
+        if self.budget is not None:  # both tell of labels
+            told = held_out = 0.0
         learned = Learned(
-            loss.item(), gradient_BE.cpu(), self.number, self._draw(), top_P, held_out
+            told, gradient_BE.cpu(), self.number, self._draw(), top_P, held_out
         )
         return noted(learned, cost)
 
@@ -1149,11 +1169,13 @@ class LabelOwner(Party):
     @answers
     def give_held_out(self, message: GiveHeldOut) -> HeldOut:
         """The samples that it kept out of training."""
-        return HeldOut(self.held_out)
+        return HeldOut(self.held_out if self.budget is None else self.held_out[:0])
 
     @answers
     def validate(self, message: Validate) -> Measured:
         """How good its top is on samples that it kept out; after the last it decides."""
+        if self.budget is not None:
+            raise ConfigError("its policy.privacy counts epsilon, and a score is not counted")
         done = sum(map(len, self._validated))
         due = self.held_out[done : done + VALIDATED]
         if not len(due) or not torch.equal(message.samples_B, due):

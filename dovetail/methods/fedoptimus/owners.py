@@ -100,6 +100,10 @@ BottomField = (
 )
 
 
+#: What a selection of data owners asks, in an error's words.
+SELECTED = "what [fedoptimus.selection] asks for"
+
+
 def bottom(field: BottomField | None, shape: tuple[int, ...]) -> BottomSpec:
     """The network that a file names: a kind, its settings, or hidden widths; None: by the rows.
 
@@ -230,7 +234,8 @@ def labels_of(site: Site, task: dd.Task, rows: Mapping[str, Tensor]) -> Labels:
         alone = OwnRows(task, x[TRAIN], labels[rows[TRAIN]], x[TEST], scored[TEST])
     samples, own = rows[TRAIN].argsort(), labels[rows[TRAIN]]
     release = site.settings("fedoptimus", OwnerSection).gradients
-    return Labels(site.name, task, table.label, own, samples, scored, alone, release)
+    budget = site.policy.section.privacy
+    return Labels(site.name, task, table.label, own, samples, scored, alone, release, budget)
 
 
 def columns_of(site: Site, rows: Mapping[str, Mapping[str, Tensor]]) -> Columns:
@@ -253,7 +258,21 @@ def columns_of(site: Site, rows: Mapping[str, Mapping[str, Tensor]]) -> Columns:
     section = site.settings("fedoptimus", OwnerSection)
     spec = bottom(section.bottom, tuple(x.shape[1:]))
     scored = {TEST: tested} if tested else {}
-    return Columns(site.name, of(TRAIN), spec, scored, fitted, section.embeddings)
+    budget = site.policy.section.privacy
+    return Columns(site.name, of(TRAIN), spec, scored, fitted, section.embeddings, budget)
+
+
+def check_counted(home: Home, what: str) -> None:
+    """Refuse what a party's budget of epsilon does not count.
+
+    Raises:
+        ConfigError: its policy sets one.
+    """
+    if home.budget is not None:
+        raise ConfigError(
+            f"party {home.name!r}: its policy.privacy sets a budget of epsilon = "
+            f"{home.budget.epsilon:g}, and {what} leaves without noise; leave that out"
+        )
 
 
 # --- In one process ------------------------------------------------------------------------------
@@ -502,6 +521,7 @@ def _selects(live: _Live) -> Maker:
 
     def of_run(asked: Asked) -> Callable[[], StatefulParty]:
         held = live.held(asked)
+        check_counted(held, SELECTED)
 
         def make() -> StatefulParty:
             if isinstance(held, Labels):
@@ -521,6 +541,11 @@ def _predicts(site: Site) -> Maker:
     """Makes a data owner's side of a prediction, for the label owner who asks."""
 
     def of_run(asked: Asked) -> Callable[[], StatefulParty]:
+        if site.policy.section.privacy is not None:
+            raise ConfigError(
+                "its policy.privacy sets a budget of epsilon, and embeddings of a prediction after "
+                "training are not counted; it takes part in none"
+            )
         rows_S, kept = asked.rows_S(), kept_at(site, asked, lambda own: True)
         return lambda: predicting.Recalling(site.name, rows_S, kept)
 

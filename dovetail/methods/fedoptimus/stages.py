@@ -24,7 +24,7 @@ from dovetail.models import Model, Secret
 from dovetail.models.decisions import Decided
 from dovetail.models.owners import BottomSpec
 from dovetail.network import Engine
-from dovetail.privacy import Release
+from dovetail.privacy import Budget, Release
 
 #: What can be trained. "classic" is one label owner with everybody's labels, which is classic
 #: vertical learning with a mean of embeddings; "alone" is each label owner alone with all data
@@ -50,6 +50,7 @@ class Columns:
         scored: part -> label owner -> rows that are scored, in an order shared with it.
         input: how raw data becomes a row; what ``predict`` needs.
         release: how its embeddings leave; None: as the run says.
+        budget: of its policy.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Columns:
     scored: Mapping[Part, Mapping[str, SharedRows]] = field(default_factory=dict)
     input: Input | None = None
     release: Release | None = None
+    budget: Budget | None = None
 
     def only(self, *label_owners: str) -> Columns:
         """The same, for these label owners."""
@@ -84,6 +86,7 @@ class Labels:
         scored: part -> labels of the rows that are scored.
         alone: columns of its own table, which only its models alone learn from.
         release: how its gradients leave; None: as the run says.
+        budget: of its policy.
     """
 
     name: str
@@ -94,6 +97,7 @@ class Labels:
     scored: Mapping[Part, Tensor] = field(default_factory=dict)
     alone: OwnRows | None = None
     release: Release | None = None
+    budget: Budget | None = None
 
     @property
     def trained(self) -> Tensor:
@@ -130,6 +134,7 @@ def side_of(home: Home, place: Place) -> fedoptimus.DataOwner | fedoptimus.Label
                 test=home.scored.get("test"),
                 input=home.input,
                 release=home.release,
+                budget=home.budget,
                 device=place.device,
                 secret=place.secret,
             )
@@ -141,6 +146,7 @@ def side_of(home: Home, place: Place) -> fedoptimus.DataOwner | fedoptimus.Label
                 samples=home.samples,
                 test_labels=home.scored.get("test"),
                 release=home.release,
+                budget=home.budget,
                 device=place.device,
                 secret=place.secret,
             )

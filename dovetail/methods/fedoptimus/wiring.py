@@ -19,11 +19,13 @@ from dovetail.methods.base import SILENT, Loaded, Maker, Parts, Place, Run, Talk
 from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.fedoptimus.choosing import Chooser
 from dovetail.methods.fedoptimus.owners import (
+    SELECTED,
     BottomField,
     OwnerHomes,
     OwnerSection,
     align_owners,
     bottom,
+    check_counted,
     columns_of,
     is_label_owner,
     labels_of,
@@ -395,6 +397,7 @@ class FedOptimus(Method):
             return stage.parties
         found: dict[str, StatefulParty] = {}
         for name, home in stage.homes.items():
+            check_counted(home, SELECTED)
             party = stage.parties[name]
             if isinstance(home, Labels):
                 found[name] = Composite(party, chooser_of(home))

@@ -74,6 +74,7 @@ import numpy as np
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from dovetail.data import (
     Classification,
@@ -113,7 +114,7 @@ from dovetail.models.moments import Moments as ClassMoments
 from dovetail.models.moments import moments_of, refitted, together
 from dovetail.models.networks import Shape, network_input
 from dovetail.network import Engine, Floats, Integers, Message, Replies, State, Values, noted
-from dovetail.privacy import PrivateSteps, Stepping
+from dovetail.privacy import Budget, PrivateSteps, Stepping, within
 
 _log = logging.getLogger(__name__)
 
@@ -384,6 +385,7 @@ class Home:
         categorical: names of number columns whose values are names.
         private: how its weights are trained, whatever the run says; None: as that says.
         moments: whether it tells means and covariances of its features, for ``calibrate``.
+        budget: of its policy: no loss leaves; None: nothing is capped.
 
     Raises:
         ConfigError: no labelled row, or no block.
@@ -396,6 +398,7 @@ class Home:
     categorical: Sequence[str] = ()
     private: PrivateSteps | None = None
     moments: bool = False
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
         if not len(self.train.labelled_rows()):
@@ -575,7 +578,19 @@ class Member(Party):
             self.config.batch_size,
             generator(begin.seed, self.name, "hyfem batches", secret=key),
         )
-        private = self.home.private or self.config.private
+        private = within(
+            self.home.budget,
+            self.home.private,
+            self.config.private,
+            what="its weights",
+            key="[hyfem] private = { clip = ..., noise = ... }",
+        )
+        averages = [each for each in self.network.modules() if isinstance(each, _BatchNorm)]
+        if private is not None and averages:
+            raise ConfigError(
+                "its weights are trained with noise (private), and an extractor with BatchNorm "
+                "sends means of rows as they are; choose another extractor"
+            )
         if private is not None and self.stepping is None:  # of a second begin, nothing is forgotten
             rng = generator(begin.seed, self.name, "private steps", secret=key)
             self.stepping = Stepping(private, self.name, len(self.labels), rng)
@@ -634,7 +649,8 @@ class Member(Party):
                 f"({self.config.learning_rate}), mu_1 or mu_2"
             )
         cost = None if self.stepping is None else self.stepping.told()
-        return noted(Trained(extractors, weights, mean), cost)
+        told = mean if self.home.budget is None else 0.0  # not counted, so not told
+        return noted(Trained(extractors, weights, told), cost)
 
     def spent(self) -> list[dict[str, Any]]:
         """Its weights, where they are noised."""
@@ -694,6 +710,8 @@ class Member(Party):
     def judge(self, message: Judge) -> Judged:
         """How many of the rows that did not train are right with this slice."""
         assert self.network is not None
+        if not self.config.calibrate:
+            raise ConfigError("is asked for a judgement in a run without hyfem.calibrate")
         network = copy.deepcopy(self.network).eval()
         _load_vector(network.extractors, message.extractors)
         _load_classifier(network.classifier, message.classifier)
@@ -713,7 +731,7 @@ class Member(Party):
     @answers
     def tell_score(self, message: GiveScore) -> Score:
         """How good its model is on rows that did not train."""
-        held = self.held_out()
+        held = self.held_out() if self.home.budget is None else None  # else not counted: not told
         return Score(0.0, 0) if held is None else Score(goodness(self.task, *held), len(held[1]))
 
     @answers

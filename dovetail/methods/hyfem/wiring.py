@@ -273,6 +273,7 @@ def home_of(site: Site, task: dd.Task | None = None) -> hyfem.Home:
         categorical,
         private=section.private,
         moments=section.moments,
+        budget=site.policy.section.privacy,
     )
 
 
@@ -348,7 +349,15 @@ class Hyfem(Method):
     Side = hyfem.Member
     silent = ("standalone", "pooled")
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
-        "hyfem": algorithm("hyfem", hyfem.Member.accepts, weights=True, begins=(hyfem.Begin,))
+        "hyfem": algorithm(
+            "hyfem",
+            hyfem.Member.accepts,
+            weights=True,
+            begins=(hyfem.Begin,),
+            # Calibrating asks for moments once and for a judgement twice, a trial for a score once; a
+            # driver that falls as it finishes asks again.
+            few={hyfem.GiveMoments: 3, hyfem.Judge: 6, hyfem.GiveScore: 3},
+        )
     }
     models = (
         "Each party keeps a model that predicts alone from its blocks; the server keeps one for "
