@@ -122,6 +122,8 @@ class Releasing:
             rows = rows * (release.clip / length_B1.clamp(min=release.clip))
         if release.noise:
             assert release.clip is not None
+            # Whether a row can be computed is not told either: a receiver may have made it so.
+            rows = torch.where(rows.isfinite().all(dim=1, keepdim=True), rows, 0.0)
             drawn = torch.randn(rows.shape, generator=self._rng).to(rows.device)
             rows = rows + release.noise * release.clip * drawn
             self._account(receiver).add(samples_B, times)

@@ -14,6 +14,7 @@ arXiv:2403.17673): epsilon is larger than the figure of who counts them so, and 
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from dovetail.models.randomness import generator
 from dovetail.privacy.accountant import Account, most_releases
 
 _log = logging.getLogger(__name__)
@@ -48,12 +50,18 @@ class Stepping:
         steps: the setting.
         name: whose they are.
         num_rows: of its training.
-        rng: draws the noise.
+        rng: draws the noise of a simulation, which repeats; None, at a home: the system does, so
+            that no noise is drawn twice, whatever state the home goes back to.
     """
 
-    def __init__(self, steps: PrivateSteps, name: str, num_rows: int, rng: torch.Generator) -> None:
+    def __init__(
+        self, steps: PrivateSteps, name: str, num_rows: int, rng: torch.Generator | None
+    ) -> None:
         self.steps = steps
         self._name = name
+        self._repeats = rng is not None
+        if rng is None:
+            rng = generator(0, name, secret=secrets.token_bytes(32))
         self._rng = rng
         self._stopped = False
         zeros = torch.zeros(num_rows, dtype=torch.int64)
@@ -103,9 +111,11 @@ class Stepping:
         gradients, losses_B = found
         squared_B = sum(each.flatten(1).square().sum(dim=1) for each in gradients.values())
         scale_B = (self.steps.clip / squared_B.sqrt().clamp(min=1e-12)).clamp(max=1.0)
+        # A row without a gradient moves nothing: whoever sent the weights may have made it so.
+        scale_B = torch.where(squared_B.isfinite(), scale_B, 0.0)
         deviation, num_rows = self.steps.noise * self.steps.clip, len(rows_B)
         for name, weight in trained.items():
-            total = torch.einsum("b,b...->...", scale_B, gradients[name])
+            total = torch.einsum("b,b...->...", scale_B, gradients[name].nan_to_num(0.0, 0.0, 0.0))
             drawn = torch.randn(total.shape, generator=self._rng).to(total.device)
             weight.grad = (total + deviation * drawn) / num_rows
         self._account.add(rows_B)
@@ -117,9 +127,10 @@ class Stepping:
 
     def state(self) -> dict[str, Any]:
         return {
-            "random": self._rng.get_state(), "account": self._account.state(),
+            "random": self._rng.get_state() if self._repeats else None,
+            "account": self._account.state(),
             "stopped": self._stopped,
-        }  # fmt: skip
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from there; visits since then stay counted, and their noise is not drawn again."""
@@ -127,7 +138,8 @@ class Stepping:
         counted = int(state["account"]["count"].max()) if len(state["account"]["count"]) else 0
         if counted >= spent:
             self._account.restore(state["account"])
-            self._rng.set_state(state["random"])
+            if self._repeats and state["random"] is not None:
+                self._rng.set_state(state["random"])
         self._stopped |= state["stopped"]
 
 

@@ -12,7 +12,7 @@ import torch
 from member_files import MEMBERS, SETTINGS, write_members
 
 from dovetail import data as dd
-from dovetail.errors import ConfigError, DovetailError
+from dovetail.errors import ConfigError, DovetailError, MessageError
 from dovetail.experiment.runfile import load_run
 from dovetail.experiment.setup import load_data, setup
 from dovetail.methods import fedoptimus, vertical
@@ -20,7 +20,15 @@ from dovetail.methods.apfed.wiring import home_fields, partner_home
 from dovetail.methods.base import Place
 from dovetail.methods.method import Training
 from dovetail.methods.outcome import Outcome
-from dovetail.privacy import Account, Release, Releasing, epsilon, most_releases
+from dovetail.privacy import (
+    Account,
+    PrivateSteps,
+    Release,
+    Releasing,
+    Stepping,
+    epsilon,
+    most_releases,
+)
 from dovetail.site.partyfile import open_site
 
 NOISE = "{ clip = 1.0, noise = 20.0 }"
@@ -96,6 +104,13 @@ def test_a_label_owner_with_a_cap_sends_no_weights_and_no_loss(tmp_path):
     learned = owner.handle(fedoptimus.Learn(batch.batch, torch.randn(4, 3), False))
     assert learned.loss == 0.0
     assert learned.top_P.numel() == 0
+    # A coordinator that breaks the rules: weights that it may not have, a loss that is no number.
+    with pytest.raises(MessageError, match="each label owner keeps its own top"):
+        owner.handle(fedoptimus.Learn(learned.batch, torch.randn(4, 3), True))
+    told = owner.handle(fedoptimus.Learn(learned.batch, torch.full((4, 3), 3e38), False))
+    assert told.gradient_BE.isfinite().all()
+    assert told.gradient_BE.abs().max() > 0
+    assert told.loss == 0.0
 
 
 def test_a_selection_and_a_cap_do_not_go_together(tmp_path):
@@ -161,3 +176,26 @@ def test_a_sample_that_is_named_twice_is_counted_twice():
     assert not released.or_zeros("driver", many, torch.ones(most + 1, 2)).any()
     assert released.or_zeros("driver", many[1:], torch.ones(most, 2)).any()
     assert not released.or_zeros("driver", many[:1], torch.ones(1, 2)).any()
+
+
+def test_a_row_that_has_no_gradient_moves_no_weight_and_no_noise_is_drawn_twice():
+    network = torch.nn.Linear(2, 1)
+    x, rows = torch.tensor([[1.0, 2.0], [torch.inf, 1.0]]), torch.arange(2)
+
+    def loss(call: Any, one: torch.Tensor) -> torch.Tensor:
+        return call(one).square().sum()
+
+    home = Stepping(PrivateSteps(clip=1.0, noise=1e-6), "north", 2, None)
+    home.gradient(network, loss, rows, x)
+    moved = network.weight.grad.clone()
+    assert moved.norm() < 0.51  # of the first row alone, cut to 1, over two rows
+    assert moved.norm() > 0.4
+    before = home.state()
+    loud = Stepping(PrivateSteps(clip=1.0, noise=5.0), "north", 2, None)
+    loud.restore(before)
+    drawn = []
+    for _ in range(2):
+        loud.restore(before)
+        loud.gradient(network, loss, rows, x)
+        drawn.append(network.weight.grad.clone())
+    assert not torch.equal(*drawn)

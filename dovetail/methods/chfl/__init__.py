@@ -686,7 +686,7 @@ class Member(Party):
             key="[chfl] private = { clip = ..., noise = ... }",
         )
         if private is not None and self.stepping is None:  # of a second begin, nothing is forgotten
-            rng = generator(begin.seed, self.name, "private steps", secret=key)
+            rng = generator(begin.seed, self.name, "private steps") if key is None else None
             self.stepping = Stepping(private, self.name, len(self.labels), rng)
         self.seed = begin.seed
         self.installed = -1  # the round after which theta_c is in place
@@ -795,15 +795,16 @@ class Member(Party):
             )
         losses, self.ahead = self.ahead, None
         loss, joint_loss = losses or local_learning(self)
-        if not (math.isfinite(loss) and math.isfinite(joint_loss)):
+        capped = self.home.budget is not None  # then no loss is told, nor whether it is a number
+        if not capped and not (math.isfinite(loss) and math.isfinite(joint_loss)):
             raise TrainingError(
                 f"its loss is {loss}, its joint loss {joint_loss} in round {message.number}; lower "
                 f"the learning_rate ({self.config.learning_rate})"
             )
         self.trained = message.number
         sent = self.config.method != "local" and not self.config.secure
-        if self.home.budget is not None:
-            loss = joint_loss = 0.0  # not counted, so not told
+        if capped:
+            loss = joint_loss = 0.0
         trained = Trained(self.common_vector() if sent else torch.empty(0), loss, joint_loss)
         return noted(trained, None if self.stepping is None else self.stepping.told())
 

@@ -1062,18 +1062,21 @@ class LabelOwner(Party):
             raise PartyError(
                 self.name, f"was sent batch {message.batch}, but batch {self.number} is due"
             )
+        if message.give_top and not self.config.average_tops:
+            raise MessageError(f"{message.wire_name()}: each label owner keeps its own top here")
         check_shape(message, "mean_BE", (len(self.batch), self.config.embedding), torch.float32)
         _check_finite(message, "mean_BE")
         mean_BE = message.mean_BE.detach().to(self.device).requires_grad_()
         labels_B = self.labels_S[self.batch].to(self.device)
         loss, held_out = self._loss(top, mean_BE, labels_B)
-        if not loss.isfinite():
+        if not loss.isfinite() and self.budget is None:
             raise TrainingError(
                 f"its loss is {loss.item()}; lower the learning_rate ({self.config.learning_rate})"
             )
         self.optimizer.zero_grad()
         loss.backward()
-        self.optimizer.step()
+        if loss.isfinite():  # else, under a budget, it goes on: a refusal would tell of labels
+            self.optimizer.step()
         if self.config.iterate_average > 1:
             self.iterates.add(vector_of(top))
         assert mean_BE.grad is not None

@@ -592,7 +592,7 @@ class Member(Party):
                 "sends means of rows as they are; choose another extractor"
             )
         if private is not None and self.stepping is None:  # of a second begin, nothing is forgotten
-            rng = generator(begin.seed, self.name, "private steps", secret=key)
+            rng = generator(begin.seed, self.name, "private steps") if key is None else None
             self.stepping = Stepping(private, self.name, len(self.labels), rng)
         return Ready()
 
@@ -643,14 +643,15 @@ class Member(Party):
         if self.config.classifier == "matched":
             weights = _classifier_vector(network.classifier)
         mean = (total / self.config.local_steps).item()
+        capped = self.home.budget is not None  # then no loss is told, nor whether it is a number
+        mean = 0.0 if capped else mean
         if not (math.isfinite(mean) and extractors.isfinite().all() and weights.isfinite().all()):
             raise TrainingError(
                 f"its loss is {mean} after {self.config.local_steps} steps; lower learning_rate "
                 f"({self.config.learning_rate}), mu_1 or mu_2"
             )
         cost = None if self.stepping is None else self.stepping.told()
-        told = mean if self.home.budget is None else 0.0  # not counted, so not told
-        return noted(Trained(extractors, weights, told), cost)
+        return noted(Trained(extractors, weights, mean), cost)
 
     def spent(self) -> list[dict[str, Any]]:
         """Its weights, where they are noised."""
