@@ -1,15 +1,19 @@
 """Codes of one class pushed apart, so that few labels and clusters say little of the others.
 
 Zheng, Chen, Lyu, Fu, Fu, Wang, Zheng, Yin, "Protecting Split Learning by Potential Energy Loss",
-IJCAI 2024 (arXiv:2210.09617): rows of a class repel each other as charges of one sign do,
+IJCAI 2024 (arXiv:2210.09617): rows of a class repel each other as charges of one sign do. Here
 
     L_pe = mean over pairs i != j of one class of  1 / |h_i - h_j|
 
 with codes on a sphere, so that they cannot flee from each other without end: they go to where the
 classes meet, and what is learned from few of them is wrong about the others. It is no guarantee.
 
-Departures: the sphere is of radius 1 and in the loss alone (the paper normalises layers), so that
-codes are as they were where the loss is not set; distances below ``LEAST`` count as that.
+Which form this is: written by the paper's idea, not checked against its equation. The distance is
+the chord between directions, on a sphere of radius 1 and in the loss alone, so that codes are as
+they were where the loss is not set; the mean is over all pairs of a batch; distances below
+``LEAST`` count as that. SecretFlow's adds up, class by class, the pairs' sum over the number of
+rows, by Euclidean distance or by the angle after layer normalisation: there the loss grows with the
+batch, so that weights of one are not weights of the other.
 """
 
 from __future__ import annotations
