@@ -55,15 +55,15 @@ Lengths = Mapping[str, float]
 
 
 class Grid(Protocol):
-    """How the runs of one method are tried.
+    """How the runs of one method are tried."""
 
-    Attributes:
-        defences: the cells.
-        alone: the stage of a model that asks nobody; None: nobody has columns of its own.
-    """
+    @property
+    def defences(self) -> Sequence[Defence]:
+        """The cells."""
 
-    defences: Sequence[Defence]
-    alone: str | None
+    @property
+    def alone(self) -> str | None:
+        """The stage of a model that asks nobody; None: nobody has columns of its own."""
 
     def hold_out(self, task: Training, seed: int) -> tuple[Training, Any]:
         """The run without the labels of some rows, and what ``scored`` needs to score on them."""
