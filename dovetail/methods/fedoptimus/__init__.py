@@ -1092,9 +1092,7 @@ class LabelOwner(Party):
         told = loss.item()
         if self.budget is not None:  # both tell of labels
             told = held_out = 0.0
-        learned = Learned(
-            told, gradient_BE.cpu(), self.number, self._draw(), top_P, held_out
-        )
+        learned = Learned(told, gradient_BE.cpu(), self.number, self._draw(), top_P, held_out)
         return noted(learned, cost)
 
     def _smoothing(self) -> float:
