@@ -732,7 +732,7 @@ class Member(Party):
     @answers
     def tell_score(self, message: GiveScore) -> Score:
         """How good its model is on rows that did not train."""
-        held = self.held_out() if self.home.budget is None else None  # else not counted: not told
+        held = self.held_out() if self.home.budget is None else None
         return Score(0.0, 0) if held is None else Score(goodness(self.task, *held), len(held[1]))
 
     @answers
