@@ -354,8 +354,8 @@ class Hyfem(Method):
             hyfem.Member.accepts,
             weights=True,
             begins=(hyfem.Begin,),
-            # Calibrating asks for moments once and for a judgement twice, a trial for a score once; a
-            # driver that falls as it finishes asks again.
+            # Calibrating asks for moments once and for a judgement twice, a trial for a score
+            # once; a driver that falls as it finishes asks again.
             few={hyfem.GiveMoments: 3, hyfem.Judge: 6, hyfem.GiveScore: 3},
         )
     }
