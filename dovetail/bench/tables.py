@@ -357,9 +357,9 @@ def _hyfem_figures() -> Iterator[Cell]:
         )
 
 
-#: What a run with another matching is called, and its keys; "": as the run file says.
+#: What a run with another matching is called, and its keys.
 HYFEM_MATCHING = {
-    "": ("one start, matched every round", ()),
+    "-start": ("one start, matched every round", ()),
     "-unmatched": ("one start, never matched", ("match_rounds=0",)),
     "-own": ("own starts, matched every round", ("start=own",)),
     "-own-frozen": ("own starts, matched in round 1", ("start=own", "match_rounds=1")),
@@ -379,11 +379,14 @@ def _hyfem_matching() -> Iterator[Cell]:
             yield Cell(
                 name=f"{name}{suffix}",
                 run=_hyfem_run(name),
-                overrides=(*(f"hyfem.{key}" for key in keys), "rulers=[]") if keys else (),
+                overrides=(
+                    *(f"hyfem.{key}" for key in ("calibrate=false", *keys)),
+                    "rulers=[]",
+                ),
                 labels={"data": HYFEM_CELLS[name][0], "matching": title},
                 scores=_some(HYFEM, "server", "hyfem"),
                 checkpoint_every=8,
-                kind=f"{name}{'-matching' if keys else ''}",
+                kind=f"{name}-matching",
             )
 
 
