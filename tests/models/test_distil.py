@@ -126,22 +126,6 @@ def test_a_partner_of_noise_changes_nothing_or_little() -> None:
     assert done.gain < 0
 
 
-@pytest.mark.parametrize(("seed", "noise"), [(0, 1.5), (0, 3.0), (2, 3.0)])
-def test_a_student_may_be_behind_only_where_the_joint_model_is_ahead(
-    seed: int, noise: float
-) -> None:
-    owner = made(400, 60)
-    own = alone_of(owner)
-    drawn = torch.randn(400, 1, generator=torch.Generator().manual_seed(seed))
-    known = 0.3 * own.outputs(owner.x_RF) + noise * drawn * torch.tensor([0.5, -0.5])
-    teacher = Teacher("t", outputs_of(owner, known.softmax(dim=1)))
-    config = DistilConfig(students=("linear",), gate=-5.0, blend=False)
-    done = distil(owner, teacher, own, config, seed=0, learners=LEARNERS)
-    assert 0 > done.gain > config.gate * done.standard_error  # enough under a joint model ahead
-    assert done.teacher_gain < 0
-    assert (done.choice, done.solo) == (ALONE, own)
-
-
 def test_a_strict_gate_keeps_the_own_model() -> None:
     owner = made(400, 60)
     truth = owner.targets_RC * 0.9 + 0.05

@@ -62,9 +62,9 @@ class DistilConfig:
         label_share: of a labelled row's target.
         blend: whether the mean of student and own model is tried where the student does not pay.
         gate: how many standard errors a student must be ahead of the own model on held-out rows.
-            Below 0 it may fall behind by so many where the joint model is ahead by as many: of
-            a hundred labels, rows cannot tell; and each fold's student has a handicap: it is no
-            mean of all folds', and its rival was chosen on these very rows.
+            Below 0 it may fall behind. Of a hundred labels, rows cannot tell; and each fold's
+            student has a handicap: it is no mean of all folds', and its rival was chosen on these
+            very rows.
         student_rows: each fold's student learns from at most so many rows without label, drawn
             anew for each.
         stop_share: of a student's rows, which end its training and choose its settings.
@@ -374,8 +374,7 @@ def distil(
     gains = {name: _gain(row_losses_of[ALONE], each) for name, each in row_losses_of.items()}
     teacher_gain = _teacher_gain(owner, teacher, row_losses_of[ALONE], judged)
     best = chosen
-    gate = config.gate if teacher_gain >= -config.gate else max(config.gate, 0)
-    pays = gains[chosen][0] > gate * gains[chosen][1]
+    pays = gains[chosen][0] > config.gate * gains[chosen][1]
     blend = f"{chosen}+{ALONE}"
     told = float((teacher.aligned & judged).sum()) / max(1, int(judged.sum()))
     if config.blend and (not pays or told < _MOST_ROWS_TOLD):
