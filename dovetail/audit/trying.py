@@ -3,14 +3,15 @@
 Each cell trains the run with one setting changed, is audited with linear attackers, and is scored
 on labelled rows that were held out of its training: what is recommended is not chosen on test rows,
 whose scores stand beside it. Beside them stands what the label owner would have without anybody:
-the best model alone, of the same rows. Of several seeds a cell is the mean.
+the best model alone, of the same rows. Of several seeds a cell is the mean. A cell that does not
+train, as a party refused or its numbers grew without bound, is told and left out.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from dovetail.audit.verdict import (
     over_seeds,
     worst_of,
 )
-from dovetail.errors import ConfigError
+from dovetail.errors import ConfigError, NetworkError, TrainingError
 from dovetail.experiment.runfile import RunFile
 from dovetail.experiment.setup import load_data, setup
 from dovetail.methods.base import SILENT, Talk
@@ -79,6 +80,7 @@ class Tried:
         limit: the verdict that none of the messages' attacks may exceed.
         recommended: the best on held-out rows within the limit; None: no cell is.
         seconds: how long it took.
+        failed: defence -> why it did not train, in one seed at least; it is not among the cells.
     """
 
     stage: str
@@ -86,6 +88,7 @@ class Tried:
     limit: Verdict
     recommended: str | None
     seconds: float
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -103,11 +106,13 @@ def try_defences(
 
     Raises:
         ConfigError: a run of another method, or of party files.
+        TrainingError, NetworkError: the run as it is does not train.
     """
     started = time.perf_counter()
     loaded = load_data(run, talk=talk) if run.data is not None else None
     drawn: dict[str, list[_Drawn]] = {}
     told: dict[str, str] = {}
+    failed: dict[str, str] = {}
     for seed in seeds:
         task = None if loaded is None else setup(run, seed, loaded)
         grid = grid_of(task) if isinstance(task, Training) else None
@@ -122,18 +127,31 @@ def try_defences(
         cells = grid.defences if defences is None else defences
         told |= {each.name: each.guarantee for each in cells}
         for place, defence in enumerate(cells):
+            if defence.name in failed:
+                continue
             talk.say(f"{run.method}, seed {seed}: {defence.name}")
             changed = grid.protected(task, defence, lengths)
-            each, median = _draw(changed, run.method, seed, grid, held)
+            try:
+                each, median = _draw(changed, run.method, seed, grid, held)
+            except (TrainingError, NetworkError) as error:
+                if place == 0:
+                    raise
+                talk.say(f"{defence.name} did not train: {error}")
+                failed[defence.name] = str(error)
+                continue
             lengths = median if place == 0 else lengths
             drawn.setdefault(defence.name, []).append(each)
         if grid.alone is not None:
             talk.say(f"{run.method}, seed {seed}: {BEST_ALONE}")
             each, _ = _draw(task, grid.alone, seed, grid, held)
             drawn.setdefault(BEST_ALONE, []).append(each)
-    means = [_mean_cell(name, told.get(name, ""), each) for name, each in drawn.items()]
+    means = [
+        _mean_cell(name, told.get(name, ""), each)
+        for name, each in drawn.items()
+        if name not in failed
+    ]
     seconds = time.perf_counter() - started
-    return Tried(run.method, means, limit, recommend(means, limit), seconds)
+    return Tried(run.method, means, limit, recommend(means, limit), seconds, failed)
 
 
 def recommend(cells: Sequence[Cell], limit: Verdict) -> str | None:

@@ -84,6 +84,8 @@ class Audited(Shown):
             )
         if audit.tried is not None:
             yield _tried_table(audit.tried)
+            for name, why in audit.tried.failed.items():
+                yield line(f"{name}: did not train ({why}).")
             told = audit.tried.recommended or "none of these; the table is the curve"
             yield line(f"Within {audit.tried.limit!r}, the best on held-out rows: {told}.")
         yield line(f"Not tried: {'; '.join(audit.not_tried)}.")

@@ -163,6 +163,7 @@ class _Tried:
     table: TableView
     recommended: str
     limit: str
+    failed: Mapping[str, str]
 
 
 def _tried(tried: Mapping[str, Any]) -> _Tried:
@@ -207,6 +208,7 @@ def _tried(tried: Mapping[str, Any]) -> _Tried:
         TableView("Defences: what each costs and leaves", head, rows, range(1, 3 + len(names))),
         tried["recommended"] or "",
         tried["limit"],
+        tried.get("failed", {}),
     )
 
 

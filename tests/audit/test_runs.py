@@ -158,8 +158,11 @@ def test_a_grid_of_defences_recommends_within_its_limit():
 def test_a_grid_of_classic_vertical_learning_clips_at_the_run_s_own_lengths():
     run = run_of("tvfl", COLUMNS, apfed={"encoder": [8], "head": [8], "epochs": 3})
     loud = Release(clip=1.0, noise=8.0)
-    grid = (Defence("as it is", {}), Defence("noise 8", {}, loud, codes=loud))
-    as_it_is, noised, alone = try_defences(run, (0,), defences=grid).cells
+    deafening = Defence("noise 1e12", {}, codes=Release(clip=1.0, noise=1e12))
+    grid = (Defence("as it is", {}), deafening, Defence("noise 8", {}, loud, codes=loud))
+    tried = try_defences(run, (0,), defences=grid)
+    as_it_is, noised, alone = tried.cells
+    assert "codes are above" in tried.failed["noise 1e12"]  # the others are tried all the same
     assert as_it_is.advantage["labels from gradients"] > 0.7
     assert noised.advantage["labels from gradients"] < 0.5
     assert as_it_is.advantage["columns from codes"] > noised.advantage["columns from codes"] + 0.2
