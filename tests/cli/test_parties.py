@@ -600,7 +600,7 @@ MISTAKES: dict[str, tuple[str, str, str, str]] = {
         "run.toml",
         "test = 0.25",
         "test = 0.006",
-        r"the 160 labelled rows of party 'clinic' with test = 0\.006 by label: The test_size",
+        r"the 160 labelled rows of party 'clinic' with test = 0\.006 by label: each of the 2 kinds",
     ),
     "a test share of more than all": (
         "run.toml",

@@ -127,7 +127,7 @@ def test_a_partner_caps_the_trials_of_a_label_owner_and_the_search_goes_on(
     assert len(runs) == 4
     assert sum("apfed-trial-" in run for run in runs) == 3
     sent = verify(home / "ledger.jsonl")
-    assert {line["message"] for line in sent.lines()} >= {"apfed.Gradient"}
+    assert {line["message"] for line in sent.lines()} >= {"apfed.CodeGradient"}
     weights = [tmp_path / out / "models" / "north" / "model.safetensors" for out in ("run", "here")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 

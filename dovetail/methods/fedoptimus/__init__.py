@@ -124,6 +124,9 @@ _log = logging.getLogger(__name__)
 
 # --- Hyper-parameters --------------------------------------------------------------------------
 
+#: Share of a label that is spread over all classes; "classes": 0.1 of more than two of them.
+Smoothing = Annotated[float, Field(ge=0, lt=1)] | Literal["classes"]
+
 
 class Config(OptimizerConfig):
     """Settings of a run; the coordinator's, sent to every party."""
@@ -149,8 +152,7 @@ class Config(OptimizerConfig):
     top: tuple[int, ...] = (64,)  # hidden widths: two fully connected layers, section 3.2
     skip: bool = False  # tops read the mean embedding linearly, too
     members: int = Field(default=1, ge=1)  # networks side by side, which share the embedding
-    # Share of a label that is spread over all classes; None: 0.1 of more than two classes.
-    smoothing: float | None = Field(default=0.0, ge=0, lt=1)
+    smoothing: Smoothing = 0.0  # share of a label that is spread over all classes
     # Epochs without a better held-out loss, after which training ends and the best is what stays:
     # each member leaves out a part of the rows of its own. None: the last epoch stays.
     patience: int | None = Field(default=None, ge=1)
@@ -1097,7 +1099,7 @@ class LabelOwner(Party):
 
     def _smoothing(self) -> float:
         """As the run says, or by how many classes there are."""
-        if self.config.smoothing is not None:
+        if self.config.smoothing != "classes":
             return self.config.smoothing
         return _SMOOTHING if self.task.num_outputs > 2 else 0.0
 

@@ -110,7 +110,7 @@ class FedOptimusSection(fedoptimus.Config):
     embedding: int = Field(default=128, ge=1)  # E
     skip: bool = True  # tops read the mean embedding linearly, too
     members: int = Field(default=4, ge=1)  # networks side by side, which share the embedding
-    smoothing: float | None = Field(default=None, ge=0, lt=1)  # of labels; 0.1 of 3 classes or more
+    smoothing: fedoptimus.Smoothing = "classes"  # of labels; classes: 0.1 of 3 classes or more
     patience: int | None = Field(default=10, ge=1)  # epochs without a better held-out loss
     bottom: BottomField | None = None  # of every data owner; None: by what its rows are
     selection: SelectionSection | None = None
