@@ -82,26 +82,19 @@ test = 0.1
 """,
         ROWS[:2],
     ),
-    "chfl": (
-        """
-method = "chfl"
+    **{
+        method: (
+            f"""
+method = "{method}"
 parties = ["bank.toml", "branch.toml"]
-[chfl]
+[{method}]
 rounds = 1
 batch_size = 1024
 """,
-        ROWS[:3],
-    ),
-    "hyfem": (
-        """
-method = "hyfem"
-parties = ["bank.toml", "branch.toml"]
-[hyfem]
-rounds = 1
-batch_size = 1024
-""",
-        ROWS[:3],
-    ),
+            ROWS[:3],
+        )
+        for method in ("chfl", "hyfem")
+    },
 }
 
 #: Runs the command and then tells its peak memory (not ru_maxrss, which a child inherits).

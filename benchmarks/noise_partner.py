@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dovetail.models.learners import Best, Fitted, hard_targets, make_folds
 from dovetail.models.learners.distil import DistilConfig, Owner, choose_teacher, distil
-from dovetail.models.learners.rows import NO_FOLD
+from dovetail.models.learners.rows import NO_FOLD, mean_loss
 from dovetail.models.learners.teacher import fit_teachers
 
 RESULTS = Path(__file__).parent / "results" / "noise_partner.jsonl"
@@ -35,7 +35,7 @@ def judged(model: Fitted, owner: Owner) -> dict[str, float]:
     rest = ~owner.labelled
     said_NC, targets_NC = model.outputs(owner.x_RF[rest]), owner.targets_RC[rest]
     return {
-        "log loss": round(float(-(said_NC.log_softmax(1) * targets_NC).sum(1).mean()), 4),
+        "log loss": round(mean_loss(said_NC, targets_NC, regression=False), 4),
         "accuracy": round(float((said_NC.argmax(1) == targets_NC.argmax(1)).double().mean()), 4),
     }
 

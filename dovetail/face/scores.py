@@ -15,6 +15,7 @@ from dovetail.privacy import spent_text
 if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table
 
 #: One score: a number, or its mean and spread over seeds.
 Value = float | Mapping[str, float]
@@ -193,8 +194,15 @@ class Scores(Mapping[str, Mapping[str, Value]]):
     def __rich_console__(
         self, console: Console, options: ConsoleOptions
     ) -> Iterator[RenderableType]:
-        from rich.table import Table
         from rich.text import Text
+
+        if self.names:
+            yield self._table()
+        for note in self.notes:
+            yield Text(note, no_wrap=True, overflow="ignore")
+
+    def _table(self) -> Table:
+        from rich.table import Table
 
         table = Table(caption=self._caption or None, title_justify="left", caption_justify="left")
         table.add_column("on the test rows")
@@ -202,10 +210,7 @@ class Scores(Mapping[str, Mapping[str, Value]]):
             table.add_column(name, justify="right")
         for title in self:
             table.add_row(title, *self._cells(title))
-        if self.names:
-            yield table
-        for note in self.notes:
-            yield Text(note, no_wrap=True, overflow="ignore")
+        return table
 
     def _cells(self, title: str) -> list[str]:
         row, intervals = self[title], self._intervals.get(title, {})

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from torch import Tensor
 
 from dovetail.experiment.runfile import check_run
 from dovetail.experiment.setup import load_data, setup
@@ -28,6 +29,24 @@ BLOCKS = {
 }
 
 
+def learned(method: str, data: dict[str, Any]) -> float:
+    """Test accuracy of a run that sets nothing but these data."""
+    file = check_run({"method": method, "evaluate_every": 0, "data": data}, where="test")
+    outcomes = dict(run(setup(file, 0, load_data(file)), 0, lambda *_: None))
+    return mean_over(outcomes[method].scores[method])["accuracy"]
+
+
+def ruled(data: dict[str, Any], party: str) -> tuple[Tensor, Tensor, float]:
+    """A party's labels that train and that test, and what logistic regression gets right there."""
+    whole = load_data(check_run({"method": "alone", "data": data}, where="test")).data
+    assert whole.test is not None
+    own, tested = whole.train[party], whole.test[party]
+    assert own.labels is not None
+    assert tested.labels is not None
+    plain = LogisticRegression(max_iter=2000).fit(own.joined(), own.labels)
+    return own.labels, tested.labels, plain.score(tested.joined(), tested.labels)
+
+
 @pytest.mark.parametrize(
     ("method", "partition"),
     [
@@ -42,22 +61,11 @@ BLOCKS = {
 def test_the_defaults_learn_what_logistic_regression_learns(
     method: str, partition: dict[str, Any]
 ) -> None:
-    data = {"source": "breast-cancer", "test": 0.3, "partition": partition}
-    file = check_run({"method": method, "evaluate_every": 0, "data": data}, where="test")
-    loaded = load_data(file)
-    outcomes = dict(run(setup(file, 0, loaded), 0, lambda *_: None))
-    accuracy = mean_over(outcomes[method].scores[method])["accuracy"]
+    data = {"source": "breast-cancer", "test": 0.3}
+    accuracy = learned(method, {**data, "partition": partition})
     # The clinic's columns stand for those of any party: they are easy.
-    whole = load_data(
-        check_run({"method": "alone", "data": {**data, "partition": COLUMNS}}, where="test")
-    ).data
-    assert whole.test is not None
-    own, tested = whole.train["clinic"], whole.test["clinic"]
-    assert own.labels is not None
-    assert tested.labels is not None
-    plain = LogisticRegression(max_iter=2000).fit(own.joined(), own.labels)
-    ruler = plain.score(tested.joined(), tested.labels)
-    majority = float((tested.labels == torch.mode(own.labels).values).double().mean())
+    own, tested, ruler = ruled({**data, "partition": COLUMNS}, "clinic")
+    majority = float((tested == torch.mode(own).values).double().mean())
     assert majority < 0.7 < ruler
     assert accuracy > ruler - 0.05  # 171 test rows: nine of them
     assert accuracy > majority + 0.2
@@ -69,34 +77,8 @@ def test_fedoptimus_is_near_logistic_regression_on_everybodys_columns_in_one_pla
     parties = {"upper": ["pixel_[0-3]_*"], "lower": ["pixel_[4-7]_*"]}
     data = {"source": "digits", "rows": 600, "test": 0.25}
     owners = {"kind": "owners", "data_owners": parties, "label_owners": 2}
-    file = check_run(
-        {"method": "fedoptimus", "evaluate_every": 0, "data": {**data, "partition": owners}},
-        where="test",
-    )
-    loaded = load_data(file)
-    outcomes = dict(run(setup(file, 0, loaded), 0, lambda *_: None))
-    accuracy = mean_over(outcomes["fedoptimus"].scores["fedoptimus"])["accuracy"]
-    whole = load_data(
-        check_run(
-            {
-                "method": "alone",
-                "data": {
-                    **data,
-                    "partition": {
-                        "kind": "columns",
-                        "parties": {"all": ["pixel_*"]},
-                        "active": "all",
-                    },
-                },
-            },
-            where="test",
-        )
-    ).data
-    assert whole.test is not None
-    own, tested = whole.train["all"], whole.test["all"]
-    assert own.labels is not None
-    assert tested.labels is not None
-    plain = LogisticRegression(max_iter=2000).fit(own.joined(), own.labels)
-    ruler = plain.score(tested.joined(), tested.labels)
+    accuracy = learned("fedoptimus", {**data, "partition": owners})
+    whole = {"kind": "columns", "parties": {"all": ["pixel_*"]}, "active": "all"}
+    _, _, ruler = ruled({**data, "partition": whole}, "all")
     assert ruler > 0.85
     assert accuracy > ruler - 0.03

@@ -712,7 +712,7 @@ class Member(Party):
             self.best = self.latest
         if self.home.budget is not None:
             return Scored(0.0, 0, 0.0)  # not counted, so not told
-        return Scored(accuracy, num_rows, loss if self.config.choose == "loss" else 0.0)
+        return Scored(accuracy, num_rows, loss)
 
     def _keep(self, best: int) -> None:
         """The coordinator says that this round was the best so far."""
@@ -771,13 +771,15 @@ class Member(Party):
 
     @torch.no_grad()
     def scored(self) -> tuple[float, int, float]:
-        """The same, and the mean loss on these rows."""
+        """The same, and the mean loss on these rows where the run chooses by it, else 0."""
         if self.validation is None or self.columns is None:
             return 0.0, 0, 0.0
         x, labels = self.validation
         outputs = torch.cat([self.columns(part) for part in x.split(8192)])
-        loss = float(self.loss(outputs, labels))
-        loss = loss if math.isfinite(loss) else LARGEST_LOSS
+        loss = 0.0
+        if self.config.choose == "loss":
+            loss = float(self.loss(outputs, labels))
+            loss = loss if math.isfinite(loss) else LARGEST_LOSS
         return goodness(self.task, outputs, labels), len(labels), loss
 
     def can_train(self, message: Train) -> bool:
