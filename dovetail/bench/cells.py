@@ -86,7 +86,8 @@ class Table:
         note: what is not as in the paper, or what the paper says without a number.
         x: the label to draw scores against; "": no picture.
         gains: draw the difference to ``against``, not the scores.
-        rounds: draw scores over rounds instead, from ``metrics.jsonl``.
+        over: "round" or "epoch": draw scores over these instead, from ``metrics.jsonl``.
+        more: other score (or "megabytes", what all parties sent) -> the column it has, as it is.
         wide: the score whose gain over ``against`` is the point: scores stand side by side, one
             line a group, and the gain with its 95 % interval; "": one line a score.
         singles: of a ``wide`` one, the scores of which ``against`` is to be as good as the best.
@@ -99,7 +100,8 @@ class Table:
     note: str = ""
     x: str = ""
     gains: bool = False
-    rounds: bool = False
+    over: str = ""
+    more: Mapping[str, str] = field(default_factory=dict)
     wide: str = ""
     singles: tuple[str, ...] = ()
 
@@ -117,6 +119,7 @@ class Run:
     Attributes:
         scores: of all that was trained, as fractions.
         seconds: wall time of training, of all stages.
+        result: the whole of ``result.json``.
     """
 
     cell: Cell
@@ -124,6 +127,18 @@ class Run:
     scores: Mapping[str, float]
     seconds: float
     folder: Path
+    result: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def more(self, other: str) -> dict[str, float]:
+        """Method and rulers -> another score, as it is, or the megabytes that all parties sent."""
+        if other != "megabytes":
+            return scores_of(self.result, other)
+        stages = self.result.get("stages", {})
+        return {
+            name: sum(party["sent"] for party in stage["bytes"].values()) / 1e6
+            for name, stage in stages.items()
+            if stage.get("bytes")
+        }
 
 
 @dataclass(frozen=True)
@@ -136,6 +151,7 @@ class Line:
         values: of each run.
         gains: of each run that has both: this less what the table compares against.
         planned: how many runs there are to be.
+        more: column -> what the paper prints there, and the value of each run.
     """
 
     labels: Mapping[str, str]
@@ -144,6 +160,7 @@ class Line:
     values: Sequence[float]
     gains: Sequence[float] = field(default=())
     planned: int = 0
+    more: Mapping[str, tuple[float | None, Sequence[float]]] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
@@ -206,6 +223,12 @@ def paper_figure(table: str, row: str, score: str) -> Figure | None:
     return Figure(*(round(unit * number, 4) for number in numbers))
 
 
+def paper_other(table: str, row: str, score: str, other: str) -> float | None:
+    """Another score that a paper prints there, as it is; None where it prints none."""
+    number = _papers()[table]["rows"][row].get(other, {}).get(score)
+    return None if number is None else float(number)
+
+
 def scores_of(result: Mapping[str, Any], score: str) -> dict[str, float]:
     """Method and rulers -> the score, of the result of one seed; the mean over parties."""
     own = result.get("mean")
@@ -226,7 +249,7 @@ def read_run(cell: Cell, seed: int, folder: Path, result: Mapping[str, Any]) -> 
             of_party = stages.get(stage, {}).get("scores", {}).get(stage, {}).get(party, {})
             if cell.score in of_party:
                 scores[name] = of_party[cell.score]
-    return Run(cell, seed, scores, seconds, folder)
+    return Run(cell, seed, scores, seconds, folder, result)
 
 
 def differing(kept: Mapping[str, Any], wanted: Mapping[str, Any], section: str) -> list[str]:
@@ -298,6 +321,13 @@ def lines(table: Table, runs: Iterable[Run], planned: Mapping[str, int]) -> list
                     if score != table.against
                     else (),
                     planned=sum(planned[cell.name] for cell in own),
+                    more={
+                        column: (
+                            paper_other(*own[0].paper, score, other) if own[0].paper else None,
+                            [run.more(other)[score] for run in done if score in run.more(other)],
+                        )
+                        for other, column in table.more.items()
+                    },
                 )
             )
     return found

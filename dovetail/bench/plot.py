@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dovetail.bench.cells import Line, Run, Table, mean_and_spread
 from dovetail.experiment import write_text
+from dovetail.files import read_toml
 from dovetail.methods.outcome import number
 from dovetail.report.panels import panels_svg
 
@@ -15,10 +16,10 @@ from dovetail.report.panels import panels_svg
 def draw(table: Table, lines: Sequence[Line], runs: Sequence[Run], path: Path) -> bool:
     """Write the table's picture, an SVG; False where it has none."""
     told = [line for line in lines if (line.gains if table.gains else line.values)]
-    if not told or not (table.x or table.rounds):
+    if not told or not (table.x or table.over):
         return False
-    if table.rounds:
-        panels, x, y = _rounds(runs), "round", "on the test rows, %"
+    if table.over:
+        panels, x, y = _course(runs, table.over), table.over, "on the test rows, %"
     else:
         y = f"less {table.against}, points" if table.gains else "on the test rows, %"
         panels, x = _against(table, told), table.x
@@ -42,18 +43,25 @@ def _against(table: Table, lines: Sequence[Line]) -> _Panels:
     return panels
 
 
-def _rounds(runs: Sequence[Run]) -> _Panels:
-    """Scores over rounds, as ``metrics.jsonl`` has them; a panel for each cell."""
+def _course(runs: Sequence[Run], over: str) -> _Panels:
+    """Scores over rounds or epochs, as ``metrics.jsonl`` has them; a panel for each cell.
+
+    Where a line is a round, those with scores come ``evaluate_every`` epochs apart.
+    """
     values: dict[str, dict[str, dict[int, list[float]]]] = {}
     for run in runs:
         panel = values.setdefault(", ".join(run.cell.labels.values()), {})
+        every = read_toml(run.folder / "run.toml").get("evaluate_every", 1)
+        seen: dict[str, int] = {}
         for text in (run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
             line = json.loads(text)
             for name, title in run.cell.scores.items():
                 scores = line if line["stage"] == name else line.get(name)
                 if isinstance(scores, dict) and run.cell.score in scores:
+                    seen[title] = seen.get(title, 0) + every
+                    at = seen[title] if over == "epoch" else number(line)
                     curve = panel.setdefault(title, {})
-                    curve.setdefault(number(line), []).append(100 * scores[run.cell.score])
+                    curve.setdefault(at, []).append(100 * scores[run.cell.score])
     return {
         panel: {
             title: {at: mean_and_spread(each) for at, each in sorted(curve.items())}

@@ -157,6 +157,11 @@ class Session:
             "recipe": self._options.recipe or "",
             "set": " ".join(self.places[run.cell.name].extra),
             "device": self._device(run),
+            **{
+                f"{name} {other}": value
+                for other in self.table.more
+                for name, value in run.more(other).items()
+            },
         }
         return json_line(self.table.name, run, **about)
 

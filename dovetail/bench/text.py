@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+import statistics
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -92,6 +93,12 @@ def grid(table: Table, lines: Sequence[Line]) -> tuple[list[str], list[list[str]
     names += ["here %"]
     names += ["here − paper"] if compared else []
     names += [f"less {titles[table.against]}"] if gained else []
+    more = {
+        column: any(line.more[column][0] is not None for line in lines)
+        for column in table.more.values()
+    }
+    for column, printed in more.items():
+        names += [f"paper's {column}", f"{column} here"] if printed else [column]
     names += ["runs"]
     rows = []
     for line in lines:
@@ -100,6 +107,10 @@ def grid(table: Table, lines: Sequence[Line]) -> tuple[list[str], list[list[str]
         row += [told_numbers(line.mean, line.spread) if line.values else ""]
         row += [difference(line)] if compared else []
         row += [_gain(line)] if gained else []
+        for column, printed in more.items():
+            paper, values = line.more[column]
+            row += ["" if paper is None else f"{paper:.4f}"] if printed else []
+            row += [_plain(statistics.fmean(values)) if values else ""]
         done = len(line.values)
         row += [str(done) if done == line.planned else f"{done} of {line.planned}"]
         rows.append(row)
@@ -172,6 +183,15 @@ def _told_behind(table: Table, lines: Sequence[Line]) -> str:
         f"point behind it in {fixed} of {len(known)} lines; behind the best of each run, seen "
         f"afterwards, in {sum(run < -0.5 for run in runs)} of {len(runs)} runs."
     )
+
+
+def _plain(value: float) -> str:
+    """A loss with three decimals, megabytes with none.
+
+    >>> _plain(0.31251), _plain(3884.52)
+    ('0.313', '3,885')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3f}"
 
 
 def _gain(line: Line) -> str:

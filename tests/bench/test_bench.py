@@ -94,6 +94,34 @@ def test_the_table_says_paper_here_spread_difference_and_how_many_runs() -> None
     assert "Liu et al., arXiv:2409.04111v2, Table 2" in text
 
 
+def test_other_scores_have_columns_of_their_own_beside_the_papers() -> None:
+    one = cell(
+        "one",
+        scores={"fedoptimus": "FedAvg", "pooled": "pooled"},
+        paper=("fedoptimus-table1", "MNIST, FedAvg"),
+    )
+    more = {"log_loss": "loss", "megabytes": "MB sent"}
+    table = Table(name="toy", title="Toy", cells=(one,), more=more)
+    result = {
+        "method": "fedoptimus",
+        "parties": {"a": {"accuracy": 0.9, "log_loss": 0.25}},
+        "rulers": {"pooled": {"accuracy": 0.9, "log_loss": 0.125}},
+        "stages": {
+            "fedoptimus": {"bytes": {"a": {"sent": 1_500_000}, "b": {"sent": 1_000_000}}},
+            "pooled": {"bytes": {}},
+        },
+    }
+    made = Run(one, 0, {"fedoptimus": 0.9, "pooled": 0.9}, 1.0, Path("nowhere"), result)
+    text = bench.body(table, bench.lines(table, [made], {"one": 1}))
+    assert text.splitlines()[:4] == [
+        "| data | method | paper % | here % | here − paper | paper's loss | loss here | MB sent "
+        "| runs |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| MNIST | FedAvg | 94.63 | 90.00 | ▼ −4.63 | 0.0326 | 0.250 | 2.500 | 1 |",
+        "| MNIST | pooled |  | 90.00 |  |  | 0.125 |  | 1 |",
+    ]
+
+
 @pytest.mark.parametrize(
     ("value", "said"), [(95.244, "▲ +0.00"), (95.236, "▲ +0.00"), (95.234, "▼ −0.01")]
 )
@@ -197,6 +225,25 @@ def test_the_picture_has_a_panel_for_each_data_set(tmp_path: Path) -> None:
     assert root.find(f"{SVG}desc").text == (
         "A: alone, λ 0: 50.00; alone, λ 1: 50.00. B: alone, λ 0: 50.00; alone, λ 1: 50.00."
     )
+
+
+@pytest.mark.parametrize(("over", "at"), [("epoch", "2"), ("round", "17")])
+def test_scores_are_drawn_over_epochs_where_a_line_is_a_round(
+    tmp_path: Path, over: str, at: str
+) -> None:
+    one = cell("one", scores={"fedoptimus": "FedAvg"})
+    (tmp_path / "run.toml").write_text("evaluate_every = 2\n")
+    lines = [{"stage": "fedoptimus", "round": 16}]
+    lines += [{"stage": "fedoptimus", "round": at, "accuracy": at / 100} for at in (17, 34)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    table = Table(name="toy", title="Toy", cells=(one,), over=over)
+    made = Run(one, 0, {"fedoptimus": 0.34}, 1.0, tmp_path)
+    assert bench.draw(table, bench.lines(table, [made], {"one": 1}), [made], tmp_path / "toy.svg")
+    root = ElementTree.parse(tmp_path / "toy.svg").getroot()
+    assert [each.text for each in root.iter(f"{SVG}title")][1:] == [
+        f"FedAvg, {over} {at}: 17.00",
+        f"FedAvg, {over} {2 * int(at)}: 34.00",
+    ]
 
 
 def test_a_picture_stands_alone_and_places_what_it_is_told() -> None:
