@@ -203,8 +203,8 @@ def _hijack(
         width, wide = codes.shape[1], 128
         decoder = nn.Sequential(nn.Linear(width, wide), nn.ReLU(), nn.Linear(wide, x_KF.shape[1]))
         critic = nn.Sequential(nn.Linear(width, wide), nn.LeakyReLU(0.2), nn.Linear(wide, 1))
-        decoding = torch.optim.Adam(decoder.parameters(), lr=2e-3)
-        critical = torch.optim.Adam(critic.parameters(), lr=1e-3)
+        decoding = Optimizer(decoder.parameters(), kind="adam", learning_rate=2e-3, fused=False)
+        critical = Optimizer(critic.parameters(), kind="adam", learning_rate=1e-3, fused=False)
         half = max(_BATCH, limits.min_rows) // 2
         places = _batches(torch.arange(len(known)), half, rng)
         others = _batches(samples[~torch.isin(samples, known)], half, rng)

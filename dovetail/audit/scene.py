@@ -13,9 +13,6 @@ from dovetail.data import PartyData, Task
 from dovetail.data.inputs import Input
 from dovetail.data.preprocessing import TableEncoder
 
-#: What an audit says of who has no columns of its own.
-NOBODY_KNOWS = "no columns of its own"
-
 
 @dataclass(frozen=True, eq=False)
 class Holding:

@@ -21,8 +21,6 @@ from dovetail.audit.defences import TRIED, Defence, Grid, Lengths, grid_of
 from dovetail.audit.scenes import encoded, scene_of
 from dovetail.audit.tape import Tape
 from dovetail.audit.verdict import (
-    HIGH_FROM,
-    LOW_FROM,
     VERDICTS,
     Finding,
     Verdict,
@@ -36,10 +34,6 @@ from dovetail.methods.base import SILENT, Talk
 from dovetail.methods.method import Training
 from dovetail.methods.outcome import mean_over
 from dovetail.network.inprocess import overheard
-
-#: What a limit of this name lets through.
-LIMITS: Mapping[str, float] = {"none": LOW_FROM, "low": HIGH_FROM}
-
 
 #: What the cell is called that trains without anybody.
 BEST_ALONE = "the best model alone"

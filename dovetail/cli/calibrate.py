@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from dovetail.cli.options import AsJson, Quiet
+from dovetail.cli.options import AllowUnseen, AsJson, LabelColumn, Quiet, TrainedModel
 
 
 def calibrate(
-    model: Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")],
+    model: TrainedModel,
     data: Annotated[
         Path, typer.Argument(help="Labelled rows that it was not trained on, and not tested on.")
     ],
@@ -21,11 +21,9 @@ def calibrate(
         Literal["temperature", "isotonic"] | None,
         typer.Option(help="Of classes; isotonic is of two. [temperature]"),
     ] = None,
-    label: Annotated[str | None, typer.Option(help="The label's column. [as in training]")] = None,
+    label: LabelColumn = None,
     seed: Annotated[int, typer.Option(help="Which half of the rows is for which.")] = 0,
-    allow_unseen: Annotated[
-        bool, typer.Option("--allow-unseen", help="Take categories unseen in training as missing.")
-    ] = False,
+    allow_unseen: AllowUnseen = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:

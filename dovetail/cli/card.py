@@ -8,18 +8,18 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.options import AsJson, Quiet
+from dovetail.cli.options import AsJson, LabelColumn, Quiet, TrainedModel
 
 
 def card(
-    model: Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")],
+    model: TrainedModel,
     data: Annotated[
         Path | None, typer.Argument(help="Labelled rows that it was not trained on.")
     ] = None,
     by: Annotated[
         str | None, typer.Option(metavar="A,B", help="Columns whose groups are scored apart.")
     ] = None,
-    label: Annotated[str | None, typer.Option(help="The label's column. [as in training]")] = None,
+    label: LabelColumn = None,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:

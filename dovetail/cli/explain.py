@@ -10,28 +10,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dovetail.cli.options import AsJson, Quiet
+from dovetail.cli.options import AllowUnseen, AsJson, LabelColumn, Quiet, TrainedModel
 
 if TYPE_CHECKING:
     from dovetail.models.explaining import Explanation
 
 
 def explain(
-    model: Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")],
+    model: TrainedModel,
     data: Annotated[Path, typer.Argument(help="CSV or Parquet with raw columns, best labelled.")],
     row: Annotated[
         int | None,
         typer.Option(min=0, help="Also tell what each column adds in this row, from 0."),
     ] = None,
-    label: Annotated[str | None, typer.Option(help="The label's column. [as in training]")] = None,
+    label: LabelColumn = None,
     html: Annotated[Path | None, typer.Option(help="Also write a page with pictures.")] = None,
     rows: Annotated[
         int, typer.Option(min=1, help="Rows that are explained one by one, from the first.")
     ] = 200,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
-    allow_unseen: Annotated[
-        bool, typer.Option("--allow-unseen", help="Take categories unseen in training as missing.")
-    ] = False,
+    allow_unseen: AllowUnseen = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:

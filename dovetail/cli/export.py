@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from dovetail.cli.options import AsJson, Quiet
+from dovetail.cli.options import AsJson, Quiet, TrainedModel
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")],
+    model: TrainedModel,
     out: Annotated[Path, typer.Option(help="The file to write; its name ends in .onnx.")],
     to: Annotated[Literal["onnx"], typer.Option(help="The format.")] = "onnx",
     check: Annotated[

@@ -21,6 +21,7 @@ from dovetail.cli.options import (
     Recipe,
     RunOut,
     Seeds,
+    Signed,
     check_one_way,
 )
 from dovetail.errors import ConfigError
@@ -28,10 +29,6 @@ from dovetail.errors import ConfigError
 if TYPE_CHECKING:
     from dovetail.experiment.runfile import RunFile
     from dovetail.experiment.train import Agreed
-
-Signed = Annotated[
-    Path | None, typer.Option(help="The proposal that all parties signed (dovetail propose).")
-]
 
 flare = typer.Typer(
     name="flare",

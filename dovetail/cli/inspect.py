@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from dovetail.cli import early
-from dovetail.cli.options import AsJson, Quiet, RunKeys
+from dovetail.cli.options import AsJson, HideBelow, Quiet, RunKeys
 
 
 def inspect(
@@ -19,9 +19,7 @@ def inspect(
         bool,
         typer.Option("--private", help="Compare ids blinded, and count only."),
     ] = False,
-    hide_below: Annotated[
-        int, typer.Option(min=0, help="Hide numbers of shared samples below this, for handing on.")
-    ] = 0,
+    hide_below: HideBelow = 0,
     overrides: RunKeys = None,
     quiet: Quiet = False,
     as_json: AsJson = False,

@@ -59,18 +59,17 @@ def join(
 
     dovetail join shop.toml --driver bank=bank.example.org:7443 --driver clinic=192.0.2.7:7443
     """
-    early.check_join(
-        party, driver, name, tls_name=tls_name or (), proxy=proxy, certificates=certificates
-    )
-    from dovetail.models.devices import device as device_of
     from dovetail.network.addresses import check_address, check_proxy, drivers_of, tls_names
-    from dovetail.network.dialling import Way
-    from dovetail.site.join import serve_site
-    from dovetail.site.partyfile import open_site
 
     for each in driver:
         check_address(each.rpartition("=")[2])
     through = check_proxy(proxy)
+    early.check_join(party, driver, name, tls_name=tls_name or (), certificates=certificates)
+    from dovetail.models.devices import device as device_of
+    from dovetail.network.dialling import Way
+    from dovetail.site.join import serve_site
+    from dovetail.site.partyfile import open_site
+
     place = device_of(device or "cpu")
     site = open_site(party)
     drivers = drivers_of(site.where, site.policy.section.drivers, driver, name)

@@ -9,6 +9,17 @@ import typer
 
 from dovetail.errors import ConfigError
 
+TrainedModel = Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")]
+LabelColumn = Annotated[str | None, typer.Option(help="The label's column. [as in training]")]
+AllowUnseen = Annotated[
+    bool, typer.Option("--allow-unseen", help="Take categories unseen in training as missing.")
+]
+HideBelow = Annotated[
+    int, typer.Option(min=0, help="Hide numbers of shared samples below this, for handing on.")
+]
+Signed = Annotated[
+    Path | None, typer.Option(help="The proposal that all parties signed (dovetail propose).")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, nothing else.")]
 Device = Annotated[

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli import early
-from dovetail.cli.options import AsJson, Certificates, Device, Quiet
+from dovetail.cli.options import AllowUnseen, AsJson, Certificates, Device, Quiet, TrainedModel
 from dovetail.errors import DataError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ SHOWN = ("accuracy", "log_loss", "auc", "macro_f1", "rmse", "mae", "r2")
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")],
+    model: TrainedModel,
     data: Annotated[Path, typer.Argument(help="CSV or Parquet with raw columns; .npz or folder.")],
     images: Annotated[
         Path | None,
@@ -59,9 +59,7 @@ def predict(
         str | None,
         typer.Option("--id", help="The column of ids. [row number; with --party: that file's]"),
     ] = None,
-    allow_unseen: Annotated[
-        bool, typer.Option("--allow-unseen", help="Take categories unseen in training as missing.")
-    ] = False,
+    allow_unseen: AllowUnseen = False,
     coverage: Annotated[
         float | None,
         typer.Option(help="Add the set of classes, or interval, that holds the truth so often."),

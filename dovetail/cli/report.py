@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dovetail.cli import early
-from dovetail.cli.options import Quiet
+from dovetail.cli.options import HideBelow, Quiet
 
 
 def report(
@@ -22,9 +22,7 @@ def report(
         bool,
         typer.Option("--data", help="Read the tables that runs name, to draw who held what."),
     ] = False,
-    hide_below: Annotated[
-        int, typer.Option(min=0, help="Hide numbers of shared samples below this, for handing on.")
-    ] = 0,
+    hide_below: HideBelow = 0,
     quiet: Quiet = False,
 ) -> None:
     """Write one page about runs: results, curves, who held what, what left whom.

@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.options import AsJson, Quiet
+from dovetail.cli.options import AsJson, Quiet, TrainedModel
 
 
 def track(
-    model: Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")],
+    model: TrainedModel,
     out: Annotated[
         Path | None, typer.Option(help="Only write the folder that MLflow serves; log nothing.")
     ] = None,

@@ -18,6 +18,7 @@ from dovetail.cli.options import (
     Recipe,
     RunOut,
     Seeds,
+    Signed,
     check_one_way,
 )
 from dovetail.errors import ConfigError
@@ -38,10 +39,7 @@ def train(
         list[str] | None,
         typer.Option(help="Watch it in tensorboard or mlflow; repeat for both. [run file]"),
     ] = None,
-    proposal: Annotated[
-        Path | None,
-        typer.Option(help="The proposal that all parties signed (dovetail propose)."),
-    ] = None,
+    proposal: Signed = None,
     search: Annotated[
         int | None,
         typer.Option(

@@ -17,6 +17,9 @@ from dovetail.data.tables import Column, Table
 from dovetail.data.task import encode_labels, fit_task
 from dovetail.errors import ConfigError, DataError
 
+#: What it says of images.
+_DEALS = "by-column deals out tables"
+
 
 @dataclass(frozen=True, eq=False)
 class ByColumn(CommonUnique):
@@ -80,7 +83,7 @@ def by_column(
         raise ConfigError(f"rows names {strangers[0]!r}, which trains on nothing here: {names}")
     if not names:
         raise ConfigError("by-column needs a party that trains; name its value in parties")
-    table = _table(train)
+    table = train.table(_DEALS)
     features = [name for name in table.select(columns) if name != column]
     for dataset in (train, test):
         if dataset is not None and dataset.labels.missing.any():
@@ -127,7 +130,7 @@ def by_column(
                 labels=labels[torch.from_numpy(own)],
                 label=dataset.label,
                 tables={
-                    BLOCK: _table(dataset)
+                    BLOCK: dataset.table(_DEALS)
                     .only((*shared, *(each for each in has[name] if each not in shared)))
                     .take(own)
                 },
@@ -139,7 +142,7 @@ def by_column(
     if guest is not None:
         tested = deal(train, dict.fromkeys(names, all_rows[guest]))
     elif test is not None:
-        own_tests = {name: _rows_of(_table(test), column, name) for name in names}
+        own_tests = {name: _rows_of(test.table(_DEALS), column, name) for name in names}
         tested = deal(test, own_tests)
     return ByColumn(
         Federation(deal(train, train_rows)),
@@ -185,9 +188,3 @@ def _rows_of(table: Table, column: str, party: str) -> np.ndarray:
         there = sorted(set(own.values[~own.missing].astype(str).tolist()))
         raise DataError(f"no row has {party!r} in the column {column!r}; it has {there[:10]}")
     return rows
-
-
-def _table(dataset: Dataset) -> Table:
-    if not isinstance(dataset.x, Table):
-        raise DataError(f"{dataset.name} holds images; by-column deals out tables")
-    return dataset.x

@@ -17,12 +17,14 @@ from dovetail.data.federation import Federation
 from dovetail.data.partitions import Partitioned
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
-from dovetail.data.tables import Table
 from dovetail.data.task import encode_labels, fit_task
 from dovetail.errors import ConfigError, DataError
 
 #: What a party's table is called in its model.
 BLOCK = "columns"
+
+#: What it says of images.
+_DEALS = "common_unique deals out tables"
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,9 +121,9 @@ def common_unique(
         raise ConfigError(f"common must be a share of the columns in (0, 1], got {common}")
     if not 0 <= validation < 1:
         raise ConfigError(f"validation must be a share of the rows in [0, 1), got {validation}")
-    table = _table(train)
+    table = train.table(_DEALS)
     if test is not None:
-        _table(test)
+        test.table(_DEALS)
     if train.labels.missing.any():
         raise DataError(
             f"label {train.label!r} is missing in {int(train.labels.missing.sum())} of the "
@@ -162,7 +164,7 @@ def common_unique(
                 dataset.ids[rows],
                 labels=task_labels[torch.from_numpy(rows)],
                 label=dataset.label,
-                tables={BLOCK: _table(dataset).only((*shared, *unique[party])).take(rows)},
+                tables={BLOCK: dataset.table(_DEALS).only((*shared, *unique[party])).take(rows)},
             )
             for party, rows in held.items()
         )
@@ -200,9 +202,3 @@ def _names(parties: int | Sequence[str]) -> list[str]:
     if not names or len(set(names)) < len(names):
         raise ConfigError(f"parties must be 1 or more, or names that differ, got {parties}")
     return names
-
-
-def _table(dataset: Dataset) -> Table:
-    if not isinstance(dataset.x, Table):
-        raise DataError(f"{dataset.name} holds images; common_unique deals out tables")
-    return dataset.x

@@ -54,6 +54,19 @@ class Dataset:
     def num_rows(self) -> int:
         return len(self.ids)
 
+    def table(self, wanted: str) -> Table:
+        """Its rows, which are to be a table's.
+
+        Args:
+            wanted: who deals out what, for the error.
+
+        Raises:
+            DataError: they are images.
+        """
+        if not isinstance(self.x, Table):
+            raise DataError(f"{self.name} holds images; {wanted}")
+        return self.x
+
     def take(self, rows: np.ndarray) -> Dataset:
         """The same data, these rows only, in this order."""
         x = self.x.take(rows) if isinstance(self.x, Table) else self.x[torch.from_numpy(rows)]

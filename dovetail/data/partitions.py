@@ -21,6 +21,9 @@ from dovetail.data.tables import Table, nearest
 from dovetail.data.task import Task, encode_labels, fit_task
 from dovetail.errors import ConfigError, DataError
 
+#: What it says of images.
+_DEALS = "columns deals out tables (strips cuts images)"
+
 
 @dataclass(frozen=True, eq=False)
 class Partitioned:
@@ -149,8 +152,8 @@ def columns(
             labels that cannot be learned.
     """
     shares = _shares(parties, active, overlap)
-    table = _table(train)
-    test_table = None if test is None else _table(test)
+    table = train.table(_DEALS)
+    test_table = None if test is None else test.table(_DEALS)
     chosen = {name: table.select(globs) for name, globs in parties.items()}
     for name, selected in chosen.items():
         if not selected:
@@ -271,12 +274,4 @@ def _shares(
 def _images(dataset: Dataset) -> Tensor:
     if isinstance(dataset.x, Table):
         raise DataError(f"{dataset.name} is a table; strips cut images (columns deals out tables)")
-    return dataset.x
-
-
-def _table(dataset: Dataset) -> Table:
-    if not isinstance(dataset.x, Table):
-        raise DataError(
-            f"{dataset.name} holds images; columns deals out tables (strips cuts images)"
-        )
     return dataset.x

@@ -182,8 +182,12 @@ def goodness(task: Task, outputs: Tensor, labels: Tensor) -> float:
     their scale): 1 where all are right."""
     if isinstance(task, Classification):
         return int((outputs.argmax(dim=1) == labels).sum()) / len(labels)
-    error = float((outputs[:, 0] - labels).square().sum())
-    return 1 / (1 + error / len(labels)) if math.isfinite(error) else 0.0
+    return goodness_of_error(float((outputs[:, 0] - labels).square().sum()) / len(labels))
+
+
+def goodness_of_error(mean_squared: float) -> float:
+    """1 where numbers are all right, towards 0 the larger their mean squared error is."""
+    return 1 / (1 + mean_squared) if math.isfinite(mean_squared) else 0.0
 
 
 def numbers(scores: Scores) -> dict[str, float]:

@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dovetail.models.optimizers import Optimizer
+
 #: A class of which a party has fewer rows is not told of: a mean of one row is that row.
 MIN_ROWS = 10
 
@@ -127,7 +129,7 @@ def refitted(
     means_CD = torch.from_numpy(moments.means_CD).float()
     shares_C = torch.from_numpy(moments.counts_C / moments.counts_C.sum()).float()
     everything = [slice(0, means_CD.shape[1])]
-    optimizer = torch.optim.Adam(classifier.parameters(), lr=RATE)
+    optimizer = Optimizer(classifier.parameters(), kind="adam", learning_rate=RATE, fused=False)
     for _ in range(NUM_STEPS):
         labels_B = torch.multinomial(shares_C, NUM_ROWS, replacement=True, generator=rng)
         noise_BD = torch.randn(NUM_ROWS, means_CD.shape[1], generator=rng)

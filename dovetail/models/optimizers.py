@@ -49,6 +49,7 @@ class Optimizer:
         kind: "sgd", "adam" or "adamw".
         learning_rate, weight_decay: as there.
         momentum: of SGD.
+        fused: False: not fused, for the bits of the classes' default.
 
     Attributes:
         kind, learning_rate, weight_decay, momentum: as given.
@@ -61,13 +62,15 @@ class Optimizer:
         *,
         kind: Literal["sgd", "adam", "adamw"],
         learning_rate: float,
-        weight_decay: float,
+        weight_decay: float = 0.0,
         momentum: float = 0.0,
+        fused: bool = True,
     ) -> None:
         self.parameters = list(parameters)
         self.state: defaultdict[nn.Parameter, dict[str, Any]] = defaultdict(dict)
         self.kind = kind
         self.learning_rate, self.weight_decay, self.momentum = learning_rate, weight_decay, momentum
+        self._fused = fused or None  # None: as PyTorch chooses
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -112,7 +115,7 @@ class Optimizer:
             values,
             gradients,
             memory,
-            fused=True,
+            fused=self._fused,
             weight_decay=self.weight_decay,
             momentum=self.momentum,
             lr=self.learning_rate,
@@ -140,7 +143,7 @@ class Optimizer:
             [each["exp_avg_sq"] for each in own],
             [],
             [each["step"] for each in own],
-            fused=True,
+            fused=self._fused,
             amsgrad=False,
             beta1=0.9,
             beta2=0.999,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -13,13 +14,9 @@ from torch import nn
 from dovetail.models.optimizers import Optimizer, OptimizerConfig
 
 PYTORCH: dict[str, Any] = {
-    "sgd": lambda parameters: torch.optim.SGD(
-        parameters, lr=1e-2, momentum=0.9, weight_decay=0.1, fused=True
-    ),
-    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-2, weight_decay=0.1, fused=True),
-    "adamw": lambda parameters: torch.optim.AdamW(
-        parameters, lr=1e-2, weight_decay=0.1, fused=True
-    ),
+    "sgd": partial(torch.optim.SGD, lr=1e-2, momentum=0.9, weight_decay=0.1),
+    "adam": partial(torch.optim.Adam, lr=1e-2, weight_decay=0.1),
+    "adamw": partial(torch.optim.AdamW, lr=1e-2, weight_decay=0.1),
 }
 
 
@@ -27,13 +24,15 @@ def config(kind: Literal["sgd", "adam", "adamw"], momentum: float = 0.9) -> Opti
     return OptimizerConfig(optimizer=kind, learning_rate=1e-2, momentum=momentum, weight_decay=0.1)
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
-def test_a_step_is_bit_for_bit_pytorchs_and_goes_on_from_its_state(kind: Any) -> None:
+def test_a_step_is_bit_for_bit_pytorchs_and_goes_on_from_its_state(kind: Any, fused: bool) -> None:
     rng = torch.Generator().manual_seed(0)
     first = [torch.randn(4, 30, 20, generator=rng), torch.randn(4, 1, 20, generator=rng)]
     ours, theirs, resumed = ([nn.Parameter(each.clone()) for each in first] for _ in range(3))
-    own, later = config(kind).build(ours), config(kind).build(resumed)
-    reference = PYTORCH[kind](theirs)
+    settings: Any = {"learning_rate": 1e-2, "momentum": 0.9, "weight_decay": 0.1, "fused": fused}
+    own, later = (Optimizer(each, kind=kind, **settings) for each in (ours, resumed))
+    reference = PYTORCH[kind](theirs, fused=fused or None)
     for step in range(20):
         if step == 10:
             later.load_state_dict(own.state_dict())
@@ -96,11 +95,11 @@ def test_a_kept_state_is_its_own() -> None:
 
 def test_a_first_step_does_not_import_the_compiler() -> None:
     code = """
-import sys, torch
-from dovetail.models.optimizers import OptimizerConfig
+import itertools, sys, torch
+from dovetail.models.optimizers import Optimizer
 layer = torch.nn.Linear(3, 2)
-for kind in ("sgd", "adam", "adamw"):
-    optimizer = OptimizerConfig(optimizer=kind).build(layer.parameters())
+for kind, fused in itertools.product(("sgd", "adam", "adamw"), (True, False)):
+    optimizer = Optimizer(layer.parameters(), kind=kind, learning_rate=1e-3, fused=fused)
     layer(torch.ones(4, 3)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()

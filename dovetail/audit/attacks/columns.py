@@ -26,6 +26,7 @@ from torch import nn
 
 from dovetail.audit.attacks.views import directions, scaled
 from dovetail.audit.verdict import Measured, Threat
+from dovetail.models.optimizers import Optimizer
 
 #: Rows the attacker knows, and how often they are drawn.
 KNOWN = 100
@@ -132,7 +133,9 @@ def _network(x: np.ndarray, target: np.ndarray, rows: np.ndarray) -> tuple[np.nd
         x_NF = torch.from_numpy(x.astype(np.float32))
         t_NF = torch.from_numpy(target.astype(np.float32))
         held, used = rows[: len(rows) // 5], rows[len(rows) // 5 :]
-        optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=1e-2)
+        optimizer = Optimizer(
+            net.parameters(), kind="adamw", learning_rate=3e-3, weight_decay=1e-2, fused=False
+        )
         best, guess = -np.inf, np.zeros_like(target)
         for step in range(200):
             net.train()

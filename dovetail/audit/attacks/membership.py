@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from dovetail.audit.attacks.labels import auc_rows
 from dovetail.audit.verdict import Measured, Threat
+from dovetail.models.optimizers import Optimizer
 
 #: Reference networks, each on a random half of the rows.
 REFERENCES = 4
@@ -126,7 +127,7 @@ def _references(x: Tensor, y: Tensor, num_classes: int, rng: torch.Generator) ->
                 order = torch.randperm(len(x), generator=rng)
             used, unused = order.chunk(2) if half % 2 == 0 else order.chunk(2)[::-1]
             net = nn.Sequential(nn.Linear(x.shape[1], 64), nn.ReLU(), nn.Linear(64, num_classes))
-            optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
+            optimizer = Optimizer(net.parameters(), kind="adam", learning_rate=3e-3, fused=False)
             for _ in range(15):
                 for batch in used[torch.randperm(len(used), generator=rng)].split(64):
                     loss = nn.functional.cross_entropy(net(x[batch]), y[batch])

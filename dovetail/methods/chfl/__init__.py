@@ -1280,19 +1280,22 @@ class Coordinator(Driver):
         """Mean accuracy after this round, and loss where that counts; remembers the best.
 
         The loss is a mean over rows, so that a member of five does not count as one of fifty.
+
+        Args:
+            number: of the round.
+            scored: member -> of its validation rows, of those who have some.
         """
         choose = self.config.choose
-        told = {name: reply for name, reply in scored.items() if reply.num_rows}
-        if not told:
+        if not scored:
             self.improved = self.best = number  # nothing to stop or to choose by
             return {}
-        accuracies = {name: reply.accuracy for name, reply in told.items()}
+        accuracies = {member: reply.accuracy for member, reply in scored.items()}
         means = {"validation": sum(accuracies.values()) / len(accuracies)}
         figure = means["validation"]
         if choose == "loss":
-            rows = sum(reply.num_rows for reply in told.values())
+            rows = sum(reply.num_rows for reply in scored.values())
             means["validation_loss"] = (
-                sum(reply.loss * reply.num_rows for reply in told.values()) / rows
+                sum(reply.loss * reply.num_rows for reply in scored.values()) / rows
             )
             figure = -means["validation_loss"]
         if choose == "each":
@@ -1398,8 +1401,9 @@ class Coordinator(Driver):
         scored = self.send_average(number, network.parties, network)
         for member, failure in scored.failures.items():
             missed.setdefault(member, failure.cause)
-        means = self.note(number, scored)
-        accuracies = {member: reply.accuracy for member, reply in scored.items() if reply.num_rows}
+        judging = {member: reply for member, reply in scored.items() if reply.num_rows}
+        means = self.note(number, judging)
+        accuracies = {member: reply.accuracy for member, reply in judging.items()}
         told = {
             "loss": sum(reply.loss for reply in trained) / len(trained),
             "joint_loss": sum(reply.joint_loss for reply in trained) / len(trained),

@@ -72,6 +72,7 @@ from dovetail.errors import (
     TrainingError,
 )
 from dovetail.methods.loop import Driver, Party, Played, answers
+from dovetail.methods.outcome import goodness_of_error
 from dovetail.models import (
     Model,
     OptimizerConfig,
@@ -1528,7 +1529,7 @@ class Coordinator(Driver):
             loss += measured.loss
             num_right += measured.num_right
         is_number = json.loads(self.ready[owner].task)["kind"] == "regression"
-        return 1 / (1 + loss / num) if is_number else num_right / num
+        return goodness_of_error(loss / num) if is_number else num_right / num
 
     def round(self, number: int, network: Engine) -> Averaging:
         """One round of Algorithm 1.
