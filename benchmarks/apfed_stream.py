@@ -19,7 +19,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -32,13 +31,14 @@ import numpy as np
 import torch
 
 from benchmarks import _results, exchange
+from benchmarks._line import issue, listening, running
 from benchmarks.apfed_step import NUM_ROWS, strips
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.methods import apfed
 from dovetail.models import TABLE_3, EncoderSpec, Head, Perceptron
 from dovetail.network import Engine, InProcess, LedgerFile
 from dovetail.network.credentials import Credentials
-from dovetail.network.dialling import serve
+from dovetail.network.dialling import AS_EVER, Way, serve
 from dovetail.network.host import Host
 from dovetail.network.stream import Stream
 
@@ -87,12 +87,12 @@ def passive(case: Case) -> apfed.Passive:
     return apfed.Passive(SharedRows(PARTY, other, ALIGNMENT.rows[PARTY]), config, case.encoder)
 
 
-def run_party(port: int, folder: Path) -> None:
+def run_party(address: str, folder: Path, way: Way = AS_EVER) -> None:
     """Answers until it is ended; the name of a run says which case it is."""
     shown = Credentials.load(folder, PARTY)
-    with LedgerFile(folder / "party.jsonl", PARTY) as ledger:
+    with LedgerFile(folder / f"party-{address.rpartition(':')[2]}.jsonl", PARTY) as ledger:
         host = Host(PARTY, lambda run, *_: passive(CASES[run]), ledger=ledger)
-        serve(host, f"127.0.0.1:{port}", shown, driver=DRIVER, stop=threading.Event())
+        serve(host, address, shown, driver=DRIVER, stop=threading.Event(), way=way)
 
 
 # --- Time and bytes ------------------------------------------------------------------------------
@@ -176,32 +176,19 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.party:
-        run_party(int(given.party[0]), Path(given.party[1]))
+        run_party(given.party[0], Path(given.party[1]))
         return
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        exchange.issue(folder)
-        with (
-            LedgerFile(folder / "driver.jsonl", DRIVER) as ledger,
-            Stream(
-                "127.0.0.1:0",
-                driver=DRIVER,
-                credentials=Credentials.load(folder, DRIVER),
-                parties=(PARTY,),
-                ledger=ledger,
-            ) as stream,
-        ):
+        issue(folder, DRIVER, (PARTY,))
+        with listening(folder, DRIVER, (PARTY,)) as stream:
             command = [sys.executable, "-m", "benchmarks.apfed_stream", "--party"]
-            started = subprocess.Popen([*command, str(stream.port), temporary])
-            try:
+            with running([*command, f"127.0.0.1:{stream.port}", temporary]) as (party,):
                 stream.wait(60)
                 for name in CASES:
-                    rows.append(time_both(name, stream, started.pid, given.rounds, given.steps))
+                    rows.append(time_both(name, stream, party.pid, given.rounds, given.steps))
                     print(json.dumps(rows[-1]), flush=True)
-            finally:
-                started.kill()
-                started.wait()
     _results.write("apfed_stream", "APFed steps over Stream against in process", rows)
 
 

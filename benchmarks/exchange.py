@@ -26,15 +26,14 @@ import os
 import socket
 import statistics
 import struct
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
+from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -44,13 +43,8 @@ import torch
 from torch import Tensor
 
 from benchmarks import _results
+from benchmarks._line import issue, listening, running
 from dovetail.network import LedgerFile, Message, encode
-from dovetail.network.certificates import (
-    Authority,
-    certificate_pem,
-    key_pem,
-    new_key,
-)
 from dovetail.network.credentials import Credentials
 from dovetail.network.dialling import serve
 from dovetail.network.frames import options
@@ -178,21 +172,6 @@ class Bare:
 
 
 # --- Measuring -----------------------------------------------------------------------------------
-
-
-def issue(folder: Path) -> None:
-    """An authority, and certificates for all."""
-    now = datetime.now(UTC)
-    authority = Authority.create(now=now)
-    (folder / "ca.pem").write_bytes(authority.pem)
-    for name in (DRIVER, *PARTIES):
-        key = new_key()
-        certificate = authority.issue(
-            name, key.public_key(), now=now, listens=name == DRIVER, hosts=("127.0.0.1",)
-        )
-        (folder / f"{name}.pem").write_bytes(certificate_pem(certificate))
-        (folder / f"{name}.key").write_bytes(key_pem(key))
-        (folder / f"{name}.key").chmod(0o600)
 
 
 def take_turns(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, list[float]]:
@@ -330,28 +309,22 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        issue(folder)
+        issue(folder, DRIVER, PARTIES)
         credentials = Credentials.load(folder, DRIVER)
         bare, coding = Bare(credentials), Bare(credentials)
-        listens: dict[str, Any] = {
-            "driver": DRIVER,
-            "credentials": credentials,
-            "parties": PARTIES,
-        }
         with (
-            LedgerFile(folder / "driver.jsonl", DRIVER) as ledger,
-            Stream("127.0.0.1:0", ledger=ledger, **listens) as stream,
-            Stream("127.0.0.1:0", **listens) as unwritten,
+            listening(folder, DRIVER, PARTIES) as stream,
+            listening(folder, DRIVER, PARTIES, ledger=None) as unwritten,
         ):
             command = [sys.executable, "-m", "benchmarks.exchange", "--party"]
             ports = {"stream": stream.port, "unwritten": unwritten.port}
             ports |= {"bare": bare.port, "coded": coding.port}
-            started = [
-                subprocess.Popen([*command, kind, name, str(port), temporary])
+            commands = [
+                [*command, kind, name, str(port), temporary]
                 for kind, port in ports.items()
                 for name in PARTIES
             ]
-            try:
+            with running(*commands) as started, closing(bare), closing(coding):
                 stream.wait(60)
                 unwritten.wait(60)
                 while min(len(bare.lines), len(coding.lines)) < len(PARTIES):
@@ -361,12 +334,6 @@ def main() -> None:
 
                 numbers = [process.pid for process in started]
                 rows = by_name(stream, unwritten, bare, coding, numbers, given.seconds, given.sizes)
-            finally:
-                bare.close()
-                coding.close()
-                for process in started:
-                    process.kill()
-                    process.wait()
     _results.write("exchange", "Round trips through Stream against a bare gRPC echo", rows)
 
 

@@ -22,7 +22,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -37,9 +36,9 @@ from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.cellnet.utils import new_cell_message
 
 from benchmarks import _results, apfed_stream, exchange
+from benchmarks._line import issue, listening, running
 from benchmarks.apfed_stream import CASES, Turns
 from dovetail.network import InProcess, LedgerFile, Party, encode
-from dovetail.network.credentials import Credentials
 from dovetail.network.flare import Answers, Flare, collab_calls, quiet
 from dovetail.network.host import Host
 from dovetail.network.stream import Stream
@@ -104,32 +103,17 @@ class Measures:
         calls = collab_calls({name: name for name in PARTIES}, collab.clients)
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
-            exchange.issue(folder)
+            issue(folder, DRIVER, PARTIES)
             with (
                 LedgerFile(folder / "flare.jsonl", DRIVER) as flared,
-                LedgerFile(folder / "stream.jsonl", DRIVER) as streamed,
                 Flare(calls, driver=DRIVER, ledger=flared) as flare,
-                Stream(
-                    "127.0.0.1:0",
-                    driver=DRIVER,
-                    credentials=Credentials.load(folder, DRIVER),
-                    parties=PARTIES,
-                    ledger=streamed,
-                ) as stream,
+                listening(folder, DRIVER, PARTIES) as stream,
             ):
                 command = [sys.executable, "-m", "benchmarks.exchange", "--party", "stream"]
-                started = [
-                    subprocess.Popen([*command, name, str(stream.port), temporary])
-                    for name in PARTIES
-                ]
-                try:
+                with running(*([*command, each, str(stream.port), temporary] for each in PARTIES)):
                     flare.wait(60)
                     stream.wait(60)
                     trips = [self._trips(size, flare, stream) for size in exchange.SIZES]
-                finally:
-                    for process in started:
-                        process.kill()
-                        process.wait()
                 steps = [self._steps_of(name, flare) for name in CASES]
         out.write_text(json.dumps({"trips": trips, "steps": steps}))
         return "done"

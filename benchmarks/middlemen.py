@@ -15,10 +15,8 @@ import json
 import shutil
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -26,12 +24,10 @@ from typing import Any
 
 import torch
 
-from benchmarks import _results, exchange
-from benchmarks.apfed_stream import CASES, DRIVER, PARTY, Turns, passive
-from dovetail.network.credentials import Credentials
-from dovetail.network.dialling import Way, serve
-from dovetail.network.host import Host
-from dovetail.network.ledger import LedgerFile
+from benchmarks import _results
+from benchmarks._line import issue, listening, running
+from benchmarks.apfed_stream import CASES, DRIVER, PARTY, Turns, run_party
+from dovetail.network.dialling import Way
 from dovetail.network.stream import Stream
 
 TINYPROXY = 'Port {port}\nListen 127.0.0.1\nTimeout 600\nAllow 127.0.0.1\nLogFile "{log}"\n'
@@ -48,15 +44,6 @@ listen dovetail
 """
 
 
-def run_party(address: str, proxy: str, folder: Path) -> None:
-    """Answers until it is ended; the name of a run says which case it is."""
-    shown = Credentials.load(folder, PARTY)
-    with LedgerFile(folder / f"party-{address.rpartition(':')[2]}.jsonl", PARTY) as ledger:
-        host = Host(PARTY, lambda run, *_: passive(CASES[run]), ledger=ledger)
-        way, stop = Way(proxy=proxy), threading.Event()
-        serve(host, address, shown, driver=DRIVER, stop=stop, way=way)
-
-
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
@@ -65,9 +52,7 @@ def free_port() -> int:
 
 def start(stack: ExitStack, command: list[str], port: int | None = None) -> None:
     """A program, until the stack ends; waits until it listens."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    stack.callback(process.wait)
-    stack.callback(process.kill)
+    stack.enter_context(running(command))
     for _ in range(200 if port else 0):
         with suppress(OSError), socket.create_connection(("127.0.0.1", port or 0)):
             return
@@ -100,24 +85,15 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     if given.party:
-        run_party(given.party[0], given.party[1], Path(given.party[2]))
+        run_party(given.party[0], Path(given.party[2]), Way(proxy=given.party[1]))
         return
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        exchange.issue(folder)
+        issue(folder, DRIVER, (PARTY,))
         streams: dict[str, Stream] = {}
         for way in ("direct", "proxy", "balancer"):
-            ledger = stack.enter_context(LedgerFile(folder / f"{way}.jsonl", DRIVER))
-            streams[way] = stack.enter_context(
-                Stream(
-                    "127.0.0.1:0",
-                    driver=DRIVER,
-                    credentials=Credentials.load(folder, DRIVER),
-                    parties=(PARTY,),
-                    ledger=ledger,
-                )
-            )
+            streams[way] = stack.enter_context(listening(folder, DRIVER, (PARTY,), ledger=way))
             address, proxy = between(stack, way, folder, streams[way].port)
             command = [sys.executable, "-m", "benchmarks.middlemen", "--party"]
             start(stack, [*command, address, proxy, str(folder)])

@@ -8,12 +8,10 @@ optimizer are those of ``common``.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks._line import issue, listening, running
 from benchmarks.exchange import socket_bytes
 from benchmarks.peers import common
 from benchmarks.peers.strips import OWNER, PARTNER
@@ -28,16 +27,9 @@ from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.methods import apfed, vertical
 from dovetail.models import Head, OptimizerConfig, Perceptron
 from dovetail.network import Engine, InProcess, LedgerFile
-from dovetail.network.certificates import (
-    Authority,
-    certificate_pem,
-    key_pem,
-    new_key,
-)
 from dovetail.network.credentials import Credentials
 from dovetail.network.dialling import serve
 from dovetail.network.host import Host
-from dovetail.network.stream import Stream
 
 EVERY = 50
 RATE: dict[str, Any] = {
@@ -45,21 +37,6 @@ RATE: dict[str, Any] = {
     "momentum": common.MOMENTUM,
     "weight_decay": common.WEIGHT_DECAY,
 }
-
-
-def issue(folder: Path) -> None:
-    """An authority, and certificates for both."""
-    now = datetime.now(UTC)
-    authority = Authority.create(now=now)
-    (folder / "ca.pem").write_bytes(authority.pem)
-    for name in (OWNER, PARTNER):
-        key = new_key()
-        certificate = authority.issue(
-            name, key.public_key(), now=now, listens=name == OWNER, hosts=("127.0.0.1",)
-        )
-        (folder / f"{name}.pem").write_bytes(certificate_pem(certificate))
-        (folder / f"{name}.key").write_bytes(key_pem(key))
-        (folder / f"{name}.key").chmod(0o600)
 
 
 def run_partner(port: int, folder: Path, data: Path) -> None:
@@ -158,30 +135,17 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        issue(folder)
-        with (
-            LedgerFile(folder / "owner.jsonl", OWNER) as ledger,
-            Stream(
-                "127.0.0.1:0",
-                driver=OWNER,
-                credentials=Credentials.load(folder, OWNER),
-                parties=(PARTNER,),
-                ledger=ledger,
-            ) as stream,
-        ):
+        issue(folder, OWNER, (PARTNER,))
+        with listening(folder, OWNER, (PARTNER,)) as stream:
             command = [sys.executable, "-m", "benchmarks.peers.dovetail_peer"]
             words = ["--data", str(given.data), "--partner", str(stream.port), temporary]
-            partner = subprocess.Popen([*command, *words])
-            try:
+            with running([*command, *words]):
                 stream.wait(120)
                 data = common.Data(given.data)
                 engine: Engine = InProcess({}, driver=OWNER)
                 if given.method != "alone":
                     engine = stream.engine(given.method)
                 common.write(given.out, train(given.method, data, engine, stream.port, given))
-            finally:
-                partner.kill()
-                partner.wait()
 
 
 if __name__ == "__main__":
