@@ -28,6 +28,7 @@ from torch import Tensor
 from benchmarks import _results
 from dovetail.data import Classification, PartyData, table_from_arrays
 from dovetail.methods import chfl
+from dovetail.methods.chfl.stacked import StackedInProcess
 from dovetail.models import ColumnsSpec, generator
 from dovetail.network import InProcess
 
@@ -69,7 +70,7 @@ class Dovetail:
         self.coordinator = chfl.Coordinator(
             chfl.Config(widths=WIDTHS, batch_size=BATCH_SIZE, local_epochs=EPOCHS), seed=0
         )
-        engine = chfl.Together if stacked else InProcess
+        engine = StackedInProcess if stacked else InProcess
         self.network = engine(members, driver="coordinator")
         self.coordinator.begin(self.network)
         self.number = 0

@@ -12,6 +12,8 @@ from pydantic import ValidationError
 from dovetail.data import Classification, PartyData, agree, summarise, table_from_arrays
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.methods import chfl
+from dovetail.methods.chfl.search import Trial, search_grid
+from dovetail.methods.chfl.stacked import StackedInProcess
 from dovetail.methods.chfl.stages import own_best
 from dovetail.models import Column, RandomStream, generator, load
 from dovetail.network import Checkpoint, InProcess
@@ -262,7 +264,7 @@ def test_settings_by_party_are_its_own_and_no_others():
     assert [member.config.mu for member in members.values()] == [0.25, 1.0, 1.0, 1.0]
     assert members["p2"].config.learning_rate == 0.1
     assert all(not member.config.by_party for member in members.values())
-    _, stacked, _ = run(config, engine=chfl.Together)
+    _, stacked, _ = run(config, engine=StackedInProcess)
     for name, member in members.items():
         for key, value in member.columns.state_dict().items():
             other = stacked[name].columns.state_dict()[key]
@@ -275,7 +277,7 @@ def test_settings_by_party_are_its_own_and_no_others():
 
 def test_each_party_takes_the_trial_that_is_best_on_its_own_rows():
     trials = [
-        chfl.Trial(chfl.Config(mu=mu), {"mu": mu}, 0.5, 0.5, accuracies, 1, 1, 0.0, None)
+        Trial(chfl.Config(mu=mu), {"mu": mu}, 0.5, 0.5, accuracies, 1, 1, 0.0, None)
         for mu, accuracies in ((0.3, {"a": 0.9, "b": 0.1}), (1.0, {"a": 0.2, "b": 0.7}))
     ]
     assert own_best(trials) == {"by_party": {"a": {"mu": 0.3}, "b": {"mu": 1.0}}}
@@ -505,7 +507,7 @@ def test_patience_ends_training_when_rounds_no_longer_improve():
 
 def test_a_search_tries_every_combination_and_puts_the_best_first():
     noted = []
-    trials = chfl.search(
+    trials = search_grid(
         chfl.Config(**SMALL),
         {"learning_rate": [1e-6, 0.02], "mu": [0.0, 1.0]},
         lambda config: InProcess(federation(), driver="hub"),
@@ -539,7 +541,7 @@ SETTINGS = [
 @pytest.mark.parametrize("changes", SETTINGS, ids=str)
 def test_stacked_members_learn_what_looped_ones_learn(changes):
     _, looped, slow = run(rows=ALIKE, **changes, choose="last")
-    _, stacked, fast = run(rows=ALIKE, **changes, choose="last", engine=chfl.Together)
+    _, stacked, fast = run(rows=ALIKE, **changes, choose="last", engine=StackedInProcess)
     for name, member in looped.items():
         for key, weights in member.columns.state_dict().items():
             torch.testing.assert_close(
@@ -551,13 +553,13 @@ def test_stacked_members_learn_what_looped_ones_learn(changes):
 
 
 def test_members_with_other_numbers_of_batches_train_in_stacks_of_their_own():
-    looped, stacked = trajectory(), trajectory(engine=chfl.Together)
+    looped, stacked = trajectory(), trajectory(engine=StackedInProcess)
     torch.testing.assert_close(stacked[-1], looped[-1], rtol=1e-4, atol=1e-5)
 
 
 def test_stacking_leaves_the_ledger_as_it_is():
     ledgers = []
-    for engine in (InProcess, chfl.Together):
+    for engine in (InProcess, StackedInProcess):
         network = engine(federation(), driver="hub")
         list(chfl.train(chfl.Coordinator(chfl.Config(**SMALL), seed=5), network))
         ledgers.append(list(network.ledger.lines()))
@@ -566,7 +568,7 @@ def test_stacking_leaves_the_ledger_as_it_is():
 
 def together(config, members):
     coordinator = chfl.Coordinator(config, seed=5)
-    return coordinator, chfl.Together(members, driver="hub")
+    return coordinator, StackedInProcess(members, driver="hub")
 
 
 def test_a_member_asked_alone_between_stacked_rounds_shows_its_weights_as_they_are():
@@ -610,7 +612,7 @@ def test_a_member_restored_between_stacked_rounds_goes_on_as_if_it_had_not_been(
 
 def test_a_member_that_failed_in_a_round_is_stacked_again_in_the_next():
     runs = []
-    for engine in (InProcess, chfl.Together):
+    for engine in (InProcess, StackedInProcess):
         members = federation(ALIKE)
         coordinator = chfl.Coordinator(chfl.Config(**SMALL, choose="last"), seed=5)
         network = engine(members, driver="hub")
@@ -642,7 +644,7 @@ def test_a_member_that_failed_in_a_round_is_stacked_again_in_the_next():
 
 
 def test_after_the_last_round_members_lie_apart():
-    _, members, _ = run(rows=ALIKE, engine=chfl.Together)
+    _, members, _ = run(rows=ALIKE, engine=StackedInProcess)
     stores = [
         parameter.untyped_storage().data_ptr()
         for member in members.values()
@@ -728,7 +730,7 @@ def test_in_a_secret_sum_no_weight_leaves_a_member_unmasked():
 
 
 @pytest.mark.parametrize("changes", [{}, {"method": "local"}, {"participation": 0.5}], ids=str)
-@pytest.mark.parametrize("engine", [InProcess, chfl.Together])
+@pytest.mark.parametrize("engine", [InProcess, StackedInProcess])
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, engine, changes):
     config = chfl.Config(**{**SMALL, "rounds": 4, **changes})
     rows = ROWS if engine is InProcess else ALIKE

@@ -14,6 +14,7 @@ from dovetail.alignment.stored import trial_stage
 from dovetail.data import PartyData, TableEncoder, stacked
 from dovetail.data.common_unique import BLOCK
 from dovetail.methods import chfl
+from dovetail.methods.chfl.search import Trial, search_grid
 from dovetail.methods.method import Training
 from dovetail.methods.outcome import Observer, Scores, score_party
 from dovetail.methods.rulers import OwnRows
@@ -126,7 +127,7 @@ def chosen(
 
         by_loss = plain.choose == "loss"
 
-        def note(trial: chfl.Trial) -> None:
+        def note(trial: Trial) -> None:
             observe(
                 stage,
                 plain.rounds,
@@ -142,7 +143,7 @@ def chosen(
 
         tried = plain.model_copy(update={"rounds": search.rounds})
         search_seed = seed if search.seed is None else search.seed
-        trials = chfl.search(tried, grid, start, seed=search_seed, observe=note)
+        trials = search_grid(tried, grid, start, seed=search_seed, observe=note)
         best = own_best(trials) if search.each else dict(trials[0].changed)
         if search.seed is not None:
             found[stage] = best
@@ -151,7 +152,7 @@ def chosen(
     return best
 
 
-def own_best(trials: Sequence[chfl.Trial]) -> dict[str, Any]:
+def own_best(trials: Sequence[Trial]) -> dict[str, Any]:
     """What each party would take, by its own rows (V-A3); what is one for all by the mean."""
     first, *_ = trials
     shared = {name: v for name, v in first.changed.items() if name not in chfl.OWN_SETTINGS}

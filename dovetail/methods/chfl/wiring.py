@@ -18,6 +18,7 @@ from dovetail.data.common_unique import BLOCK
 from dovetail.errors import ConfigError
 from dovetail.methods import chfl
 from dovetail.methods.base import SILENT, Loaded, Parts, Place, Run, Talk, deciding, weighed
+from dovetail.methods.chfl.stacked import StackedInProcess
 from dovetail.methods.chfl.stages import (
     POOLED,
     UNIQUE_WEIGHT_DECAY,
@@ -283,7 +284,7 @@ class Chfl(Method):
 
     def engine(self, parties: Mapping[str, Any], precision: Precision) -> Engine:
         """What trains the parties of this process side by side."""
-        return chfl.Together(parties, driver=DRIVER, precision=precision)
+        return StackedInProcess(parties, driver=DRIVER, precision=precision)
 
     def choose(
         self, training: Training, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint

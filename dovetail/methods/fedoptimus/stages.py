@@ -17,6 +17,7 @@ from dovetail.errors import ConfigError
 from dovetail.methods import fedoptimus
 from dovetail.methods.base import Place
 from dovetail.methods.fedoptimus import predicting, selection
+from dovetail.methods.fedoptimus.separately import Separately
 from dovetail.methods.method import Staged
 from dovetail.methods.outcome import Deciding, Scores, score_party
 from dovetail.methods.rulers import OwnRows
@@ -286,7 +287,7 @@ def coordinator_of(
     elsewhere: tuple[Sequence[str], Sequence[str]] = ((), ()),
     secret: Secret | None = None,
     choosing: Callable[[Sequence[str], Sequence[str]], fedoptimus.Choose | None],
-) -> fedoptimus.Coordinator | fedoptimus.Separately:
+) -> fedoptimus.Coordinator | Separately:
     """What drives a stage.
 
     Args:
@@ -307,10 +308,10 @@ def coordinator_of(
             choose=choosing(data_owners, label_owners) if stage == "fedoptimus" else None,
         )
 
-    driver: fedoptimus.Coordinator | fedoptimus.Separately
+    driver: fedoptimus.Coordinator | Separately
     if stage == "alone":
         own = {name: [each for each in columns if name in columns[each].shared] for name in labels}
-        driver = fedoptimus.Separately({name: one(own[name], [name]) for name in labels})
+        driver = Separately({name: one(own[name], [name]) for name in labels})
     elif homes:
         driver = one([*columns], [*labels])
     else:

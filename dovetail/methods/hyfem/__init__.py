@@ -73,7 +73,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from dovetail.data import (
@@ -88,6 +88,14 @@ from dovetail.data import (
     summarise,
 )
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
+from dovetail.methods.hyfem.vectors import (
+    classifier_vector,
+    extractors_vector,
+    layers_of,
+    load_classifier,
+    load_extractors,
+    tensors_of,
+)
 from dovetail.methods.loop import Driver, Party, answers, answers_always
 from dovetail.methods.loop import Round as BaseRound
 from dovetail.methods.outcome import goodness
@@ -471,8 +479,8 @@ class Member(Party):
             return {}
         network = self.network
         return {
-            "E": sum(x.numel() for x in _by_extractor(network.extractors)),
-            "W": sum(x.numel() for x in _by_extractor(network.classifier)),
+            "E": sum(x.numel() for x in tensors_of(network.extractors)),
+            "W": sum(x.numel() for x in tensors_of(network.classifier)),
         }
 
     @answers_always
@@ -638,10 +646,10 @@ class Member(Party):
                 parameter.grad.add_(parameter.detach() - target, alpha=mu)  # Eq. (4), (5)
             optimizer.step()
             total += loss.detach()
-        extractors = _vector(network.extractors)
+        extractors = extractors_vector(network.extractors)
         weights = torch.empty(0)
         if self.config.classifier == "matched":
-            weights = _classifier_vector(network.classifier)
+            weights = classifier_vector(network.classifier)
         mean = (total / self.config.local_steps).item()
         capped = self.home.budget is not None  # then no loss is told, nor whether it is a number
         mean = 0.0 if capped else mean
@@ -696,7 +704,7 @@ class Member(Party):
         if not self.config.calibrate:
             raise ConfigError("is asked for moments in a run without hyfem.calibrate")
         network = copy.deepcopy(self.network).eval()
-        _load_vector(network.extractors, message.extractors)
+        load_extractors(network.extractors, message.extractors)
         features = [network.joined(self._batch(rows)[0]) for rows in self.learned.split(1024)]
         labels = self.labels[self.learned.to(self.device)]
         found = moments_of(torch.cat(features), labels, self.task.num_outputs)
@@ -714,8 +722,8 @@ class Member(Party):
         if not self.config.calibrate:
             raise ConfigError("is asked for a judgement in a run without hyfem.calibrate")
         network = copy.deepcopy(self.network).eval()
-        _load_vector(network.extractors, message.extractors)
-        _load_classifier(network.classifier, message.classifier)
+        load_extractors(network.extractors, message.extractors)
+        load_classifier(network.classifier, message.classifier)
         right = 0
         for rows_B in self.judged.split(1024):
             x, labels_B = self._batch(rows_B)
@@ -747,16 +755,16 @@ class Member(Party):
         network = self.network
         assert network is not None
         keeps_own = self.config.classifier == "own" if self.started else self.config.start == "own"
-        kept = _vector(network.extractors), _classifier_vector(network.classifier)
+        kept = extractors_vector(network.extractors), classifier_vector(network.classifier)
         with torch.no_grad():
-            _load_vector(network.extractors, message.extractors)
-            _load_classifier(network.classifier, message.classifier)
+            load_extractors(network.extractors, message.extractors)
+            load_classifier(network.classifier, message.classifier)
             self._target_shared = [p.detach().clone() for p in network.extractors.parameters()]
             self._target_own = [p.detach().clone() for p in network.classifier.parameters()]
             if not load:
-                _load_vector(network.extractors, kept[0])
+                load_extractors(network.extractors, kept[0])
             if not load or keeps_own:
-                _load_classifier(network.classifier, kept[1])
+                load_classifier(network.classifier, kept[1])
             if not self.started:  # a classifier of its own is not pulled to what it never was
                 self._target_own = [p.detach().clone() for p in network.classifier.parameters()]
         return network
@@ -935,10 +943,12 @@ class Coordinator(Driver):
         self.classifier = []
         for block in self.blocks:  # a stream for each, so that one more leaves the others alone
             with RandomStream(self.seed, self.name, "extractor", block):
-                self.extractors[block] = _vector(self.specs[block].encoder(self.shapes[block]))
+                self.extractors[block] = extractors_vector(
+                    self.specs[block].encoder(self.shapes[block])
+                )
         with RandomStream(self.seed, self.name, "classifier"):
             network = classifier(sum(self._sizes()), start, self.task.num_outputs)
-        self.classifier = _rows(network)
+        self.classifier = layers_of(network)
         self.assignments = dict(zip(self.holdings, matching.by_position(own, start), strict=True))
         self._check_widths()
         self.known = {party: self._slice(party) for party in self.holdings}
@@ -1181,8 +1191,8 @@ class Coordinator(Driver):
         with torch.random.fork_rng(devices=[]):
             network = spec.build()
         with torch.no_grad():
-            _load_vector(network.extractors, shared)
-            _load_classifier(network.classifier, own)
+            load_extractors(network.extractors, shared)
+            load_classifier(network.classifier, own)
         return Model(
             party=party,
             task=self.task,
@@ -1362,7 +1372,7 @@ class Coordinator(Driver):
         if told and sum(int(own.counts_C.sum()) for own, _ in told):
             whole = classifier(sum(self._sizes()), self.widths(), num_classes)
             flat = np.concatenate([layer.ravel() for layer in self.classifier])
-            _load_classifier(whole, torch.from_numpy(flat).float())
+            load_classifier(whole, torch.from_numpy(flat).float())
             subsets = [[spans[b] for b in own.blocks] for own in self.holdings.values()]
             of = len(self.blocks) if self.config.scale_blocks else 0
             refitted(
@@ -1372,7 +1382,7 @@ class Coordinator(Driver):
                 {len(own): of / len(own) for own in subsets} if of else {},
                 rng=generator(self.seed, self.name, "calibration"),
             )
-            self.classifier = _rows(whole)
+            self.classifier = layers_of(whole)
         after = self._right(network)
         kept = after[0] > before[0] and after[1] == before[1]
         if not kept:
@@ -1455,59 +1465,3 @@ def _can_be(summary: Summary) -> bool:
         numbers = (summary.count, summary.missing, summary.squares)
         return min(numbers) >= 0 and math.isfinite(summary.mean) and math.isfinite(summary.squares)
     return min(summary.missing, *summary.counts.values(), 0) >= 0
-
-
-# --- Weights as vectors ------------------------------------------------------------------------
-
-
-def _tensors(module: nn.Module) -> list[Tensor]:
-    """Parameters, then running statistics; not the counter of batches."""
-    buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
-    return [*(parameter.detach() for parameter in module.parameters()), *buffers]
-
-
-def _by_extractor(module: nn.Module) -> list[Tensor]:
-    modules = list(module) if isinstance(module, nn.ModuleList) else [module]
-    return [tensor for each in modules for tensor in _tensors(each)]
-
-
-def _vector(module: nn.Module) -> Tensor:
-    """(n,) a copy of an extractor's weights, or of several one after the other."""
-    tensors = _by_extractor(module)
-    if not tensors:
-        return torch.empty(0)
-    return torch.cat([tensor.flatten() for tensor in tensors]).cpu()
-
-
-def _load_vector(module: nn.Module, vector: Tensor) -> None:
-    place = 0
-    for tensor in _by_extractor(module):
-        part = vector[place : place + tensor.numel()]
-        tensor.copy_(part.view(tensor.shape))
-        place += tensor.numel()
-
-
-def _linears(module: nn.Module) -> list[nn.Linear]:
-    return [layer for layer in module.children() if isinstance(layer, nn.Linear)]
-
-
-def _rows(module: nn.Module) -> list[np.ndarray]:
-    """A classifier's layers as (outputs, inputs + 1), the bias last."""
-    return [
-        torch.cat([layer.weight, layer.bias[:, None]], dim=1).detach().cpu().numpy()
-        for layer in _linears(module)
-    ]
-
-
-def _classifier_vector(module: nn.Module) -> Tensor:
-    return torch.cat([torch.from_numpy(rows).flatten() for rows in _rows(module)])
-
-
-def _load_classifier(module: nn.Module, vector: Tensor) -> None:
-    place = 0
-    for layer in _linears(module):
-        outputs, inputs = layer.weight.shape
-        rows = vector[place : place + outputs * (inputs + 1)].view(outputs, inputs + 1)
-        layer.weight.detach().copy_(rows[:, :-1])
-        layer.bias.detach().copy_(rows[:, -1])
-        place += outputs * (inputs + 1)
