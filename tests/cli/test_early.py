@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from dovetail import cli
 from dovetail.cli import early
 from dovetail.cli.main import COMMANDS
-from dovetail.errors import ConfigError, DataError
+from dovetail.errors import ConfigError, DataError, DovetailError
 from dovetail.experiment import runfile
 from dovetail.methods import METHODS, stages
 from dovetail.site import partyfile
@@ -153,6 +153,22 @@ def test_a_mistake_reads_no_library(words: list[str], tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def check_words(
+    error: type[DovetailError],
+    late: Callable[[Path], object],
+    soon: Callable[[Path], None],
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both refuse this file in the same words."""
+    with pytest.raises(error) as full:
+        late(path)
+    monkeypatch.setattr(early, "_is_late", lambda: False)
+    with pytest.raises(error) as quick:
+        soon(path)
+    assert str(quick.value) == str(full.value)
+
+
 def test_a_mistake_is_told_early_in_the_words_it_has_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,16 +178,12 @@ def test_a_mistake_is_told_early_in_the_words_it_has_later(
         ('active = "clinic"', 'active = "clinic"\nactiv = "lab"'),
         ("[apfed]", "[apfd]"),
         ("test = 0.25", "tset = 0.25"),
+        ('method = "apfed"', 'method = "apfedd"'),
     ]
     for old, new in changes:
         path = tmp_path / "run.toml"
         path.write_text(RUN.replace(old, new))
-        with pytest.raises(ConfigError) as late:
-            runfile.load_run(path)
-        monkeypatch.setattr(early, "_is_late", lambda: False)
-        with pytest.raises(ConfigError) as soon:
-            early.check_run(path)
-        assert str(soon.value) == str(late.value)
+        check_words(ConfigError, runfile.load_run, early.check_run, path, monkeypatch)
 
 
 def test_every_run_file_here_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,10 +193,6 @@ def test_every_run_file_here_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(files) > 3
     for path in files:
         early.check_run(path)
-
-
-if __name__ == "__main__":
-    KEYS.write_text(json.dumps(all_keys(), indent=1) + "\n")
 
 
 def test_ids_that_may_be_the_same_are_left_to_who_reads_the_table(
@@ -218,22 +226,8 @@ def test_a_table_is_told_early_in_the_words_it_has_later(
         duckdb.read_csv(str(tmp_path / "lab.csv")).write_parquet(str(tmp_path / "lab.parquet"))
     path = tmp_path / "lab.toml"
     path.write_text(PARTY.replace(*change))
-    with pytest.raises(DataError) as late:
-        partyfile.open_site(path)
-    monkeypatch.setattr(early, "_is_late", lambda: False)
-    with pytest.raises(DataError) as soon:
-        early.check_party(path)
-    assert str(soon.value) == str(late.value)
+    check_words(DataError, partyfile.open_site, early.check_party, path, monkeypatch)
 
 
-def test_a_method_is_told_early_in_the_words_it_has_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text(RUN.replace('method = "apfed"', 'method = "apfedd"'))
-    with pytest.raises(ConfigError) as late:
-        runfile.load_run(path)
-    monkeypatch.setattr(early, "_is_late", lambda: False)
-    with pytest.raises(ConfigError) as soon:
-        early.check_run(path)
-    assert str(soon.value) == str(late.value)
+if __name__ == "__main__":
+    KEYS.write_text(json.dumps(all_keys(), indent=1) + "\n")

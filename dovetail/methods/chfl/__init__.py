@@ -92,6 +92,7 @@ from dovetail.errors import (
 )
 from dovetail.methods.loop import Driver, Party, answers, answers_always
 from dovetail.methods.loop import Round as BaseRound
+from dovetail.methods.loop import train as train  # chfl.train(coordinator, network)
 from dovetail.methods.outcome import goodness
 from dovetail.models import (
     Column,
