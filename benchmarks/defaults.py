@@ -41,8 +41,6 @@ RESULTS = Path(__file__).parent / "results" / "defaults.jsonl"
 CHOICE = RESULTS.with_name("defaults_choice.jsonl")
 ROWS = 3000
 JUDGING = 4000
-#: How far from the best learner a method may end, in points.
-WITHIN = 2.0
 
 METHODS = ("apfed-r", "apfed-c", "apfed-d", "chfl", "hyfem", "fedoptimus")
 
@@ -138,7 +136,7 @@ def score(outputs: Tensor, classes: Tensor) -> float:
     return 100 * float((outputs.argmax(dim=1) == classes).double().mean())
 
 
-def in_one_place(method: str, loaded: Loaded, seed: int = 0) -> tuple[float, float]:
+def in_one_place(loaded: Loaded, seed: int = 0) -> tuple[float, float]:
     """Score of the best learner, and of the commonest class: of each party that predicts, mean."""
     data = loaded.data
     assert data.test is not None
@@ -224,7 +222,7 @@ def run(
     if before is not None:
         best, majority = before["best learner"], before["majority"]
     else:
-        best, majority = in_one_place(method, loaded)
+        best, majority = in_one_place(loaded)
     return {
         "method": method,
         "table": table,

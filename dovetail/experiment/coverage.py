@@ -98,7 +98,7 @@ def from_partition(partitioned: Partitioned) -> list[Part]:
         if isinstance(partitioned, Blocks):
             inputs = {block: partitioned.block_inputs[block] for block in data.blocks}
         else:
-            inputs = {block: partitioned.inputs[name] for block in data.blocks}
+            inputs = dict.fromkeys(data.blocks, partitioned.inputs[name])
         columns = {block: _columns(own) for block, own in inputs.items()}
         parts.append(Part(data, columns, classes if data.labels is not None else ()))
     return parts

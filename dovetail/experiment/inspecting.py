@@ -44,7 +44,7 @@ def part_of(site: Site) -> Part:
             blocks[IMAGES] = table.images
     else:
         shape = " × ".join(str(size) for size in table.x.shape[1:])
-        columns = {block: (f"{site.name}: {shape}",) for block in table.blocks}
+        columns = dict.fromkeys(table.blocks, (f"{site.name}: {shape}",))
         blocks = dict.fromkeys(table.blocks, table.x)
     return Part(dd.PartyData(site.name, table.ids, blocks, labels), columns, classes)
 

@@ -196,7 +196,7 @@ def recommended(fits: Sequence[Fit]) -> Fit | None:
     return next((fit for fit in fits if fit.applies), None)
 
 
-def _samples(overlaps: Overlaps, name: str, count: int) -> str:
+def _samples(overlaps: Overlaps, count: int) -> str:
     """A number of samples, unless it is too small to be shown."""
     if hides(count, overlaps.least):
         return f"{shown(count, least=overlaps.least)} samples"
@@ -344,7 +344,7 @@ def _apfed(found: _Situation) -> Fit:
         )
     if len(helpers) <= 3:
         help_ = "; ".join(
-            f"{name} shares {_samples(found.overlaps, name, shared[name] or 0)} with it and adds "
+            f"{name} shares {_samples(found.overlaps, shared[name] or 0)} with it and adds "
             f"{count_text(added[name], 'column')}"
             for name in helpers
         )
@@ -413,7 +413,7 @@ def _fedoptimus(found: _Situation) -> Fit:
             "unknown: labels must lie on different samples and all column owners must hold them; "
             "counts of overlaps alone do not show that",
         )
-    wrong += _shards_wrong(found, groups, data_owners)
+    wrong += _shards_wrong(groups, data_owners)
     if wrong:
         return _no("fedoptimus", *wrong)
     batch_size, code_width = found.sizes.batch_size, found.sizes.code_width
@@ -456,7 +456,7 @@ def _fedoptimus(found: _Situation) -> Fit:
     )
 
 
-def _shards_wrong(found: _Situation, groups: Groups, data_owners: Sequence[str]) -> Iterator[str]:
+def _shards_wrong(groups: Groups, data_owners: Sequence[str]) -> Iterator[str]:
     """What keeps labels from being disjoint shards of samples that every data owner has."""
     labelled_G = groups.labelled_GP.sum(axis=1)
     twice = int(groups.counts_G[labelled_G > 1].sum())

@@ -1,8 +1,8 @@
 """What each partner of a vertical run is worth: mutual information, leave-one-out, Shapley.
 
 Mutual information is that of a partner's columns with the label owner's labels, by
-``algorithms.selection``; nothing is trained. The other two are differences of the test score v of
-the run trained with some partners only (a coalition), in the score's better direction:
+``methods.fedoptimus.selection``; nothing is trained. The other two are differences of the test
+score v of the run trained with some partners only (a coalition), in the score's better direction:
 
     leave-one-out_p = v(all) - v(all without p)
     Shapley_p = sum over S without p of |S|! (P - |S| - 1)! / P! (v(S + p) - v(S))

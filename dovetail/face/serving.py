@@ -112,7 +112,7 @@ class Together:
         places = self.standing.places(ids)
         rows = [row for row, place in enumerate(places) if place is not None]
         codes: dict[str, Tensor] = {}
-        missing = {name: "is not asked" for name in model.spec.partners}
+        missing = dict.fromkeys(model.spec.partners, "is not asked")
         if not rows:
             why = "none of these ids is among those that were agreed on"
             return Answered(None, [()] * len(ids), dict.fromkeys(missing, why))

@@ -394,7 +394,7 @@ class Owner(Driver):
 
     def restore(self, state: State) -> None:
         """Go on from there, with the same parties."""
-        widths = {party: width for party, width in state["code_widths"].items()}
+        widths = dict(state["code_widths"])
         widths.pop(self.name)
         self.open(widths, {party: Limits(**own) for party, own in state["limits"].items()})
         super().restore(state)

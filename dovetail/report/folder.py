@@ -338,12 +338,12 @@ def read_run(path: Path, name: str | None = None) -> Run:
             seeds = [seed for seed in seeds if seed.seed in summary.seeds] or seeds
         else:
             seeds = _of_one_run(seeds, notes)
-            notes.append(_unfinished(path, seeds))
+            notes.append(_unfinished(seeds))
     elif (path / "run.toml").exists():
         notes = []
         seeds = [_read_seed(path)]
         if not seeds[0].finished:
-            notes.append(_unfinished(path, seeds))
+            notes.append(_unfinished(seeds))
     else:
         raise ConfigError(
             f"{path} is no run folder: it has neither run.toml nor folders seed-0, seed-1, …; name "
@@ -493,7 +493,7 @@ def _begun(path: Path) -> float:
         return 0.0
 
 
-def _unfinished(path: Path, seeds: list[Seed]) -> str:
+def _unfinished(seeds: list[Seed]) -> str:
     """How far a run has come that has no result."""
     said = []
     for seed in seeds:
