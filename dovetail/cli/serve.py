@@ -83,17 +83,20 @@ def serve(
             "--partners shop --listen 0.0.0.0:7443"
         )
     with ExitStack() as stack:
-        together = column = None
+        jointly = column = None
         found = named(models, model_folder)
         if section is not None and party is not None:
-            from dovetail.face.serving import Together, id_column, served_folder, standing
+            from dovetail.face.serving import JointPredictor, id_column, served_folder, standing
             from dovetail.face.talk import talk_of
 
             found = named(models, served_folder)
             asks = standing(
                 found, party, section, ids=ids, within_s=within, talk=talk_of(shown=not quiet)
             )
-            together, column = Together(stack.enter_context(asks)), id_column(asks.site.party.id)
+            jointly, column = (
+                JointPredictor(stack.enter_context(asks)),
+                id_column(asks.site.party.id),
+            )
         run(
             found,
             Address(host, port, token_file, certificates),
@@ -102,6 +105,6 @@ def serve(
             max_requests=max_requests,
             watch_s=watch,
             quiet=quiet,
-            together=together,
+            jointly=jointly,
             id_column=column,
         )

@@ -162,15 +162,15 @@ def read_party_table(
     Raises:
         DataError: naming the party, its table, the column and what to do.
     """
+    meaning = _Meaning(id, label, columns, blocks, matching or {}, truth)
     try:
         if not isinstance(source, str):
             table = source if isinstance(source, Table) else table_from_frame(source)
-            found = _from_table(name, table, id, label, columns, blocks, matching or {}, truth)
+            found = _from_table(name, table, meaning)
         else:
             if folder is not None:
                 source = _beside(folder, source)
-            matching = matching or {}
-            found = _read(name, source, id, label, columns, blocks, query, folder, matching, truth)
+            found = _read(name, source, meaning, query=query, folder=folder)
         if images is None:
             return found
         return _with_images(found, Path(images) if folder is None else folder / images, id)
@@ -230,25 +230,30 @@ def _beside(folder: Path, source: str) -> str:
     return str(folder / source)
 
 
+@dataclass(frozen=True)
+class _Meaning:
+    """Which columns mean what; as arguments of ``read_party_table``."""
+
+    id: str | Sequence[str]
+    label: str | None
+    columns: Sequence[str]
+    blocks: Mapping[str, Sequence[str]] | None
+    matching: Mapping[str, str]
+    truth: str | None
+
+
 def _read(
-    name: str,
-    source: str,
-    id: str | Sequence[str],
-    label: str | None,
-    columns: Sequence[str],
-    blocks: Mapping[str, Sequence[str]] | None,
-    query: str | None,
-    folder: Path | None,
-    matching: Mapping[str, str],
-    truth: str | None,
+    name: str, source: str, meaning: _Meaning, *, query: str | None, folder: Path | None
 ) -> PartyTable:
+    """A party's table of a file, folder, query or database."""
+    id, label = meaning.id, meaning.label
     path = Path(source)
     if not is_query(source) and not is_database_url(source) and not is_table_path(path):
         if not path.exists():
             raise DataError(f"there is no file or folder {path}; check the path")
         if not isinstance(id, str):
             raise DataError(f"images have one id, got {list(id)}")
-        if matching:
+        if meaning.matching:
             raise DataError("images have no columns to match by; leave party.match out")
         x, id_values, label_values = read_image_samples(path, id=id, label=label)
         ids = read_ids(source, id, id_values)
@@ -258,31 +263,25 @@ def _read(
         table = read_database(source, query)
     else:
         table = read_table(source, folder=folder)
-    return _from_table(name, table, id, label, columns, blocks, matching, truth)
+    return _from_table(name, table, meaning)
 
 
-def _from_table(
-    name: str,
-    table: Table,
-    id: str | Sequence[str],
-    label: str | None,
-    columns: Sequence[str],
-    blocks: Mapping[str, Sequence[str]] | None,
-    matching: Mapping[str, str],
-    truth: str | None,
-) -> PartyTable:
+def _from_table(name: str, table: Table, meaning: _Meaning) -> PartyTable:
+    id, label, truth = meaning.id, meaning.label, meaning.truth
     id_columns = (id,) if isinstance(id, str) else tuple(id)
     ids = _ids(table, id_columns)
     special = [*id_columns, *([label] if label is not None else [])]
     if len(set(special)) < len(special):
         raise DataError(f"id and label must be different columns, got {special}")
     labels = whole_numbers(table.column(label)) if label is not None else None
-    matched = {called: table.column(column) for called, column in matching.items()}
+    matched = {called: table.column(column) for called, column in meaning.matching.items()}
     known = None if truth is None else table.column(truth)
-    persons = [*matching.values(), *([truth] if truth is not None else [])]
+    persons = [*meaning.matching.values(), *([truth] if truth is not None else [])]
     features = table.without(list(dict.fromkeys([*special, *persons])))
+    blocks = meaning.blocks
     if blocks is None:  # a party may hold labels and nothing else
-        blocks = {"columns": columns} if features.names or columns != ("*",) else {}
+        is_asked = features.names or meaning.columns != ("*",)
+        blocks = {"columns": meaning.columns} if is_asked else {}
     chosen = {block: tuple(features.select(globs)) for block, globs in blocks.items()}
     named = [column for each in chosen.values() for column in each]
     repeated = sorted({column for column in named if named.count(column) > 1})

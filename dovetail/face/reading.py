@@ -2,7 +2,7 @@
 
 A label owner's model of FedOptimus predicts with data owners: with their networks beside it, from
 one table with the columns of those that are there, or from ids, with those on other machines that
-come and answer (``together.py``).
+come and answer (``site/asking.py``).
 
 A joint model of APFed-D predicts with its partners in the same two ways; rows that a partner does
 not answer for are predicted by the solo model that is in the same folder.
@@ -30,7 +30,7 @@ from dovetail.models.learners.joint import JointSpec
 from dovetail.models.owners import OwnersSpec, load_bottom
 from dovetail.models.places import JOINT, model_folder
 from dovetail.models.raw import read_rows
-from dovetail.site.asking import Asker, Together, told
+from dovetail.site.asking import Asker, MeanEmbeddings, told
 from dovetail.site.engines import StreamSection
 from dovetail.site.partyfile import open_site
 
@@ -181,7 +181,7 @@ def _ask(
     )
 
 
-def _tell(said: Together, talk: Talk) -> None:
+def _tell(said: MeanEmbeddings, talk: Talk) -> None:
     """Whose embeddings are in the means, and whose are not."""
     shown = []
     for name, own in said.answered.items():

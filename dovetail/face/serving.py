@@ -95,7 +95,7 @@ def id_column(names: str | Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Together:
+class JointPredictor:
     """Predicts rows of a joint model with whoever of its partners answers.
 
     Attributes:

@@ -315,7 +315,7 @@ class Driver:
 
     def judged(self, network: Engine) -> Mapping[str, float]:
         """Party -> how good its model is on rows that it keeps out of training, 0 to 1; asked when
-        training is over, where settings are tried (``methods/trials.py``)."""
+        training is over, where settings are tried (``experiment/trials.py``)."""
         return {}
 
     def spent(self) -> Sequence[Mapping[str, Any]]:

@@ -44,7 +44,7 @@ _SUFFIXES = {
     "application/parquet": ".parquet",
 }
 #: Asks partners of a joint model about rows with these ids.
-Together = Callable[[Served, Asked, Sequence[Any]], Awaitable["Answered"]]
+PredictJointly = Callable[[Served, Asked, Sequence[Any]], Awaitable["Answered"]]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Service:
         shelf: the models.
         limits: of requests.
         watch_s: seconds between looks at whether a model's files changed; 0 for never.
-        together: asks the partners of a joint model; None: the solo model answers.
+        jointly: asks the partners of a joint model; None: the solo model answers.
         id_column: the column of ids that partners are asked with.
     """
 
@@ -83,7 +83,7 @@ class Service:
         limits: Limits,
         *,
         watch_s: float = 2.0,
-        together: Together | None = None,
+        jointly: PredictJointly | None = None,
         id_column: str | None = None,
     ) -> None:
         self.shelf = shelf
@@ -91,7 +91,7 @@ class Service:
         self.meters = Meters()
         self._batcher = Batcher(self.meters.ran)
         self._watch_s = watch_s
-        self._together = together
+        self._jointly = jointly
         self._id_column = id_column
 
     def application(self) -> Starlette:
@@ -160,8 +160,8 @@ class Service:
         answer: dict[str, Any] = {"model": model.name, "version": model.version}
         answered: Answered | None = None
         # What a set or an interval promises was measured on what the solo model says.
-        if self._together is not None and model.joint is not None and coverage is None:
-            answered = await self._together(model, asked, asked.ids or [None] * len(asked))
+        if self._jointly is not None and model.joint is not None and coverage is None:
+            answered = await self._jointly(model, asked, asked.ids or [None] * len(asked))
             answer["missing"] = answered.missing
         if answered is not None and answered.prediction is not None:
             lines = _lines(answered.prediction)
@@ -277,7 +277,7 @@ class Service:
         content = await self._body(request)
         most_rows, unseen = self.limits.rows, _flag(request, "allow_unseen")
         id_column = None
-        if self._together is not None and model.joint is not None:
+        if self._jointly is not None and model.joint is not None:
             id_column = self._id_column
         if kind == "application/json":
             try:

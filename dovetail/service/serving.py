@@ -141,7 +141,7 @@ def run(
     max_requests: int,
     watch_s: float,
     quiet: bool,
-    together: Callable[..., Awaitable[Any]] | None = None,
+    jointly: Callable[..., Awaitable[Any]] | None = None,
     id_column: str | None = None,
 ) -> None:
     """Serve until told to stop (SIGINT, SIGTERM); requests in flight are answered first.
@@ -167,7 +167,7 @@ def run(
     log.setLevel(logging.WARNING if quiet else logging.INFO)
     shelf = Shelf(models, log.warning)
     limits = Limits(max_bytes, max_rows, token=token, hosts=address.hosts())
-    service = Service(shelf, limits, watch_s=watch_s, together=together, id_column=id_column)
+    service = Service(shelf, limits, watch_s=watch_s, jointly=jointly, id_column=id_column)
     config = uvicorn.Config(
         service.application(),
         host=address.host,

@@ -35,7 +35,7 @@ WAIT_S = 60.0
 
 
 @dataclass(frozen=True, eq=False)
-class Together:
+class MeanEmbeddings:
     """Mean embeddings of rows, and whose they are.
 
     Attributes:
@@ -77,7 +77,7 @@ class Asker(Listener):
         self._trained = trained
         self._spec = model.spec
 
-    def ask(self, ids: np.ndarray) -> Together:
+    def ask(self, ids: np.ndarray) -> MeanEmbeddings:
         """What the data owners that come and answer say of the samples with these ids.
 
         Raises:
@@ -91,7 +91,7 @@ class Asker(Listener):
         missed |= said.missed
         missed |= {name: "has none of these samples" for name in here if not held[name].any()}
         sample_N = aligned[self.name].argsort()  # by row
-        return Together(
+        return MeanEmbeddings(
             said.mean_NE[sample_N],
             {name: answered[sample_N] for name, answered in said.answered.items()},
             missed,
