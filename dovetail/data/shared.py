@@ -31,7 +31,11 @@ class SharedRows:
             )
 
     def __getitem__(self, samples_B: Tensor) -> Tensor:
-        """(B, ...) rows of these samples.
+        """(B, ...) rows of these samples; raises as ``rows`` does."""
+        return self.x[self.rows(samples_B)]
+
+    def rows(self, samples_B: Tensor) -> Tensor:
+        """(B,) which of its rows these samples are.
 
         Raises:
             AlignmentError: a sample outside the shared order, or that this party has no row of.
@@ -50,4 +54,4 @@ class SharedRows:
                 f"party {self.party!r} was asked for {num_absent} samples it does not have; "
                 "align again"
             )
-        return self.x[rows_B]
+        return rows_B

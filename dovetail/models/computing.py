@@ -9,9 +9,11 @@ products, since a message of other numbers would not be the one that was agreed 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from dovetail.errors import ConfigError
 
 Compute = Literal["float32", "bf16"]
+T = TypeVar("T")
 
 #: What computes a product -> the same that makes a new tensor.
 _PRODUCTS: dict[Any, Callable[..., Tensor]] = {
@@ -77,3 +80,26 @@ class _Narrow(TorchFunctionMode):
 def _narrow(value: Any) -> Any:
     is_float = isinstance(value, Tensor) and value.dtype == torch.float32
     return value.bfloat16() if is_float else value
+
+
+def side_by_side(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """What each of these gives, in their order: in as many threads as there are cores for them.
+
+    For calls that spend their time in libraries which let other threads run, and that draw nothing
+    from PyTorch's own generator, which all threads share.
+    """
+    workers = min(len(calls), cores())
+    if workers <= 1:
+        return [call() for call in calls]
+    with ThreadPoolExecutor(workers) as pool:
+        return [each.result() for each in [pool.submit(call) for call in calls]]
+
+
+def cores() -> int:
+    """That this process may use: ``OMP_NUM_THREADS`` where it is set."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -631,7 +631,7 @@ def test_boosting_takes_tables_of_which_no_tree_can_split(rows: int, constant: b
 def test_a_table_too_large_to_keep_encoded_is_learnt_alike(name, monkeypatch):
     rows, learner = rows_of(*cancer(120)), QUICK[name]
     whole = learner.fit(rows, seed=0)
-    monkeypatch.setattr(vertical, "_MOST_ENCODED", 3000)  # of rows of 30 numbers: a few at a time
+    monkeypatch.setattr(vertical, "MOST_ENCODED", 3000)  # of rows of 30 numbers: a few at a time
     monkeypatch.setattr(encoding, "_MOST_SORTED", 50)
     monkeypatch.setattr(linear, "_MOST_DOUBLES", 0)
     monkeypatch.setattr(linear, "_ROWS_AT_ONCE", 50)

@@ -250,9 +250,14 @@ class Partner(Party):
                 f"{message.wire_name()}: expected one stack or more and {members} blocks of "
                 f"samples, got {num} samples of {message.stacks}"
             )
-        x_NF = features(table[message.samples_N])
+        rows_N = table.rows(message.samples_N)
+        stacks = [self.stacks[name] for name in message.stacks]
         with torch.set_grad_enabled(message.training):
-            parts = [self.stacks[name].encode(x_NF, members) for name in message.stacks]
+            if message.test:
+                x_NF = features(table.x[rows_N])
+                parts = [stack.encode_others(x_NF, members) for stack in stacks]
+            else:
+                parts = [stack.encode(rows_N, members) for stack in stacks]
             code_ND = torch.cat(parts, dim=-1).flatten(0, 1)
         if message.training:
             self._codes = message.stacks, code_ND

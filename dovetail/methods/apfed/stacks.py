@@ -11,7 +11,7 @@ from dovetail.models import RandomStream
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.joint import Part
 from dovetail.models.learners.stacked import Bottom
-from dovetail.models.learners.vertical import Kept, StackedConfig
+from dovetail.models.learners.vertical import MOST_ENCODED, Kept, StackedConfig
 from dovetail.network import State
 
 # --- Hyper-parameters --------------------------------------------------------------------------
@@ -101,6 +101,10 @@ class Stack:
     ) -> None:
         self.config = config
         self.encoding = PiecewiseLinear.fit(x_NF, bins=config.bins)
+        self._x_NF = x_NF
+        self._encoded: Tensor | None = None
+        if len(x_NF) * self.encoding.num_outputs <= MOST_ENCODED:
+            self._encoded = self.encoding(x_NF)
         with stream:
             self.bottom = Bottom(members, self.encoding.num_outputs, config.widths, num_outputs)
         self.optimizer = config.optimizer(self.bottom)
@@ -110,10 +114,18 @@ class Stack:
     def code_width(self) -> int:
         return self.config.widths[-1] if self.config.widths else 0
 
-    def encode(self, x_NF: Tensor, members: int) -> Tensor:
-        """(K, B, D + C) of K blocks of rows."""
-        encoded: Tensor = self.encoding(x_NF)
-        parts: Tensor = self.bottom(encoded.unflatten(0, (members, -1)))
+    def encode(self, rows_N: Tensor, members: int) -> Tensor:
+        """(K, B, D + C) of K blocks of its rows."""
+        if self._encoded is None:
+            return self.encode_others(self._x_NF.index_select(0, rows_N), members)
+        return self._code(self._encoded.index_select(0, rows_N), members)
+
+    def encode_others(self, x_NF: Tensor, members: int) -> Tensor:
+        """(K, B, D + C) of K blocks of rows that it was not made with."""
+        return self._code(self.encoding(x_NF), members)
+
+    def _code(self, encoded_NF: Tensor, members: int) -> Tensor:
+        parts: Tensor = self.bottom(encoded_NF.unflatten(0, (members, -1)))
         return parts
 
     def step(self) -> None:

@@ -212,7 +212,7 @@ def step(active: Active, network: Engine) -> float:
     total, shown = torch.zeros(()), 0.0
     for name in stacks:
         taught = active.taught[name]
-        own_KBD = taught.stack.encode(owner.x_RF[rows_KB.flatten()], active.members)
+        own_KBD = taught.stack.encode(rows_KB.flatten(), active.members)
         with taught.dropping:
             outputs_KBC = taught.top([own_KBD, *parts[name]])
         losses_KB = row_losses(outputs_KBC, owner.targets_RC[rows_KB], regression=owner.regression)
@@ -335,7 +335,11 @@ def _outputs(
             for name in stacks:
                 taught = active.taught[name]
                 taught.top.eval()
-                own = taught.stack.encode(table.x_RF[part_KB.flatten()], active.members)
+                rows = part_KB.flatten()
+                if table is active.train:
+                    own = taught.stack.encode(rows, active.members)
+                else:
+                    own = taught.stack.encode_others(table.x_RF[rows], active.members)
                 told[name].append(taught.top([own, *parts[name]]))
                 taught.top.train()
     return {name: torch.cat(each, dim=1) for name, each in told.items()}

@@ -2,18 +2,22 @@
 
 The loss is given to LightGBM by its gradient p - t and second derivative p (1 - p), so a row with
 the target t is the same as the row once for each class c with the weight t_c. Trees start from
-the targets' mean. Rounds are counted on held-out rows.
+the targets' mean. Rounds are counted on held-out rows. Folds and settings are grown side by side,
+in threads: trees of so few rows gain little from threads of their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dovetail.models.computing import side_by_side
 from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.boosting_model import BoostedTrees, BoostingSpec
 from dovetail.models.learners.rows import Rows, fitting_temperature, mean_loss, row_losses
@@ -46,6 +50,10 @@ MANY_ROWS = (
     ),
 )
 _MANY = 2000
+#: Of larger tables one is grown after another: each has a copy.
+_MOST_AT_ONCE = 5_000_000
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -72,20 +80,31 @@ class Boosting:
         """Trains on each fold's rows; the mean of the folds' models, or, of one fold, one refit."""
         candidates = self.trees or (FEW_ROWS if len(rows.x_NF) < _MANY else MANY_ROWS)
         rounds = max(20, min(self.max_rounds, self.max_trees // max(1, rows.num_outputs)))
-        best: tuple[float, float, Trees, list[BoostedTrees], list[int], Tensor] | None = None
-        for trees in candidates:
+        grown_TK = _at_once(
+            rows,
+            [
+                partial(
+                    self._grow,
+                    rows,
+                    rows.folds_N != fold,
+                    rows.folds_N == fold,
+                    trees,
+                    rounds,
+                    seed + fold,
+                )
+                for trees in candidates
+                for fold in range(rows.num_folds)
+            ],
+        )
+        judged = rows.folds_N >= 0
+        best: tuple[float, float, Trees, Sequence[_Grown], Tensor] | None = None
+        for place, trees in enumerate(candidates):
+            grown_K = grown_TK[place * rows.num_folds :][: rows.num_folds]
             held_out_NC = torch.full(rows.targets_NC.shape, torch.nan)
-            members, counts = [], []
-            for fold in range(rows.num_folds):
-                held_out = rows.folds_N == fold
-                member, count = self._grow(rows, ~held_out, held_out, trees, rounds, seed + fold)
-                with torch.no_grad():
-                    held_out_NC[held_out] = member(rows.x_NF[held_out])
-                members.append(member)
-                counts.append(count)
+            for fold, grown in enumerate(grown_K):
+                held_out_NC[rows.folds_N == fold] = grown.said_NC
             temperature = 1.0
             if not rows.regression:
-                judged = rows.folds_N >= 0
                 temperature = fitting_temperature(
                     held_out_NC[judged], rows.targets_NC[judged], rows.weights()[judged]
                 )
@@ -96,12 +115,14 @@ class Boosting:
                 weights_N=rows.weights(),
             )
             if best is None or loss < best[0]:
-                best = (loss, temperature, trees, members, counts, held_out_NC / temperature)
+                best = (loss, temperature, trees, grown_K, held_out_NC / temperature)
         assert best is not None
-        loss, temperature, trees, members, counts, held_out_NC = best
-        if len(members) == 1 and refit:
+        loss, temperature, trees, grown_K, held_out_NC = best
+        counts = [grown.rounds for grown in grown_K]
+        if len(grown_K) == 1 and refit:
             everywhere = torch.ones(len(rows.x_NF), dtype=torch.bool)
-            members = [self._grow(rows, everywhere, None, trees, max(counts[0], 1), seed)[0]]
+            grown_K = [self._grow(rows, everywhere, None, trees, max(counts[0], 1), seed)]
+        members = [grown.member() for grown in grown_K]
         specs = tuple(
             BoostingSpec(member.num_features, member.num_outputs, len(member.text_T))
             for member in members
@@ -110,6 +131,17 @@ class Boosting:
         settings: dict[str, Any] = {**asdict(trees), "rounds": counts, "loss": loss}
         return Fitted(self.name, spec, spec.around(members), held_out_NC, settings)
 
+    def fit_each(self, many: Sequence[Rows], *, seeds: Sequence[int]) -> list[Fitted]:
+        """As ``fit`` of each without a refit, side by side."""
+        largest = max(many, key=lambda rows: rows.x_NF.numel())
+        return _at_once(
+            largest,
+            [
+                partial(self.fit, rows, seed=seed, refit=False)
+                for rows, seed in zip(many, seeds, strict=True)
+            ],
+        )
+
     def narrowed(self, fitted: Fitted) -> Boosting:
         names = Trees.__dataclass_fields__
         trees = Trees(**{name: fitted.settings[name] for name in names})
@@ -117,8 +149,8 @@ class Boosting:
 
     def _grow(
         self, rows: Rows, train: Tensor, stop: Tensor | None, trees: Trees, rounds: int, seed: int
-    ) -> tuple[BoostedTrees, int]:
-        """A booster of the ``train`` rows and its rounds, counted on ``stop`` if there are any."""
+    ) -> _Grown:
+        """A booster of the ``train`` rows, its rounds counted on ``stop`` if there are any."""
         import lightgbm
 
         scores = 1 if rows.num_outputs == 2 else rows.num_outputs
@@ -181,11 +213,52 @@ class Boosting:
             parameters, data, num_boost_round=rounds, keep_training_booster=True, **extra
         )
         count = booster.best_iteration if stop is not None else rounds
-        text = booster.model_to_string(num_iteration=count).encode()
-        member = BoostedTrees(rows.x_NF.shape[1], rows.num_outputs, len(text))
+        said_NC = None
+        if stop is not None:
+            raw = booster.predict(
+                rows.x_NF[stop].numpy(),
+                raw_score=True,
+                num_iteration=count,
+                num_threads=NUM_THREADS,
+            )
+            scores_NS = torch.from_numpy(raw.reshape(-1, scores)).float() + start_S.float()
+            said_NC = _outputs(scores_NS.numpy(), len(scores_NS), rows.num_outputs)
+        booster.free_dataset()
+        return _Grown(booster, int(count), rows.num_outputs, start_S.float(), said_NC)
+
+
+@dataclass(frozen=True, eq=False)
+class _Grown:
+    """Trees in LightGBM's hands: most are only judged, and never written out.
+
+    Attributes:
+        booster: LightGBM's.
+        rounds: how many of its rounds count.
+        num_outputs: C.
+        start_S: what its scores start from.
+        said_NC: its outputs of the rows that stopped it, if there were any.
+    """
+
+    booster: Any
+    rounds: int
+    num_outputs: int
+    start_S: Tensor
+    said_NC: Tensor | None
+
+    def member(self) -> BoostedTrees:
+        """As they are kept."""
+        text = self.booster.model_to_string(num_iteration=self.rounds).encode()
+        member = BoostedTrees(self.booster.num_feature(), self.num_outputs, len(text))
         member.text_T = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        member.start_S = start_S.float()
-        return member.eval(), int(count)
+        member.start_S = self.start_S
+        return member.eval()
+
+
+def _at_once(rows: Rows, calls: Sequence[Callable[[], T]]) -> list[T]:
+    """What each gives: side by side where tables of these rows are small beside a machine."""
+    if rows.x_NF.numel() > _MOST_AT_ONCE:
+        return [call() for call in calls]
+    return side_by_side(calls)
 
 
 def _start(targets_NC: Tensor, weights_N: Tensor, *, regression: bool) -> Tensor:

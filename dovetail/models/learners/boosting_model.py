@@ -7,8 +7,8 @@ was tampered with ends its process. So nothing but training needs LightGBM.
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -157,20 +157,17 @@ def _forest(text: str, num_features: int, num_scores: int) -> _Forest:
     Raises:
         ValueError, KeyError: trees that cannot be.
     """
-    _, *blocks = text.split("end of trees")[0].split("\nTree=")
-    if not blocks or len(blocks) % num_scores:
-        raise ValueError(f"{len(blocks)} trees for {num_scores} scores")
-    # After the tree's number come lines "name=values".
-    trees = [
-        dict(line.split("=", 1) for line in block.splitlines()[1:] if line) for block in blocks
-    ]
-    leaves_T = np.array([int(tree["num_leaves"]) for tree in trees])
+    text = text.split("end of trees")[0]
+    num_trees = text.count("\nTree=")
+    if not num_trees or num_trees % num_scores:
+        raise ValueError(f"{num_trees} trees for {num_scores} scores")
+    leaves_T = _numbers(text, "num_leaves", np.ones(num_trees)).astype(np.int64)
     if leaves_T.min() < 1:
         raise ValueError("a tree without leaves")
     splits_T = leaves_T - 1
-    leaves = _numbers(trees, "leaf_value", leaves_T)
+    leaves = _numbers(text, "leaf_value", leaves_T)
     feature, threshold, kind, left, right = (
-        _numbers(trees, name, splits_T)
+        _numbers(text, name, splits_T)
         for name in ("split_feature", "threshold", "decision_type", "left_child", "right_child")
     )
     if (kind.astype(np.int64) & _NOT_PLAIN).any():
@@ -204,17 +201,19 @@ def _forest(text: str, num_features: int, num_scores: int) -> _Forest:
     )
 
 
-def _numbers(trees: Sequence[Mapping[str, str]], name: str, counts: np.ndarray) -> np.ndarray:
-    """Finite float64 of all trees, side by side.
+def _numbers(text: str, name: str, counts_T: np.ndarray) -> np.ndarray:
+    """Finite float64 of all trees' lines "name=...", side by side.
 
     Raises:
         ValueError, KeyError: a tree has another number of them.
     """
-    texts = [tree[name].split() if count else [] for tree, count in zip(trees, counts, strict=True)]
-    for text, count in zip(texts, counts, strict=True):
-        if len(text) != count:
-            raise ValueError(f"a tree has {len(text)} of {name}, expected {count} numbers")
-    values = np.array(list(itertools.chain.from_iterable(texts)), dtype=np.float64)
+    texts = re.findall(rf"^{name}=(.*)$", text, re.MULTILINE)
+    if len(texts) != len(counts_T):
+        raise KeyError(name)
+    for each, count in zip(texts, counts_T.tolist(), strict=True):
+        if each.count(" ") + bool(each) != count:
+            raise ValueError(f"a tree has {each!r:.40} of {name}, expected {count:g} numbers")
+    values = np.array(list(map(float, " ".join(texts).split())))
     if not np.isfinite(values).all():
         raise ValueError(f"a tree has a {name} that is no finite number")
     return values

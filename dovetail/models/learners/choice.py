@@ -61,10 +61,11 @@ def fit_all(
     refit: bool = True,
 ) -> dict[str, Fitted]:
     """Name -> what each of them learnt."""
-    return {
-        learner.name: learner.fit(rows, seed=seed, encode_on=encode_on, refit=refit)
-        for learner in learners
-    }
+
+    def fit(learner: Learner) -> Fitted:
+        return learner.fit(rows, seed=seed, encode_on=encode_on, refit=refit)
+
+    return {learner.name: fit(learner) for learner in learners}
 
 
 def fit_each(
@@ -77,6 +78,8 @@ def fit_each(
     """One model of each of these rows, which have one fold each; none is trained once more."""
     if isinstance(learner, Network) and len(many) > 1:
         return learner.fit_each(many, seed=seeds[0], encode_on=encode_on)
+    if isinstance(learner, Boosting):
+        return learner.fit_each(many, seeds=seeds)
     return [
         learner.fit(rows, seed=seed, encode_on=encode_on, refit=False)
         for rows, seed in zip(many, seeds, strict=True)

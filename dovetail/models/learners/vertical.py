@@ -25,7 +25,7 @@ from dovetail.models.optimizers import Optimizer
 from dovetail.models.randomness import RandomStream, generator
 
 #: More encoded values than this are not kept, nor judged at once: batches are encoded when drawn.
-_MOST_ENCODED = 50_000_000
+MOST_ENCODED = 50_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +263,7 @@ class PartySide:
         features = self.encoding.num_outputs
         self._x_NF = x_NF
         self._encoded: Tensor | None = None
-        if len(x_NF) * features <= _MOST_ENCODED:
+        if len(x_NF) * features <= MOST_ENCODED:
             self._encoded = self.encoding(x_NF)
         with stream or RandomStream(seed, "bottom", party):
             self.bottom = Bottom(members, features, config.widths, num_outputs)
@@ -286,7 +286,7 @@ class PartySide:
 
     def judge(self, rows_KV: Tensor) -> Tensor:
         """(K, V, D + C) of held-out rows; nothing is learnt from them."""
-        at_once = max(1, _MOST_ENCODED // (len(rows_KV) * self.encoding.num_outputs))
+        at_once = max(1, MOST_ENCODED // (len(rows_KV) * self.encoding.num_outputs))
         with torch.no_grad():
             parts = [self.bottom(self._rows(rows)) for rows in rows_KV.split(at_once, dim=1)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
