@@ -97,11 +97,12 @@ class Boosting:
             ],
         )
         judged = rows.folds_N >= 0
-        best: tuple[float, float, Trees, Sequence[_Grown], Tensor] | None = None
+        best: tuple[float, float, Trees, list[_Grown], Tensor] | None = None
         for place, trees in enumerate(candidates):
             grown_K = grown_TK[place * rows.num_folds :][: rows.num_folds]
             held_out_NC = torch.full(rows.targets_NC.shape, torch.nan)
             for fold, grown in enumerate(grown_K):
+                assert grown.said_NC is not None
                 held_out_NC[rows.folds_N == fold] = grown.said_NC
             temperature = 1.0
             if not rows.regression:
@@ -221,7 +222,7 @@ class Boosting:
                 num_iteration=count,
                 num_threads=NUM_THREADS,
             )
-            scores_NS = torch.from_numpy(raw.reshape(-1, scores)).float() + start_S.float()
+            scores_NS = torch.from_numpy(np.reshape(raw, (-1, scores))).float() + start_S.float()
             said_NC = _outputs(scores_NS.numpy(), len(scores_NS), rows.num_outputs)
         booster.free_dataset()
         return _Grown(booster, int(count), rows.num_outputs, start_S.float(), said_NC)
