@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from threading import Event
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -82,17 +83,24 @@ def _narrow(value: Any) -> Any:
     return value.bfloat16() if is_float else value
 
 
-def side_by_side(calls: Sequence[Callable[[], T]]) -> list[T]:
+def side_by_side(calls: Sequence[Callable[[Event], T]], given_up: Event | None = None) -> list[T]:
     """What each of these gives, in their order: in as many threads as there are cores for them.
 
     For calls that spend their time in libraries which let other threads run, and that draw nothing
-    from PyTorch's own generator, which all threads share.
+    from PyTorch's own generator, which all threads share. Each is given what is set once nobody
+    waits for it: it should end then, as after Ctrl-C, since Python waits for threads.
     """
+    given_up = given_up or Event()
     workers = min(len(calls), cores())
     if workers <= 1:
-        return [call() for call in calls]
+        return [call(given_up) for call in calls]
     with ThreadPoolExecutor(workers) as pool:
-        return [each.result() for each in [pool.submit(call) for call in calls]]
+        try:
+            return [each.result() for each in [pool.submit(call, given_up) for call in calls]]
+        except BaseException:
+            given_up.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def cores() -> int:

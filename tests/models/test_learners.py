@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from dovetail.data import Classification, Regression, TableEncoder, table_from_arrays
 from dovetail.errors import DataError, ModelError
-from dovetail.models import Model, load
+from dovetail.models import Model, computing, load
 from dovetail.models.learners import (
     LEARNERS,
     NO_FOLD,
@@ -31,6 +32,7 @@ from dovetail.models.learners import (
     Rows,
     StackedConfig,
     Trees,
+    boosting,
     encoding,
     first_fold_only,
     fit_stacked,
@@ -637,3 +639,29 @@ def test_a_table_too_large_to_keep_encoded_is_learnt_alike(name, monkeypatch):
     monkeypatch.setattr(linear, "_ROWS_AT_ONCE", 50)
     parts = learner.fit(rows, seed=0)
     torch.testing.assert_close(parts.held_out_NC, whole.held_out_NC, rtol=1e-4, atol=1e-5)
+
+
+def test_trees_that_grow_in_threads_end_when_one_of_them_fails(monkeypatch) -> None:
+    grown: list[int] = []
+    gradients = boosting._gradients
+
+    def fails(scores: np.ndarray, *told: object, **also: object) -> object:
+        grown.append(threading.get_ident())
+        if len(grown) == 40:
+            raise MemoryError
+        return gradients(scores, *told, **also)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(boosting, "_gradients", fails)
+    monkeypatch.setattr(computing, "cores", lambda: 2)
+    with pytest.raises(MemoryError):
+        Boosting(patience=600).fit(rows_of(*digits()), seed=0)
+    assert len(set(grown)) == 2
+    assert len(grown) < 80  # of 8 x 400
+
+
+@pytest.mark.parametrize("num_cores", [1, 3])
+def test_trees_are_the_same_however_many_cores_there_are(num_cores: int, monkeypatch) -> None:
+    rows = rows_of(*cancer(80))
+    plain = QUICK["boosting"].fit(rows, seed=0)
+    monkeypatch.setattr(computing, "cores", lambda: num_cores)
+    assert torch.equal(QUICK["boosting"].fit(rows, seed=0).held_out_NC, plain.held_out_NC)

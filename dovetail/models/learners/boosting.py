@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from threading import Event
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -78,6 +79,10 @@ class Boosting:
         self, rows: Rows, *, seed: int, encode_on: Tensor | None = None, refit: bool = True
     ) -> Fitted:
         """Trains on each fold's rows; the mean of the folds' models, or, of one fold, one refit."""
+        return self._fit(rows, seed=seed, refit=refit)
+
+    def _fit(self, rows: Rows, given_up: Event | None = None, *, seed: int, refit: bool) -> Fitted:
+        """What ``fit`` gives; ends early where it is given up."""
         candidates = self.trees or (FEW_ROWS if len(rows.x_NF) < _MANY else MANY_ROWS)
         rounds = max(20, min(self.max_rounds, self.max_trees // max(1, rows.num_outputs)))
         grown_TK = _at_once(
@@ -95,6 +100,7 @@ class Boosting:
                 for trees in candidates
                 for fold in range(rows.num_folds)
             ],
+            given_up,
         )
         judged = rows.folds_N >= 0
         best: tuple[float, float, Trees, list[_Grown], Tensor] | None = None
@@ -122,7 +128,7 @@ class Boosting:
         counts = [grown.rounds for grown in grown_K]
         if len(grown_K) == 1 and refit:
             everywhere = torch.ones(len(rows.x_NF), dtype=torch.bool)
-            grown_K = [self._grow(rows, everywhere, None, trees, max(counts[0], 1), seed)]
+            grown_K = [self._grow(rows, everywhere, None, trees, max(counts[0], 1), seed, given_up)]
         members = [grown.member() for grown in grown_K]
         specs = tuple(
             BoostingSpec(member.num_features, member.num_outputs, len(member.text_T))
@@ -138,7 +144,7 @@ class Boosting:
         return _at_once(
             largest,
             [
-                partial(self.fit, rows, seed=seed, refit=False)
+                partial(self._fit, rows, seed=seed, refit=False)
                 for rows, seed in zip(many, seeds, strict=True)
             ],
         )
@@ -149,7 +155,14 @@ class Boosting:
         return replace(self, trees=(trees,))
 
     def _grow(
-        self, rows: Rows, train: Tensor, stop: Tensor | None, trees: Trees, rounds: int, seed: int
+        self,
+        rows: Rows,
+        train: Tensor,
+        stop: Tensor | None,
+        trees: Trees,
+        rounds: int,
+        seed: int,
+        given_up: Event | None = None,
     ) -> _Grown:
         """A booster of the ``train`` rows, its rounds counted on ``stop`` if there are any."""
         import lightgbm
@@ -160,6 +173,8 @@ class Boosting:
         start_S = _start(targets_NC, weights_N, regression=rows.regression)[:scores]
 
         def gradients(scores_: np.ndarray, _data: Any) -> tuple[np.ndarray, np.ndarray]:
+            if given_up is not None and given_up.is_set():
+                raise KeyboardInterrupt
             return _gradients(scores_, targets_NC, weights_N, regression=rows.regression)
 
         parameters: dict[str, Any] = {
@@ -255,11 +270,13 @@ class _Grown:
         return member.eval()
 
 
-def _at_once(rows: Rows, calls: Sequence[Callable[[], T]]) -> list[T]:
+def _at_once(
+    rows: Rows, calls: Sequence[Callable[[Event], T]], given_up: Event | None = None
+) -> list[T]:
     """What each gives: side by side where tables of these rows are small beside a machine."""
     if rows.x_NF.numel() > _MOST_AT_ONCE:
-        return [call() for call in calls]
-    return side_by_side(calls)
+        return [call(given_up or Event()) for call in calls]
+    return side_by_side(calls, given_up)
 
 
 def _start(targets_NC: Tensor, weights_N: Tensor, *, regression: bool) -> Tensor:
