@@ -7,8 +7,28 @@ import signal
 
 os.environ["OMP_NUM_THREADS"] = "1"  # of processes that tests start
 
+import pytest
 import torch
 
 torch.set_num_threads(1)
 # Begun in the background of a shell, what tests start would inherit that Ctrl-C is ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def brief_learners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learners alone that end early, for tests that do not ask how good they are.
+
+    A party's best model alone takes most of the time of a small run.
+    """
+    from dovetail.models.learners import LEARNERS
+    from dovetail.models.learners.boosting import FEW_ROWS, Boosting
+    from dovetail.models.learners.network import Network
+    from dovetail.models.learners.vertical import StackedConfig
+
+    brief = (
+        Boosting(trees=FEW_ROWS[:1], max_rounds=20),
+        Network(StackedConfig(copies=1, max_steps=40)),
+    )
+    for learner in brief:
+        monkeypatch.setitem(LEARNERS, learner.name, learner)  # type: ignore[arg-type]

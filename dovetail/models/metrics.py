@@ -160,11 +160,12 @@ def all_scores(
     elif task.num_outputs > 2:
         both = [c for c in np.unique(known) if (known != c).any()]
         if both:
-            each = [(known == c, kept[:, c]) for c in both]
-            scores["auc_macro"] = float(np.mean([metrics.roc_auc_score(*one) for one in each]))
-            scores["average_precision_macro"] = float(
-                np.mean([metrics.average_precision_score(*one) for one in each])
-            )
+            is_NC, said_NC = (known[:, None] == both).astype(int), kept[:, both]
+            # All at once: half of what each costs is that its rows are checked.
+            aucs = metrics.roc_auc_score(is_NC, said_NC, average=None)
+            precisions = metrics.average_precision_score(is_NC, said_NC, average=None)
+            scores["auc_macro"] = float(np.mean(aucs))
+            scores["average_precision_macro"] = float(np.mean(precisions))
     if not seen.all():
         scores["unseen_rows"] = float((~seen).sum())
     return scores

@@ -19,6 +19,8 @@ from dovetail.methods.apfed.stacks import Once
 from dovetail.privacy import PrivateSteps, Release
 from dovetail.report.audit import defences, defences_svg
 
+pytestmark = pytest.mark.usefixtures("brief_learners")
+
 COLUMNS = {
     "kind": "columns",
     "active": "clinic",
@@ -230,6 +232,7 @@ def test_columns_that_are_released_once_tell_partners_no_label():
     assert once.epsilon is not None
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_a_driver_that_sends_codes_all_alike_learns_a_partners_columns_unless_they_are_noised():
     apfed = {"encoder": [8], "head": [8], "epochs": 2, "steps_per_epoch": 4}
 
@@ -250,6 +253,7 @@ def test_a_driver_that_sends_codes_all_alike_learns_a_partners_columns_unless_th
     assert noised.advantage < 0.5 * bare.advantage
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_a_driver_that_steers_an_encoder_reads_its_codes():
     run = run_of("tvfl", COLUMNS, apfed={"encoder": [8], "head": [8], "epochs": 1})
     found = audit(run, (0,), settings=Settings(network=False), malicious=True)

@@ -28,6 +28,7 @@ def table(name: str, seed: int, *, shared: bool) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.usefixtures("brief_learners")
 @pytest.mark.parametrize("method", RUNS)
 def test_every_method_tells_what_people_decide_by(
     dovetail: Any, tmp_path: Path, method: str

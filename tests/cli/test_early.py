@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
@@ -97,6 +97,47 @@ def test_the_list_of_commands_says_what_their_functions_say() -> None:
         assert " ".join(said.split("\n\n")[0].split()) == line
 
 
+#: Reads the command and nothing else; for each line, a copy of this process is the command.
+FRESH = f"""
+import json, os, sys
+from dovetail.cli.main import main
+for line in sys.stdin:
+    folder, words = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.chdir(folder)
+        for place, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT), place)
+        sys.argv = ["dovetail", *words]
+        try:
+            main()
+        finally:
+            print("loaded:", *sorted({HEAVY!r} & sys.modules.keys()))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def typed() -> Iterator[Callable[[Path, list[str]], tuple[int, str, str]]]:
+    """What ``dovetail WORDS`` in a folder ends with and prints, in a process that is as fresh as
+    one of its own: that takes a third of a second of processor time to start."""
+    command = [sys.executable, "-c", FRESH]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
+        given, told = process.stdin, process.stdout
+        assert given
+        assert told
+
+        def run(folder: Path, words: list[str]) -> tuple[int, str, str]:
+            given.write(json.dumps([str(folder), words]) + "\n")
+            given.flush()
+            code = int(told.readline())
+            return code, (folder / "out").read_text(), (folder / "err").read_text()
+
+        yield run
+        given.close()
+        assert process.wait(60) == 0
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -124,7 +165,9 @@ def test_the_list_of_commands_says_what_their_functions_say() -> None:
     ],
     ids=" ".join,
 )
-def test_a_mistake_reads_no_library(words: list[str], tmp_path: Path) -> None:
+def test_a_mistake_reads_no_library(
+    words: list[str], typed: Callable[[Path, list[str]], tuple[int, str, str]], tmp_path: Path
+) -> None:
     (tmp_path / "good.toml").write_text(RUN)
     (tmp_path / "run.toml").write_text(RUN + "hed = [8]\n")
     (tmp_path / "lab.toml").write_text(PARTY + 'tabel = "b"\n')
@@ -139,18 +182,10 @@ def test_a_mistake_reads_no_library(words: list[str], tmp_path: Path) -> None:
         PARTY.replace("lab.csv", "rows.csv").replace("patient", "person")
     )
     (tmp_path / "columns.toml").write_text(PARTY.replace("lab.csv", "rows.csv"))
-    script = (
-        "import sys\n"
-        "from dovetail.cli.main import main\n"
-        "try:\n    main()\n"
-        f"finally:\n    print('loaded:', *sorted({HEAVY!r} & sys.modules.keys()))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, *words], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.stdout.endswith("loaded:\n"), done.stdout + done.stderr
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    code, out, err = typed(tmp_path, words)
+    assert out.endswith("loaded:\n"), out + err
+    assert code == 2
+    assert "Traceback" not in err
 
 
 def check_words(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from owner_files import HERE, write_owners, write_table
 
 import dovetail as package
 from dovetail import data as dd
+from dovetail.cli.train import train
 from dovetail.experiment.runfile import load_run
 from dovetail.files import grid_cells
 from dovetail.models.owners import load_bottom
@@ -57,10 +59,20 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of ``RUN``; read only."""
+    folder = tmp_path_factory.mktemp("owners")
+    (folder / "run.toml").write_text(RUN)
+    train(folder / "run.toml", out=folder / "out", quiet=True)
+    return folder / "out"
+
+
 @pytest.fixture
-def folder(dovetail: Any, write: Callable[..., Path], tmp_path: Path) -> Path:
-    done = dovetail("train", write(), "--out", "out", "-q")
-    assert done.code == 0, done.err
+def folder(trained_once: Path, write: Callable[..., Path], tmp_path: Path) -> Path:
+    """A copy of it, beside its run file."""
+    write()
+    shutil.copytree(trained_once, tmp_path / "out")
     return tmp_path / "out"
 
 

@@ -68,6 +68,7 @@ def test_parties_with_files_of_their_own_do_not_agree_to_one_place(stage: str, t
         _stages(run, where="run.toml")
 
 
+@pytest.mark.usefixtures("brief_learners")
 def test_the_owners_labelled_rows_that_no_partner_has_train_its_models_all_the_same() -> None:
     quick = {"students": ["linear"], "teachers": ["linear"], "gate": -10.0, "blend": False}
     few, all_ = (outcome_of("apfed-d", overlap=share, **quick) for share in (0.2, 1.0))
