@@ -198,13 +198,31 @@ def network_input(x: Tensor, device: torch.device | None = None) -> Tensor:
 
 
 def output_shape(network: nn.Module, input_shape: Shape, device: torch.device) -> Shape:
-    """Shape of one row's output; the network sees two rows of zeros, in evaluation mode."""
+    """Shape of one row's output; the network sees two rows of zeros, in evaluation mode.
+
+    A perceptron without memory does not: torch would import its compiler, which takes a second.
+    """
+    if device.type == "meta" and (width := _perceptron_width(network, math.prod(input_shape))):
+        return (width,)
     was_training = network.training
     network.eval()
     with torch.no_grad():
         out: Tensor = network(torch.zeros(2, *input_shape, device=device))
     network.train(was_training)
     return tuple(out.shape[1:])
+
+
+def _perceptron_width(network: nn.Module, width: int) -> int | None:
+    """Width of what comes out of flattened rows, if layers that fit each other say it."""
+    layers = list(network) if type(network) is nn.Sequential else [network]
+    if not layers or not isinstance(layers[0], nn.Flatten) or layers[0].start_dim != 1:
+        return None
+    for layer in layers[1:]:
+        if isinstance(layer, nn.Linear) and layer.in_features == width:
+            width = layer.out_features
+        elif not isinstance(layer, nn.ReLU):
+            return None
+    return width
 
 
 def _linear_relu(width: int, widths: tuple[int, ...]) -> list[nn.Module]:

@@ -164,6 +164,16 @@ def test_images_are_scaled_to_0_1_and_numbers_stay() -> None:
     assert network_input(numbers.double()).dtype == torch.float32
 
 
+def test_a_shape_without_memory_is_the_shape_with_it() -> None:
+    for layers in (Perceptron((5,)), Perceptron((5, 4)), TABLE_3):
+        encoder = layers.encoder((1, 9, 28))
+        assert output_shape(encoder.to("meta"), (1, 9, 28), torch.device("meta")) == output_shape(
+            layers.encoder((1, 9, 28)), (1, 9, 28), CPU
+        )
+    with pytest.raises(RuntimeError, match=r"cannot be multiplied|same reduction dim|contract"):
+        output_shape(Perceptron((5,)).encoder((3,)).to("meta"), (4,), torch.device("meta"))
+
+
 def test_asking_for_a_shape_changes_nothing() -> None:
     class Counts(nn.Module):
         def __init__(self) -> None:

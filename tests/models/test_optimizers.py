@@ -96,7 +96,9 @@ def test_a_kept_state_is_its_own() -> None:
 def test_a_first_step_does_not_import_the_compiler() -> None:
     code = """
 import itertools, sys, torch
+from dovetail.models import BlocksSpec, Perceptron
 from dovetail.models.optimizers import Optimizer
+BlocksSpec(("own",), ((3,),), (Perceptron((4,)),), (5,), 2).build()  # sized without memory
 layer = torch.nn.Linear(3, 2)
 for kind, fused in itertools.product(("sgd", "adam", "adamw"), (True, False)):
     optimizer = Optimizer(layer.parameters(), kind=kind, learning_rate=1e-3, fused=fused)
