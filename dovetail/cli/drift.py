@@ -32,8 +32,7 @@ def drift(
     from dovetail.cli.output import console
     from dovetail.data import TableEncoder, read_table
     from dovetail.errors import ModelError
-    from dovetail.experiment.coverage import printable
-    from dovetail.face.shown import plain_table
+    from dovetail.face.shown import plain_table, terminal_text
     from dovetail.models.card import score_then
     from dovetail.models.metrics import headline
     from dovetail.models.places import model_folder
@@ -69,12 +68,12 @@ def drift(
         shown = plain_table("column", "PSI", "KS", "missing", "then", "alarm")
         for each in told:
             shown.add_row(
-                printable(each.column),
+                terminal_text(each.column),
                 f"{each.psi:.3f}",
                 "" if each.ks is None else f"{each.ks:.3f}",
                 f"{each.missing:.1%}",
                 f"{each.missing_then:.1%}",
-                printable("; ".join(each.alarms), style="bold"),
+                terminal_text("; ".join(each.alarms), style="bold"),
             )
         console().print(shown)
         if now is not None:

@@ -71,8 +71,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 def _print(told: Explanation, row: int | None) -> None:
     from dovetail.cli.output import console
-    from dovetail.experiment.coverage import printable
-    from dovetail.face.shown import plain_table
+    from dovetail.face.shown import plain_table, terminal_text
 
     out = console()
     if told.base is not None:
@@ -85,7 +84,7 @@ def _print(told: Explanation, row: int | None) -> None:
         losing = (
             (f"{own.mean:.4f}", f"{own.low:.4f} to {own.high:.4f}") if own else ("",) * len(lost)
         )
-        table.add_row(printable(name), f"{size:.4f}", *losing)
+        table.add_row(terminal_text(name), f"{size:.4f}", *losing)
     out.print(table)
     if row is not None:
         out.print(
@@ -93,7 +92,7 @@ def _print(told: Explanation, row: int | None) -> None:
         )
         table = plain_table("column", "adds", right=1)
         for name, value in told.of_row(row).items():
-            table.add_row(printable(name), f"{value:+.4f}")
+            table.add_row(terminal_text(name), f"{value:+.4f}")
         out.print(table)
     if told.dependence:
         out.print()
@@ -101,9 +100,9 @@ def _print(told: Explanation, row: int | None) -> None:
         for column, along in told.dependence.items():
             means = [mean for _, mean in along]
             table.add_row(
-                printable(column),
-                printable(along[0][0]),
-                printable(along[-1][0]),
+                terminal_text(column),
+                terminal_text(along[0][0]),
+                terminal_text(along[-1][0]),
                 _curve(means),
                 f"{min(means):.4f}",
                 f"{max(means):.4f}",

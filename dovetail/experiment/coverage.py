@@ -2,7 +2,7 @@
 
 Samples that the same parties hold, and the same parties have labelled, form a group. A picture has
 one row per block (and one for a party's labels) and one band per group, as wide as its share of
-all samples. ``picture`` draws it in a terminal; ``page.html`` draws it for a browser.
+all samples. ``face/picture.py`` draws it in a terminal, ``report/page.py`` for a browser.
 
 Letters: S samples, G groups, P parties.
 """
@@ -13,13 +13,8 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
-from unicodedata import category
 
 import numpy as np
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
-from rich.text import Text
 
 from dovetail.data import (
     Blocks,
@@ -32,6 +27,7 @@ from dovetail.data import (
 )
 from dovetail.data.task import Classification
 from dovetail.errors import DataError
+from dovetail.experiment.wording import count_text, name_list, share_text
 
 # --- What is drawn -----------------------------------------------------------------------------
 
@@ -305,58 +301,6 @@ def block_size(part: Part, block: str) -> str:
     return f"({len(part.columns.get(block, ())) or math.prod(x.shape[1:])})"
 
 
-# --- Words for numbers and names ---------------------------------------------------------------
-
-
-def name_list(names: Sequence[str], at_most: int = 3) -> str:
-    """Names as a sentence has them; many are cut short.
-
-    >>> name_list(["bank"]), name_list(["bank", "shop"]), name_list(["a", "b", "c", "d", "e"])
-    ('bank', 'bank and shop', 'a, b, c and 2 more')
-    """
-    if len(names) > at_most + 1:
-        return f"{', '.join(names[:at_most])} and {len(names) - at_most} more"
-    if len(names) < 2:
-        return "".join(names)
-    return f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def count_text(count: int, one: str, many: str | None = None) -> str:
-    """A number and its noun.
-
-    >>> count_text(1, "sample"), count_text(2500, "sample"), count_text(0, "party", "parties")
-    ('1 sample', '2,500 samples', '0 parties')
-    """
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def share_text(count: int, of: int) -> str:
-    """A share in per cent that is 0 or 100 only where it is exactly so.
-
-    >>> share_text(1, 4), share_text(1, 10**6), share_text(999_999, 10**6), share_text(0, 4)
-    ('25.0 %', '< 0.1 %', '> 99.9 %', '0 %')
-    """
-    if count in (0, of):
-        return "100 %" if count else "0 %"
-    percent = 100 * count / of
-    if percent < 0.1:
-        return "< 0.1 %"
-    return "> 99.9 %" if percent > 99.9 else f"{percent:.1f} %"
-
-
-def bytes_text(num_bytes: int) -> str:
-    """Bytes in a unit that reads well.
-
-    >>> bytes_text(512), bytes_text(8_192), bytes_text(1_300_000)
-    ('512 B', '8.2 kB', '1.3 MB')
-    """
-    if num_bytes < 1000:
-        return f"{num_bytes} B"
-    if num_bytes < 999_950:
-        return f"{num_bytes / 1e3:.1f} kB"
-    return f"{num_bytes / 1e6:.1f} MB" if num_bytes < 999_950_000 else f"{num_bytes / 1e9:.1f} GB"
-
-
 def blocks_text(part: Part) -> str:
     """A party's blocks and how large they are."""
     sizes = [f"{block} {block_size(part, block)}" for block in part.data.blocks]
@@ -470,117 +414,3 @@ def _all_or(names: Sequence[str], parties: Sequence[str]) -> str:
     if len(names) == len(parties) > 2:
         return f"all {len(parties)}"
     return ", ".join(names) if len(names) <= 4 else name_list(names)
-
-
-def printable(words: str, style: str = "") -> Text:
-    """Words as a terminal may show them: a name from a table cannot move the cursor or set colours.
-
-    >>> printable("[red]bank\\x1b[0m").plain
-    '[red]bank�[0m'
-    """
-    return Text(
-        "".join("\N{REPLACEMENT CHARACTER}" if category(c)[0] == "C" else c for c in words), style
-    )
-
-
-# --- In a terminal -----------------------------------------------------------------------------
-
-_STYLES = ("cyan", "magenta", "yellow", "green", "blue", "red")
-
-#: Kind of row -> glyph where all of a band is held, and where part of it is.
-_GLYPHS = {"block": ("█", "▒"), "labels": ("◆", "◇"), "ids": ("▪", "▫")}
-_ASCII = {"block": ("#", "+"), "labels": ("L", "l"), "ids": ("i", "-")}
-
-
-class Picture:
-    """The coverage of parties × blocks × samples, for rich; fits the width it is given."""
-
-    def __init__(self, parts: Sequence[Part], groups: Groups) -> None:
-        self.parts = parts
-        self.groups = groups
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        groups = self.groups
-        if not groups.num_samples:
-            yield Text("There is no sample: every party's table is empty.")
-            return
-        rows = list(rows_of(self.parts))
-        glyphs = _ASCII if options.ascii_only else _GLYPHS
-        absent = "." if options.ascii_only else "·"
-        at_most = options.max_width - 2
-        party_width = min(max(cell_len(name) for name in groups.parties), max(4, at_most // 6))
-        what_width = min(max(cell_len(row.what) for row in rows), max(6, at_most // 5))
-        room = max(2, at_most - party_width - what_width - 2)
-        drawn = bands(groups, min(MAX_BANDS, room))
-        sizes = widths([band.count for band in drawn], room)
-        last = -1
-        for row in rows:
-            style = _STYLES[row.party % len(_STYLES)]
-            line = Text(no_wrap=True, overflow="crop")
-            party = groups.parties[row.party] if row.party != last else ""
-            line.append(_fit(party, party_width) + " ", "bold " + style)
-            line.append(_fit(row.what, what_width) + " ")
-            for band, size in zip(drawn, sizes, strict=True):
-                share = row.share(band)
-                whole, partly = glyphs[row.kind]
-                glyph = whole if share == 1 else partly if share else absent
-                line.append(glyph * size, style if share else "dim")
-            yield line
-            last = row.party
-        axis = "".join(
-            band.letter + " " * (size - 1) for band, size in zip(drawn, sizes, strict=True)
-        )
-        yield Text(" " * (party_width + what_width + 2) + axis, no_wrap=True, overflow="crop")
-        yield self._legend({row.kind for row in rows}, glyphs, absent, drawn)
-        yield Text()
-        yield group_table(groups, drawn)
-
-    def _legend(
-        self,
-        kinds: set[str],
-        glyphs: Mapping[str, tuple[str, str]],
-        absent: str,
-        drawn: Sequence[Band],
-    ) -> Text:
-        words = {"block": "columns held", "labels": "labels", "ids": "ids alone"}
-        entries = [f"{glyphs[kind][0]} {word}" for kind, word in words.items() if kind in kinds]
-        if any(band.combinations > 1 for band in drawn):
-            entries.append(f"{glyphs['block'][1]} partly held")
-        entries.append(f"{absent} not held")
-        return Text("   ".join(entries), style="dim")
-
-
-def picture(parts: Sequence[Part], groups: Groups | None = None) -> Picture:
-    """Parties' blocks against groups of samples, as rich prints it, with counts per group below.
-
-    Raises:
-        DataError: parties that cannot be compared.
-    """
-    return Picture(parts, groups or group(parts))
-
-
-def group_table(groups: Groups, drawn: Sequence[Band]) -> Table:
-    """Counts per group."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("")
-    table.add_column("samples", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("held by")
-    table.add_column("labelled at")
-    for band in drawn:
-        table.add_row(
-            band.letter,
-            f"{band.count:,}",
-            share_text(band.count, groups.num_samples),
-            *(printable(words) for words in holders(band, groups.parties)),
-        )
-    table.add_row("", f"{groups.num_samples:,}", "", "in all", "", style="dim")
-    return table
-
-
-def _fit(text: str, width: int) -> str:
-    """A name cut or padded to a width in terminal cells."""
-    text = printable(text).plain
-    if cell_len(text) > width:
-        return set_cell_size(text, width - 1) + "…" if width > 1 else set_cell_size(text, width)
-    return set_cell_size(text, width)

@@ -23,17 +23,8 @@ from typing import Literal
 import numpy as np
 
 from dovetail.errors import DataError
-from dovetail.experiment.coverage import (
-    Groups,
-    Overlaps,
-    Part,
-    count_text,
-    group,
-    hides,
-    name_list,
-    share_text,
-    shown,
-)
+from dovetail.experiment.coverage import Groups, Overlaps, Part, group, hides, shown
+from dovetail.experiment.wording import count_text, name_list, share_text
 
 Method = Literal["apfed", "fedoptimus", "chfl", "hyfem"]
 

@@ -18,7 +18,7 @@ from dovetail import methods
 from dovetail.audit.measured import MEASURED, SETTINGS
 from dovetail.errors import ConfigError
 from dovetail.experiment import coverage, situations, write_text
-from dovetail.experiment.coverage import Overlaps, Part, bytes_text, count_text, printable
+from dovetail.experiment.coverage import Overlaps, Part
 from dovetail.experiment.expecting import Expected
 from dovetail.experiment.inspecting import (
     as_values,
@@ -30,10 +30,12 @@ from dovetail.experiment.inspecting import (
 from dovetail.experiment.runfile import RunFile, check_run, load_run
 from dovetail.experiment.setup import NOTHING, Given, load_data
 from dovetail.experiment.situations import Fit, MessageSize, Sizes
+from dovetail.experiment.wording import bytes_text, count_text
 from dovetail.face.deals import Simulation
 from dovetail.face.fit import Parties
 from dovetail.face.party import Party
-from dovetail.face.shown import Shown, framed, plain_table
+from dovetail.face.picture import picture
+from dovetail.face.shown import Shown, framed, plain_table, terminal_text
 from dovetail.face.talk import talk_of
 from dovetail.files import read_run
 from dovetail.methods.aligning import count_sites
@@ -109,11 +111,11 @@ class Inspection(Shown):
         return framed(self.page, height=700)
 
     def shown(self) -> Iterator[RenderableType]:
-        yield printable(self.title, style="bold")
-        yield printable(coverage.summary(self.parts, self.overlaps))
+        yield terminal_text(self.title, style="bold")
+        yield terminal_text(coverage.summary(self.parts, self.overlaps))
         yield ""
         if self.overlaps.groups is not None and not self.overlaps.least:
-            yield coverage.picture(self.parts, self.overlaps.groups)
+            yield picture(self.parts, self.overlaps.groups)
             yield ""
         yield _party_table(self.parts)
         yield ""
@@ -124,23 +126,23 @@ class Inspection(Shown):
         yield ""
         best = situations.recommended(self.fits)
         if best is None:
-            yield printable(
+            yield terminal_text(
                 "None of the four fits as things are; each line above says what is missing."
             )
             return
         if self.expected is not None:
-            yield from map(printable, self.expected.sentences())
+            yield from map(terminal_text, self.expected.sentences())
             yield ""
         own = None if self.stage is None else methods.method_of(self.stage).name
         for fit in self.fits:
             if fit.applies and fit.messages:
                 yield from _message_lines(fit.title, fit.messages)
                 stage = self.stage if fit.method == own else None
-                yield from map(printable, _told(fit.method, stage))
+                yield from map(terminal_text, _told(fit.method, stage))
                 yield ""
         yield Text.assemble("Recommended: ", (best.title, "bold"))
-        command = printable(best.next_command, style="bold" if best.available else "")
-        said = printable("Next: ") + command
+        command = terminal_text(best.next_command, style="bold" if best.available else "")
+        said = terminal_text("Next: ") + command
         said.no_wrap, said.overflow = True, "ignore"  # a command is copied in one piece
         yield said
 
@@ -383,9 +385,9 @@ def _party_table(parts: Sequence[Part]) -> Table:
     for part in parts:
         has_labels = part.data.labels is not None
         table.add_row(
-            printable(part.name),
-            printable(coverage.blocks_text(part) or "none"),
-            printable(coverage.classes_text(part) or "-"),
+            terminal_text(part.name),
+            terminal_text(coverage.blocks_text(part) or "none"),
+            terminal_text(coverage.classes_text(part) or "-"),
             f"{part.data.num_rows:,}",
             f"{len(part.data.labelled_rows()):,}" if has_labels else "-",
         )
@@ -404,15 +406,15 @@ def _overlap_lines(overlaps: Overlaps) -> tuple[RenderableType, ...]:
     for name in (*overlaps.shared, *overlaps.withheld):
         said_of = (overlaps.shown(name), overlaps.share_shown(name))
         num_rows = f"{overlaps.rows[name]:,}" if name in overlaps.rows else "-"
-        table.add_row(printable(name), num_rows, *said_of)
-    return printable(said), table
+        table.add_row(terminal_text(name), num_rows, *said_of)
+    return terminal_text(said), table
 
 
 def _method_table(fits: Sequence[Fit]) -> Table:
     table = plain_table("method", "does it fit?")
     for fit in fits:
         style = "bold green" if fit.applies else ""
-        table.add_row(printable(fit.title, style=style), printable(fit.reason))
+        table.add_row(terminal_text(fit.title, style=style), terminal_text(fit.reason))
     return table
 
 
@@ -435,13 +437,13 @@ def _message_lines(title: str, messages: Sequence[MessageSize]) -> tuple[Rendera
     table = plain_table("party", "with", "per", "sends", "receives", right=2)
     for size in messages[:_MESSAGES_SHOWN]:
         table.add_row(
-            printable(size.party),
-            printable(size.partner),
+            terminal_text(size.party),
+            terminal_text(size.partner),
             size.per,
             bytes_text(size.sent_bytes),
             bytes_text(size.received_bytes),
         )
     more = len(messages) - _MESSAGES_SHOWN
     if more > 0:
-        table.add_row(printable(f"and {more:,} more"))
-    return printable(f"Messages with {title} ({messages[0].assuming}):"), table
+        table.add_row(terminal_text(f"and {more:,} more"))
+    return terminal_text(f"Messages with {title} ({messages[0].assuming}):"), table

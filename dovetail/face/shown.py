@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 from io import StringIO
+from unicodedata import category
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dovetail.experiment.coverage import printable
-
 #: Columns of what ``print`` shows.
 WIDTH = 100
+
+
+def terminal_text(words: str, style: str = "") -> Text:
+    """Words as a terminal may show them: a name from a table cannot move the cursor or set colours.
+
+    >>> terminal_text("[red]bank\\x1b[0m").plain
+    '[red]bank�[0m'
+    """
+    return Text(
+        "".join("\N{REPLACEMENT CHARACTER}" if category(c)[0] == "C" else c for c in words), style
+    )
 
 
 class Shown:
@@ -63,6 +73,6 @@ def plain_table(*columns: str, right: int = 0) -> Table:
     for place, name in enumerate(columns):
         is_number = place >= len(columns) - right
         table.add_column(
-            printable(name), justify="right" if is_number else "left", no_wrap=is_number
+            terminal_text(name), justify="right" if is_number else "left", no_wrap=is_number
         )
     return table

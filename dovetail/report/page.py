@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dovetail.experiment.coverage import Groups, Overlaps, Part, group, name_list, summary
+from dovetail.experiment.coverage import Groups, Overlaps, Part, group, summary
 from dovetail.experiment.situations import overlaps
+from dovetail.experiment.wording import name_list
 from dovetail.methods.outcome import ALONE
 from dovetail.models.metrics import SCORES
 from dovetail.models.metrics import TITLES as NAMES

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.experiment.coverage import bytes_text, count_text, name_list
+from dovetail.experiment.wording import bytes_text, count_text, name_list
 from dovetail.methods.outcome import ALONE
 from dovetail.models.metrics import SCORES
 from dovetail.models.metrics import TITLES as NAMES

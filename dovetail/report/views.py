@@ -18,17 +18,15 @@ from dovetail.experiment.coverage import (
     Part,
     bands,
     blocks_text,
-    bytes_text,
     classes_text,
-    count_text,
     holders,
     rows_of,
-    share_text,
     shown,
     summary,
     widths,
 )
 from dovetail.experiment.situations import Fit, recommended
+from dovetail.experiment.wording import bytes_text, count_text, share_text
 
 #: Colours on light and on dark ground; a name stands beside each use, so that they may repeat and
 #: nothing rests on telling them apart.

@@ -14,6 +14,7 @@ from dovetail.errors import DataError
 from dovetail.experiment import coverage
 from dovetail.experiment import situations as methods
 from dovetail.experiment.coverage import Part
+from dovetail.face.picture import picture
 from dovetail.report.views import html
 
 
@@ -35,7 +36,7 @@ def drawn(parts, width=80, encoding="utf-8"):
     """What a terminal shows, line by line."""
     raw = io.BytesIO()
     console = Console(file=io.TextIOWrapper(raw, encoding=encoding), width=width, color_system=None)
-    console.print(coverage.picture(parts))
+    console.print(picture(parts))
     console.file.flush()
     return raw.getvalue().decode(encoding).splitlines()
 
