@@ -1,29 +1,22 @@
 """What each partner of a vertical run is worth: mutual information, leave-one-out, Shapley.
 
 Mutual information is that of a partner's columns with the label owner's labels, by
-``methods.fedoptimus.selection``; nothing is trained. The other two are differences of the test
-score v of the run trained with some partners only (a coalition), in the score's better direction:
-
-    leave-one-out_p = v(all) - v(all without p)
-    Shapley_p = sum over S without p of |S|! (P - |S| - 1)! / P! (v(S + p) - v(S))
-
-A partner whose columns another has as well is worth nothing to the first, and half to the second:
-Shapley's values add up to v(all) - v(none), and equal partners are worth the same. Beyond
-``EXACT_PARTNERS`` the mean over random orders in which partners join stands for the sum; it adds up
-alike (Castro, Gomez, Tejada: "Polynomial calculation of the Shapley value based on sampling",
-Computers & Operations Research, 2009).
+``methods.fedoptimus.selection``; nothing is trained. The other two (``shapley.py``) are differences
+of the test score v of the run trained with some partners only (a coalition), in the score's better
+direction. A partner whose columns another has as well is worth nothing to the first, and half to
+the second. Beyond ``EXACT_PARTNERS`` Shapley's values are sampled.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -33,13 +26,21 @@ from dovetail.data import (
     Task,
 )
 from dovetail.errors import ConfigError, DataError
+from dovetail.experiment.shapley import (
+    Coalition,
+    Measure,
+    coalitions,
+    leave_one_out,
+    orders,
+    shapley,
+    shapley_sampled,
+)
 from dovetail.methods.apfed.home import LabelHome
 from dovetail.methods.apfed.stages import label_home, partner_homes
 from dovetail.methods.fedoptimus import selection
 from dovetail.methods.fedoptimus.stages import columns_in, labels_in
 from dovetail.methods.method import Training
 from dovetail.methods.outcome import Scores, Setup, mean_over, numbers
-from dovetail.models import generator
 from dovetail.models.metrics import SCORES, all_scores, headline
 from dovetail.network import InProcess, Party
 
@@ -49,97 +50,11 @@ EXACT_PARTNERS = 8
 #: Rows that mutual information is estimated on, drawn by the seed.
 INFORMATION_ROWS = 1000
 
-#: What can be told of a partner, the cheapest first; each needs what those before it need.
-Measure = Literal["mi", "loo", "shapley"]
-MEASURES: tuple[Measure, ...] = ("mi", "loo", "shapley")
-
 #: Scores of which less is better.
 LOWER_IS_BETTER = {name for name, more_is_better in SCORES.items() if not more_is_better}
 
 #: Methods of an active party with partners.
 _OF_APFED = ("apfed", "apfed-r", "apfed-c", "apfed-d", "tvfl")
-
-Coalition = frozenset[str]
-
-
-# --- The mathematics -----------------------------------------------------------------------------
-
-
-def leave_one_out(players: Sequence[str], worth: Callable[[Coalition], float]) -> dict[str, float]:
-    """Player -> what all are worth more than all others."""
-    every = frozenset(players)
-    return {player: worth(every) - worth(every - {player}) for player in players}
-
-
-def shapley(players: Sequence[str], worth: Callable[[Coalition], float]) -> dict[str, float]:
-    """Player -> its Shapley value, exactly; asks for all 2^P coalitions.
-
-    >>> worth = {"": 0.0, "a": 1.0, "b": 2.0, "ab": 5.0}
-    >>> shapley("ab", lambda coalition: worth["".join(sorted(coalition))])
-    {'a': 2.0, 'b': 3.0}
-    """
-    values = {}
-    for player in players:
-        others = [other for other in players if other != player]
-        terms = []
-        for size in range(len(players)):
-            # |S|! (P - |S| - 1)! / P! is one over P times the number of such S.
-            weight = 1 / (len(players) * math.comb(len(others), size))
-            for chosen in itertools.combinations(others, size):
-                coalition = frozenset(chosen)
-                terms.append(weight * (worth(coalition | {player}) - worth(coalition)))
-        values[player] = math.fsum(terms)
-    return values
-
-
-def orders(players: Sequence[str], count: int, *, seed: int) -> list[tuple[str, ...]]:
-    """Random orders in which players join."""
-    rng = generator(seed, "value", "orders")
-    drawn = (torch.randperm(len(players), generator=rng).tolist() for _ in range(count))
-    return [tuple(players[place] for place in order) for order in drawn]
-
-
-def shapley_sampled(
-    joined: Sequence[Sequence[str]], worth: Callable[[Coalition], float]
-) -> dict[str, tuple[float, float]]:
-    """Player -> its mean gain over these orders, and the standard error of that (0 for one)."""
-    gains: dict[str, list[float]] = {player: [] for player in joined[0]}
-    for order in joined:
-        for place, player in enumerate(order):
-            before = frozenset(order[:place])
-            gains[player].append(worth(before | {player}) - worth(before))
-    return {
-        player: (
-            math.fsum(each) / len(each),
-            statistics.stdev(each) / math.sqrt(len(each)) if len(each) > 1 else 0.0,
-        )
-        for player, each in gains.items()
-    }
-
-
-def coalitions(
-    players: Sequence[str], by: Measure, joined: Sequence[Sequence[str]] | None
-) -> list[Coalition]:
-    """Those to train, the most telling first: all, none, all but one, then the others.
-
-    Args:
-        players: the partners.
-        by: the dearest of the measures.
-        joined: orders for sampled Shapley values; None: exact.
-    """
-    if by == "mi":
-        return []
-    every = frozenset(players)
-    wanted = [every, frozenset(), *(every - {player} for player in players)]
-    if by == "shapley" and joined is None:
-        wanted += [
-            frozenset(chosen)
-            for size in range(len(players) + 1)
-            for chosen in itertools.combinations(players, size)
-        ]
-    elif by == "shapley" and joined is not None:
-        wanted += [frozenset(order[:place]) for order in joined for place in range(len(order))]
-    return list(dict.fromkeys(wanted))
 
 
 # --- Runs whose partners can be valued -----------------------------------------------------------
@@ -477,34 +392,25 @@ def value(
         progress(len(wanted), len(wanted))
 
     sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
-    found: dict[str, dict[str, list[float]]] = {name: {} for name in players}
-    errors: dict[str, float] = {}
-    for seed in seeds:
-        rows: dict[str, Mapping[str, float]] = {"mi": games[seed].information(players, seed)}
 
-        def worth(coalition: Coalition, seed: int = seed) -> float:
-            scores = kept.get(seed, coalition | always)
-            assert scores is not None
-            _check_metric(metric, scores)
-            return sign * float(scores[metric])
+    def worth(seed: int, coalition: Coalition) -> float:
+        scores = kept.get(seed, coalition | always)
+        assert scores is not None
+        _check_metric(metric, scores)
+        return sign * float(scores[metric])
 
-        if by != "mi":
-            rows["loo"] = leave_one_out(players, worth)
-        order = joined[seed]
-        if order is not None:
-            both = shapley_sampled(order, worth)
-            rows["shapley"] = {name: mean for name, (mean, _) in both.items()}
-            errors = {name: error for name, (_, error) in both.items()}
-        elif by == "shapley":
-            rows["shapley"] = shapley(players, worth)
-        for measure, values in rows.items():
-            for name in players:
-                found[name].setdefault(measure, []).append(values[name])
+    told = {
+        seed: _measured(games[seed], seed, players, partial(worth, seed), by, joined[seed])
+        for seed in seeds
+    }
     summary: dict[str, dict[str, dict[str, float]]] = {}
     for name in players:
-        summary[name] = {measure: _spread(values) for measure, values in found[name].items()}
-        if len(seeds) == 1 and name in errors:
-            summary[name]["shapley"]["error"] = errors[name]
+        summary[name] = {
+            measure: _spread([told[seed][measure][name][0] for seed in seeds])
+            for measure in told[seeds[0]]
+        }
+        if len(seeds) == 1 and joined[seeds[0]] is not None:
+            summary[name]["shapley"]["error"] = told[seeds[0]]["shapley"][name][1]
     ranked = sorted(players, key=lambda name: (-summary[name][by]["mean"], name))
     every = frozenset(first.partners)
     result: dict[str, Any] = {
@@ -526,6 +432,29 @@ def value(
     if always:
         result["always"] = sorted(always)
     return result
+
+
+def _measured(
+    game: Game,
+    seed: int,
+    players: Sequence[str],
+    worth: Callable[[Coalition], float],
+    by: Measure,
+    joined: Sequence[Sequence[str]] | None,
+) -> dict[str, dict[str, tuple[float, float]]]:
+    """Measure -> player -> what it is worth, and the standard error of sampling (0 elsewhere)."""
+    measured = {"mi": game.information(players, seed)}
+    if by != "mi":
+        measured["loo"] = leave_one_out(players, worth)
+    if by == "shapley" and joined is None:
+        measured["shapley"] = shapley(players, worth)
+    told = {
+        measure: {name: (each, 0.0) for name, each in values.items()}
+        for measure, values in measured.items()
+    }
+    if joined is not None:
+        told["shapley"] = shapley_sampled(joined, worth)
+    return told
 
 
 def _check_metric(metric: str, scores: Scores) -> None:

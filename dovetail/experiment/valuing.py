@@ -11,7 +11,7 @@ from typing import Any
 
 from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import RunFile, resolved
-from dovetail.experiment.value import MEASURES
+from dovetail.experiment.shapley import MEASURES
 from dovetail.files import run_name
 from dovetail.site.partyfile import fingerprints
 

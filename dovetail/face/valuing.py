@@ -17,7 +17,8 @@ from dovetail.errors import ConfigError
 from dovetail.experiment import write_text
 from dovetail.experiment.runfile import load_run
 from dovetail.experiment.setup import load_data, setup
-from dovetail.experiment.value import MEASURES, Kept
+from dovetail.experiment.shapley import MEASURES
+from dovetail.experiment.value import Kept
 from dovetail.experiment.value import value as value_of
 from dovetail.experiment.valuing import about, places_of, write_csv
 from dovetail.face.shown import Shown, line

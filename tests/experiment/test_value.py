@@ -16,7 +16,7 @@ import torch
 from dovetail import experiment
 from dovetail.data import Column, Dataset, Partitioned, columns, owners, table_from_arrays
 from dovetail.errors import ConfigError, DovetailError
-from dovetail.experiment import Setup, value
+from dovetail.experiment import Setup, shapley, value
 from dovetail.experiment.runfile import check_run
 from dovetail.experiment.setup import setup as setup_of
 from dovetail.methods import METHODS, apfed, fedoptimus
@@ -43,40 +43,40 @@ def random_game(players: str, seed: int = 0) -> Callable[[Coalition], float]:
 @pytest.mark.parametrize("players", ["a", "ab", "abcde"])
 def test_values_add_up_to_what_all_gain(players: str) -> None:
     worth = random_game(players)
-    total = sum(value.shapley(players, worth).values())
+    total = sum(shapley.shapley(players, worth).values())
     assert total == pytest.approx(worth(frozenset(players)) - worth(frozenset()))
 
 
 def test_two_partners_by_hand() -> None:
     worth = {"": 1.0, "a": 4.0, "b": 3.0, "ab": 5.0}
-    found = value.shapley("ab", lambda coalition: worth["".join(sorted(coalition))])
+    found = shapley.shapley("ab", lambda coalition: worth["".join(sorted(coalition))])
     assert found == {"a": (3 + 2) / 2, "b": (2 + 1) / 2}
 
 
 def test_exact_values_are_the_mean_over_all_orders() -> None:
     worth = random_game("abcd")
     every = list(itertools.permutations("abcd"))
-    means = {name: mean for name, (mean, _) in value.shapley_sampled(every, worth).items()}
-    assert value.shapley("abcd", worth) == pytest.approx(means)
+    means = {name: mean for name, (mean, _) in shapley.shapley_sampled(every, worth).items()}
+    assert shapley.shapley("abcd", worth) == pytest.approx(means)
 
 
 def test_equal_partners_are_worth_the_same_and_one_that_adds_nothing_is_worth_nothing() -> None:
     def worth(coalition: Coalition) -> float:
         return float(len(coalition & {"twin", "other twin"}) > 0) + 2 * ("star" in coalition)
 
-    found = value.shapley(["twin", "other twin", "star", "dummy"], worth)
+    found = shapley.shapley(["twin", "other twin", "star", "dummy"], worth)
     assert found == pytest.approx({"twin": 0.5, "other twin": 0.5, "star": 2.0, "dummy": 0.0})
-    lost = value.leave_one_out(["twin", "other twin", "star", "dummy"], worth)
+    lost = shapley.leave_one_out(["twin", "other twin", "star", "dummy"], worth)
     assert lost == {"twin": 0.0, "other twin": 0.0, "star": 2.0, "dummy": 0.0}
 
 
 def test_sampled_values_approach_the_exact_ones() -> None:
     players = "abcdefg"
     worth = random_game(players, seed=1)
-    exact = value.shapley(players, worth)
+    exact = shapley.shapley(players, worth)
     for count, tolerance in ((20, 1.0), (2000, 0.1)):
-        drawn = value.orders(players, count, seed=0)
-        sampled = value.shapley_sampled(drawn, worth)
+        drawn = shapley.orders(players, count, seed=0)
+        sampled = shapley.shapley_sampled(drawn, worth)
         assert sum(mean for mean, _ in sampled.values()) == pytest.approx(
             worth(frozenset(players)) - worth(frozenset())
         )
@@ -85,13 +85,13 @@ def test_sampled_values_approach_the_exact_ones() -> None:
 
 
 def test_coalitions_are_named_once_the_most_telling_first() -> None:
-    named = value.coalitions("abc", "shapley", None)
+    named = shapley.coalitions("abc", "shapley", None)
     assert len(named) == 8
     assert named[:2] == [frozenset("abc"), frozenset()]
     assert set(named[2:5]) == {frozenset("ab"), frozenset("ac"), frozenset("bc")}
-    assert value.coalitions("abc", "loo", None) == named[:5]
-    assert value.coalitions("abc", "mi", None) == []
-    sampled = value.coalitions("abc", "shapley", [("b", "a", "c")])
+    assert shapley.coalitions("abc", "loo", None) == named[:5]
+    assert shapley.coalitions("abc", "mi", None) == []
+    sampled = shapley.coalitions("abc", "shapley", [("b", "a", "c")])
     assert set(sampled) == {*named[:5], frozenset("b")}
 
 
