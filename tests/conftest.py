@@ -9,8 +9,12 @@ os.environ["OMP_NUM_THREADS"] = "1"  # of processes that tests start
 
 import pytest
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)
+# A busy machine takes longer than Hypothesis' 200 ms over an example.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 # Begun in the background of a shell, what tests start would inherit that Ctrl-C is ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -18,7 +18,7 @@ from dovetail.data import Classification, PartyData
 from dovetail.models import Model
 from dovetail.models.blocks import BlocksNetwork
 from dovetail.models.columns import Columns
-from dovetail.models.replicas import vector_of, write_vector
+from dovetail.models.vectors import classifier_vector, load_classifier, vector_of, write_vector
 
 #: Where there are more channels of one kind (label owners x data owners), so many are attacked.
 MAX_ALIKE = 6
@@ -180,16 +180,11 @@ def _with_weights(network: nn.Module, sent: Weights) -> nn.Module | None:
     if not isinstance(network, BlocksNetwork):
         return None
     extractors, classifier = sent.after["extractors"], sent.after["classifier"]
-    linears = [each for each in network.classifier.modules() if isinstance(each, nn.Linear)]
-    sizes = [each.out_features * (each.in_features + 1) for each in linears]
-    if len(vector_of(network.extractors)) != len(extractors) or sum(sizes) != len(classifier):
+    sizes = len(vector_of(network.extractors)), len(classifier_vector(network.classifier))
+    if sizes != (len(extractors), len(classifier)):
         return None  # a classifier of its own never left it
     write_vector(extractors, network.extractors)
-    with torch.no_grad():
-        for linear, part in zip(linears, classifier.split(sizes), strict=True):
-            rows_OI = part.view(linear.out_features, linear.in_features + 1)  # the bias is last
-            linear.weight.copy_(rows_OI[:, :-1])
-            linear.bias.copy_(rows_OI[:, -1])
+    load_classifier(network.classifier, classifier)
     return network
 
 

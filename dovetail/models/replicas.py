@@ -25,6 +25,13 @@ from torch import Tensor, nn
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.networks import network_input
 from dovetail.models.owners import DenseNetwork, EncodedNetwork
+from dovetail.models.vectors import (
+    float_buffers,
+    statistics_of,
+    vector_of,
+    write_statistics,
+    write_vector,
+)
 
 
 class Replicas(ABC):
@@ -104,7 +111,7 @@ class LoopedReplicas(Replicas):
                 parameter.grad = row_grad[start:stop].view_as(parameter)
                 start = stop
             start = 0
-            for layer, name, buffer in _float_buffers(module):
+            for layer, name, buffer in float_buffers(module):
                 stop = start + buffer.numel()
                 setattr(layer, name, statistics[start:stop].view_as(buffer))
                 start = stop
@@ -349,45 +356,3 @@ class StackedReplicas(Replicas):
 def _parameter_gradients(layer: _Layer, below: Tensor, gradient: Tensor) -> None:
     torch.bmm(gradient.mT, below, out=layer.weight_grad)
     torch.sum(gradient, 1, keepdim=True, out=layer.bias_grad)
-
-
-# --- Parameters as vectors ---------------------------------------------------------------------
-
-
-def vector_of(network: nn.Module) -> Tensor:
-    """(P,) copies of a network's parameters, first layer to last."""
-    return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
-
-
-def write_vector(vector_P: Tensor, network: nn.Module) -> None:
-    """The inverse of ``vector_of``, into parameters that are there."""
-    parameters = list(network.parameters())
-    parts = vector_P.split([parameter.numel() for parameter in parameters])
-    with torch.no_grad():
-        for part, parameter in zip(parts, parameters, strict=True):
-            parameter.copy_(part.view_as(parameter))
-
-
-def statistics_of(network: nn.Module) -> Tensor:
-    """(Q,) copies of what its layers keep of what they saw, such as running means."""
-    parts = [buffer.detach().flatten() for *_, buffer in _float_buffers(network)]
-    return torch.cat(parts) if parts else torch.empty(0)
-
-
-def write_statistics(statistics_Q: Tensor, network: nn.Module) -> None:
-    """The inverse of ``statistics_of``."""
-    start = 0
-    for *_, buffer in _float_buffers(network):
-        stop = start + buffer.numel()
-        buffer.copy_(statistics_Q[start:stop].view_as(buffer))
-        start = stop
-
-
-def _float_buffers(network: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
-    return [
-        (layer, name, buffer)
-        for layer in network.modules()
-        if not isinstance(layer, PiecewiseLinear)  # placed once, and the same in all replicas
-        for name, buffer in layer.named_buffers(recurse=False)
-        if buffer.is_floating_point()
-    ]

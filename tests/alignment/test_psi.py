@@ -98,14 +98,14 @@ def check_pair(own: list[Any], theirs: list[Any], through_bytes: bool, batch_siz
 
 
 @BOTH_WAYS
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(own=unique_ids(INTEGERS), theirs=unique_ids(INTEGERS), batch_size=st.sampled_from([3, 99]))
 def test_it_is_set_intersection_of_integers(own, theirs, through_bytes, batch_size):
     check_pair(own, theirs, through_bytes, batch_size)
 
 
 @BOTH_WAYS
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(own=unique_ids(STRINGS), theirs=unique_ids(STRINGS), batch_size=st.sampled_from([3, 99]))
 def test_it_is_set_intersection_of_strings(own, theirs, through_bytes, batch_size):
     check_pair(own, theirs, through_bytes, batch_size)
@@ -159,7 +159,7 @@ def test_processes_find_what_one_finds():
 # --- Several partners --------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     own=st.sets(st.integers(0, 15)),
     a=st.sets(st.integers(0, 15)),

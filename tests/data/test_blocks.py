@@ -57,7 +57,7 @@ SHARES = [
 
 
 @given(side=st.integers(2, 7), channels=st.integers(1, 4))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_quadrants_joined_are_the_image_less_what_remains(side, channels):
     x = torch.arange(2 * channels * side * side).view(2, channels, side, side)
     four = quadrants((channels, side, side))
@@ -126,7 +126,7 @@ def test_every_party_has_all_test_rows_with_its_blocks():
 
 
 @given(seed=st.integers(0, 50), first=st.floats(0.1, 1), second=st.floats(0.1, 1))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_disjoint_parties_share_no_sample(seed, first, second):
     shares = [Share("one", ("*",), (1, 2), first), Share("two", ("1",), (1, 2, 3, 4), second)]
     parts = blocks(

@@ -4,7 +4,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.model_selection import train_test_split
 
@@ -158,7 +158,6 @@ def test_a_table_of_labels_alone_is_refused():
         load("SELECT 1 AS a", label="a")
 
 
-@settings(deadline=None)
 @given(
     size=st.integers(12, 40),
     share=st.floats(0.25, 0.75),
@@ -180,7 +179,6 @@ def test_a_split_deals_every_row_to_one_part(size, share, seed, stratify):
     assert again.ids.tolist() == train.ids.tolist()
 
 
-@settings(deadline=None)
 @given(
     classes=st.lists(st.integers(0, 3), min_size=12, max_size=60),
     size=st.one_of(st.floats(0.3, 0.7), st.integers(4, 8)),

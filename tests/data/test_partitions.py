@@ -106,7 +106,7 @@ def test_tables_are_not_cut_and_images_not_dealt_out():
         columns(pictures(), None, parties={"a": ["*"]}, active="a")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(size=st.integers(4, 30), overlap=st.floats(0.3, 1), seed=st.integers(0, 5))
 def test_dealt_out_columns_aligned_again_are_the_table(size, overlap, seed):
     train = people(size, born=np.array(["here", "there"] * size, dtype=object)[:size])

@@ -154,7 +154,7 @@ maybe = {
 }
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(data=st.data(), size=st.integers(1, 12), max_categories=st.integers(1, 4))
 def test_a_stored_encoder_transforms_as_before(data, size, max_categories):
     columns = {

@@ -181,7 +181,7 @@ def test_what_is_written_is_read_back(tmp_path, suffix):
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     numbers=st.lists(st.one_of(st.none(), st.floats(-1e9, 1e9)), min_size=1, max_size=12),
     data=st.data(),

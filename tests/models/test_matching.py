@@ -128,7 +128,7 @@ def plain_gain(sums: np.ndarray, mass: np.ndarray, rows: np.ndarray, omega: floa
 
 
 @given(seed=st.integers(0, 1000), width=st.integers(1, 5), num_own=st.integers(1, 5))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_assignment_is_the_best_of_all_permutations(seed, width, num_own):
     # In one sweep with this seed the part is matched last, to the whole one and the prior.
     rng = np.random.default_rng(seed)
@@ -174,7 +174,7 @@ def test_gains_are_the_formula_with_and_without_groups():
 
 
 @given(seed=st.integers(0, 10_000), omega=st.floats(0.1, 2))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_where_each_party_fills_all_neurons_the_short_gain_chooses_the_same(seed, omega):
     rng = np.random.default_rng(seed)
     starts, mass = np.array([0, 1, 3]), rng.uniform(0.5, 2, size=3)
@@ -218,7 +218,7 @@ def test_the_distance_gain_is_what_a_row_adds_to_the_objective():
     free=st.booleans(),
     scratch=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_selection_matrices_satisfy_18_and_every_server_neuron_has_a_party(
     seed, widths, depth, extra, cost, free, scratch
 ):
@@ -246,7 +246,7 @@ def test_selection_matrices_satisfy_18_and_every_server_neuron_has_a_party(
 
 
 @given(seed=st.integers(0, 10_000), depth=st.integers(1, 3), sweeps=st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_matching_by_distance_and_averaging_never_raise_the_classifier_part(seed, depth, sweeps):
     rng = np.random.default_rng(seed)
     own = [(3,) * depth, (2,) * depth, (4,) * depth]

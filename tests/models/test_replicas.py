@@ -12,10 +12,8 @@ from dovetail.models.replicas import (
     LoopedReplicas,
     StackedReplicas,
     replicas_of,
-    statistics_of,
-    vector_of,
-    write_vector,
 )
+from dovetail.models.vectors import statistics_of, vector_of, write_vector
 
 NETWORKS = [
     (StripCnn(channels=4, hidden=6), (1, 2, 28)),

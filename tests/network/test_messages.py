@@ -138,7 +138,7 @@ TENSORS = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     x=TENSORS,
     y=TENSORS,
@@ -560,7 +560,7 @@ def test_bytes_share_no_memory_with_the_message() -> None:
     assert decode(data, (One,)).x.tolist() == [1.0, 1.0, 1.0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(x=TENSORS, y=TENSORS)
 def test_other_tools_open_the_bytes(x: Tensor, y: Tensor) -> None:
     message = everything(x=x, y=y)
@@ -591,7 +591,7 @@ def carried(x: Tensor, precision: Precision) -> Tensor:
     return decode(encode(One(x), precision=precision), (One,)).x
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(x=WIDE, precision=st.sampled_from(NARROW))
 def test_what_travels_narrower_comes_back_within_its_bound(x: Tensor, precision: Precision) -> None:
     came = carried(x, precision)

@@ -18,7 +18,7 @@ PRIORS = st.lists(st.floats(0.0, 1.0), min_size=2, max_size=7).filter(lambda p: 
 
 
 @given(PRIORS, st.floats(0.01, 8.0))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_answer_is_likelier_by_more_than_epsilon_whatever_the_label(
     prior: list[float], epsilon: float
 ) -> None:

@@ -107,6 +107,7 @@ from dovetail.models import (
 )
 from dovetail.models.decisions import ClassWeights, Decide, class_weights, on, supervised_loss
 from dovetail.models.optimizers import Optimizer
+from dovetail.models.vectors import vector_of, write_vector
 from dovetail.network import (
     Bytes,
     Doubles,
@@ -692,7 +693,7 @@ class Member(Party):
         """Take theta_c over, and score with it."""
         assert self.columns is not None
         if self.config.method != "local":
-            write_vector(message.common_P, list(self.columns.common.parameters()))
+            write_vector(message.common_P, self.columns.common)
         self._keep(message.best)
         self.installed = message.number
         self.choose_gate()
@@ -804,7 +805,7 @@ class Member(Party):
     def common_vector(self) -> Tensor:
         """(P,) theta_(c,k)."""
         assert self.columns is not None
-        return vector_of(self.columns.common)
+        return vector_of(self.columns.common).cpu()
 
     def _check_trained(self, number: int) -> None:
         if not self.config.secure or self.trained != number or self.installed >= number:
@@ -929,19 +930,6 @@ def local_learning(member: Member) -> tuple[float, float]:
     return losses.item() / num_steps, joint_losses.item() / num_steps
 
 
-def vector_of(column: Column) -> Tensor:
-    """(P,) copies of a column's parameters, first layer to last."""
-    return torch.cat([parameter.detach().flatten() for parameter in column.parameters()]).cpu()
-
-
-def write_vector(vector_P: Tensor, parameters: Sequence[Tensor]) -> None:
-    """The inverse of ``vector_of``, into parameters that are there."""
-    parts = vector_P.split([parameter.numel() for parameter in parameters])
-    with torch.no_grad():
-        for part, parameter in zip(parts, parameters, strict=True):
-            parameter.copy_(part.view_as(parameter))
-
-
 # --- What the coordinator executes: Algorithm 2 ------------------------------------------------
 
 
@@ -1007,7 +995,7 @@ class Coordinator(Driver):
         self.num_common = num_common
         with RandomStream(self.seed, "common column"):
             column = Column.build(num_common, self.config.widths, num_outputs)
-        self.common_P = vector_of(column)
+        self.common_P = vector_of(column).cpu()
 
     def participants(self, members: Sequence[str]) -> tuple[str, ...]:
         """Who takes part in the next round."""

@@ -103,12 +103,8 @@ from dovetail.models.owners import (
     embed_rows,
     mean_embedding,
 )
-from dovetail.models.replicas import (
-    Replicas,
-    replicas_of,
-    vector_of,
-    write_vector,
-)
+from dovetail.models.replicas import Replicas, replicas_of
+from dovetail.models.vectors import vector_of, write_vector
 from dovetail.network import (
     Engine,
     Integers,

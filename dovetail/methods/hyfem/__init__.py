@@ -88,14 +88,6 @@ from dovetail.data import (
     summarise,
 )
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
-from dovetail.methods.hyfem.vectors import (
-    classifier_vector,
-    extractors_vector,
-    layers_of,
-    load_classifier,
-    load_extractors,
-    tensors_of,
-)
 from dovetail.methods.loop import Driver, Party, answers, answers_always
 from dovetail.methods.loop import Round as BaseRound
 from dovetail.methods.outcome import goodness
@@ -121,6 +113,14 @@ from dovetail.models.learners import hold_out, make_folds
 from dovetail.models.moments import Moments as ClassMoments
 from dovetail.models.moments import moments_of, refitted, together
 from dovetail.models.networks import Shape, network_input
+from dovetail.models.vectors import (
+    classifier_vector,
+    extractors_vector,
+    layers_of,
+    load_classifier,
+    load_extractors,
+    tensors_of,
+)
 from dovetail.network import Engine, Floats, Integers, Message, Replies, State, Values, noted
 from dovetail.privacy import Budget, PrivateSteps, Stepping, within
 

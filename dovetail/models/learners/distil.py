@@ -22,7 +22,6 @@ Letters: R the owner's rows, F features, C outputs, K folds.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -302,66 +301,16 @@ def distil(
     own_RC[owner.labelled] = alone.held_out_NC
     judged = ~own_RC.isnan().any(dim=1)
     folds = sorted(set(owner.folds_R[judged].tolist()))
-    candidates = {ALONE: own_RC[judged]}
-
-    def students_without(
-        without: Sequence[int], learners: Mapping[str, Learner]
-    ) -> dict[str, list[Fitted]]:
-        """Name -> one student for each of these folds."""
-        seeds = [derive_seed(seed, "student", str(fold)) for fold in without]
-        many = [rows_without(fold) for fold in without]
-        return {
-            name: fit_each(learner, many, seeds=seeds, encode_on=owner.x_RF)
-            for name, learner in learners.items()
-        }
-
-    @functools.cache
-    def rows_without(fold: int) -> Rows:
-        fold_seed = derive_seed(seed, "student", str(fold))
-        return student_rows(
-            owner, teacher, config, seed=fold_seed, fold=fold, most=config.student_rows
-        )
-
-    def mean(outputs: Sequence[Tensor]) -> Tensor:
-        return mean_outputs(torch.stack(list(outputs)), regression=owner.regression)
-
-    # All learn from the same rows, so what they say of those that stopped them ranks them:
-    # thousands of soft targets, where there are few labels. Networks of all folds are trained at
-    # once, at little more than the cost of the first.
-    trial = {name: learners[name] for name in config.students}
-    students = {
-        name: students_without(
-            folds if isinstance(learner, Network) else folds[:1], {name: learner}
-        )[name]
-        for name, learner in trial.items()
-    }
-    rows = rows_without(folds[0])
-    ranking = {name: held_out_loss(each[0], rows) for name, each in students.items()}
-    if len(ranking) > 1:
-        two = sorted(ranking, key=lambda name: ranking[name])[:2]
-        outputs_NC = mean([students[name][0].held_out_NC for name in two])
-        ranking["+".join(two)] = mean_loss(outputs_NC, rows.targets_NC, regression=owner.regression)
+    students = _Students(owner, teacher, config, seed, dict(learners))
+    ranking = students.ranked(folds)
     chosen = min(ranking, key=lambda name: ranking[name])
     names = chosen.split("+")
-    # Trees and penalty are chosen once; how long to train, each time.
-    narrowed = {name: learners[name].narrowed(students[name][0]) for name in names}
-
-    def all_without(without: Sequence[int]) -> None:
-        """Train those of the chosen students that are missing."""
-        for name in names:
-            missing = without[len(students[name]) :]
-            if missing:
-                students[name] += students_without(missing, {name: narrowed[name]})[name]
-
-    all_without(folds)
-    held_out_RC = torch.full(owner.targets_RC.shape, torch.nan)
-    for place, fold in enumerate(folds):
-        own = judged & (owner.folds_R == fold)
-        x_NF = owner.x_RF[own]
-        held_out_RC[own] = mean([students[name][place].outputs(x_NF) for name in names])
-    candidates[chosen] = held_out_RC[judged]
+    students.narrow(names)
+    students.train(names, folds)
+    candidates = {ALONE: own_RC[judged], chosen: students.held_out(names, folds, judged)}
+    blend = f"{chosen}+{ALONE}"
     if config.blend:
-        candidates[f"{chosen}+{ALONE}"] = mean([held_out_RC[judged], own_RC[judged]])
+        candidates[blend] = students.mean([candidates[chosen], candidates[ALONE]])
     targets = owner.targets_RC[judged]
     row_losses_of, temperatures = {}, {}
     for name, outputs in candidates.items():
@@ -375,7 +324,6 @@ def distil(
     teacher_gain = _teacher_gain(owner, teacher, row_losses_of[ALONE], judged)
     best = chosen
     pays = gains[chosen][0] > config.gate * gains[chosen][1]
-    blend = f"{chosen}+{ALONE}"
     told = float((teacher.aligned & judged).sum()) / max(1, int(judged.sum()))
     if config.blend and (not pays or told < _MOST_ROWS_TOLD):
         # No handicap is left to allow for: half of it is the rival.
@@ -391,8 +339,8 @@ def distil(
     if not pays:
         return Distilled(alone, False, ALONE, losses, gain, error, teacher_gain, settings)
     # The solo model is the mean of the very students that the gate judged.
-    all_without([*folds, *(fold for fold in range(owner.num_folds) if fold not in folds)])
-    models = [_folds_together(students[name]) for name in names]
+    students.train(names, [*folds, *(fold for fold in range(owner.num_folds) if fold not in folds)])
+    models = [_folds_together(students.fitted[name]) for name in names]
     if best == chosen:
         spec, network = _together(models, temperatures[best])
     else:  # as much own model as students
@@ -409,6 +357,94 @@ def distil(
         {**settings, **{student.learner: student.settings for student in models}},
     )
     return Distilled(solo, True, best, losses, gain, error, teacher_gain, settings)
+
+
+class _Students:
+    """Students by name, one for each fold that it does not learn from, trained when asked for.
+
+    Args:
+        owner, teacher, config, seed: as of ``distil``.
+        learners: name -> student; those that are chosen are narrowed.
+
+    Attributes:
+        fitted: name -> those that are trained, in the order of the folds.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        teacher: Teacher,
+        config: DistilConfig,
+        seed: int,
+        learners: dict[str, Learner],
+    ) -> None:
+        self.fitted: dict[str, list[Fitted]] = {}
+        self._owner, self._teacher, self._config = owner, teacher, config
+        self._seed, self._learners = seed, learners
+        self._rows: dict[int, Rows] = {}
+
+    def train(self, names: Sequence[str], folds: Sequence[int]) -> None:
+        """Train those of these students, one for each of these folds, that are missing."""
+        for name in names:
+            fitted = self.fitted.setdefault(name, [])
+            missing = folds[len(fitted) :]
+            if missing:
+                seeds = [derive_seed(self._seed, "student", str(fold)) for fold in missing]
+                rows = [self._rows_without(fold) for fold in missing]
+                learner = self._learners[name]
+                fitted += fit_each(learner, rows, seeds=seeds, encode_on=self._owner.x_RF)
+
+    def ranked(self, folds: Sequence[int]) -> dict[str, float]:
+        """Name, or "A+B" of the two best -> the loss on held-out soft targets of the first fold.
+
+        All learn from the same rows, so what they say of those that stopped them ranks them:
+        thousands of soft targets, where there are few labels. Networks of all folds are trained at
+        once, at little more than the cost of the first.
+        """
+        for name in self._config.students:
+            all_at_once = isinstance(self._learners[name], Network)
+            self.train([name], folds if all_at_once else folds[:1])
+        rows = self._rows_without(folds[0])
+        ranking = {name: held_out_loss(each[0], rows) for name, each in self.fitted.items()}
+        if len(ranking) > 1:
+            two = sorted(ranking, key=lambda name: ranking[name])[:2]
+            outputs_NC = self.mean([self.fitted[name][0].held_out_NC for name in two])
+            ranking["+".join(two)] = mean_loss(
+                outputs_NC, rows.targets_NC, regression=self._owner.regression
+            )
+        return ranking
+
+    def narrow(self, names: Sequence[str]) -> None:
+        """Trees and penalty are chosen once; how long to train, each time."""
+        for name in names:
+            self._learners[name] = self._learners[name].narrowed(self.fitted[name][0])
+
+    def held_out(self, names: Sequence[str], folds: Sequence[int], judged: Tensor) -> Tensor:
+        """(N, C) of the judged rows, each by the students that did not learn from its fold."""
+        owner = self._owner
+        held_out_RC = torch.full(owner.targets_RC.shape, torch.nan)
+        for place, fold in enumerate(folds):
+            own = judged & (owner.folds_R == fold)
+            x_NF = owner.x_RF[own]
+            held_out_RC[own] = self.mean([self.fitted[n][place].outputs(x_NF) for n in names])
+        return held_out_RC[judged]
+
+    def mean(self, outputs: Sequence[Tensor]) -> Tensor:
+        """Of several models' outputs of the same rows."""
+        return mean_outputs(torch.stack(list(outputs)), regression=self._owner.regression)
+
+    def _rows_without(self, fold: int) -> Rows:
+        if fold not in self._rows:
+            fold_seed = derive_seed(self._seed, "student", str(fold))
+            self._rows[fold] = student_rows(
+                self._owner,
+                self._teacher,
+                self._config,
+                seed=fold_seed,
+                fold=fold,
+                most=self._config.student_rows,
+            )
+        return self._rows[fold]
 
 
 def _gain(alone: Tensor, losses: Tensor) -> tuple[float, float]:

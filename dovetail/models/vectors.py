@@ -1,10 +1,58 @@
-"""A network's weights as HyFEM sends, averages and matches them."""
+"""Networks' weights as vectors: what is sent, averaged and matched.
+
+Letters: P parameters, Q numbers that layers keep, n both of an extractor.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from dovetail.models.learners.encoding import PiecewiseLinear
+
+
+def vector_of(network: nn.Module) -> Tensor:
+    """(P,) copies of a network's parameters, first layer to last."""
+    return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
+
+
+def write_vector(vector_P: Tensor, network: nn.Module) -> None:
+    """The inverse of ``vector_of``, into parameters that are there."""
+    parameters = list(network.parameters())
+    parts = vector_P.split([parameter.numel() for parameter in parameters])
+    with torch.no_grad():
+        for part, parameter in zip(parts, parameters, strict=True):
+            parameter.copy_(part.view_as(parameter))
+
+
+def statistics_of(network: nn.Module) -> Tensor:
+    """(Q,) copies of what its layers keep of what they saw, such as running means."""
+    parts = [buffer.detach().flatten() for *_, buffer in float_buffers(network)]
+    return torch.cat(parts) if parts else torch.empty(0)
+
+
+def write_statistics(statistics_Q: Tensor, network: nn.Module) -> None:
+    """The inverse of ``statistics_of``."""
+    start = 0
+    for *_, buffer in float_buffers(network):
+        stop = start + buffer.numel()
+        buffer.copy_(statistics_Q[start:stop].view_as(buffer))
+        start = stop
+
+
+def float_buffers(network: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
+    """Layer, name and value of what layers keep of what they saw."""
+    return [
+        (layer, name, buffer)
+        for layer in network.modules()
+        if not isinstance(layer, PiecewiseLinear)  # placed once, and the same in all replicas
+        for name, buffer in layer.named_buffers(recurse=False)
+        if buffer.is_floating_point()
+    ]
+
+
+# --- Extractors and classifiers, as HyFEM has them ---------------------------------------------
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:
