@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dovetail import data as dd
 from dovetail.data.datasets import draw_rows
+from dovetail.data.tables import distinct
 from dovetail.errors import ConfigError, DataError
 from dovetail.methods.base import Run
 from dovetail.methods.outcome import Scores, judged
@@ -234,6 +235,53 @@ def own_scale(site: Site, section: Any) -> dd.Regression:
     task = dd.fit_task(labels.values, labels.missing, regression=True, label=str(site.table.label))
     assert isinstance(task, dd.Regression)
     return task
+
+
+def own_classes(site: Site, section: Any) -> tuple[str | int, ...]:
+    """All classes that a party's file names, or else its table has.
+
+    Args:
+        site: the party, which has labels.
+        section: its own of the method.
+    """
+    labels = site.table.labels
+    assert labels is not None
+    present = labels.values[~labels.missing]
+    if section.classes:
+        return tuple(section.classes)
+    dd.check_classes(present, label=str(site.table.label))
+    return tuple(distinct(present)[0].tolist())
+
+
+def own_task(site: Site, section: Any) -> dd.Task:
+    """What a party with labels predicts by its own file."""
+    if site.party.task == "regression":
+        return own_scale(site, section)
+    return dd.Classification(own_classes(site, section))
+
+
+def common_task(sites: Mapping[str, Site], name: str, whose: str, *, where: str) -> dd.Task:
+    """All classes that parties of one process have between them, or how numbers are standardised.
+
+    Args:
+        sites: the parties with labels.
+        name: the section that each of their files has of the method.
+        whose: "parties'", for the error.
+
+    Raises:
+        ConfigError: some predict numbers and some classes, or classes of several kinds.
+    """
+    numbers = common_scale(sites, name, where=where)
+    if numbers is not None:
+        return numbers
+    classes: set[str | int] = set()
+    for site in sites.values():
+        classes |= set(own_classes(site, site.sections[name]))
+    if len({isinstance(each, str) for each in classes}) > 1:
+        raise ConfigError(
+            f"{where}: the {whose} classes are numbers and texts: {sorted(map(str, classes))}"
+        )
+    return dd.Classification(tuple(np.unique(list(classes)).tolist()))
 
 
 def common_scale(sites: Mapping[str, Site], name: str, *, where: str) -> dd.Regression | None:

@@ -63,6 +63,7 @@ from dovetail.site.home import (
 from dovetail.site.proposal import Proposal, Signature, agreed_run
 from dovetail.site.record import Account, read_account, write_record
 from dovetail.site.secret import home_secret
+from dovetail.site.warned import Warned
 
 #: Seconds from one look at who is here to the next.
 TICK_S = 0.1
@@ -125,7 +126,7 @@ class Listener:
         with ExitStack() as stack:
             stack.enter_context(Home(self._home, wait_s=self._wait_s))
             stack.enter_context(logged(self._home / "driver.log"))
-            stack.enter_context(_Warnings(self._talk))
+            stack.enter_context(Warned(_WARNING, self._talk.warn))
             ledger = stack.enter_context(LedgerFile(self._home / "ledger.jsonl", self.name))
             self._lines = stack.enter_context(self._reach(self.name, ledger))
             self._stack = stack.pop_all()
@@ -564,27 +565,3 @@ class _Watch:
 _WARNING = (stream, link, flare, checkpoint, leftout, credentials, renewal)
 
 _log = logging.getLogger(__name__)
-
-
-class _Warnings(logging.Handler):
-    """What is warned of, each once: who was turned away and why, what is not saved."""
-
-    def __init__(self, talk: Talk) -> None:
-        super().__init__(logging.WARNING)
-        self._talk = talk
-        self._told: set[tuple[str, str]] = set()
-
-    def __enter__(self) -> _Warnings:
-        for module in _WARNING:
-            logging.getLogger(module.__name__).addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for module in _WARNING:
-            logging.getLogger(module.__name__).removeHandler(self)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        why = record.args[-1] if isinstance(record.args, tuple) and record.args else ""
-        if (record.msg, str(why)) not in self._told:  # one that dials again has another port
-            self._told.add((record.msg, str(why)))
-            self._talk.warn(record.getMessage())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -32,6 +31,7 @@ from dovetail.site.home import (
     threads_end,
 )
 from dovetail.site.teller import Teller
+from dovetail.site.warned import Warned
 
 #: Seconds until a signal is noticed, and from one look of the status line to the next.
 TICK_S = 0.2
@@ -77,7 +77,7 @@ def serve_site(
         Teller(*addresses, quiet=quiet) as teller,
         LedgerFile(kept.path / "ledger.jsonl", site.name) as ledger,
         threads_end(),
-        _Warnings(teller.say),
+        Warned((credentials, renewal), teller.say, once=False),
     ):
         refusals = Refusals(kept.path / "refusals.jsonl", teller.say)
         computing = device or torch.device("cpu")
@@ -135,27 +135,6 @@ def _wait(serving: dict[Future[None], str], stopped: Callable[[], bool], teller:
                 raise error
             teller.say(f"no more joined to {driver}: {error}")
         teller.tick()
-
-
-class _Warnings(logging.Handler):
-    """What is warned of certificates while it runs, each once."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._say = say
-        self._loggers = [logging.getLogger(each.__name__) for each in (credentials, renewal)]
-
-    def __enter__(self) -> _Warnings:
-        for each in self._loggers:
-            each.addHandler(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for each in self._loggers:
-            each.removeHandler(self)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._say(record.getMessage())
 
 
 def describe(site: Site, addresses: Mapping[str, str], home: Path) -> Iterator[str]:

@@ -27,7 +27,6 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.alignment import Keys, Workers, align_by_keys, psi, relay, with_rows_of
 from dovetail.alignment.stored import StoredRows, alignment_of, digest, load_rows, save_rows
-from dovetail.data.tables import distinct
 from dovetail.errors import (
     AlignmentError,
     ConfigError,
@@ -49,9 +48,8 @@ from dovetail.methods.fedoptimus.stages import (
 from dovetail.methods.homes import (
     Homes,
     LabelScale,
-    common_scale,
     draw_share,
-    own_scale,
+    own_task,
 )
 from dovetail.methods.outcome import about_decision
 from dovetail.methods.party import Site
@@ -153,43 +151,6 @@ class OwnerHomes(Homes[Home]):
 def is_label_owner(site: Site) -> bool:
     """A party whose file names a label."""
     return site.table.labels is not None
-
-
-def task_of(labellers: Mapping[str, Site], *, where: str) -> dd.Task:
-    """All classes that label owners have between them, or how their numbers are standardised.
-
-    Raises:
-        ConfigError: labels that are numbers, or of several kinds.
-    """
-    numbers = common_scale(labellers, "fedoptimus", where=where)
-    if numbers is not None:
-        return numbers
-    classes: set[str | int] = set()
-    for site in labellers.values():
-        classes |= set(classes_of(site))
-    if len({isinstance(name, str) for name in classes}) > 1:
-        raise ConfigError(
-            f"{where}: the label owners' classes are numbers and texts: {sorted(map(str, classes))}"
-        )
-    return dd.Classification(tuple(np.unique(list(classes)).tolist()))
-
-
-def classes_of(site: Site) -> tuple[str | int, ...]:
-    """All classes that a label owner's file names, or else has."""
-    labels = site.table.labels
-    assert labels is not None
-    own = site.settings("fedoptimus", OwnerSection).classes
-    present = labels.values[~labels.missing]
-    if not own:
-        dd.check_classes(present, label=str(site.table.label))
-    return own or tuple(distinct(present)[0].tolist())
-
-
-def own_task(site: Site) -> dd.Task:
-    """What a label owner predicts by its own file."""
-    if site.party.task == "regression":
-        return own_scale(site, site.settings("fedoptimus", OwnerSection))
-    return dd.Classification(classes_of(site))
 
 
 def dealt(site: Site) -> dict[str, np.ndarray]:
@@ -443,7 +404,7 @@ class _Live:
         if asked.run not in self._held:
             site, rows = self.site, _Kept(self.site, asked).rows()
             if is_label_owner(site):
-                task = own_task(site)
+                task = own_task(site, site.settings("fedoptimus", OwnerSection))
                 self._held[asked.run] = labels_of(site, task, rows[site.name])
             else:
                 self._held[asked.run] = columns_of(site, rows)

@@ -31,7 +31,6 @@ from dovetail.methods.fedoptimus.owners import (
     labels_of,
     members_of,
     relay_alignment,
-    task_of,
 )
 from dovetail.methods.fedoptimus.stages import (
     Home,
@@ -54,7 +53,7 @@ from dovetail.methods.fedoptimus.stages import (
     together,
     told_top,
 )
-from dovetail.methods.homes import DRIVER, check_nobody_is_active, check_stages
+from dovetail.methods.homes import DRIVER, check_nobody_is_active, check_stages, common_task
 from dovetail.methods.loop import Driver, Party
 from dovetail.methods.method import Method, Staged, Training
 from dovetail.methods.outcome import Observer, Scores, Setup
@@ -253,7 +252,7 @@ class FedOptimus(Method):
         for site in sites.values():
             site.check_policy("fedoptimus", DRIVER)
             site.check_policy("align", DRIVER)
-        task = task_of(labellers, where=where)
+        task = common_task(labellers, "fedoptimus", "label owners'", where=where)
         rows = align_owners(labellers, holders, talk=talk)
 
         def of(party: str, owner: str) -> dict[str, Tensor]:

@@ -16,7 +16,6 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.data.common_unique import BLOCK
 from dovetail.data.partytables import IMAGES, whole_images
-from dovetail.data.tables import distinct
 from dovetail.errors import ConfigError
 from dovetail.methods import hyfem
 from dovetail.methods.base import SILENT, Loaded, Parts, Place, Run, Talk, deciding, weighed
@@ -26,9 +25,9 @@ from dovetail.methods.homes import (
     check_labels,
     check_nobody_is_active,
     check_stages,
-    common_scale,
+    common_task,
     draw_share,
-    own_scale,
+    own_task,
 )
 from dovetail.methods.hyfem.stages import (
     POOLED,
@@ -208,30 +207,6 @@ class MemberSection(Section):
     moments: bool = False
 
 
-def classes_of(site: Site) -> tuple[str | int, ...]:
-    """All classes that a party file names, or else has.
-
-    Raises:
-        ConfigError: no labels, or labels that are numbers.
-    """
-    table = site.table
-    check_labels(site, "HyFEM")
-    assert table.labels is not None
-    own = site.settings("hyfem", MemberSection).classes
-    present = table.labels.values[~table.labels.missing]
-    if not own:
-        dd.check_classes(present, label=str(table.label))
-    return own or tuple(distinct(present)[0].tolist())
-
-
-def task_of(site: Site) -> dd.Task:
-    """What a party predicts by its own file."""
-    if site.party.task == "regression":
-        check_labels(site, "HyFEM")
-        return own_scale(site, site.settings("hyfem", MemberSection))
-    return dd.Classification(classes_of(site))
-
-
 def home_of(site: Site, task: dd.Task | None = None) -> hyfem.Home:
     """A party's labelled rows, dealt out to training and test by its own file.
 
@@ -240,7 +215,8 @@ def home_of(site: Site, task: dd.Task | None = None) -> hyfem.Home:
         DataError: rows that cannot be dealt out, or a class that is not among those of all.
     """
     table, section, party = site.table, site.settings("hyfem", MemberSection), site.party
-    task = task or task_of(site)
+    check_labels(site, "HyFEM")
+    task = task or own_task(site, section)
     assert table.labels is not None
     labels = dd.encode_labels(
         task, table.labels.values, table.labels.missing, label=table.label or ""
@@ -433,25 +409,16 @@ class Hyfem(Method):
                 f"{where}: hyfem.widths is for simulation; with parties it stands below [hyfem] in "
                 "each party's own file"
             )
-        labels: set[str | int] = set()
         for site in sites.values():
             site.check_policy("hyfem", SERVER)
             check_labels(site, "HyFEM")
         if not sites:
             raise ConfigError(f"{where}: parties names no party file")
-        numbers = common_scale(sites, "hyfem", where=where)
-        if numbers is not None:
-            return self._at_home(sites, numbers)
-        for site in sites.values():
-            labels |= set(classes_of(site))
-        classes = run.settings("hyfem", HyfemSection).classes or tuple(
-            np.unique(list(labels)).tolist()
-        )
-        if len({isinstance(name, str) for name in labels}) > 1:
-            raise ConfigError(
-                f"{where}: the parties' classes are numbers and texts: {sorted(map(str, labels))}"
-            )
-        return self._at_home(sites, dd.Classification(classes))
+        task = common_task(sites, "hyfem", "parties'", where=where)
+        classes = run.settings("hyfem", HyfemSection).classes
+        if classes and isinstance(task, dd.Classification):
+            task = dd.Classification(classes)
+        return self._at_home(sites, task)
 
     def _at_home(self, sites: Mapping[str, Site], task: dd.Task) -> Parts:
         """What parties of one process have."""

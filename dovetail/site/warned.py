@@ -1,0 +1,43 @@
+"""What modules warn of while something runs, told to its user."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+
+class Warned(logging.Handler):
+    """While open, tells what these modules warn of.
+
+    Args:
+        modules: whose loggers are listened to.
+        tell: told of each.
+        once: tell what has the same words, and the same cause in the end, once.
+    """
+
+    def __init__(
+        self, modules: Sequence[ModuleType], tell: Callable[[str], None], *, once: bool = True
+    ) -> None:
+        super().__init__(logging.WARNING)
+        self._loggers = [logging.getLogger(module.__name__) for module in modules]
+        self._tell = tell
+        self._once = once
+        self._told: set[tuple[str, str]] = set()
+
+    def __enter__(self) -> Warned:
+        for logger in self._loggers:
+            logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for logger in self._loggers:
+            logger.removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        why = record.args[-1] if isinstance(record.args, tuple) and record.args else ""
+        about = record.msg, str(why)  # one that dials again has another port
+        if self._once and about in self._told:
+            return
+        self._told.add(about)
+        self._tell(record.getMessage())
