@@ -9,7 +9,7 @@ of arrays.
 
 A selection matrix Pi (H_m, H) is kept as the (H_m,) places of its ones: party neuron j is server
 neuron ``places[j]``, no two of a party are the same one, and every server neuron has a party:
-Eq. (18). ``selection_matrix`` writes it out.
+Eq. (18).
 
     Paper        Here                       Shape
     w_{m,l}      Classifier.layers[l]       (outputs, inputs + 1); the bias is the last coordinate
@@ -100,13 +100,6 @@ def by_position(widths: Sequence[tuple[int, ...]], server: tuple[int, ...]) -> l
         if any(width < total for width, total in zip(own, server, strict=True)):
             starts = [start + width for start, width in zip(starts, own, strict=True)]
     return assignments
-
-
-def selection_matrix(places: np.ndarray, width: int) -> np.ndarray:
-    """(H_m, H) Pi."""
-    matrix = np.zeros((len(places), width))
-    matrix[np.arange(len(places)), places] = 1
-    return matrix
 
 
 def match(

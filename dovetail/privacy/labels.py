@@ -28,20 +28,14 @@ from torch import Tensor
 from dovetail.privacy.release import randomised_response
 
 
-def transitions(prior_C: Tensor, epsilon: float) -> Tensor:
-    """(C, C) the chance of each answer (column) of each label (row), with one prior.
+def chances(labels_N: Tensor, prior_NC: Tensor, epsilon: float) -> Tensor:
+    """(N, C) how likely RRWithPrior gives each answer for these labels, Algorithm 2.
 
-    >>> transitions(torch.tensor([0.5, 0.5]), 1.0).round(decimals=4).tolist()
+    >>> chances(torch.arange(2), torch.full((2, 2), 0.5), 1.0).round(decimals=4).tolist()
     [[0.7311, 0.2689], [0.2689, 0.7311]]
-    >>> transitions(torch.tensor([0.9, 0.1]), 1.0).tolist()
+    >>> chances(torch.arange(2), torch.tensor([[0.9, 0.1], [0.9, 0.1]]), 1.0).tolist()
     [[1.0, 0.0], [1.0, 0.0]]
     """
-    num = len(prior_C)
-    return chances(torch.arange(num), prior_C.expand(num, num), epsilon)
-
-
-def chances(labels_N: Tensor, prior_NC: Tensor, epsilon: float) -> Tensor:
-    """(N, C) how likely RRWithPrior gives each answer for these labels, Algorithm 2."""
     num = prior_NC.shape[1]
     sorted_NC, order_NC = prior_NC.double().sort(dim=1, descending=True, stable=True)
     size_C = torch.arange(1, num + 1, dtype=torch.float64)

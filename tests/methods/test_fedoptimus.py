@@ -838,13 +838,6 @@ def test_saved_owners_predict_as_they_did(tmp_path: Path) -> None:
     ]
     top = load(made.labels["l1"].model().save(tmp_path / "top"))
     torch.testing.assert_close(predicting.join(top, kept).outputs(blocks(made)), outputs)
-    embedders = {
-        bottom.party: predicting.Embedder(bottom.party, bottom, made.data[bottom.party].test)
-        for bottom in kept
-    }
-    network = InProcess(embedders, driver="l1")
-    together = predicting.predict(network, top, "l1", torch.arange(NUM_TEST))
-    torch.testing.assert_close(together.outputs, outputs)
 
 
 def test_every_owner_is_told_that_training_is_over_but_who_was_not_chosen() -> None:

@@ -20,6 +20,13 @@ NUM_OUTPUTS = 3
 PFNM = Pfnm()
 
 
+def selection_matrix(places: np.ndarray, width: int) -> np.ndarray:
+    """(H_m, H) Pi of Eq. (18), written out."""
+    matrix = np.zeros((len(places), width))
+    matrix[np.arange(len(places)), places] = 1
+    return matrix
+
+
 def classifier(
     rng: np.random.Generator, blocks: tuple[int, ...] = (0, 1, 2), widths: tuple[int, ...] = (4,)
 ) -> Classifier:
@@ -237,7 +244,7 @@ def test_selection_matrices_satisfy_18_and_every_server_neuron_has_a_party(
         server = max(int(a[i].max()) for a in assignments) + 1
         assert server <= sum(widths)
         assert width is None or server == total
-        matrices = [matching.selection_matrix(a[i], server) for a in assignments]
+        matrices = [selection_matrix(a[i], server) for a in assignments]
         for matrix in matrices:
             assert (matrix >= 0).all()
             assert (matrix.sum(axis=1) == 1).all()  # Pi 1 = 1

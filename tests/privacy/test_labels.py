@@ -10,11 +10,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
+from torch import Tensor
 
 from dovetail.privacy import in_stages, potential_energy, randomised
-from dovetail.privacy.labels import transitions, with_prior
+from dovetail.privacy.labels import chances, with_prior
 
 PRIORS = st.lists(st.floats(0.0, 1.0), min_size=2, max_size=7).filter(lambda p: sum(p) > 0.1)
+
+
+def transitions(prior_C: Tensor, epsilon: float) -> Tensor:
+    """(C, C) the chance of each answer (column) of each label (row), with one prior."""
+    num = len(prior_C)
+    return chances(torch.arange(num), prior_C.expand(num, num), epsilon)
 
 
 @given(PRIORS, st.floats(0.01, 8.0))

@@ -25,7 +25,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from dovetail.data import SharedRows
 from dovetail.errors import ConfigError, MessageError, ModelError
 from dovetail.methods.fedoptimus import (
     Coordinator,
@@ -49,7 +48,7 @@ from dovetail.models.owners import (
     TopSpec,
     load_bottom,
 )
-from dovetail.network import Engine, Integers, Message, check_shape
+from dovetail.network import Engine, Integers, Message
 
 # --- What crosses the boundary -----------------------------------------------------------------
 
@@ -199,43 +198,6 @@ def predict(
         tuple(name for name in names if name not in missed),
         missed.reasons,
     )
-
-
-class Embedder:
-    """A data owner that was trained before: embeds, and learns nothing.
-
-    Args:
-        name: the party.
-        bottom: its trained network.
-        test: label owner -> rows in the order shared with that one.
-        shared: the same of the training table, if they are asked for.
-    """
-
-    accepts = (Embed,)
-
-    def __init__(
-        self,
-        name: str,
-        bottom: Bottom,
-        test: Mapping[str, SharedRows],
-        shared: Mapping[str, SharedRows] | None = None,
-    ) -> None:
-        self.name = name
-        self.bottom = bottom
-        self.test = dict(test)
-        self.shared = dict(shared or {})
-
-    def handle(self, message: Message) -> Message:
-        assert isinstance(message, Embed)
-        held = (self.test if message.test else self.shared).get(message.label_owner)
-        if held is None:
-            raise MessageError(
-                f"{message.wire_name()}: it shares no such rows with {message.label_owner!r}"
-            )
-        check_shape(message, "samples_B", (message.samples_B.numel(),), torch.int64)
-        if message.samples_B.numel() > len(held.rows_S):
-            raise MessageError(f"{message.wire_name()}: each sample once")
-        return Embeddings(self.bottom.embed(held[message.samples_B]))
 
 
 # --- In one place ------------------------------------------------------------------------------
