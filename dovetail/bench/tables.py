@@ -7,6 +7,7 @@ of it, and where the paper's figures stand in ``papers.toml``.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 from dovetail.bench.cells import Cell, Table
@@ -486,6 +487,20 @@ def _fedoptimus_adult() -> Iterator[Cell]:
         )
 
 
+_WORTH_SCORES = "AUC in % of two classes, accuracy in % of more"
+_WORTH_TABLE = Table(
+    name="worth",
+    title="Is a partner's help worth it: APFed-D beside the best model alone (our own)",
+    cells=tuple(_worth()),
+    against="best-alone",
+    wide="apfed-d",
+    singles=("linear", "boosting", "network"),
+    note=f"{_WORTH_SCORES}, on test rows that only judge. The "
+    "joint model has the partner at each prediction, all others predict without. Party dropout "
+    "(PlugVFL, Sun et al. 2024) and LASER (Valdeira et al. 2024) have the joint model's "
+    "networks. APFed-R and -C: `--recipe helped`.",
+)
+
 _EVERY = (
     Table(
         name="apfed-table2",
@@ -515,27 +530,13 @@ _EVERY = (
         cells=tuple(_apfed_overlap()),
         against="alone",
     ),
-    Table(
-        name="worth",
-        title="Is a partner's help worth it: APFed-D beside the best model alone (our own)",
-        cells=tuple(_worth()),
-        against="best-alone",
-        wide="apfed-d",
-        singles=("linear", "boosting", "network"),
-        note="AUC in % of two classes, accuracy in % of more, on test rows that only judge. The "
-        "joint model has the partner at each prediction, all others predict without. Party dropout "
-        "(PlugVFL, Sun et al. 2024) and LASER (Valdeira et al. 2024) have the joint model's "
-        "networks. APFed-R and -C: `--recipe helped`.",
-    ),
-    Table(
+    _WORTH_TABLE,
+    replace(
+        _WORTH_TABLE,
         name="worth-partners",
         title="Partners who know few of the people, or of whom one knows nothing (our own)",
         cells=tuple(_worth_partners()),
-        against="best-alone",
-        wide="apfed-d",
-        singles=("linear", "boosting", "network"),
-        note="AUC in % of two classes, accuracy in % of more. The owner's rows that no partner has "
-        "train its own models.",
+        note=f"{_WORTH_SCORES}. The owner's rows that no partner has train its own models.",
     ),
     Table(
         name="chfl-table2",
