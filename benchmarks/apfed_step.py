@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import statistics
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import _results
+from benchmarks._turns import medians
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.methods import apfed
 from dovetail.models import TABLE_3, Head, generator, network_input
@@ -102,14 +102,8 @@ STEPS = {"dovetail": dovetail_step, "plain": plain_step}
 def time_both(loss: str, batch_size: int, num_steps: int) -> tuple[float, float]:
     """Median seconds of a step of each, taking turns."""
     steps = {name: make(loss, batch_size) for name, make in STEPS.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for number in range(num_steps + 3):
-        for name, step in steps.items():
-            started = time.perf_counter()
-            step()
-            if number >= 3:  # the first ones allocate
-                seconds[name].append(time.perf_counter() - started)
-    return statistics.median(seconds["dovetail"]), statistics.median(seconds["plain"])
+    seconds = medians(steps, num_steps, first=3, clock=time.perf_counter)
+    return seconds["dovetail"], seconds["plain"]
 
 
 def peak_memory(name: str, loss: str, batch_size: int) -> float:

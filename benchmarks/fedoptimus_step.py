@@ -14,8 +14,6 @@ step ends a round.
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -23,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import _results
+from benchmarks._turns import medians
 from dovetail.data import Classification, SharedRows
 from dovetail.methods import fedoptimus
 from dovetail.models import StripCnn, TopSpec, generator, network_input
@@ -137,14 +136,8 @@ STEPS = {"dovetail": dovetail_steps, "looped": looped_steps, "fused": fused_step
 def milliseconds(config: fedoptimus.Config, bottom: StripCnn, num: int) -> dict[str, float]:
     """Median of a step of each, taking turns."""
     steps = {name: make(config, bottom) for name, make in STEPS.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for number in range(num + 2):
-        for name, step in steps.items():
-            started = time.process_time()
-            step()
-            if number >= 2:  # the first ones allocate
-                seconds[name].append((time.process_time() - started) / config.sync_every)
-    return {name: statistics.median(own) * 1e3 for name, own in seconds.items()}
+    seconds = medians(steps, num, first=2)
+    return {name: own / config.sync_every * 1e3 for name, own in seconds.items()}
 
 
 def main() -> None:

@@ -11,8 +11,6 @@ that of the medians.
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks import _results
+from benchmarks._turns import medians
 from dovetail.data import Blocks, Column, Dataset, blocks
 from dovetail.methods import hyfem
 from dovetail.models import generator, network_input
@@ -82,22 +81,15 @@ def main() -> None:
     rows = []
     for case in CASES:
         both = dict(zip(("round", "plain"), make(case, given.steps), strict=True))
-        seconds: dict[str, list[float]] = {name: [] for name in both}
-        for number in range(given.rounds + 1):
-            for name, run in both.items():
-                started = time.process_time()
-                run()
-                if number:  # the first ones allocate
-                    seconds[name].append(time.process_time() - started)
-        medians = {name: statistics.median(each) for name, each in seconds.items()}
+        seconds = medians(both, given.rounds, first=1)
         rows.append(
             {
                 "case": case,
                 "parties": len(federation(case).train.parties),
                 "steps": given.steps,
-                "round s": medians["round"],
-                "plain loops s": medians["plain"],
-                "ratio": medians["round"] / medians["plain"],
+                "round s": seconds["round"],
+                "plain loops s": seconds["plain"],
+                "ratio": seconds["round"] / seconds["plain"],
                 "at most": TARGET,
             }
         )

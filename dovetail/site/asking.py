@@ -49,6 +49,28 @@ class MeanEmbeddings:
     missed: Mapping[str, str]
 
 
+@dataclass(frozen=True, eq=False)
+class _Agreed:
+    """Who came, and which of the samples each has.
+
+    Attributes:
+        engine: reaches them.
+        held: party -> (N,) bool.
+        sample_N: of each row, its sample.
+        missed: party -> why it is not among them.
+    """
+
+    engine: Engine
+    held: Mapping[str, Tensor]
+    sample_N: Tensor
+    missed: Mapping[str, str]
+
+    def all_missed(self, missed: Mapping[str, str]) -> dict[str, str]:
+        """And those of whom there is no answer, or who have no sample."""
+        none = [name for name, held_N in self.held.items() if not held_N.any()]
+        return {**self.missed, **missed, **dict.fromkeys(none, "has none of these samples")}
+
+
 class Asker(Listener):
     """A label owner that drives for one prediction.
 
@@ -85,16 +107,12 @@ class Asker(Listener):
             NetworkError: no data owner came, or none answered.
         """
         assert isinstance(self._spec, TopSpec)
-        engine, aligned, here, missed = self._agree(ids)
-        held = {name: aligned[name] >= 0 for name in here}
-        said = predicting.recall(engine, self._trained, self._spec.embedding, held)
-        missed |= said.missed
-        missed |= {name: "has none of these samples" for name in here if not held[name].any()}
-        sample_N = aligned[self.name].argsort()  # by row
+        agreed = self._agree(ids)
+        said = predicting.recall(agreed.engine, self._trained, self._spec.embedding, agreed.held)
         return MeanEmbeddings(
-            said.mean_NE[sample_N],
-            {name: answered[sample_N] for name, answered in said.answered.items()},
-            missed,
+            said.mean_NE[agreed.sample_N],
+            {name: answered[agreed.sample_N] for name, answered in said.answered.items()},
+            agreed.all_missed(said.missed),
         )
 
     def codes(self, ids: np.ndarray) -> recalling.Asking:
@@ -105,20 +123,15 @@ class Asker(Listener):
             NetworkError: no partner came, or none answered.
         """
         assert isinstance(self._spec, JointSpec)
-        engine, aligned, here, missed = self._agree(ids)
-        held = {name: aligned[name] >= 0 for name in here}
-        said = recalling.recall(engine, self._trained, self._spec.widths, held)
-        missed |= said.missed
-        missed |= {name: "has none of these samples" for name in here if not held[name].any()}
-        sample_N = aligned[self.name].argsort()  # by row
+        agreed = self._agree(ids)
+        said = recalling.recall(agreed.engine, self._trained, self._spec.widths, agreed.held)
         return recalling.Asking(
-            {name: codes[sample_N] for name, codes in said.codes.items()}, missed
+            {name: codes[agreed.sample_N] for name, codes in said.codes.items()},
+            agreed.all_missed(said.missed),
         )
 
-    def _agree(
-        self, ids: np.ndarray
-    ) -> tuple[Engine, Mapping[str, Tensor], tuple[str, ...], dict[str, str]]:
-        """What reaches those who came, everyone's rows of the samples, and who did not.
+    def _agree(self, ids: np.ndarray) -> _Agreed:
+        """With those who come, on samples.
 
         Raises:
             AlignmentError: ids that cannot be compared.
@@ -140,7 +153,8 @@ class Asker(Listener):
                 missed[failure.party] = failure.cause
                 here = tuple(name for name in here if name != failure.party)
                 continue
-            return engine, aligned, here, missed
+            held = {name: aligned[name] >= 0 for name in here}
+            return _Agreed(engine, held, aligned[self.name].argsort(), missed)
         raise NetworkError(f"no data owner answers: {told(missed)}")
 
     def _come(self) -> tuple[tuple[str, ...], dict[str, str]]:
