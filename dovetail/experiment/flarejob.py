@@ -52,8 +52,9 @@ from dovetail.network.lines import Lines
 from dovetail.site import driver as driving
 from dovetail.site.engines import FlareSection
 from dovetail.site.flaresite import SITE_FILE
-from dovetail.site.home import Home, Refusals, Runs, home_of, logged
+from dovetail.site.home import Home, Refusals, home_of, logged
 from dovetail.site.partyfile import open_site
+from dovetail.site.runs import Runs
 from dovetail.site.teller import Teller
 
 #: In a job's folder at the server, and so in what is downloaded: the run folder.

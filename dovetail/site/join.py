@@ -23,13 +23,13 @@ from dovetail.network.renewal import Renewed
 from dovetail.site.home import (
     Home,
     Refusals,
-    Runs,
     certificates_of,
     home_of,
     logged,
     revoked_of,
     threads_end,
 )
+from dovetail.site.runs import Runs
 from dovetail.site.teller import Teller
 from dovetail.site.warned import Warned
 

@@ -25,8 +25,9 @@ from dovetail.network.certificates import (
 )
 from dovetail.network.credentials import Credentials
 from dovetail.network.stream import Stream
-from dovetail.site.home import Refusals, Runs
+from dovetail.site.home import Refusals
 from dovetail.site.partyfile import open_site
+from dovetail.site.runs import Runs
 from dovetail.site.teller import Teller
 
 SHOP = """

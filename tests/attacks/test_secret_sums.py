@@ -30,7 +30,7 @@ from dovetail.network.checkpoint import Keeper, Restore, Save
 from dovetail.network.credentials import Credentials
 from dovetail.network.identity import Certified
 from dovetail.privacy import MaskKeys, SecretSums, from_fixed, total
-from dovetail.site.home import GivenSums
+from dovetail.site.runs import GivenSums
 
 COMMON = ("age", "dose")
 NAMES = ("ada", "bea", "cy", "dan")

@@ -21,8 +21,9 @@ from dovetail.experiment.flarerun import simulated
 from dovetail.experiment.runfile import check_run, load_run, resolved
 from dovetail.experiment.setup import pooled_parts, read_pooled
 from dovetail.site.flaresite import CLASSES
-from dovetail.site.home import Refusals, Runs
+from dovetail.site.home import Refusals
 from dovetail.site.partyfile import open_sites
+from dovetail.site.runs import Runs
 from dovetail.site.teller import Teller
 
 RUN = """

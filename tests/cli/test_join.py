@@ -39,9 +39,10 @@ from dovetail.network.credentials import Credentials
 from dovetail.network.host import Host
 from dovetail.network.ledger import verify
 from dovetail.network.stream import Stream
-from dovetail.site.home import Home, Refusals, Runs
+from dovetail.site.home import Home, Refusals
 from dovetail.site.join import describe
 from dovetail.site.partyfile import PolicySection, Site, open_site, party_file
+from dovetail.site.runs import Runs
 from dovetail.site.secret import home_secret, run_key
 from dovetail.site.teller import Teller
 
@@ -309,7 +310,7 @@ def test_an_alignment_that_cannot_be_saved_is_not_reported_as_done(
     def full(path: Path, stored: StoredRows) -> None:
         raise AlignmentError(f"cannot write {path}")
 
-    monkeypatch.setattr("dovetail.site.home.save_rows", full)
+    monkeypatch.setattr("dovetail.site.runs.save_rows", full)
     with pytest.raises(PartyError, match="it cannot save its rows of the alignment") as raised:
         psi.align(shop.engine("a2", "psi"), BANK_IDS)
     assert str(shop.home) not in str(raised.value)
@@ -340,7 +341,7 @@ def test_a_member_of_classic_vertical_learning_goes_on_only_when_told_from_where
 def test_states_of_a_drivers_last_runs_are_kept(
     joined: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.site.home.KEPT_RUNS", 3)
+    monkeypatch.setattr("dovetail.site.runs.KEPT_RUNS", 3)
     shop = joined()
     psi.align(shop.engine("a1", "psi"), BANK_IDS)
     other = shop.home / "checkpoints" / "other" / "a1+apfed"

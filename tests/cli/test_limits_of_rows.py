@@ -8,8 +8,8 @@ import torch
 from dovetail.errors import ConfigError
 from dovetail.methods import apfed, chfl, hyfem
 from dovetail.network import Message
-from dovetail.site.home import Watched
 from dovetail.site.partyfile import algorithms
+from dovetail.site.runs import Watched
 from dovetail.site.teller import Activity
 
 

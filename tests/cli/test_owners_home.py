@@ -36,8 +36,9 @@ from dovetail.network.ledger import LedgerFile, verify
 from dovetail.site.asking import Asker
 from dovetail.site.driver import Coordinator
 from dovetail.site.engines import StreamSection
-from dovetail.site.home import Refusals, Runs
+from dovetail.site.home import Refusals
 from dovetail.site.partyfile import open_site
+from dovetail.site.runs import Runs
 from dovetail.site.teller import Teller
 
 SETTINGS = """
