@@ -1,19 +1,21 @@
 """A party's home: what it keeps there, and what it tells of it.
 
-shop.toml                          the party file
-shop.site/                         what the party keeps; only its owner may enter
-    aligned/DRIVER.safetensors     its rows of the samples it shares with that driver
-    aligned/DRIVER/                the same of those it shares with label owners (FedOptimus)
-    checkpoints/DRIVER/RUN/ALGORITHM/  its state in that run; of the last 16 runs
-    models/RUN/                    what it can use of that run
-    proposals/NAME/                proposals, who signed them, what was run on them
-    sums/DRIVER/RUN.jsonl          rounds of which it has given its share to a secret sum
-    ledger.jsonl                   what left it, and for whom
-    refusals.jsonl                 what it refused, to whom and why
-    alignments.json                how often, and with how many ids, each driver has aligned
-    runs.jsonl                     when which driver's runs began
-    secret                         mixed into all random numbers; never leaves
-    join.log
+    shop.toml                          the party file
+    shop.site/                         what the party keeps; only its owner may enter
+        aligned/DRIVER.safetensors     its rows of the samples it shares with that driver
+        aligned/DRIVER/                the same of those it shares with label owners (FedOptimus)
+        checkpoints/DRIVER/RUN/ALGORITHM/  its state in that run; of the last 16 runs
+        models/RUN/                    what it can use of that run
+        proposals/NAME/                proposals, who signed them, what was run on them
+        sums/DRIVER/RUN.jsonl          rounds of which it has given its share to a secret sum
+        ledger.jsonl                   what left it, and for whom
+        refusals.jsonl                 what it refused, to whom and why
+        alignments.json                how often, and with how many ids, each driver has aligned
+        runs.jsonl                     when which driver's runs began
+        secret                         mixed into all random numbers; never leaves
+        join.log
+
+The runs that it answers in from there: ``runs.py``.
 """
 
 from __future__ import annotations
