@@ -15,6 +15,7 @@ from dovetail.cli import early
 from dovetail.cli.options import AsJson
 from dovetail.cli.output import console, say
 from dovetail.errors import ConfigError, NetworkError
+from dovetail.network.printable import printable
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -153,7 +154,6 @@ def _compare(paths: Sequence[Path], *, ca: Path | None, as_json: bool) -> None:
         NetworkError: a ledger that is not what its party has said it was, or two that differ.
     """
     from dovetail.network.books import reconcile
-    from dovetail.network.frames import printable
     from dovetail.network.heads import compare
 
     authorities = _authorities(ca)
@@ -228,7 +228,6 @@ def _show_record(path: Path, books: Sequence[Path], *, ca: Path | None, as_json:
     Raises:
         DovetailError: that thing.
     """
-    from dovetail.network.frames import printable
     from dovetail.site.record import check_record
 
     if path.is_dir():
@@ -277,7 +276,6 @@ def _check(names: Sequence[str], *, ca: Path | None, as_json: bool) -> None:
         NetworkError: it shows nothing.
     """
     from dovetail.network.books import check_line
-    from dovetail.network.frames import printable
 
     if len(names) != 1:
         raise ConfigError("dovetail ledger check takes the file of one proof")
@@ -302,8 +300,6 @@ def _check(names: Sequence[str], *, ca: Path | None, as_json: bool) -> None:
 def _table(found: Verified, path: Path) -> Table:
     from rich.table import Table
     from rich.text import Text
-
-    from dovetail.network.frames import printable
 
     whose = f"Left {printable(found.party)!r}" if found.party else f"In {path}"
     table = Table(title=Text(whose), title_justify="left")
@@ -337,8 +333,6 @@ def _table_came(found: Verified) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from dovetail.network.frames import printable
-
     table = Table(title=Text(f"Came to {printable(found.party)!r}"), title_justify="left")
     for name in ("from", "message"):
         table.add_column(name)
@@ -357,8 +351,6 @@ def _table_came(found: Verified) -> Table:
 
 def _second(time: str) -> str:
     """2026-11-21T09:46:28.123+00:00 -> 2026-11-21 09:46:28"""
-    from dovetail.network.frames import printable
-
     return printable(time[:19].replace("T", " "))
 
 

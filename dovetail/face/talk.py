@@ -22,7 +22,7 @@ from rich.text import Text
 
 from dovetail.methods.base import Talk
 from dovetail.methods.outcome import number
-from dovetail.network.frames import printable
+from dovetail.network.printable import printable
 
 #: The scores that are shown.
 SCORES = ("accuracy", "auc", "rmse", "mae", "r2", "validation")

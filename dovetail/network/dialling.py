@@ -28,11 +28,11 @@ from dovetail.network.frames import (
     TooLargeError,
     frames,
     options,
-    printable,
 )
 from dovetail.network.host import Host
 from dovetail.network.identity import check_proof
 from dovetail.network.messages import Data
+from dovetail.network.printable import printable
 from dovetail.network.renewal import LOOK_S, Renewed, renewed
 
 #: Seconds between two attempts: from the first, doubling, to the last; each times 0.5 to 1.

@@ -34,7 +34,6 @@ from typing import Any, Protocol
 
 from dovetail.errors import DovetailError, MessageError, NetworkError
 from dovetail.network.control import Failed
-from dovetail.network.frames import printable
 from dovetail.network.host import Host
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.lines import Lines
@@ -46,6 +45,7 @@ from dovetail.network.messages import (
     encode,
     open_message,
 )
+from dovetail.network.printable import printable
 
 #: Seconds until a call is made again, under the same number.
 CALL_S = 60.0

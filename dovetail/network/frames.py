@@ -185,8 +185,3 @@ def options(silence_s: float) -> list[tuple[str, int]]:
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 0),
         ("grpc.http2.max_ping_strikes", 0),
     ]
-
-
-def printable(text: str) -> str:
-    """Text of a peer, fit for a terminal or a log: one line, no control characters, not long."""
-    return "".join(char if char.isprintable() else " " for char in text[:1000])

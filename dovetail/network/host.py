@@ -20,7 +20,6 @@ from dovetail.network import checkpoint
 from dovetail.network.control import Failed
 from dovetail.network.counting import Counted, times
 from dovetail.network.engine import Party
-from dovetail.network.frames import printable
 from dovetail.network.heads import Heads, Tell, Told
 from dovetail.network.identity import Identity
 from dovetail.network.ledger import LedgerFile
@@ -34,6 +33,7 @@ from dovetail.network.messages import (
     encode,
     open_message,
 )
+from dovetail.network.printable import printable
 from dovetail.network.recording import NotWrittenError, Recorder
 
 #: (run, algorithm, driver) -> the party that answers in that run; raises to refuse.

@@ -25,7 +25,6 @@ from dovetail.errors import ConfigError, MessageError, NetworkError, PartyError
 from dovetail.network.checkpoint import Save, Saved
 from dovetail.network.control import Failed
 from dovetail.network.engine import Engine, Replies
-from dovetail.network.frames import printable
 from dovetail.network.heads import Heads, Tell, Told
 from dovetail.network.identity import Identity
 from dovetail.network.ledger import LedgerFile
@@ -39,6 +38,7 @@ from dovetail.network.messages import (
     decode,
     encode,
 )
+from dovetail.network.printable import printable
 
 R = TypeVar("R", bound=Message)
 

@@ -15,8 +15,8 @@ import grpc
 from cryptography import x509
 
 from dovetail.errors import MessageError, NetworkError, PartyError
-from dovetail.network.frames import printable
 from dovetail.network.messages import Data, Opened, open_message
+from dovetail.network.printable import printable
 
 #: (an answer's bytes, the same opened if it can be, number of the connection): writes down that it
 #: came.

@@ -40,7 +40,6 @@ from dovetail.network.frames import (
     TooLargeError,
     frames,
     options,
-    printable,
 )
 from dovetail.network.identity import Certified
 from dovetail.network.ledger import LedgerFile
@@ -48,6 +47,7 @@ from dovetail.network.lines import Lines
 from dovetail.network.link import Connection, Link
 from dovetail.network.messages import MAX_MESSAGE_BYTES
 from dovetail.network.patience import raise_descriptor_limit
+from dovetail.network.printable import printable
 from dovetail.network.renewal import LOOK_S, Renewed, renewed
 
 #: Connections at one time, beside a few for each party, of whoever reaches the port.

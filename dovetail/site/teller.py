@@ -13,8 +13,8 @@ from rich.status import Status
 from rich.text import Text
 
 from dovetail.network.dialling import Event
-from dovetail.network.frames import printable
 from dovetail.network.host import MAX_RUNS
+from dovetail.network.printable import printable
 from dovetail.site.partyfile import algorithms
 
 #: Seconds from one report of runs to the next.

@@ -20,8 +20,8 @@ from dovetail.network.frames import (
     Hello,
     TooLargeError,
     frames,
-    printable,
 )
+from dovetail.network.printable import printable
 
 
 def frame(kind: int, number: int, piece: bytes = b"", magic: bytes = b"DVTL") -> bytes:

@@ -1,0 +1,8 @@
+"""Words of others, fit to be shown."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    """Text of a peer, fit for a terminal or a log: one line, no control characters, not long."""
+    return "".join(char if char.isprintable() else " " for char in text[:1000])
