@@ -21,8 +21,10 @@ context.set_forkserver_preload(
     [
         "dovetail.methods.apfed",
         "dovetail.alignment.psi",
+        "dovetail.cli.join",
         "dovetail.cli.main",
         "dovetail.cli.output",
+        "dovetail.cli.train",
         "dovetail.experiment.train",
         "dovetail.face.reading",
         "dovetail.site.join",
@@ -30,6 +32,8 @@ context.set_forkserver_preload(
         "dovetail.network.dialling",
         "dovetail.network.stream",
         "sklearn.metrics",
+        "sklearn.datasets",
+        "torch.fx.experimental.symbolic_shapes",  # read when a gradient is first handed on
     ]
 )
 

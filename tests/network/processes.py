@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from dovetail.network.certificates import (
 from dovetail.network.credentials import Credentials
 from dovetail.network.dialling import Event, serve
 from dovetail.network.host import Host
+from dovetail.network.ledger import LedgerFile
 from dovetail.network.stream import Stream
 
 # --- Certificates --------------------------------------------------------------------------------
@@ -170,6 +172,13 @@ def _answer(
         events.send(("stopped", ""))
     except NetworkError as error:
         events.send(("ended", str(error)))
+
+
+def answers(path: Path, connection: Connection) -> None:
+    """Answers what comes until it is killed, with a line of each in its ledger."""
+    host = Host("shop", lambda *_: Doubles(), ledger=LedgerFile(path, "shop"))
+    while True:
+        connection.send_bytes(bytes(host.handle(connection.recv_bytes(), "bank")))
 
 
 def drive(port: int, shown: Credentials, events: Connection) -> None:

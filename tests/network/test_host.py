@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import struct
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 import torch
+from forked import context
 from torch import Tensor
 
 from dovetail.errors import ConfigError, PartyError, TrainingError
@@ -414,48 +413,28 @@ def _logs_are_seen(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="dovetail")
 
 
-#: A party that answers what it reads until it is killed, and says of each answer that it leaves.
-ANSWERS = """
-import struct, sys
-from dovetail.network import LedgerFile
-from dovetail.network.host import Host
-from test_host import Doubles
-
-host = Host("shop", lambda *_: Doubles(), ledger=LedgerFile(sys.argv[1], "shop"))
-read, write = sys.stdin.buffer, sys.stdout.buffer
-while size := read.read(8):
-    reply = host.handle(read.read(struct.unpack("<Q", size)[0]), "bank")
-    write.write(struct.pack("<Q", len(reply)) + bytes(reply))
-    write.flush()
-"""
-
-
 @pytest.mark.parametrize("rows", [1, 64], ids=["small", "large, written by a thread"])
 def test_who_is_killed_has_a_line_of_all_that_was_answered(rows: int, tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    party = subprocess.Popen(
-        [sys.executable, "-c", ANSWERS, str(path)],
-        cwd=Path(__file__).parent,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert party.stdin is not None
-    assert party.stdout is not None
+    ours, theirs = context.Pipe()
+    party = context.Process(target=processes.answers, args=(path, theirs), daemon=True)
+    party.start()
+    theirs.close()
     came, left = [], []
     try:
         for number in range(1, 41):
-            data = bytes(encode(Question(torch.rand(rows, 256)), run="r", sequence=number))
+            question = processes.Question(torch.rand(rows, 256))
+            data = bytes(encode(question, run="r", sequence=number))
             assert (len(data) >= LARGE_BYTES) == (rows > 1)
-            party.stdin.write(struct.pack("<Q", len(data)) + data)
-            party.stdin.flush()
+            ours.send_bytes(data)
             if number == 40:
                 break  # killed while it has this one in hand
-            reply = party.stdout.read(struct.unpack("<Q", party.stdout.read(8))[0])
+            reply = ours.recv_bytes()
             came.append(hashlib.sha256(data).hexdigest())
             left.append(hashlib.sha256(reply).hexdigest())
     finally:
         party.kill()
-        party.communicate()
+        party.join()
     verify(path)
     lines = [json.loads(line) for line in path.read_bytes().split(b"\n")[1:-1]]
     assert [line["digest"] for line in lines if "from" in line][:39] == came
