@@ -17,29 +17,38 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import _results
+from benchmarks import _perf, _results
 from benchmarks._installed import installed
 
 TARGET_S = 10.0
 
 
-def demo(path: Path) -> tuple[float, dict[str, float]]:
-    """Processor seconds of the whole, and each stage's share of the wall time of all stages."""
+def demo(path: Path) -> tuple[float, float | None, dict[str, float]]:
+    """Processor seconds, millions of instructions, and each stage's share of all stages' time."""
     with tempfile.TemporaryDirectory() as folder:
         package = installed(path, Path(folder) / "package")
+        counter = Path(folder) / "perf"
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
-            [sys.executable, "-m", "dovetail.cli.main", "demo", "--quiet"],
+            [
+                *_perf.counting(counter),
+                sys.executable,
+                "-m",
+                "dovetail.cli.main",
+                "demo",
+                "--quiet",
+            ],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(package)},
             check=True,
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        executed = _perf.millions(counter)
         result = json.loads((Path(folder) / "out" / "demo" / "result.json").read_text())
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     seconds = {name: float(stage["seconds"]) for name, stage in result["stages"].items()}
     whole = sum(seconds.values())
-    return spent, {name: taken / whole for name, taken in seconds.items()}
+    return spent, executed, {name: taken / whole for name, taken in seconds.items()}
 
 
 def main() -> None:
@@ -51,8 +60,16 @@ def main() -> None:
     if given.beside is not None:
         folders = {"beside": given.beside.absolute(), **folders}
     for version, folder in folders.items():
-        spent, shares = demo(folder)
-        rows.append({"version": version, "cpu s": spent, "at most": TARGET_S, **shares})
+        spent, executed, shares = demo(folder)
+        rows.append(
+            {
+                "version": version,
+                "cpu s": spent,
+                "at most": TARGET_S,
+                "million instructions": executed,
+                **shares,
+            }
+        )
     _results.write("demo", "The demo, and each stage's share of its stages' time", rows)
 
 

@@ -19,7 +19,6 @@ import json
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -31,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import _results
+from benchmarks import _perf, _results
 
 COUNTS = (8, 16, 32, 64)
 PLANNED = 1000
@@ -106,23 +105,6 @@ def used(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def counting(pid: int, told: Path) -> subprocess.Popen[bytes] | None:
-    """Counts the instructions that a process executes from now on, into this file."""
-    perf = shutil.which("perf")
-    if perf is None:
-        return None
-    words = ["stat", "-x,", "-e", "instructions:u", "-p", str(pid), "-o", str(told)]
-    return subprocess.Popen([perf, *words], stderr=subprocess.DEVNULL)
-
-
-def millions(counter: subprocess.Popen[bytes] | None, told: Path) -> float | None:
-    """What it has counted when the process is gone."""
-    if counter is None or counter.wait():
-        return None
-    found = re.search(r"^(\d+),", told.read_text(), re.MULTILINE)
-    return None if found is None else int(found[1]) / 1e6
-
-
 def wait_for(paths: list[Path], words: str, processes: list[Any]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     for path, process in zip(paths, processes, strict=True):
@@ -158,7 +140,8 @@ def measured(context: Any, num: int, rounds: int) -> dict[str, Any]:
             wait_for([out for out, _ in parties], "\n", [each for _, each in parties])
             started = [used(each.pid) for _, each in parties]
             output, driver = start("driver", "train", "run.toml", "--out", "out")
-            counter = counting(driver.pid, folder / "perf")
+            words = _perf.counting(folder / "perf")
+            counter = subprocess.Popen([*words, "-p", str(driver.pid)]) if words else None
             last = 0.0
             private = 0.0
             while driver.is_alive():
@@ -168,6 +151,8 @@ def measured(context: Any, num: int, rounds: int) -> dict[str, Any]:
                     break
                 time.sleep(0.2)
             driver.join()
+            if counter is not None:
+                counter.wait()
             assert driver.exitcode == 0, output.read_text()
             result = json.loads((folder / "out" / "result.json").read_text())
             each = [memory(process.pid) for _, process in parties]
@@ -188,7 +173,7 @@ def measured(context: Any, num: int, rounds: int) -> dict[str, Any]:
             "processor s a party to start": sum(started) / num,
             "processor s a party and round": trained / num / rounds,
             "processor s of the driver": last,
-            "million instructions of the driver": millions(counter, folder / "perf"),
+            "million instructions of the driver": _perf.millions(folder / "perf"),
             "round s": result["seconds"] / rounds,
         }
 
