@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dovetail.alignment.curve import Workers
-    from dovetail.alignment.ids import NormalisedIds, normalise
+    from dovetail.alignment.ids import normalise
     from dovetail.alignment.matchkeys import (
         Keys,
-        KeyValues,
         MatchKey,
-        Rated,
         Reading,
         key_values,
         match_key,
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from dovetail.alignment.passes import KeyResponder, align_by_keys, count_by_keys
     from dovetail.alignment.psi import (
         ELSEWHERE,
-        MAX_IDS,
         Aligned,
         Overlap,
         align,
@@ -32,15 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ELSEWHERE",
-    "MAX_IDS",
     "Aligned",
     "KeyResponder",
-    "KeyValues",
     "Keys",
     "MatchKey",
-    "NormalisedIds",
     "Overlap",
-    "Rated",
     "Reading",
     "Responder",
     "Workers",
@@ -61,7 +54,7 @@ _FILES = {
     "NormalisedIds": "ids",
     "normalise": "ids",
     **dict.fromkeys(
-        ("Keys", "KeyValues", "MatchKey", "Rated", "Reading", "key_values", "match_key", "rate"),
+        ("Keys", "MatchKey", "Reading", "key_values", "match_key", "rate"),
         "matchkeys",
     ),
     "KeyResponder": "passes",

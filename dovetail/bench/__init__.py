@@ -8,7 +8,6 @@ from dovetail.bench.cells import (
     Table,
     differing,
     lines,
-    own_settings,
     paper_figure,
     read_run,
 )
@@ -34,7 +33,6 @@ __all__ = [
     "json_line",
     "lines",
     "machine",
-    "own_settings",
     "page",
     "paper_figure",
     "put_into",

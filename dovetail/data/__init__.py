@@ -7,17 +7,16 @@ from dovetail.data.agreed import (
     agree,
     common_first,
     fit_rest,
-    kind_of,
     summarise,
 )
 from dovetail.data.blocks import Blocks, Share, blocks, read_assignment
 from dovetail.data.by_column import ByColumn, by_column
 from dovetail.data.common_unique import CommonUnique, common_unique
 from dovetail.data.databases import is_database_url, read_database
-from dovetail.data.datasets import BUILT_IN, Dataset, load, split, subset
-from dovetail.data.federation import Alignment, Coverage, Federation
+from dovetail.data.datasets import Dataset, load, split, subset
+from dovetail.data.federation import Alignment, Federation
 from dovetail.data.homes import keep_labels, split_homes
-from dovetail.data.images import ImageInput, ImagePart, ImageSet, read_images
+from dovetail.data.images import ImageInput, read_images
 from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.minibatches import Minibatches
 from dovetail.data.owners import Owners, owners
@@ -47,7 +46,6 @@ from dovetail.data.task import (
 )
 
 __all__ = [
-    "BUILT_IN",
     "UNLABELLED",
     "UNSEEN",
     "Alignment",
@@ -57,13 +55,10 @@ __all__ = [
     "Classification",
     "Column",
     "CommonUnique",
-    "Coverage",
     "Dataset",
     "Federation",
     "ImageInput",
-    "ImagePart",
     "ImageRegion",
-    "ImageSet",
     "Input",
     "Minibatches",
     "NumberSummary",
@@ -92,7 +87,6 @@ __all__ = [
     "is_database_url",
     "is_query",
     "keep_labels",
-    "kind_of",
     "load",
     "owners",
     "quadrants",

@@ -2,21 +2,18 @@
 
 from dovetail.experiment.runfolder import RunFolder, finished, summarise, versions
 from dovetail.experiment.stages import run
-from dovetail.methods.apfed.stages import SUBSTITUTES, pool
-from dovetail.methods.outcome import Observer, Outcome, Setup, mean_over
+from dovetail.methods.apfed.stages import pool
+from dovetail.methods.outcome import Outcome, Setup
 from dovetail.models.metrics import headline, mean_and_spread, score
 from dovetail.network.patience import write_text
 
 __all__ = [
-    "SUBSTITUTES",
-    "Observer",
     "Outcome",
     "RunFolder",
     "Setup",
     "finished",
     "headline",
     "mean_and_spread",
-    "mean_over",
     "pool",
     "run",
     "score",

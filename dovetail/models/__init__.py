@@ -7,9 +7,8 @@ from dovetail.models.blocks import (
     ResNet18,
     SmallCnn,
     Unchanged,
-    extractor_from_json,
 )
-from dovetail.models.columns import Column, Columns, ColumnsSpec, UniqueColumn
+from dovetail.models.columns import Column, Columns, ColumnsSpec
 from dovetail.models.networks import (
     TABLE_3,
     TABLE_4,
@@ -78,12 +77,10 @@ __all__ = [
     "StripCnn",
     "TopSpec",
     "Unchanged",
-    "UniqueColumn",
     "bottom_from_json",
     "derive_key",
     "derive_seed",
     "encoder_from_json",
-    "extractor_from_json",
     "generator",
     "key_of",
     "load",

@@ -1,7 +1,7 @@
 """One self-contained page of one run, or of several side by side."""
 
-from dovetail.report.folder import Run, Seed, read_run
+from dovetail.report.folder import Run, read_run
 from dovetail.report.page import Coverage, html
 from dovetail.report.tables import Names
 
-__all__ = ["Coverage", "Names", "Run", "Seed", "html", "read_run"]
+__all__ = ["Coverage", "Names", "Run", "html", "read_run"]
