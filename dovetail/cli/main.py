@@ -100,8 +100,8 @@ def main() -> None:
     from dovetail.cli.interrupts import ends_by_ctrl_c
     from dovetail.errors import DovetailError
 
-    # Nearly all that a run makes is let go by counting; looking for circles after every 700 objects
-    # takes a twentieth of it, most of that while libraries are imported.
+    # Nearly all that a run makes is let go by counting: looking for circles after every 700 objects
+    # took a twentieth of the demo's processor time.
     gc.set_threshold(50_000, 20, 20)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would print is told by our own errors
     try:
