@@ -6,6 +6,7 @@ network's layers, the task, and how raw columns become network inputs).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +32,9 @@ from dovetail.models.raw import read_rows
 from dovetail.models.specs import NetworkSpec, spec_from_json
 
 FORMAT = 2
+
+#: Rows of so many numbers are made to check a network, whatever its weights.
+_NARROW = 1_000_000
 
 #: What ``model.json`` says of a model itself; ``about`` adds the rest.
 _OWN_KEYS = ("format", "party", "task", "network", "blocks")
@@ -423,4 +427,7 @@ def _rebuilt(
             )
 
     of_rows = all(len(shape) == 1 for shape in shapes.values())  # an image's maps are larger
-    return rebuilt(spec.build, tensors, check, small=of_rows)
+    # A damaged description may have rows of any width.
+    width = sum(math.prod(shape) for shape in shapes.values())
+    narrow = width <= max(_NARROW, sum(each.numel() for each in tensors.values()))
+    return rebuilt(spec.build, tensors, check, small=of_rows and narrow)

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 import numpy as np
@@ -445,7 +446,9 @@ def test_a_network_that_does_not_fit_the_task_or_the_blocks_is_refused(tmp_path:
     def wider(stored: dict[str, Any]) -> None:
         stored["blocks"]["own"]["shape"] = [10**9]  # not made: 8 GB
 
+    before = getrusage(RUSAGE_SELF).ru_maxrss
     assert_refused(broken(tmp_path / "two", wider), "cannot be rebuilt")
+    assert getrusage(RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB
 
 
 def test_layers_that_do_not_fit_the_weights_are_refused_without_being_made(
