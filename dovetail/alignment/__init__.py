@@ -51,7 +51,6 @@ __all__ = [
 #: Name -> its file; the others are in psi.
 _FILES = {
     "Workers": "curve",
-    "NormalisedIds": "ids",
     "normalise": "ids",
     **dict.fromkeys(
         ("Keys", "MatchKey", "Reading", "key_values", "match_key", "rate"),
