@@ -130,15 +130,13 @@ class Run:
     result: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def more(self, other: str) -> dict[str, float]:
-        """Method and rulers -> another score, as it is, or the megabytes that all parties sent."""
+        """Method and rulers -> another score, as it is; the method -> megabytes that all sent."""
         if other != "megabytes":
             return scores_of(self.result, other)
-        stages = self.result.get("stages", {})
-        return {
-            name: sum(party["sent"] for party in stage["bytes"].values()) / 1e6
-            for name, stage in stages.items()
-            if stage.get("bytes")
-        }
+        sent = self.result.get("bytes")
+        if not sent:
+            return {}
+        return {self.result["method"]: sum(party["sent"] for party in sent.values()) / 1e6}
 
 
 @dataclass(frozen=True)

@@ -106,10 +106,7 @@ def test_other_scores_have_columns_of_their_own_beside_the_papers() -> None:
         "method": "fedoptimus",
         "parties": {"a": {"accuracy": 0.9, "log_loss": 0.25}},
         "rulers": {"pooled": {"accuracy": 0.9, "log_loss": 0.125}},
-        "stages": {
-            "fedoptimus": {"bytes": {"a": {"sent": 1_500_000}, "b": {"sent": 1_000_000}}},
-            "pooled": {"bytes": {}},
-        },
+        "bytes": {"a": {"sent": 1_500_000}, "b": {"sent": 1_000_000}},
     }
     made = Run(one, 0, {"fedoptimus": 0.9, "pooled": 0.9}, 1.0, Path("nowhere"), result)
     text = bench.body(table, bench.lines(table, [made], {"one": 1}))
