@@ -59,6 +59,7 @@ from dovetail.models import (
     OptimizerConfig,
     RandomStream,
     Secret,
+    follow_back,
     generator,
     key_of,
     network_input,
@@ -237,7 +238,7 @@ class Member(Party):
             raise TrainingError(f"it was sent a gradient that is not finite, or above {MAX_CODE:g}")
         if code_BD.requires_grad:  # zeros that left in place of codes have nothing to learn
             self.optimizer.zero_grad()
-            code_BD.backward(message.gradient_BD.to(self.device))
+            follow_back([code_BD], [message.gradient_BD.to(self.device)])
             self.optimizer.step()
         return Updated()
 

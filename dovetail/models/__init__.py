@@ -20,7 +20,7 @@ from dovetail.models.networks import (
     network_input,
     output_shape,
 )
-from dovetail.models.optimizers import OptimizerConfig
+from dovetail.models.optimizers import OptimizerConfig, follow_back
 from dovetail.models.owners import (
     Bottom,
     BottomSpec,
@@ -81,6 +81,7 @@ __all__ = [
     "derive_key",
     "derive_seed",
     "encoder_from_json",
+    "follow_back",
     "generator",
     "key_of",
     "load",

@@ -37,6 +37,24 @@ class OptimizerConfig(BaseModel):
         )
 
 
+def follow_back(
+    outputs: Sequence[Tensor], gradients: Sequence[Tensor], *, retain_graph: bool = False
+) -> None:
+    """Add to every weight's gradient what these gradients of outputs mean for it.
+
+    As ``torch.autograd.backward(outputs, gradients)``, to the bit, by way of the sum of their
+    products: given gradients, PyTorch reads sympy first, half a second of a process that trains.
+
+    Args:
+        outputs: what was computed, of any shapes.
+        gradients: of each, in its shape.
+        retain_graph: whether the outputs can be followed back again.
+    """
+    torch.stack(
+        [(output * gradient).sum() for output, gradient in zip(outputs, gradients, strict=True)]
+    ).sum().backward(retain_graph=retain_graph)
+
+
 class Optimizer:
     """``torch.optim``'s SGD, Adam and AdamW, fused, by their functional forms: the same bits.
 

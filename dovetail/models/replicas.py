@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.networks import network_input
+from dovetail.models.optimizers import follow_back
 from dovetail.models.owners import DenseNetwork, EncodedNetwork
 from dovetail.models.vectors import (
     float_buffers,
@@ -130,7 +131,7 @@ class LoopedReplicas(Replicas):
         self.values.grad.zero_()
         for output, gradient in zip(self._outputs, gradients, strict=True):
             if len(gradient):
-                output.backward(gradient)
+                follow_back([output], [gradient])
         self._outputs = []
 
 

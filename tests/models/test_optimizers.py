@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from dovetail.models.optimizers import Optimizer, OptimizerConfig
+from dovetail.models.optimizers import Optimizer, OptimizerConfig, follow_back
 
 PYTORCH: dict[str, Any] = {
     "sgd": partial(torch.optim.SGD, lr=1e-2, momentum=0.9, weight_decay=0.1),
@@ -97,7 +97,7 @@ def test_a_first_step_does_not_import_the_compiler() -> None:
     code = """
 import itertools, sys, torch
 from dovetail.models import BlocksSpec, Perceptron
-from dovetail.models.optimizers import Optimizer
+from dovetail.models.optimizers import Optimizer, follow_back
 BlocksSpec(("own",), ((3,),), (Perceptron((4,)),), (5,), 2).build()  # sized without memory
 layer = torch.nn.Linear(3, 2)
 for kind, fused in itertools.product(("sgd", "adam", "adamw"), (True, False)):
@@ -105,9 +105,26 @@ for kind, fused in itertools.product(("sgd", "adam", "adamw"), (True, False)):
     layer(torch.ones(4, 3)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
+    follow_back([layer(torch.ones(4, 3))], [torch.ones(4, 2)])
 assert "torch._dynamo" not in sys.modules
+assert "sympy" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_gradients_of_outputs_are_followed_as_autograd_does() -> None:
+    torch.manual_seed(0)
+    body, heads = nn.Linear(5, 4), [nn.Linear(4, 3), nn.Linear(4, 2)]
+    weights = [w for each in (body, *heads) for w in each.parameters()]
+    x, found = torch.randn(7, 5), []
+    given = [torch.randn(7, 4), torch.randn(7, 3), torch.randn(7, 2)]
+    for follow in (torch.autograd.backward, follow_back):
+        code = body(x).relu()
+        follow([code, *(head(code) for head in heads)], given)
+        found.append([w.grad for w in weights])
+        for weight in weights:
+            weight.grad = None
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*found, strict=True))
 
 
 def test_nothing_is_stepped_without_gradients() -> None:

@@ -85,6 +85,7 @@ from dovetail.models import (
     Perceptron,
     RandomStream,
     Secret,
+    follow_back,
     generator,
     key_of,
     network_input,
@@ -1030,7 +1031,7 @@ def step(active: Active, network: Engine) -> tuple[float, dict[str, PartyError]]
                 (rows_B, columns, active.labels[rows_B.to(active.device)]), returned, active.x
             )
     else:
-        torch.autograd.backward(codes, gradients, retain_graph=bool(helps))
+        follow_back(codes, gradients, retain_graph=bool(helps))
         active.balance(helps)
     active.optimizer.step()  # line 10, Eq. (10)
     return loss.item(), replies.failures

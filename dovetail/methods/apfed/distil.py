@@ -58,7 +58,7 @@ from dovetail.methods.leftout import LeftOut
 from dovetail.methods.limits import NO_LIMITS, Limits, Uses
 from dovetail.methods.loop import Driver, Party, answers
 from dovetail.methods.rulers import features
-from dovetail.models import Bottom, RandomStream, Secret, generator, key_of
+from dovetail.models import Bottom, RandomStream, Secret, follow_back, generator, key_of
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.joint import Bottoms, BottomsSpec
 from dovetail.models.learners.stacked import Top
@@ -284,7 +284,7 @@ class Partner(Party):
         check_shape(message, "gradient_ND", tuple(code_ND.shape), torch.float32)
         if not message.gradient_ND.sum().isfinite():
             raise TrainingError("it was sent a gradient that is not finite")
-        code_ND.backward(message.gradient_ND)
+        follow_back([code_ND], [message.gradient_ND])
         for name in names:
             self.stacks[name].step()
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.rows import Rows, row_losses
 from dovetail.models.learners.stacked import Bottom, Top, mean_outputs
-from dovetail.models.optimizers import Optimizer
+from dovetail.models.optimizers import Optimizer, follow_back
 from dovetail.models.randomness import RandomStream, generator
 
 #: More encoded values than this are not kept, nor judged at once: batches are encoded when drawn.
@@ -279,7 +279,7 @@ class PartySide:
     def step(self, gradient: Tensor) -> None:
         """Follow the gradient of what was sent last."""
         assert self._sent is not None
-        self._sent.backward(gradient)
+        follow_back([self._sent], [gradient])
         self._optimizer.step()
         self._optimizer.zero_grad()
         self._sent = None
