@@ -93,8 +93,8 @@ def from_partition(partitioned: Partitioned) -> list[Part]:
     for name, data in partitioned.train.parties.items():
         if isinstance(partitioned, Blocks):
             inputs = {block: partitioned.block_inputs[block] for block in data.blocks}
-        else:
-            inputs = dict.fromkeys(data.blocks, partitioned.inputs[name])
+        else:  # a label owner without columns has no inputs
+            inputs = {block: partitioned.inputs[name] for block in data.blocks}
         columns = {block: _columns(own) for block, own in inputs.items()}
         parts.append(Part(data, columns, classes if data.labels is not None else ()))
     return parts
