@@ -322,7 +322,11 @@ def lines(table: Table, runs: Iterable[Run], planned: Mapping[str, int]) -> list
                     more={
                         column: (
                             paper_other(*own[0].paper, score, other) if own[0].paper else None,
-                            [run.more(other)[score] for run in done if score in run.more(other)],
+                            [
+                                value
+                                for run in done
+                                if (value := run.more(other).get(score)) is not None
+                            ],
                         )
                         for other, column in table.more.items()
                     },

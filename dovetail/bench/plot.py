@@ -51,7 +51,9 @@ def _course(runs: Sequence[Run], over: str) -> _Panels:
     values: dict[str, dict[str, dict[int, list[float]]]] = {}
     for run in runs:
         panel = values.setdefault(", ".join(run.cell.labels.values()), {})
-        every = read_toml(run.folder / "run.toml").get("evaluate_every", 1)
+        every = 1
+        if over == "epoch":
+            every = read_toml(run.folder / "run.toml").get("evaluate_every", 1)
         seen: dict[str, int] = {}
         for text in (run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
             line = json.loads(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from dovetail.bench.schedule import Job, Process, Times, work
 from dovetail.bench.text import body, json_line, machine, page, put_into, told_time
 from dovetail.experiment import summarise, write_text
 from dovetail.files import read_toml
+from dovetail.models.computing import asked_threads, cores
 
 
 class Watch(Protocol):
@@ -119,11 +119,7 @@ class Session:
         """Of each run: what was asked for, or an even share of the cores."""
         if self._options.threads is not None:
             return self._options.threads
-        asked = os.environ.get("OMP_NUM_THREADS", "")
-        if asked.isdecimal() and int(asked):
-            return int(asked)
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        return max(1, (cores or 1) // self._options.jobs)
+        return asked_threads() or max(1, cores() // self._options.jobs)
 
     def _wait(self) -> None:
         time.sleep(0.1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, nullcontext
 from threading import Event
 from typing import Any, Literal, TypeVar
@@ -91,23 +91,29 @@ def side_by_side(calls: Sequence[Callable[[Event], T]], given_up: Event | None =
     waits for it: it should end then, as after Ctrl-C, since Python waits for threads.
     """
     given_up = given_up or Event()
-    workers = min(len(calls), cores())
+    workers = min(len(calls), asked_threads() or cores())
     if workers <= 1:
         return [call(given_up) for call in calls]
     with ThreadPoolExecutor(workers) as pool:
         try:
-            return [each.result() for each in [pool.submit(call, given_up) for call in calls]]
+            started = [pool.submit(call, given_up) for call in calls]
+            for each in as_completed(started):
+                each.result()  # raises at once, though an earlier call may still work
+            return [each.result() for each in started]
         except BaseException:
             given_up.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def cores() -> int:
-    """That this process may use: ``OMP_NUM_THREADS`` where it is set."""
+def asked_threads() -> int | None:
+    """What ``OMP_NUM_THREADS`` says, where it is set to a number."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdecimal() and int(asked):
-        return int(asked)
+    return int(asked) or None if asked.isdecimal() else None
+
+
+def cores() -> int:
+    """That this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -37,7 +37,8 @@ class Warned(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         why = record.args[-1] if isinstance(record.args, tuple) and record.args else ""
         about = record.msg, str(why)  # one that dials again has another port
-        if self._once and about in self._told:
-            return
-        self._told.add(about)
+        if self._once:
+            if about in self._told:
+                return
+            self._told.add(about)
         self._tell(record.getMessage())

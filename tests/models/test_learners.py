@@ -633,7 +633,7 @@ def test_boosting_takes_tables_of_which_no_tree_can_split(rows: int, constant: b
 def test_a_table_too_large_to_keep_encoded_is_learnt_alike(name, monkeypatch):
     rows, learner = rows_of(*cancer(120)), QUICK[name]
     whole = learner.fit(rows, seed=0)
-    monkeypatch.setattr(vertical, "MOST_ENCODED", 3000)  # of rows of 30 numbers: a few at a time
+    monkeypatch.setattr(vertical, "_MOST_ENCODED", 3000)  # of rows of 30 numbers: a few at a time
     monkeypatch.setattr(encoding, "_MOST_SORTED", 50)
     monkeypatch.setattr(linear, "_MOST_DOUBLES", 0)
     monkeypatch.setattr(linear, "_ROWS_AT_ONCE", 50)
@@ -652,6 +652,7 @@ def test_trees_that_grow_in_threads_end_when_one_of_them_fails(monkeypatch) -> N
         return gradients(scores, *told, **also)  # type: ignore[arg-type]
 
     monkeypatch.setattr(boosting, "_gradients", fails)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(computing, "cores", lambda: 2)
     with pytest.raises(MemoryError):
         Boosting(patience=600).fit(rows_of(*digits()), seed=0)
@@ -663,5 +664,6 @@ def test_trees_that_grow_in_threads_end_when_one_of_them_fails(monkeypatch) -> N
 def test_trees_are_the_same_however_many_cores_there_are(num_cores: int, monkeypatch) -> None:
     rows = rows_of(*cancer(80))
     plain = QUICK["boosting"].fit(rows, seed=0)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(computing, "cores", lambda: num_cores)
     assert torch.equal(QUICK["boosting"].fit(rows, seed=0).held_out_NC, plain.held_out_NC)

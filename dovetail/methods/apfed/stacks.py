@@ -11,7 +11,7 @@ from dovetail.models import RandomStream
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.joint import Part
 from dovetail.models.learners.stacked import Bottom
-from dovetail.models.learners.vertical import MOST_ENCODED, Kept, StackedConfig
+from dovetail.models.learners.vertical import EncodedTable, Kept, StackedConfig
 from dovetail.network import State
 
 # --- Hyper-parameters --------------------------------------------------------------------------
@@ -101,10 +101,7 @@ class Stack:
     ) -> None:
         self.config = config
         self.encoding = PiecewiseLinear.fit(x_NF, bins=config.bins)
-        self._x_NF = x_NF
-        self._encoded: Tensor | None = None
-        if len(x_NF) * self.encoding.num_outputs <= MOST_ENCODED:
-            self._encoded = self.encoding(x_NF)
+        self._table = EncodedTable(self.encoding, x_NF)
         with stream:
             self.bottom = Bottom(members, self.encoding.num_outputs, config.widths, num_outputs)
         self.optimizer = config.optimizer(self.bottom)
@@ -116,9 +113,7 @@ class Stack:
 
     def encode(self, rows_N: Tensor, members: int) -> Tensor:
         """(K, B, D + C) of K blocks of its rows."""
-        if self._encoded is None:
-            return self.encode_others(self._x_NF.index_select(0, rows_N), members)
-        return self._code(self._encoded.index_select(0, rows_N), members)
+        return self._code(self._table.rows(rows_N), members)
 
     def encode_others(self, x_NF: Tensor, members: int) -> Tensor:
         """(K, B, D + C) of K blocks of rows that it was not made with."""

@@ -25,7 +25,7 @@ from dovetail.models.optimizers import Optimizer, follow_back
 from dovetail.models.randomness import RandomStream, generator
 
 #: More encoded values than this are not kept, nor judged at once: batches are encoded when drawn.
-MOST_ENCODED = 50_000_000
+_MOST_ENCODED = 50_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +233,28 @@ class Stacked:
         return outputs if self.regression else outputs.softmax(dim=1)
 
 
+class EncodedTable:
+    """Rows as their encoding gives them: of all once where that is not too much, else when asked.
+
+    Args:
+        encoding: of each row by itself, so that it does not matter when.
+        x_NF: the rows.
+    """
+
+    def __init__(self, encoding: PiecewiseLinear, x_NF: Tensor) -> None:
+        self._encoding, self._x_NF = encoding, x_NF
+        self._encoded: Tensor | None = None
+        if len(x_NF) * encoding.num_outputs <= _MOST_ENCODED:
+            self._encoded = encoding(x_NF)
+
+    def rows(self, rows_B: Tensor) -> Tensor:
+        """(B, F) encoded; whole rows are copied in half the time of an index's."""
+        if self._encoded is not None:
+            return self._encoded.index_select(0, rows_B)
+        encoded: Tensor = self._encoding(self._x_NF.index_select(0, rows_B))
+        return encoded
+
+
 class PartySide:
     """One party's half of training: the partners' and, for its own columns, the label owner's.
 
@@ -260,13 +282,9 @@ class PartySide:
         self.encoding = PiecewiseLinear.fit(
             x_NF if encode_on is None else encode_on, bins=config.bins
         )
-        features = self.encoding.num_outputs
-        self._x_NF = x_NF
-        self._encoded: Tensor | None = None
-        if len(x_NF) * features <= MOST_ENCODED:
-            self._encoded = self.encoding(x_NF)
+        self._table = EncodedTable(self.encoding, x_NF)
         with stream or RandomStream(seed, "bottom", party):
-            self.bottom = Bottom(members, features, config.widths, num_outputs)
+            self.bottom = Bottom(members, self.encoding.num_outputs, config.widths, num_outputs)
         self._optimizer = config.optimizer(self.bottom)
         self._kept = Kept(self.bottom)
         self._sent: Tensor | None = None
@@ -286,18 +304,14 @@ class PartySide:
 
     def judge(self, rows_KV: Tensor) -> Tensor:
         """(K, V, D + C) of held-out rows; nothing is learnt from them."""
-        at_once = max(1, MOST_ENCODED // (len(rows_KV) * self.encoding.num_outputs))
+        at_once = max(1, _MOST_ENCODED // (len(rows_KV) * self.encoding.num_outputs))
         with torch.no_grad():
             parts = [self.bottom(self._rows(rows)) for rows in rows_KV.split(at_once, dim=1)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
     def _rows(self, rows_KB: Tensor) -> Tensor:
-        """(K, B, F) encoded; whole rows are copied in half the time of an index's."""
-        if self._encoded is None:  # the same numbers: each is encoded by itself
-            encoded: Tensor = self.encoding(self._x_NF.index_select(0, rows_KB.flatten()))
-        else:
-            encoded = self._encoded.index_select(0, rows_KB.flatten())
-        return encoded.view(*rows_KB.shape, -1)
+        """(K, B, F) encoded."""
+        return self._table.rows(rows_KB.flatten()).view(*rows_KB.shape, -1)
 
     def keep(self) -> None:
         """The label owner says: these weights are the best so far."""
