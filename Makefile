@@ -7,9 +7,6 @@ DOVETAIL_DATA ?= $(abspath $(CURDIR)/../shared/data)
 export DOVETAIL_DATA
 endif
 
-# Without its bytecode, every process that a test starts compiles the package and its tests anew.
-unexport PYTHONDONTWRITEBYTECODE
-
 .DEFAULT_GOAL := help
 .PHONY: help demo test check bench docs clean
 

@@ -6,11 +6,18 @@ Modules whose extra is not installed are left out; a broken import elsewhere is 
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Generator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+# Without bytecode every worker, and every process that a test starts, would compile the package
+# and rewrite the tests' assertions anew: as much work as to read all libraries.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 #: Module with a library of an extra -> the library.
 _EXTRAS = {"dovetail/experiment/flarejob.py": "nvflare", "dovetail/site/flarehere.py": "psutil"}
