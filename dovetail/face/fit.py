@@ -132,12 +132,12 @@ def fit(
     ):
         if value is not None:
             values[key] = value
-    if isinstance(parties, Simulation):
-        data = _simulated(chosen, parties, test, folder / GIVEN, partners)
-    else:
-        listed = [parties] if isinstance(parties, (Party, str, Path)) else list(parties)
-        data = _at_home(chosen, listed, test, folder / GIVEN, partners, resume=resume)
     try:
+        if isinstance(parties, Simulation):
+            data = _simulated(chosen, parties, test, folder / GIVEN, partners)
+        else:
+            listed = [parties] if isinstance(parties, (Party, str, Path)) else list(parties)
+            data = _at_home(chosen, listed, test, folder / GIVEN, partners, resume=resume)
         run = check_run({**values, **data.values}, where=WHERE)
         check_folder(folder)
         data.keep()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,11 +131,16 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
 def test_a_mistake_ends_in_one_sentence(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    working, temporary = tmp_path / "working", tmp_path / "temporary"
+    working.mkdir()
+    temporary.mkdir()
+    monkeypatch.chdir(working)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     make, said = MISTAKES[what]
     with pytest.raises(DovetailError, match=said) as told:
         make()
     assert "\n" not in str(told.value)
+    assert list(temporary.iterdir()) == []  # no folder of a run that was not
 
 
 def test_a_table_that_is_a_mistake_leaves_a_folder_that_can_be_used_again(tmp_path: Path) -> None:
