@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from dovetail.data import Classification, Regression, SharedRows
-from dovetail.errors import ConfigError, PartyError, TrainingError
+from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.methods import fedoptimus
 from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.loop import train
@@ -795,7 +795,8 @@ def blocks(made: Owners) -> dict[str, Tensor]:
     return {name: owner.test["l1"].x for name, owner in made.data.items()}
 
 
-def test_the_joint_model_says_what_messages_say() -> None:
+def test_the_joint_model_says_what_messages_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fedoptimus, "SCORED_AT_ONCE", 4)
     made, coordinator, network = trained()
     model = predicting.joint(made.labels["l1"], list(made.data.values()))
     outputs = model.outputs(blocks(made))
@@ -807,11 +808,60 @@ def test_the_joint_model_says_what_messages_say() -> None:
     assert together.answered == ("d1", "d2")
     assert together.missed == {}
     labels = made.labels["l1"].test_labels
-    scored = predicting.score(coordinator, network, batch_size=4)
+    scored = predicting.score(coordinator, network)
     right = (outputs.argmax(dim=1) == labels).float().mean().item()
     assert scored["l1"].accuracy == pytest.approx(right)
     assert scored["l1"].loss == pytest.approx(F.cross_entropy(outputs, labels).item())
     assert scored["l1"] == replace(scored["l2"])
+
+
+def test_a_label_owner_tells_of_no_test_sample_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fedoptimus, "SCORED_AT_ONCE", 4)
+    made, coordinator, network = trained()
+    owner = made.labels["l1"]
+    asked: list[tuple[fedoptimus.Measure, fedoptimus.Measured]] = []
+
+    def seen(message: Any, handle: Any = owner.handle) -> Any:
+        answer = handle(message)
+        if isinstance(message, fedoptimus.Measure):
+            asked.append((message, answer))
+        return answer
+
+    monkeypatch.setattr(owner, "handle", seen)
+    whole = predicting.score(coordinator, network, label_owners=["l1"])["l1"]
+    assert [len(message.samples_B) for message, _ in asked] == [4, 4, 3]
+    told = [(answer.loss, answer.num_right, answer.num_rows) for _, answer in asked]
+    assert told[:-1] == [(0.0, 0, 0)] * 2
+    assert whole.accuracy is not None
+    right = round(whole.accuracy * NUM_TEST)
+    assert told[-1] == (pytest.approx(whole.loss * NUM_TEST), right, NUM_TEST)
+    code_E = asked[0][0].mean_BE[:1]
+    for places in ([0], [3], [4], [0, 1, 2], [1, 0, 2, 3]):  # by itself, again, in another order
+        one = fedoptimus.Measure(torch.tensor(places), code_E.expand(len(places), -1))
+        with pytest.raises(MessageError, match="its 11 samples come in order, 4 at a time"):
+            owner.handle(one)
+    first, second = asked[0][0], asked[1][0]
+    owner.handle(first)
+    owner.handle(second)
+    assert owner.handle(first).num_rows == 0  # type: ignore[attr-defined]  # anew, not the last
+    with pytest.raises(MessageError, match="mean_BE"):
+        owner.handle(fedoptimus.Measure(second.samples_B, second.mean_BE[:, :-1]))
+
+
+def test_a_label_owner_scores_no_more_often_than_its_policy_says() -> None:
+    made = owners()
+    shown = made.labels["l1"]
+    made.labels["l1"] = fedoptimus.LabelOwner(
+        "l1", shown.labels_S, TASK, test_labels=shown.test_labels, max_scored=2
+    )
+    coordinator = made.coordinator(config())
+    network = made.engine()
+    list(train(coordinator, network))
+    for _ in range(2):
+        predicting.score(coordinator, network, label_owners=["l1"])
+    with pytest.raises(PartyError, match=r"'l1'.*more than 2 times.*policy\.max_uses"):
+        predicting.score(coordinator, network, label_owners=["l1"])
+    predicting.score(coordinator, network, label_owners=["l2"])
 
 
 def test_a_data_owner_missing_at_inference_is_left_out_and_named() -> None:

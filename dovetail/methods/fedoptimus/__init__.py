@@ -71,6 +71,7 @@ from dovetail.errors import (
     PartyError,
     TrainingError,
 )
+from dovetail.methods.limits import LimitError
 from dovetail.methods.loop import Driver, Party, Played, answers
 from dovetail.methods.outcome import goodness_of_error
 from dovetail.models import (
@@ -361,7 +362,10 @@ class Embed(Message):
 
 @dataclass(frozen=True, eq=False)
 class Measure(Message):
-    """Coordinator -> label owner: how good is the top on these test samples?"""
+    """Coordinator -> label owner: the mean embedding of its test samples; how good is the top?
+
+    They come in its order, ``SCORED_AT_ONCE`` at a time and the rest; see ``Measured``.
+    """
 
     samples_B: Integers
     mean_BE: Numbers
@@ -369,7 +373,10 @@ class Measure(Message):
 
 @dataclass(frozen=True, eq=False)
 class Measured(Message):
-    """Label owner -> coordinator: sums over the samples; ``num_right`` is 0 in a regression."""
+    """Label owner -> coordinator: sums over all samples, with the last; before it zeros.
+
+    Those of a few samples would tell their labels. ``num_right`` is 0 in a regression.
+    """
 
     loss: float
     num_right: int
@@ -402,16 +409,16 @@ class HeldOut(Message):
 class Validate(Message):
     """Coordinator -> label owner: the mean embedding of samples that it kept out; decide by all.
 
-    They come once, in its order, ``VALIDATED`` at a time and the rest; a part's labels are not told
-    but in sums. With the last it chooses what its settings ask for.
+    They come once, in its order, ``SCORED_AT_ONCE`` at a time and the rest. With the last it
+    chooses what its settings ask for.
     """
 
     samples_B: Integers
     mean_BE: Numbers
 
 
-#: Samples of a ``Validate``, but for the last.
-VALIDATED = 1024
+#: Samples of a ``Measure`` or ``Validate``, but for the last.
+SCORED_AT_ONCE = 1024
 
 #: The most that a party's weights may take, with the iterates it keeps, whose sizes ``Begin`` sets.
 MAX_PARAMETER_BYTES = 2**28
@@ -928,6 +935,34 @@ class DataOwner(Party):
 # --- What a label owner executes ---------------------------------------------------------------
 
 
+class _InOrder:
+    """Outputs of a label owner's top for samples that come in order, some at a time.
+
+    Args:
+        samples_N: (N,) int64.
+
+    Attributes:
+        samples_N: as given.
+        outputs: (n, C) each, of those that came.
+    """
+
+    def __init__(self, samples_N: Tensor) -> None:
+        self.samples_N = samples_N
+        self.outputs: list[Tensor] = []
+
+    @property
+    def num_done(self) -> int:
+        return sum(map(len, self.outputs))
+
+    @property
+    def is_done(self) -> bool:
+        return self.num_done == len(self.samples_N)
+
+    def due(self) -> Tensor:
+        """The samples that come next."""
+        return self.samples_N[self.num_done : self.num_done + SCORED_AT_ONCE]
+
+
 class LabelOwner(Party):
     """A party with labels: a top model on the mean of the data owners' embeddings.
 
@@ -941,6 +976,7 @@ class LabelOwner(Party):
         release: how its gradients leave; None: as the run says.
         budget: of its policy: no loss, no weight of its top and no score leaves; None: nothing is
             capped.
+        max_scored: how often it scores its test samples in a run; 0: any number of times.
         device: where it computes.
         secret: of its home, mixed into all it draws; None in simulation.
     """
@@ -958,6 +994,7 @@ class LabelOwner(Party):
         test_labels: Tensor | None = None,
         release: Release | None = None,
         budget: Budget | None = None,
+        max_scored: int = 0,
         device: torch.device | None = None,
         secret: Secret | None = None,
     ) -> None:
@@ -968,7 +1005,8 @@ class LabelOwner(Party):
         labelled_S = labels_S >= 0 if isinstance(task, Classification) else labels_S.isfinite()
         self.samples = labelled_S.nonzero().flatten() if samples is None else samples
         self._all_samples, self.held_out = self.samples, self.samples[:0]
-        self._validated: list[Tensor] = []  # outputs for ``held_out``, as far as they came
+        self._validated = self._tested = _InOrder(self.held_out)
+        self._max_scored, self._num_scored = max_scored, 0
         tested = test_labels is not None and budget is None  # scores of them are not counted
         self.test_labels = test_labels if tested and test_labels is not None else torch.empty(0)
         self.device = device or torch.device("cpu")
@@ -1008,7 +1046,6 @@ class LabelOwner(Party):
         self.config, self.spec, self.seed = config, spec, begin.seed
         with RandomStream(begin.seed, "top", secret=_start(begin)):  # w_0 is one model
             self.top = spec.build().to(self.device)
-        self._validated = []
         if config.decide is not None:
             self.samples, self.held_out = hold_out(
                 self._all_samples,
@@ -1016,6 +1053,8 @@ class LabelOwner(Party):
                 seed=derive_seed(0, self.name, "threshold"),
                 regression=not isinstance(self.task, Classification),
             )
+        self._validated = self._tested = _InOrder(self.held_out)
+        self._num_scored = 0
         labels_N = self.labels_S[self.samples]
         self.class_weights_C = on(
             self.device, class_weights(config.loss_weights, self.task, labels_N)
@@ -1144,27 +1183,18 @@ class LabelOwner(Party):
 
     @answers
     def measure(self, message: Measure) -> Measured:
-        """How good its top is on these test samples."""
-        assert self.top is not None
-        num = message.samples_B.numel()
-        if num and not 0 <= int(message.samples_B.min()) <= int(message.samples_B.max()) < len(
-            self.test_labels
-        ):
-            raise MessageError(
-                f"{message.wire_name()}: samples outside its {len(self.test_labels)} test samples"
-            )
-        return self._measured(message.mean_BE, self.test_labels[message.samples_B])[1]
-
-    @torch.no_grad()
-    def _measured(self, mean_BE: Tensor, labels_B: Tensor) -> tuple[Tensor, Measured]:
-        """What its top says, and how right that is."""
-        outputs = self._best()(mean_BE.to(self.device))
-        labels_B = labels_B.to(self.device)
-        loss = supervised_loss(self.task, outputs, labels_B, reduction="sum").item()
-        num_right = 0
-        if isinstance(self.task, Classification):
-            num_right = int((outputs.argmax(dim=1) == labels_B).sum())
-        return outputs.cpu(), Measured(loss, num_right, len(labels_B))
+        """How good its top is on its test samples, of which these come next."""
+        starts = bool(len(message.samples_B)) and not int(message.samples_B[0])
+        if starts:  # anew, where the coordinator fell
+            if self._max_scored and self._num_scored >= self._max_scored:
+                raise LimitError(
+                    f"refuses to score its test samples more than {self._max_scored:,} times in "
+                    "this run: its policy.max_uses; raise evaluate_every"
+                )
+            self._tested = _InOrder(torch.arange(len(self.test_labels)))
+        measured = self._next(message, self._tested, self.test_labels)
+        self._num_scored += starts
+        return measured
 
     @answers
     def give_held_out(self, message: GiveHeldOut) -> HeldOut:
@@ -1176,21 +1206,33 @@ class LabelOwner(Party):
         """How good its top is on samples that it kept out; after the last it decides."""
         if self.budget is not None:
             raise ConfigError("its policy.privacy counts epsilon, and a score is not counted")
-        done = sum(map(len, self._validated))
-        due = self.held_out[done : done + VALIDATED]
-        if not len(due) or not torch.equal(message.samples_B, due):
-            raise MessageError(
-                f"{message.wire_name()}: its {len(self.held_out)} held-out samples come in order, "
-                f"{VALIDATED} at a time, and once; {done} came"
-            )
-        _check_finite(message, "mean_BE")
-        outputs, measured = self._measured(message.mean_BE, self.labels_S[due])
-        self._validated.append(outputs)
+        measured = self._next(message, self._validated, self.labels_S)
         decide = self.config.decide
-        if decide is not None and done + len(due) == len(self.held_out):
-            said = torch.cat(self._validated)
+        if decide is not None and self._validated.is_done:
+            said = torch.cat(self._validated.outputs)
             self.decided = decide.decided(self.task, said, self.labels_S[self.held_out])
         return measured
+
+    @torch.no_grad()
+    def _next(self, message: Measure | Validate, scored: _InOrder, labels_S: Tensor) -> Measured:
+        """Note what its top says of the samples that are due; with the last, how good it is."""
+        due = scored.due()
+        if not len(due) or not torch.equal(message.samples_B, due):
+            raise MessageError(
+                f"{message.wire_name()}: its {len(scored.samples_N)} samples come in order, "
+                f"{SCORED_AT_ONCE} at a time, and once; {scored.num_done} came"
+            )
+        check_shape(message, "mean_BE", (len(due), self.config.embedding), torch.float32)
+        _check_finite(message, "mean_BE")
+        scored.outputs.append(self._best()(message.mean_BE.to(self.device)).cpu())
+        if not scored.is_done:
+            return Measured(0.0, 0, 0)
+        outputs_NC, labels_N = torch.cat(scored.outputs), labels_S[scored.samples_N]
+        loss = supervised_loss(self.task, outputs_NC, labels_N, reduction="sum").item()
+        num_right = 0
+        if isinstance(self.task, Classification):
+            num_right = int((outputs_NC.argmax(dim=1) == labels_N).sum())
+        return Measured(loss, num_right, len(labels_N))
 
     @answers
     def finish(self, message: FinishLabels) -> Finished:
@@ -1500,32 +1542,24 @@ class Coordinator(Driver):
             if not len(samples_N):
                 continue
             try:
-                found[owner] = self._validate(owner, samples_N.split(VALIDATED), network)
+                found[owner] = self._validate(owner, samples_N, network)
             except (PartyError, TrainingError) as failure:  # the others' models are whole
                 _log.warning("%s decides nothing on rows that it kept out: %s", owner, failure)
         return found
 
-    def _validate(self, owner: str, parts: Sequence[Tensor], network: Engine) -> float:
+    def _validate(self, owner: str, samples_N: Tensor, network: Engine) -> float:
         """How good a label owner's model is on these samples, the last of which let it decide.
 
         Raises:
             PartyError: it does not answer, or not with what can be.
             TrainingError: no data owner answers.
         """
-        loss, num_right, num = 0.0, 0, sum(map(len, parts))
-        timeout_s, embedding = self.config.timeout_s, self.config.embedding
-        for part in parts:
-            request = Embed(owner, part, test=False)
-            mean_BE = asked_mean(
-                network, self.participants, request, embedding, timeout_s, Missed()
-            )
-            message = Validate(part, mean_BE)
-            told = network.ask({owner: message}, Measured, timeout_s=timeout_s).or_raise()
-            measured = told[owner].of(owner, len(part))
-            loss += measured.loss
-            num_right += measured.num_right
+        measured = asked_sums(
+            Validate, owner, samples_N, self.participants, self.config, network, Missed()
+        )
         is_number = json.loads(self.ready[owner].task)["kind"] == "regression"
-        return goodness_of_error(loss / num) if is_number else num_right / num
+        num = len(samples_N)
+        return goodness_of_error(measured.loss / num) if is_number else measured.num_right / num
 
     def round(self, number: int, network: Engine) -> Averaging:
         """One round of Algorithm 1.
@@ -1782,6 +1816,37 @@ def asked_mean(
     if not embeddings:
         raise TrainingError(f"no data owner answers ({missed})")
     return mean_embedding(list(embeddings.values()))
+
+
+def asked_sums(
+    message: type[Measure | Validate],
+    label_owner: str,
+    samples_N: Tensor,
+    data_owners: Sequence[str],
+    config: Config,
+    network: Engine,
+    missed: Missed,
+) -> Measured:
+    """How good a label owner's top is on all these samples, by messages.
+
+    Args:
+        message: ``Measure`` of test samples, ``Validate`` of those that it kept out of training.
+
+    Raises:
+        PartyError: it does not answer, or not with what can be.
+        TrainingError: no data owner answers.
+    """
+    timeout_s, is_test = config.timeout_s, message is Measure
+    measured = Measured(0.0, 0, 0)
+    for first in range(0, len(samples_N), SCORED_AT_ONCE):
+        part = samples_N[first : first + SCORED_AT_ONCE]
+        request = Embed(label_owner, part, test=is_test)
+        mean_BE = asked_mean(network, data_owners, request, config.embedding, timeout_s, missed)
+        asked = {label_owner: message(part, mean_BE)}
+        told = network.ask(asked, Measured, timeout_s=timeout_s).or_raise()[label_owner]
+        is_last = first + len(part) == len(samples_N)
+        measured = told.of(label_owner, len(samples_N) if is_last else 0)
+    return measured
 
 
 def checked_embeddings(

@@ -195,8 +195,18 @@ def labels_of(site: Site, task: dd.Task, rows: Mapping[str, Tensor]) -> Labels:
         alone = OwnRows(task, x[TRAIN], labels[rows[TRAIN]], x[TEST], scored[TEST])
     samples, own = rows[TRAIN].argsort(), labels[rows[TRAIN]]
     release = site.settings("fedoptimus", OwnerSection).gradients
-    budget = site.policy.section.privacy
-    return Labels(site.name, task, table.label, own, samples, scored, alone, release, budget)
+    return Labels(
+        site.name,
+        task,
+        table.label,
+        own,
+        samples,
+        scored,
+        alone,
+        release,
+        budget=site.policy.section.privacy,
+        max_scored=site.policy.section.max_uses,
+    )
 
 
 def columns_of(site: Site, rows: Mapping[str, Mapping[str, Tensor]]) -> Columns:

@@ -33,9 +33,9 @@ from dovetail.methods.fedoptimus import (
     Embeddings,
     LabelOwner,
     Measure,
-    Measured,
     Missed,
     asked_mean,
+    asked_sums,
     checked_embedding,
 )
 from dovetail.methods.loop import answers
@@ -88,13 +88,11 @@ def score(
     network: Engine,
     *,
     label_owners: Sequence[str] | None = None,
-    batch_size: int = 1024,
 ) -> dict[str, Score]:
     """Label owner -> how good its model is now on its test samples, by messages.
 
     Args:
         label_owners: None: all. With ``average_tops`` all have one model after a round.
-        batch_size: samples a message.
 
     Raises:
         ConfigError: a label owner without test samples.
@@ -106,26 +104,20 @@ def score(
         num = coordinator.ready[owner].num_test
         if not num:
             raise ConfigError(f"label owner {owner!r} has no test samples to be scored on")
-        loss, num_right, missed = 0.0, 0, Missed()
-        for samples_B in torch.arange(num).split(batch_size):
-            mean_BE = asked_mean(
-                network,
-                coordinator.data_owners,
-                Embed(owner, samples_B, test=True),
-                coordinator.config.embedding,
-                coordinator.config.timeout_s,
-                missed,
-            )
-            asked = {owner: Measure(samples_B, mean_BE)}
-            timeout_s = coordinator.config.timeout_s
-            replies = network.ask(asked, Measured, timeout_s=timeout_s).or_raise()
-            measured = replies[owner].of(owner, len(samples_B))
-            loss += measured.loss
-            num_right += measured.num_right
+        missed = Missed()
+        measured = asked_sums(
+            Measure,
+            owner,
+            torch.arange(num),
+            coordinator.data_owners,
+            coordinator.config,
+            network,
+            missed,
+        )
         is_number = json.loads(coordinator.ready[owner].task)["kind"] == "regression"
         scores[owner] = Score(
-            None if is_number else num_right / num,
-            loss / num,
+            None if is_number else measured.num_right / num,
+            measured.loss / num,
             num,
             tuple(name for name in coordinator.data_owners if name not in missed),
             missed.reasons,

@@ -88,6 +88,8 @@ class Labels:
         alone: columns of its own table, which only its models alone learn from.
         release: how its gradients leave; None: as the run says.
         budget: of its policy.
+        max_scored: how often it scores its test rows in a run that is driven from elsewhere, by its
+            policy; 0: any number of times.
     """
 
     name: str
@@ -99,6 +101,7 @@ class Labels:
     alone: OwnRows | None = None
     release: Release | None = None
     budget: Budget | None = None
+    max_scored: int = 0
 
     @property
     def trained(self) -> Tensor:
@@ -148,6 +151,7 @@ def side_of(home: Home, place: Place) -> fedoptimus.DataOwner | fedoptimus.Label
                 test_labels=home.scored.get("test"),
                 release=home.release,
                 budget=home.budget,
+                max_scored=home.max_scored,
                 device=place.device,
                 secret=place.secret,
             )
