@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -17,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from federations import free_port
+from flare_jobs import launching, write_changes
 from safetensors.torch import load_file
 
 from dovetail import data as dd
@@ -244,13 +243,13 @@ def test_it_trains_over_grpc_with_the_same_weights(parties: Path) -> None:
     named = ["north", "south", "coordinator", "--driver", "coordinator", "--host", "127.0.0.1"]
     done = execute(parties, ["dovetail", "certificates", *named])
     assert done.code == 0, done.err
-    environment = {**os.environ, "PYTHONPATH": f"{parties}{os.pathsep}{ROOT}"}
-    join = [sys.executable, "-m", "dovetail.cli.main", "join"]
     joined = [
-        subprocess.Popen(
-            [*join, f"{name}.toml", "--driver", f"127.0.0.1:{port}", "--quiet"],
-            cwd=parties,
-            env=environment,
+        forked.begin(
+            parties,
+            None,
+            *("join", f"{name}.toml", "--driver", f"127.0.0.1:{port}", "--quiet"),
+            environment={"PYTHONPATH": str(parties)},
+            stdout=parties / f"{name}.txt",
         )
         for name in ("north", "south")
     ]
@@ -273,7 +272,9 @@ def test_it_trains_as_a_job_of_nvflare_with_the_same_weights(parties: Path) -> N
     done = execute(parties, ["dovetail", "train", "here.toml", "--quiet"])
     assert done.code == 0, done.err
     words = ["dovetail", "flare", "simulate", "here.toml", "--out", "job", "--quiet"]
-    done = execute(parties, words)
+    write_changes(parties, parties / "forks")
+    with launching(parties / "forks"):
+        done = execute(parties, words)
     assert done.code == 0, done.err
     for name in ("north", "south"):
         (kept,) = (parties / f"{name}.site" / "models").iterdir()

@@ -21,6 +21,7 @@ import pytest
 import same_secrets
 import torch
 from federations import PATIENCE_S, Federation, free_port
+from flare_jobs import launching, write_changes
 from member_files import MEMBERS, SETTINGS, assert_equal, looped, state_of, write_members
 
 from dovetail.network.ledger import verify
@@ -39,10 +40,15 @@ SITES = ("site-1", "site-2", "site-3")
 
 @dataclass(eq=False)
 class Deployed:
-    """The federation, and the admin's hands."""
+    """The federation, and the admin's hands.
+
+    Attributes:
+        forks: where a server listens that forks processes of jobs; without it NVFlare begins them.
+    """
 
     federation: Any
     folder: Path
+    forks: Path
 
     @property
     def kits(self) -> Path:
@@ -81,35 +87,6 @@ class Deployed:
         return done.stdout
 
 
-#: Read by every process of the federation as it starts: homes draw what one process draws.
-SAME_SECRETS = """
-import importlib.util
-import sys
-
-
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name != "dovetail.experiment.flarejob":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        read = spec.loader.exec_module
-
-        def read_and_change(module):
-            read(module)
-            sys.path.append({tests!r})
-            from same_secrets import as_in_one_process
-
-            as_in_one_process()
-
-        spec.loader.exec_module = read_and_change
-        return spec
-
-
-sys.meta_path.insert(0, Finder())
-"""
-
-
 @pytest.fixture(autouse=True)
 def _same_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     same_secrets.as_in_one_process(monkeypatch.setattr)  # a driver may be this process
@@ -121,15 +98,20 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
     kits = flarehere.provision(folder / "federation", SITES)
     for each in (flarehere.SERVER, *SITES):
         prepare_site(kits / each, {})  # NVFlare reads which classes a job may name as it starts
-    changes = folder / "changes"
-    changes.mkdir()
-    tests = str(Path(same_secrets.__file__).parent)
-    (changes / "sitecustomize.py").write_text(SAME_SECRETS.format(tests=tests))
+    changes, forks = folder / "changes", folder / "forks"
+    write_changes(changes, forks)
     path = os.pathsep.join(filter(None, (str(changes), os.environ.get("PYTHONPATH"))))
     with flarehere.Federation(kits, {"PYTHONPATH": path}) as federation:
         federation.start(flarehere.SERVER, *SITES)
         federation.ready(SITES)
-        yield Deployed(federation, folder)
+        yield Deployed(federation, folder, forks)
+
+
+@pytest.fixture
+def forked_jobs(deployed: Deployed) -> Iterator[None]:
+    """NVFlare's processes of jobs have read the libraries, as in two tests they have not."""
+    with launching(deployed.forks):
+        yield
 
 
 def outcome(folder: Path) -> Any:
@@ -172,7 +154,7 @@ wait_s = 180
 """
 
 #: Long enough to be struck in mid-run.
-LONGER = ("epochs = 2", "epochs = 14\nsteps_per_epoch = 20\ntimeout_s = 10")
+LONGER = ("epochs = 2", "epochs = 14\nsteps_per_epoch = 20\ntimeout_s = 60")
 
 
 @pytest.fixture
@@ -243,6 +225,7 @@ def test_apfed_from_export_to_a_prediction_gives_the_weights_of_every_engine(
     assert weights(run) == weights(folder / "streamed")
 
 
+@pytest.mark.usefixtures("forked_jobs")
 def test_a_site_that_must_sign_answers_the_job_that_all_have_signed(
     clinics: Any, deployed: Deployed, dovetail: Any
 ) -> None:
@@ -292,6 +275,7 @@ max_steps = 40
 """
 
 
+@pytest.mark.usefixtures("forked_jobs")
 def test_apfed_d_as_a_job_distils_the_model_of_one_process(
     clinics: Any, deployed: Deployed, dovetail: Any
 ) -> None:
@@ -340,7 +324,7 @@ def test_a_site_whose_process_is_killed_is_done_without_and_named(
 ) -> None:
     folder = clinics.folder
     run_file = folder / "flare.toml"
-    text = run_file.read_text().replace(*LONGER).replace("timeout_s = 10", "timeout_s = 60")
+    text = run_file.read_text().replace(*LONGER)
     run_file.write_text("min_participation = 1\n" + text.replace('"alone", "tvfl"', ""))
     assert dovetail("flare", "export", run_file, "--out", folder / "killed", "-q").code == 0
     number = deployed.submit(folder / "killed")
@@ -367,6 +351,7 @@ def test_a_site_whose_process_is_killed_is_done_without_and_named(
     assert "not been connected since" in missed["lab"]["first"]
 
 
+@pytest.mark.usefixtures("forked_jobs")
 def test_a_job_that_was_aborted_goes_on_to_the_same_model(
     clinics: Any, deployed: Deployed, dovetail: Any
 ) -> None:
@@ -385,10 +370,11 @@ def test_a_job_that_was_aborted_goes_on_to_the_same_model(
     status, fetched = deployed.finish(deployed.submit(folder / "again"))
     assert status == "FINISHED:COMPLETED", (fetched / "dovetail-failed.txt").read_text()
     assert dovetail("train", "here.toml", "--out", "here", "-q").code == 0
-    assert weights(fetched / "dovetail") == weights(folder / "here")
     assert outcome(fetched / "dovetail")["missed"] == {}
+    assert weights(fetched / "dovetail") == weights(folder / "here")
 
 
+@pytest.mark.usefixtures("forked_jobs")
 def test_a_site_that_refuses_ends_the_job_with_one_sentence(
     clinics: Any, deployed: Deployed, dovetail: Any
 ) -> None:
@@ -451,6 +437,7 @@ def states_here(folder: Path, method: str, dovetail: Any) -> dict[str, dict[str,
     return {name: state_of(folder / "here" / "models" / name) for name in MEMBERS}
 
 
+@pytest.mark.usefixtures("forked_jobs")
 @pytest.mark.parametrize("method", SETTINGS)
 def test_parties_that_a_coordinator_drives_end_with_the_weights_of_one_process(
     deployed: Deployed, dovetail: Any, tmp_path: Path, method: str

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 from dovetail.experiment import RunFolder
@@ -180,10 +178,8 @@ def test_a_killed_process_resumes_as_if_it_had_not_been(
 ) -> None:
     run = write_run(*LONGER, ("steps_per_epoch = 3", "steps_per_epoch = 10"))
     dovetail("train", run, "--out", "whole", "-q")
-    start = "from dovetail.cli.main import main; main()"
-    command = [sys.executable, "-c", start, "train", str(run), "--out", "killed", "-q"]
     metrics = tmp_path / "killed" / "metrics.jsonl"
-    with subprocess.Popen(command, cwd=tmp_path, env={**os.environ}) as process:
+    with forked.begin(tmp_path, None, "train", run, "--out", "killed", "-q") as process:
         while process.poll() is None:
             if metrics.exists() and metrics.read_bytes().count(b"\n") >= num_lines:
                 process.send_signal(signal.SIGKILL)

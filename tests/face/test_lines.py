@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,15 +45,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @contextmanager
-def lab_at(address: str, script: str = LAB) -> Iterator[subprocess.Popen[str]]:
+def lab_at(address: str, script: str = LAB) -> Iterator[forked.Running]:
     """The lab, in a process that is told to stop by Ctrl-C."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, address],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    process = forked.begin(Path.cwd(), script, address)
     try:
         yield process
         process.send_signal(signal.SIGINT)

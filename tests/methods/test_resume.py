@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked
 import numpy as np
 import pytest
 import torch
@@ -391,8 +390,7 @@ def test_a_process_killed_while_it_saves_or_trains_goes_on_bit_for_bit(
     undisturbed = RUNS[name]().go()
     for after, wait_s in ((1, 0.0), (2, 0.003), (3, 0.01)):
         folder = tmp_path / str(after)
-        command = [sys.executable, "-c", KILLED, __file__, name, str(folder)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        with forked.begin(tmp_path, KILLED, __file__, name, folder) as process:
             assert process.stdout is not None
             for _ in range(after):
                 process.stdout.readline()

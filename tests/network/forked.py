@@ -6,15 +6,20 @@ process of its own starts in a fraction of a second so, and shares no memory wit
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+from multiprocessing.reduction import DupFd
 from pathlib import Path
+from typing import IO
 
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(
@@ -47,16 +52,69 @@ class Ended:
     err: str
 
 
+class Running:
+    """A process that runs, with the methods of ``subprocess.Popen`` that tests use."""
+
+    def __init__(self, process: ForkServerProcess, stdout: IO[str] | None) -> None:
+        self._process = process
+        self.stdout = stdout
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self.poll()
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        code = self.poll()
+        if code is None:
+            raise TimeoutError(f"it did not end in {timeout} s")
+        return code
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        """When it has ended: what it printed that was not read yet, some lines; and nothing."""
+        self.wait(timeout)
+        if self.stdout is None or self.stdout.closed:
+            return "", None
+        with self.stdout:
+            return self.stdout.read(), None
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.stdout is not None:
+            self.stdout.close()
+        self.wait()
+
+
 def command(folder: Path, *words: object, environment: Mapping[str, str] | None = None) -> Ended:
     """``dovetail WORDS`` in a folder, as a process of its own."""
-    return _run(folder, None, ["dovetail", *map(str, words)], environment or {})
+    return _run(folder, None, words, environment)
 
 
 def script(
     folder: Path, path: Path, *words: object, environment: Mapping[str, str] | None = None
 ) -> Ended:
     """``python PATH WORDS`` in a folder, as a process of its own."""
-    return _run(folder, path, [str(path), *map(str, words)], environment or {})
+    return _run(folder, path, words, environment)
 
 
 def code(folder: Path, text: str, *words: object, strict: bool = False) -> Ended:
@@ -64,24 +122,63 @@ def code(folder: Path, text: str, *words: object, strict: bool = False) -> Ended
 
     Where it is strict, a warning is an error.
     """
-    return _run(folder, text, ["-c", *map(str, words)], {}, strict=strict)
+    return _run(folder, text, words, None, strict=strict)
+
+
+def begin(
+    folder: Path,
+    what: str | Path | None,
+    *words: object,
+    environment: Mapping[str, str] | None = None,
+    stdout: Path | None = None,
+    stderr: Path | None = None,
+    strict: bool = False,
+    namespace: str | None = None,
+) -> Running:
+    """A process that is begun and not waited for.
+
+    Args:
+        what: a program's file, a program, or None for ``dovetail``.
+        stdout: the file that it prints to; else it can be read while the process runs.
+        stderr: likewise; else where the first goes.
+        namespace: the network that it is in, where it is another.
+    """
+    ours = None
+    if stdout is None:
+        reading, out = os.pipe()
+        ours = os.fdopen(reading, encoding="utf-8")
+    else:
+        out = os.open(stdout, _WRITTEN)
+    err = os.dup(out) if stderr is None else os.open(stderr, _WRITTEN)
+    said = [*map(str, words)]
+    space = None if namespace is None else Path("/run/netns", namespace)
+    process = context.Process(
+        target=_child,
+        args=(folder, what, said, dict(environment or {}), strict, space, DupFd(out), DupFd(err)),
+    )
+    process.start()
+    os.close(out)
+    os.close(err)
+    return Running(process, ours)
+
+
+_WRITTEN = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 def _run(
     folder: Path,
     what: str | Path | None,
-    words: Sequence[str],
-    environment: Mapping[str, str],
+    words: Sequence[object],
+    environment: Mapping[str, str] | None,
     *,
     strict: bool = False,
 ) -> Ended:
     with tempfile.TemporaryDirectory() as kept:
         out, err = Path(kept) / "out", Path(kept) / "err"
-        args = (folder, what, words, environment, strict, out, err)
-        process = context.Process(target=_child, args=args)
-        process.start()
-        process.join()
-        return Ended(process.exitcode, out.read_text(), err.read_text())
+        running = begin(
+            folder, what, *words, environment=environment, stdout=out, stderr=err, strict=strict
+        )
+        return Ended(running.wait(), out.read_text(), err.read_text())
 
 
 def _child(
@@ -90,25 +187,32 @@ def _child(
     words: Sequence[str],
     environment: Mapping[str, str],
     strict: bool,
-    out: Path,
-    err: Path,
+    namespace: Path | None,
+    out: DupFd,
+    err: DupFd,
 ) -> None:
-    for standard, path in ((1, out), (2, err)):
-        with path.open("wb") as file:
-            os.dup2(file.fileno(), standard)
+    for standard, file in ((1, out.detach()), (2, err.detach())):
+        os.dup2(file, standard)
+        os.close(file)
+    if namespace is not None:
+        with namespace.open() as file:
+            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0):
+                raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
     os.chdir(folder)
     os.environ.update(environment)
     sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
-    sys.argv = [*words]
     if strict:
         warnings.simplefilter("error")
     match what:
         case None:
             from dovetail.cli.main import main
 
+            sys.argv = ["dovetail", *words]
             main()
         case Path():
+            sys.argv = [str(what), *words]
             sys.path.insert(0, str(what.parent))
             runpy.run_path(str(what), run_name="__main__")
         case str():
+            sys.argv = ["-c", *words]
             exec(compile(what, "<code>", "exec"), {"__name__": "__main__"})

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import forked
 import lossy_link
 import numpy as np
 import processes
@@ -136,13 +137,13 @@ class Step:
 class Run:
     """The two processes; ``steps`` yields each step when it is done."""
 
-    def __init__(self, lines: IO[str]) -> None:
-        self._lines = lines
+    def __init__(self, lines: IO[str], errors: Path) -> None:
+        self._lines, self._errors = lines, errors
         self.fingerprint = ""
 
     def told(self) -> Any:
         line = self._lines.readline()
-        assert line, "the driver ended; its reason is on standard error"
+        assert line, f"the driver ended: {self._errors.read_text()}"
         return json.loads(line)
 
     def steps(self) -> Iterator[Step]:
@@ -167,17 +168,18 @@ def started(
         (folder / f"{name}.pem").write_bytes(shown.certificate)
         (folder / f"{name}.key").write_bytes(shown.key)
         (folder / f"{name}.key").chmod(0o600)
-    this = [sys.executable, __file__]
-    telling = ["driver", str(folder), str(steps), str(grace_s), str(timeout_s or 0)]
+    this, told = Path(__file__), folder / "bank.txt"
+    telling = ("driver", folder, steps, grace_s, timeout_s or 0)
+    at_a, at_b = (link.spaces[side] for side in ADDRESS)
     with (
-        subprocess.Popen(
-            link.command("a", [*this, *telling]), stdout=subprocess.PIPE, text=True
-        ) as driver,
-        subprocess.Popen(link.command("b", [*this, "party", str(folder)])) as party,
+        forked.begin(folder, this, *telling, stderr=told, namespace=at_a) as driver,
+        forked.begin(
+            folder, this, "party", folder, stdout=folder / "shop.txt", namespace=at_b
+        ) as party,
     ):
         try:
             assert driver.stdout is not None
-            run = Run(driver.stdout)
+            run = Run(driver.stdout, told)
             assert run.told() == "listens"
             yield run
         finally:

@@ -6,13 +6,12 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 
+import forked
 import httpx
 import numpy as np
 import pandas as pd
@@ -298,10 +297,7 @@ def test_killed_under_load_and_started_again_it_answers_from_a_whole_model(tmp_p
         log = tmp_path / "log"
         command = ["serve", f"m={place}", "--port", "0", "--watch", "0.1"]
         command += ["--token-file", str(tmp_path / "token")]
-        with log.open("w") as told:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "dovetail.cli.main", *command], stderr=told
-            )
+        process = forked.begin(tmp_path, None, *command, stdout=tmp_path / "said", stderr=log)
         while process.poll() is None:
             found = re.search(r"http://127.0.0.1:(\d+)", log.read_text())
             if found:
