@@ -15,6 +15,7 @@ from dovetail.errors import ConfigError, MessageError, PartyError
 from dovetail.methods.apfed import distil, teaching
 from dovetail.methods.apfed.stacks import Config, PartnerConfig
 from dovetail.methods.limits import Limited, Limits
+from dovetail.methods.loop import Epoch
 from dovetail.models import RandomStream
 from dovetail.models.learners import NO_FOLD, Rows, fit_stacked, hard_targets, make_folds
 from dovetail.models.learners.distil import Owner
@@ -59,7 +60,7 @@ def taught(
     partners: Mapping[str, tuple[Tensor, Tensor]],
     config: Config = CONFIG,
     faults: Mapping[str, type[distil.Partner]] | None = None,
-) -> tuple[distil.Active, dict[str, distil.Partner], list[teaching.Round]]:
+) -> tuple[distil.Active, dict[str, distil.Partner], list[Epoch]]:
     """A teacher of these partners: name -> columns, row of each sample."""
     active = active_of(owner, {name: rows for name, (_, rows) in partners.items()}, config)
     parties = {name: partner_of(name, x, rows) for name, (x, rows) in partners.items()}
@@ -205,7 +206,7 @@ def limited(
     limits: Limits,
     faults: Mapping[str, type[distil.Partner]] | None = None,
     config: Config = CONFIG,
-) -> tuple[distil.Active, dict[str, _Counts], list[teaching.Round]]:
+) -> tuple[distil.Active, dict[str, _Counts], list[Epoch]]:
     """As ``taught``, by partners with policies."""
     active = active_of(owner, {name: rows for name, (_, rows) in partners.items()}, config)
     parties = {}
