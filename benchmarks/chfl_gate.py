@@ -31,8 +31,9 @@ from benchmarks import _results
 from dovetail import data as dd
 from dovetail import methods
 from dovetail.experiment.runfile import load_run
-from dovetail.experiment.setup import Loaded, pooled_parts, read_pooled
+from dovetail.experiment.setup import pooled_parts, read_pooled
 from dovetail.methods import chfl
+from dovetail.methods.base import Loaded
 
 RUNS = Path(__file__).parents[1] / "runs"
 #: What a user has, whatever a cell of the paper's tables says.
@@ -162,7 +163,9 @@ def _over(figure: Callable[[Said, float], Tensor], power: float) -> Callable[[Ga
     """A mean over parties, each of whom counts as its rows to a power: 0 as one, 1 as its rows."""
 
     def mean(parties: Gated) -> float:
-        of = [(float(figure(s, g).mean()), len(s.labels) ** power) for s, g in parties]
+        of: list[tuple[float, float]] = [
+            (float(figure(s, g).mean()), len(s.labels) ** power) for s, g in parties
+        ]
         return sum(value * weight for value, weight in of) / sum(weight for _, weight in of)
 
     return mean
@@ -218,7 +221,7 @@ def trained(run_file: str, sets: tuple[str, ...], seed: int, share: float) -> To
             both.append(Said(common, joint, labels))
         told[number][member.name] = both[0], both[1]
 
-    chfl.Member.choose_gate = choose_gate  # type: ignore[method-assign]
+    chfl.Member.choose_gate = choose_gate  # type: ignore[method-assign, assignment]
     try:
         setup.train("chfl", seed, lambda *_: None)
     finally:
@@ -230,7 +233,8 @@ def judged(
     told: Told, rule: Callable[[Said], float], patience: int | None, by: str = PARTIES
 ) -> dict[str, Any]:
     """Party -> (gate, score, log loss) on held-out rows, of the round that a run would keep."""
-    best, most, improved = {}, -math.inf, 0
+    best: dict[str, Any] = {}
+    most, improved = -math.inf, 0
     for number, said in enumerate(told[1:], 1):
         gates = {party: rule(validation) for party, (validation, _) in said.items()}
         figure = ROUNDS[by]((said[party][0], gate) for party, gate in gates.items())

@@ -119,7 +119,7 @@ def read(name: str, draw: int | None = None) -> tuple[dict[str, Any], Given]:
     return kept, Given("the benchmark", pooled=(parts[0], parts[1]))
 
 
-def at_most(rows: int, table: dd.Table, *, seed: int) -> dd.Table:
+def at_most(rows: int, table: dd.Dataset, *, seed: int) -> dd.Dataset:
     """So many rows of a table, or all."""
     return (
         table if table.num_rows <= rows else dd.subset(table, rows=rows, seed=seed, stratify=True)
@@ -139,18 +139,18 @@ def score(outputs: Tensor, classes: Tensor) -> float:
 def in_one_place(loaded: Loaded, seed: int = 0) -> tuple[float, float]:
     """Score of the best learner, and of the commonest class: of each party that predicts, mean."""
     data = loaded.data
-    assert data.test is not None
     assert not isinstance(data.task, Regression)
     if isinstance(data, dd.CommonUnique):
         data = data.encoded()
-        assert data.test is not None
+    scored = data.test
+    assert scored is not None
     places: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     if isinstance(data, dd.Owners):
         assert data.test_labels is not None
         pool = data.train[data.data_owners[0]].ids
         order = np.argsort(pool, kind="stable")
         x = torch.cat([data.train[name].joined() for name in data.data_owners], dim=1)
-        test_x = torch.cat([data.test[name].joined() for name in data.data_owners], dim=1)
+        test_x = torch.cat([scored[name].joined() for name in data.data_owners], dim=1)
         parts = [data.train[name] for name in data.label_owners]
         rows = np.concatenate([part.ids for part in parts])
         places_of = torch.from_numpy(order[np.searchsorted(pool, rows, sorter=order)])
@@ -165,7 +165,7 @@ def in_one_place(loaded: Loaded, seed: int = 0) -> tuple[float, float]:
                 parties.append(data.validation[name])
             x = torch.cat([each.joined() for each in parties])
             labels = torch.cat([each.labels for each in parties if each.labels is not None])
-            tested = data.test[name]
+            tested = scored[name]
             assert tested.labels is not None
             places.append((x, labels, tested.joined(), tested.labels))
     best, majority = [], []

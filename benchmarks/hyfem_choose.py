@@ -22,8 +22,9 @@ from benchmarks import _results
 from dovetail import data as dd
 from dovetail import methods
 from dovetail.experiment.runfile import load_run
-from dovetail.experiment.setup import Loaded
 from dovetail.files import run_name
+from dovetail.methods.base import Loaded
+from dovetail.methods.hyfem.wiring import HyfemSection
 
 RUNS = Path(__file__).parents[1] / "runs" / "hyfem"
 SHARE = 0.1
@@ -58,7 +59,7 @@ def validated(
         "stage": stage,
         "rounds": rounds,
         "settings": settings,
-        "centred": "centred=True" in str(run.hyfem.extractors),
+        "centred": "centred=True" in str(run.settings("hyfem", HyfemSection).extractors),
         "seed": seed,
         "cpu s": round(time.process_time() - started, 1),
         **{f"{name} %": round(100 * value, 2) for name, value in accuracies.items()},

@@ -218,7 +218,7 @@ def main() -> None:
         row = {key: value for key, value in json.loads(line).items() if key not in about}
         if (row["method"], row["rows"]) not in [(each["method"], each["rows"]) for each in found]:
             found.append(row)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for method in RUNS:
         own = {row["rows"]: row for row in found if row["method"] == method}
         own = {num: row for num, row in sorted(own.items()) if row["what"] == "measured"}

@@ -82,7 +82,9 @@ def measured(command: list[str]) -> tuple[dict[str, Any], float, float]:
     return json.loads(text if text.startswith("{\n") else text.splitlines()[-1]), seconds, used
 
 
-def row(what: str, told: dict[str, Any], seconds: float | None, used: float | None) -> dict:
+def row(
+    what: str, told: dict[str, Any], seconds: float | None, used: float | None
+) -> dict[str, Any]:
     recall, matched = told["right"] / told["in_both"], told["matched"]
     return {
         "by": what,

@@ -46,9 +46,7 @@ def train(made: Training, stage: str, seed: int) -> dict[str, float]:
         "MB": sum(each["sent"] for each in sent) / 1e6,
         "missed": missed,
         "accuracy": 100 * accuracies["accuracy"],
-        "rounding": rounding(
-            made, outcome.models[label_home(made).name], made.run.engine.precision
-        ),
+        "rounding": rounding(made, outcome.models[label_home(made).name]),
     }
 
 

@@ -49,7 +49,7 @@ def planted(
     """Columns of each owner, and the classes."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2, num_rows)
-    columns = {}
+    columns: dict[str, np.ndarray] = {}
     for place in range(INFORMATIVE + NOISE):
         x = rng.normal(size=(num_rows, 2))
         if place < INFORMATIVE:

@@ -160,7 +160,7 @@ def autograd_members(members: Members) -> Step:
     labels = members.labels_KB.flatten()
 
     def outputs(x: Tensor) -> list[Tensor]:
-        z = []
+        z: list[Tensor] = []
         for weight, bias in pairs(common):
             x = torch.baddbmm(bias, F.relu(x) if z else x, weight)
             z.append(x)
@@ -271,10 +271,10 @@ def vmap_replicas(bottoms: Bottoms) -> Step:
     def step() -> Tensor:
         x = bottoms.inputs()
         with torch.no_grad():
-            out, backward = vjp(lambda values: vmap(embedded)(values, x), state)
+            out, backward, *_ = vjp(lambda values: vmap(embedded)(values, x), state)
             (gradients,) = backward(torch.stack(bottoms.gradients))
             stepped(optimizer, [*state.values()], [gradients[name] for name in state])
-        return out.flatten(0, 1)
+        return torch.as_tensor(out).flatten(0, 1)
 
     return step
 

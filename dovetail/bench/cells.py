@@ -179,7 +179,7 @@ class Line:
 
 def half_interval(values: Sequence[float]) -> float | None:
     """Half the 95 % interval of the mean by Student's t; None for a single value."""
-    from scipy import stats  # type: ignore[import-untyped]
+    from scipy import stats
 
     if len(values) < 2:
         return None

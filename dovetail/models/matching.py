@@ -446,7 +446,7 @@ def _match_party(
         waiting: neurons of each layer that parties not yet placed will bring.
     """
     # Imported where it is used, as is all of SciPy: it takes half a second.
-    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
+    from scipy.optimize import linear_sum_assignment
 
     assignment: list[np.ndarray] = []
     omega = tables.omega[m]

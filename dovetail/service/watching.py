@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 # Not scipy.stats: that takes seconds to import, which requests in flight would wait for.
-from scipy import special  # type: ignore[import-untyped]
+from scipy import special
 
 from dovetail.data.preprocessing import CategoriesSeen, CategoryColumn, NumberColumn, TableEncoder
 from dovetail.data.tables import Table, read_table

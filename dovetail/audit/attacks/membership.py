@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from scipy.stats import binom  # type: ignore[import-untyped]
+from scipy.stats import binom
 from torch import Tensor, nn
 
 from dovetail.audit.attacks.labels import auc_rows

@@ -287,7 +287,7 @@ class DataOwner:
         if not 1 <= len(queries_Q) <= num_rows:
             raise MessageError(f"{message.wire_name()}: no query, or more than rows")
         # Imported where it is used, as is all of SciPy: it takes half a second.
-        from scipy.spatial.distance import cdist  # type: ignore[import-untyped]
+        from scipy.spatial.distance import cdist
 
         with torch.no_grad():
             features = self.features(message.label_owner, message.samples_N)
@@ -488,7 +488,7 @@ class LabelOwner:
 
 def ross(num_rows: int, counts: np.ndarray, same: np.ndarray, nearer: np.ndarray) -> float:
     """I in nats from N, and per query N_y, k and m; Ross 2014, Eq. (2)."""
-    from scipy.special import digamma  # type: ignore[import-untyped]
+    from scipy.special import digamma
 
     return float(
         digamma(num_rows)
@@ -509,7 +509,7 @@ def pooled(x_NF: np.ndarray, labels_N: np.ndarray, neighbours: int = 3) -> float
     Raises:
         DataError: no class has two rows.
     """
-    from scipy.spatial import cKDTree  # type: ignore[import-untyped]
+    from scipy.spatial import cKDTree
 
     classes, place, counts = np.unique(labels_N, return_inverse=True, return_counts=True)
     kept = counts[place] > 1

@@ -114,7 +114,7 @@ def best_of(fitted: Mapping[str, Fitted], rows: Rows) -> Fitted:
 
 def _weights(fitted: Sequence[Fitted], rows: Rows) -> list[float]:
     """How much each says in the mean that has the least loss of held-out rows (Wolpert 1992)."""
-    from scipy.optimize import minimize  # type: ignore[import-untyped]
+    from scipy.optimize import minimize
 
     judged = rows.folds_N >= 0
     outputs_KNC = torch.stack([each.held_out_NC[judged] for each in fitted]).double()

@@ -96,7 +96,7 @@ class Linear:
 
     def _path(self, rows: Rows, train: Tensor, penalties: Sequence[float]) -> list[np.ndarray]:
         """(F + 1, C) weights for each penalty; the last row is the intercept."""
-        from scipy.optimize import minimize  # type: ignore[import-untyped]
+        from scipy.optimize import minimize
 
         # Double throughout: L-BFGS' line search stops early on rounding.
         parts = _parts(rows.x_NF, train)
