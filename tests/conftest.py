@@ -36,3 +36,16 @@ def brief_learners(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     for learner in brief:
         monkeypatch.setitem(LEARNERS, learner.name, learner)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def brief_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ``inspect`` expects of helpers is seen in two small fits, for tests that look elsewhere.
+
+    It fits forty linear models, which takes most of its time where tables are small.
+    """
+    from dovetail.experiment import expecting
+    from dovetail.models.learners.linear import Linear
+
+    monkeypatch.setattr(expecting, "LEARNERS", {"linear": Linear(penalties=(0.1,))})
+    monkeypatch.setattr(expecting, "_HALVES", 1)

@@ -19,6 +19,8 @@ from dovetail.experiment.coverage import Part
 from dovetail.experiment.inspecting import message_sizes
 from dovetail.methods.apfed.sections import ApfedSection, PassiveFields
 
+pytestmark = pytest.mark.usefixtures("brief_expectation")
+
 METHODS = ["apfed", "fedoptimus", "chfl", "hyfem"]
 
 #: Party -> its samples, its columns, and the samples it has labels of.

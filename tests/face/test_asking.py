@@ -12,6 +12,8 @@ import dovetail as dt
 from dovetail.errors import ConfigError
 from dovetail.face.aligning import rate_keys
 
+pytestmark = pytest.mark.usefixtures("brief_expectation")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> dt.Run:
