@@ -189,6 +189,18 @@ def _check_method(name: Any, *, where: str) -> None:
         )
 
 
+def check_table(table: str | None, folder: Path) -> None:
+    """Refuse a table's file that is not there, neither here nor in the folder of the files.
+
+    Raises:
+        DataError: naming it.
+    """
+    if table is None or not table.endswith((".csv", ".parquet")) or len(table.split()) > 1:
+        return  # asked for, or a SELECT
+    if "://" not in table and not Path(table).is_file() and not (folder / table).is_file():
+        raise DataError(f"there is no file {table}; check the path")
+
+
 def _check_table(party: Any, file: Path) -> None:
     """Refuse a table that is not there, is empty, lacks a column that is named or repeats ids."""
     if not isinstance(party, Mapping):

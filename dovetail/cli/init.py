@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from dovetail.cli import early
 from dovetail.cli.options import Quiet
 
 
@@ -70,6 +71,7 @@ def init(
     Writes NAME.toml, and of an owner run.toml; every key stands there, explained, with its default.
     Both can be run as they are. Files that are there are not replaced without --force.
     """
+    early.check_table(table, out)
     from dovetail.cli.initial import Answers, run_init
 
     run_init(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
         asks,
         "--table",
     )
+    source = _beside(source, answers.out)
     table = _read(source, answers.query, answers.out)
     columns = survey(table)
     say(f"{source}: {table.num_rows:,} rows, {len(columns)} columns")
@@ -178,6 +180,13 @@ def _others(answers: Answers, role: str, asks: bool) -> dict[str, Any]:
     return {"partners": partners, "here": bool(here), "listen": answers.listen or "0.0.0.0:7443"}
 
 
+def _beside(source: str, folder: Path) -> str:
+    """A file's path as the party file will say it, from its own folder."""
+    if is_query(source) or dd.is_database_url(source) or (folder / source).exists():
+        return source
+    return os.path.relpath(source, folder) if Path(source).is_file() else source
+
+
 def _read(source: str, query: str | None, folder: Path) -> dd.Table:
     if dd.is_database_url(source):
         return read_database(source, query)
@@ -189,7 +198,9 @@ def _read(source: str, query: str | None, folder: Path) -> dd.Table:
             "queries and databases; how .npz files and folders of images are described is told in "
             "docs/parties.md"
         )
-    return read_table(source if is_query(source) else folder / source, folder=folder)
+    return read_table(
+        source if is_query(source) else os.path.normpath(folder / source), folder=folder
+    )
 
 
 def _there(option: str, names: tuple[str, ...], columns: tuple[Surveyed, ...]) -> None:

@@ -79,8 +79,10 @@ class Federation:
         if len(set(kinds.values())) > 1:
             raise DataError(
                 "ids must be all integers or all strings, got integers at "
-                f"{[name for name, is_integer in kinds.items() if is_integer]} "
-                "and strings elsewhere"
+                f"{[name for name, is_integer in kinds.items() if is_integer]} and strings at "
+                f"{[name for name, is_integer in kinds.items() if not is_integer]}; convert one "
+                "side, for instance by a query as its table: SELECT CAST(trim(ID) AS BIGINT) AS "
+                "ID, * EXCLUDE (ID) FROM 'FILE.csv'"
             )
         self.parties: Mapping[str, PartyData] = MappingProxyType(by_name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import codecs
 import csv
 import gzip
 import itertools
@@ -293,7 +294,9 @@ def read_table(source: str | Path, *, folder: Path | None = None) -> Table:
             description = str(path)
             names = _load_file(data, path)
         return _loaded(data, description, names)
-    except duckdb.Error as error:
+    except (duckdb.Error, UnicodeDecodeError) as error:
+        if not is_query(source):
+            _refuse_other_kind(Path(source))
         raise DataError(
             f"cannot read {_shortened(str(source))}: {_first_line(error)}; "
             "check that it is a whole CSV or Parquet file or a query that DuckDB can run"
@@ -395,7 +398,7 @@ def check_rows(description: str, names: Sequence[str], num_rows: int) -> None:
     Raises:
         DataError: naming the table.
     """
-    repeated = _repeated(names)
+    repeated = repeated_name(names)
     if repeated:
         raise DataError(
             f"{description} has more than one column {repeated!r} (upper and lower case are taken "
@@ -461,7 +464,7 @@ def write_table(path: str | Path, columns: Mapping[str, np.ndarray]) -> None:
         raise DataError(f"cannot write {path}: columns must have one length, got {lengths}")
     if not path.parent.is_dir():
         raise DataError(f"cannot write {path}: there is no folder {path.parent}; make it first")
-    repeated = _repeated(columns)
+    repeated = repeated_name(columns)
     if repeated is not None:
         raise DataError(
             f"cannot write {path}: more than one column {repeated!r} (upper and lower case are "
@@ -514,7 +517,7 @@ def _only_reading(connection: duckdb.DuckDBPyConnection, query: str) -> str:
 def _load_query(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
     """Run a query into the table ``data``; the names it gives, as written."""
     names = list(connection.sql(query).columns)  # lazy: not run
-    if _repeated(names) is None:
+    if repeated_name(names) is None:
         connection.execute(f"CREATE TABLE data AS {query}")
     else:  # refused by the caller; DuckDB itself would rename a column
         connection.execute("CREATE TABLE data (unused INTEGER)")
@@ -546,21 +549,102 @@ def _load_file(data: _Data, path: Path) -> list[str]:
         known = {name for (name,) in written}
         return [name if name in known else re.sub(r"_\d+$", "", name) for name in read]
     # No BOOLEAN among the types: a label of "yes" and "no" is to stay as it is written.
-    read = data.make(
-        "TABLE",
+    query = (
         f"SELECT * FROM read_csv({pattern}, header = true, "
         "sample_size = -1, nullstr = ['', '?', ' ?'], "
-        "auto_type_candidates = ['BIGINT', 'DOUBLE', 'DATE', 'TIMESTAMP', 'VARCHAR'])",
+        "auto_type_candidates = ['BIGINT', 'DOUBLE', 'DATE', 'TIMESTAMP', 'VARCHAR']{})"
     )
+    read = data.make("TABLE", query.format(""))
     opened = gzip.open if path.suffix.lower() == ".gz" else open
     with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
         line = file.readline()
     if next(csv.reader([line])) == read:
         return read  # nothing was renamed
     sniffed = connection.execute(f"SELECT Delimiter FROM sniff_csv({pattern})").fetchone()
+    delimiter = sniffed[0] if sniffed else ","
     with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-        header = next(csv.reader(file, delimiter=sniffed[0] if sniffed else ","))
+        if len(read) == 1:
+            _refuse_ragged(path, file)
+        file.seek(0)
+        header = next(csv.reader(file, delimiter=delimiter))
+    if delimiter != "," and _has_decimal_commas(data):
+        connection.execute(f"DROP TABLE {data.name}")
+        separated = query.format(", decimal_separator = ','")
+        connection.execute(f"CREATE TABLE {data.name} AS {separated}")
     return [name for name in header if name]  # DuckDB names the nameless
+
+
+def _refuse_other_kind(path: Path) -> None:
+    """Say what a file that could not be read is, by how it begins, if that is known.
+
+    Raises:
+        DataError: naming the file, what it is and what to do.
+    """
+    if path.name.lower().endswith(".gz") or not path.is_file():
+        return
+    with path.open("rb") as file:
+        begins = file.read(1 << 16)
+    if begins.startswith(b"PK\x03\x04"):
+        what = "is an Excel workbook or another zip archive; save the sheet as CSV (UTF-8)"
+    elif begins.startswith((b"\xff\xfe", b"\xfe\xff")):
+        what = "is text in UTF-16; save it as UTF-8"
+    elif begins.startswith(b"PAR1") != (path.suffix.lower() == ".parquet"):
+        kind = "a" if begins.startswith(b"PAR1") else "no"
+        what = f"is {kind} Parquet file; give it the ending of what it is"
+    elif path.suffix.lower() != ".parquet" and not _is_utf8(begins):
+        what = (
+            "is not UTF-8 text; save it as UTF-8, or, if it is Latin-1, name the query "
+            f"SELECT * FROM read_csv({_literal(str(path))}, encoding = 'latin-1')"
+        )
+    else:
+        return
+    raise DataError(f"cannot read {path}: it {what}")
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(text)  # whose last character may be cut
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _refuse_ragged(path: Path, file: Iterable[str]) -> None:
+    """Refuse a file that was taken for one column because its lines have not all as many fields.
+
+    Raises:
+        DataError: naming the first line that differs.
+    """
+    lines = iter(file)
+    first = next(lines, "")
+    delimiter = max(",;\t|", key=first.count)
+    if delimiter not in first:
+        return
+    rows = csv.reader(itertools.chain([first], lines), delimiter=delimiter)
+    num_fields = len(next(rows))
+    with suppress(csv.Error):
+        for row in rows:
+            if row and len(row) != num_fields:
+                raise DataError(
+                    f"line {rows.line_num} of {path} has {len(row)} fields where the first line "
+                    f"has {num_fields}; mend it, or quote text with {delimiter!r} in it"
+                )
+
+
+def _has_decimal_commas(data: _Data) -> bool:
+    """Whether numbers are written 2,5: a text of nothing else, and no number written 2.5."""
+    described = data.connection.execute(f"DESCRIBE {data.name}").fetchall()
+    if any(kind == "DOUBLE" for _, kind, *_ in described):
+        return False
+    for name in (name for name, kind, *_ in described if kind == "VARCHAR"):
+        text = f"trim({_quoted(name)})"
+        found = data.connection.execute(
+            f"SELECT count(*) FILTER (regexp_full_match({text}, '[+-]?[0-9]+,[0-9]+')), "
+            f"bool_and(regexp_full_match({text}, '[+-]?[0-9]+(,[0-9]+)?')) FROM {data.name}"
+        ).fetchone()
+        if found is not None and found[0] and found[1]:
+            return True
+    return False
 
 
 def _read_column(data: _Data, description: str, name: str, type_name: str, num_rows: int) -> Column:
@@ -733,7 +817,7 @@ def _writable(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values)
 
 
-def _repeated(names: Iterable[str]) -> str | None:
+def repeated_name(names: Iterable[str]) -> str | None:
     """A name that comes twice, in DuckDB's eyes: case does not count."""
     seen: set[str] = set()
     for name in names:

@@ -30,6 +30,10 @@ _HALVES = 4  # drawn and averaged
 _RISES = 0.01
 
 
+#: A score of own columns alone that is seldom honest.
+_PERFECT = 0.999
+
+
 @dataclass(frozen=True)
 class Expected:
     """What was seen.
@@ -60,7 +64,12 @@ class Expected:
             f"{self.at_half:.3f} with {self.labels // 2:,} labels, {self.at_all:.3f} with "
             f"{self.labels:,}"
         )
-        if not self.rises:
+        if self.at_all >= _PERFECT:
+            hint = (
+                "That is nearly perfect, so expect little of helpers. If it is a surprise, look for "
+                "a column that is known only once the label is, and leave it out of columns."
+            )
+        elif not self.rises:
             hint = (
                 "The second half of the labels added little, so expect little of helpers for the "
                 "model that predicts alone; a joint model, with them there, may still be better."

@@ -50,8 +50,7 @@ def run(
         ) -> None:
             if "steps" not in line:  # a method of steps tells each as it is missed
                 for party, why in line.get("reasons", {}).items():
-                    where = "" if why.startswith("round ") else f"round {number(line)}: "
-                    left_out.tell(party, where + why)
+                    left_out.tell(party, _in_round(line, why))
             # Kept with the state, so that a stage that was resumed adds up like one that was not.
             saved.extra.setdefault("lines", []).append(line)
             observe(stage, total, line)
@@ -60,6 +59,10 @@ def run(
             outcome = setup.train(stage, seed, note, saved)
         _add_up(outcome, saved.extra.get("lines", []))
         yield stage, outcome
+
+
+def _in_round(line: Mapping[str, Any], why: str) -> str:
+    return why if why.startswith("round ") else f"round {number(line)}: {why}"
 
 
 def _add_up(outcome: Outcome, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -71,6 +74,7 @@ def _add_up(outcome: Outcome, lines: Iterable[Mapping[str, Any]]) -> None:
     outcome.missed = {}
     for line in numbered:
         for party, count in line.get("missed", {}).items():
-            first = line["reasons"][party]
+            why = line["reasons"][party]  # one of a step says where already
+            first = why if unit == "steps" else _in_round(line, why)
             entry = outcome.missed.setdefault(party, {unit: 0, "of": of, "first": first})
             entry[unit] += min(count, line.get("steps", 1))  # several messages may be missed in one

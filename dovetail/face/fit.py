@@ -140,7 +140,12 @@ def fit(
             data = _at_home(chosen, listed, test, folder / GIVEN, partners, resume=resume)
         run = check_run({**values, **data.values}, where=WHERE)
         check_folder(folder)
-        data.keep()
+        try:
+            data.keep()
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write to {folder} ({error.strerror}); name another folder with out=..."
+            ) from None
         train_seeds(
             run,
             folder,

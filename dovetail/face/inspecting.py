@@ -69,6 +69,7 @@ class Inspection(Shown):
         fits: of each method whether it fits, why, the next command and the messages to come.
         expected: what the label owner's own rows say of help, where APFed fits.
         stage: what is to be trained, such as "apfed-d", if that is said.
+        elsewhere: partners on other machines, whose tables cannot be looked at from here.
     """
 
     title: str
@@ -77,6 +78,7 @@ class Inspection(Shown):
     fits: Sequence[Fit]
     expected: Expected | None = None
     stage: str | None = None
+    elsewhere: Sequence[str] = ()
 
     @property
     def recommended(self) -> str | None:
@@ -122,6 +124,17 @@ class Inspection(Shown):
         if self.overlaps.shared or self.overlaps.withheld:
             yield from _overlap_lines(self.overlaps)
             yield ""
+        if self.elsewhere:
+            yield terminal_text(
+                f"Partners on other machines: {', '.join(self.elsewhere)}. Their tables stay "
+                "there, so which method fits is not said here. While they run dovetail join, this "
+                "counts the rows that they share:"
+            )
+            yield terminal_text(f"  dovetail align {shlex.quote(self.title)} --count")
+            if self.expected is not None:
+                yield ""
+                yield from map(terminal_text, self.expected.sentences())
+            return
         yield _method_table(self.fits)
         yield ""
         best = situations.recommended(self.fits)
@@ -220,8 +233,16 @@ def inspect(
     if private:
         counts = _counted(sites, parts, withheld, talk)
 
+    elsewhere = () if run is None else getattr(run.engine, "partners", ())
+    if elsewhere and not parts:
+        raise ConfigError(
+            f"{title} names no party file: its partners ({', '.join(elsewhere)}) are on other "
+            "machines; name the party files that are here"
+        )
+
     def expecting(overlaps: Overlaps) -> Expected | None:
-        return expected_of_site(sites[overlaps.centre], unlabelled=overlaps.unlabelled())
+        unlabelled = None if elsewhere else overlaps.unlabelled()
+        return expected_of_site(sites[overlaps.centre], unlabelled=unlabelled)
 
     return of_parts(
         parts,
@@ -233,6 +254,7 @@ def inspect(
         sizes=sizes,
         expecting=expecting,
         stage=None if run is None else run.method,
+        elsewhere=elsewhere,
     )
 
 
@@ -247,6 +269,7 @@ def of_parts(
     sizes: Sizes | None = None,
     expecting: Expecting | None = None,
     stage: str | None = None,
+    elsewhere: Sequence[str] = (),
 ) -> Inspection:
     """The same of what parties bring.
 
@@ -262,6 +285,7 @@ def of_parts(
         expecting: what the label owner's own rows say of help, where APFed fits.
         stage: what the run file trains, such as "apfed-d": the next command does not change it,
             and what its messages tell is its own.
+        elsewhere: partners on other machines.
 
     Raises:
         DataError: parties that cannot be compared.
@@ -288,9 +312,10 @@ def of_parts(
         else fit
         for fit in fits
     ]
-    helped = any(fit.applies and fit.method == "apfed" for fit in fits)
+    labelled = any(part.data.labels is not None for part in parts)
+    helped = any(fit.applies and fit.method == "apfed" for fit in fits) or (elsewhere and labelled)
     hint = expecting(overlaps) if expecting is not None and helped else None
-    return Inspection(title, parts, overlaps, fits, hint, stage)
+    return Inspection(title, parts, overlaps, fits, hint, stage, elsewhere)
 
 
 def _run_of(simulation: Simulation) -> tuple[RunFile, Given]:

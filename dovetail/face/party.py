@@ -123,6 +123,12 @@ class Party:
             ConfigError: a file that cannot be read, or does not fit.
             DataError: a table that cannot be used.
         """
+        if not isinstance(file, (str, Path)):
+            raise ConfigError(
+                "a party is a dovetail.Party(...) or the path of a party file, got "
+                f"{type(file).__name__}; a DataFrame becomes one with dovetail.Party(name, df, "
+                "id=...)"
+            )
         party = cls.__new__(cls)
         party._rows = None
         party._given = party._file = True

@@ -36,6 +36,7 @@ def test_a_score_that_is_as_high_with_half_the_labels_promises_little() -> None:
     told = expected("bank", x, (x[:, 0] > 0).long(), Classification((0, 1)), unlabelled=500)
     assert told is not None
     assert "expect little of helpers" in told.sentences()[1]
+    assert "look for a column that is known only once the label is" in told.sentences()[1]
     values = expected("bank", x, x[:, 0] * 2, Regression(), unlabelled=None)
     assert values is not None
     assert values.score == "r2"

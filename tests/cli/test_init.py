@@ -103,6 +103,14 @@ def test_files_that_are_there_are_not_replaced(dovetail: Any, tmp_path: Path) ->
     assert 'task = "regression"' in (tmp_path / "bank.toml").read_text()
 
 
+def test_a_table_here_is_named_from_the_folder_of_the_files(dovetail: Any, tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    done = dovetail("init", "--table", "customers.csv", "--out", "files/new", "--yes")
+    assert done.code == 0, done.err
+    values = tomllib.loads((tmp_path / "files" / "new" / "customers.toml").read_text())
+    assert values["party"]["table"] == "../../customers.csv"
+
+
 def test_a_partner_elsewhere_is_named_in_the_engine(dovetail: Any, tmp_path: Path) -> None:
     write_tables(tmp_path)
     done = dovetail("init", "--table", "customers.csv", "--partners", "shop,lab", "--quiet")
@@ -111,6 +119,11 @@ def test_a_partner_elsewhere_is_named_in_the_engine(dovetail: Any, tmp_path: Pat
     engine = {"kind": "stream", "listen": "0.0.0.0:7443", "partners": ["shop", "lab"]}
     assert values["engine"] == engine
     assert values["parties"] == ["customers.toml"]
+    looked = dovetail("inspect", "run.toml")
+    assert looked.code == 0, looked.err
+    assert "Partners on other machines: shop, lab. Their tables stay there" in looked.out
+    assert "  dovetail align run.toml --count\n" in looked.out
+    assert "None of the four" not in looked.out
 
 
 @pytest.mark.parametrize(
@@ -148,8 +161,9 @@ def test_what_is_not_said_is_asked_at_a_terminal(
     answers = ["customers.csv", "owner", "", "", "", "bank", "shop, lab"]
     monkeypatch.setattr("sys.stdin", Terminal("\n".join(answers) + "\n"))
     done = dovetail("init", "--out", "files")
-    assert done.code == 2  # a table's path begins at the folder of the files
-    assert "there is no file" in done.err
+    assert done.code == 0, done.err  # a table that is here, told from the folder of the files
+    party = tomllib.loads((tmp_path / "files" / "bank.toml").read_text())["party"]
+    assert party["table"] == "../customers.csv"
     monkeypatch.setattr("sys.stdin", Terminal("\n".join(answers) + "\n"))
     done = dovetail("init")
     assert done.code == 0, done.err

@@ -304,8 +304,34 @@ def test_a_source_that_cannot_be_read_is_refused(source, words):
 def test_a_csv_file_that_is_not_text_is_refused(tmp_path):
     path = tmp_path / "people.csv"
     path.write_bytes(b"a,b\n\xff\xfe,2\n")
-    with pytest.raises(DataError, match=r"cannot read .*people\.csv: Invalid Input"):
+    with pytest.raises(DataError, match=r"cannot read .*people\.csv: it is not UTF-8 text; .*Lat"):
         read_table(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "begins", "words"),
+    [
+        ("people.csv", "a,b\n1,2\n".encode("utf-16"), "it is text in UTF-16; save it as UTF-8"),
+        ("people.csv", b"PK\x03\x04\x00\x01\xff\xfe", "it is an Excel workbook or another zip"),
+        ("people.csv", b"PAR1\x15\x04\xff\xfe\x00", "it is a Parquet file; give it the ending"),
+        ("people.parquet", b"a,b\n1,2\n", "it is no Parquet file; give it the ending"),
+        ("people.csv", b"a,b,c\n1,2,3\n1,2\n", r"line 3 of .*people.csv has 2 fields where .* 3"),
+    ],
+)
+def test_a_file_of_another_kind_is_told_as_what_it_is(tmp_path, name, begins, words):
+    path = tmp_path / name
+    path.write_bytes(begins)
+    with pytest.raises(DataError, match=words):
+        read_table(path)
+
+
+def test_numbers_with_decimal_commas_are_numbers_where_no_comma_separates(csv):
+    table = read_table(csv("id;weight;group;picked\n1;2,5;a;1,2\n2;?;b;3\n3;4;a;\n"))
+    assert read(table, "weight") == [2.5, None, 4]
+    assert read(table, "group") == ["a", "b", "a"]
+    mixed = read_table(csv("id;weight;picked\n1;2.5;1,2\n2;3.5;3\n"))  # 1,2: two of a choice
+    assert read(mixed, "weight") == [2.5, 3.5]
+    assert read(mixed, "picked") == ["1,2", "3"]
 
 
 def test_a_broken_parquet_file_is_refused(tmp_path):

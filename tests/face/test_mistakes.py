@@ -46,6 +46,18 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: party(CLINIC.assign(patient=CLINIC["patient"].where(CLINIC.index > 2))),
         "party 'clinic': column 'patient' of the DataFrame has no id in 3 of 120 rows",
     ),
+    "a DataFrame for a party": (
+        lambda: fit(party(), LAB),
+        r"a DataFrame becomes one with dovetail.Party\(name, df",
+    ),
+    "columns of one name": (
+        lambda: party(CLINIC.rename(columns={"age": "ill"})),
+        "the DataFrame has two columns 'ill'; rename one",
+    ),
+    "a folder that cannot be": (
+        lambda: fit(party(), dt.Party("lab", LAB, id="patient"), out="/proc/here"),
+        "cannot write to /proc/here .* name another folder with out=",
+    ),
     "no table": (lambda: party(42), "party 'clinic': expected a path, a SELECT or a DataFrame"),
     "an array": (lambda: party(np.ones((3, 3))), "got numpy.ndarray"),
     "no such file": (lambda: party(Path("nowhere.csv")), "there is no file .*nowhere.csv"),
