@@ -43,7 +43,9 @@ def table_from_frame(frame: Frame, *, name: str = NAME) -> Table:
     except Exception as error:  # whatever a library says of names that come twice
         repeated = repeated_name(map(str, getattr(frame, "columns", ())))
         if repeated is not None:
-            raise DataError(f"{name} has two columns {repeated!r}; rename one") from None
+            raise DataError(
+                f"cannot read {name}: it has two columns {repeated!r}; rename one"
+            ) from None
         raise DataError(f"cannot read {name}: {str(error).splitlines()[0]}") from None
     eager = given.collect() if isinstance(given, nw.LazyFrame) else given.clone()
     names = {str(each): each for each in eager.columns}

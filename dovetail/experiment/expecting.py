@@ -66,8 +66,8 @@ class Expected:
         )
         if self.at_all >= _PERFECT:
             hint = (
-                "That is nearly perfect, so expect little of helpers. If it is a surprise, look for "
-                "a column that is known only once the label is, and leave it out of columns."
+                "That is nearly perfect, so expect little of helpers. If it is a surprise, look "
+                "for a column that is known only once the label is, and leave it out of columns."
             )
         elif not self.rises:
             hint = (

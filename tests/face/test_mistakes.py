@@ -52,7 +52,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "columns of one name": (
         lambda: party(CLINIC.rename(columns={"age": "ill"})),
-        "the DataFrame has two columns 'ill'; rename one",
+        "cannot read the DataFrame: it has two columns 'ill'; rename one",
     ),
     "a folder that cannot be": (
         lambda: fit(party(), dt.Party("lab", LAB, id="patient"), out="/proc/here"),
