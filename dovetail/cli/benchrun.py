@@ -126,7 +126,10 @@ def _grid(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Gr
     grid = Grid(title=title, title_justify="left")
     for name in names:
         number = name.startswith(("here", "paper", "less"))
-        grid.add_column(name, justify="right" if number else "left", overflow="fold")
+        # A cell's name is copied into --only, in one piece.
+        grid.add_column(
+            name, justify="right" if number else "left", overflow="fold", no_wrap=name == "cell"
+        )
     for row in rows:
         grid.add_row(*row)
     return grid

@@ -40,12 +40,13 @@ def check_run(path: Path, overrides: Sequence[str] | None = ()) -> None:
     if _is_late():
         return
     values = read_run(path)
+    if not overrides:  # a section of an unknown method is no mistyped key
+        _check_method(values.get("method"), where=str(path))
     _check(values, "run", where=str(path))
     for text in overrides or ():
         _check(override(text), "run", where=str(path))
     if overrides:  # they may say another method, or other parties
         return
-    _check_method(values.get("method"), where=str(path))
     parties = values.get("parties")
     for file in parties if isinstance(parties, list) else ():
         check_party((path.parent / str(file)).resolve())

@@ -133,8 +133,8 @@ class Host:
                 self.refuse(driver, f"{len(data)} bytes: {error}")
                 try:
                     self._recorder.came(driver, data)
-                except NotWrittenError:
-                    return encode(Failed(_UNWRITTEN))
+                except NotWrittenError as error:
+                    return self._unwritten(error, driver)
                 return self._recorded(Failed(str(error)), driver)
             header = opened.header
             last = self._last.get(driver)
@@ -171,7 +171,8 @@ class Host:
             try:
                 self._recorder.came(driver, None)
                 self._recorder.left(driver, Failed(cause))
-            except NotWrittenError:
+            except NotWrittenError as error:
+                self._unwritten(error, driver)
                 return _UNWRITTEN
             return cause
 
@@ -209,8 +210,8 @@ class Host:
         self.refuse(driver, cause, kind=header.type, run=header.run)
         try:
             self._recorder.came(driver, opened.data, opened)
-        except NotWrittenError:
-            return encode(Failed(_UNWRITTEN), run=header.run, sequence=header.sequence)
+        except NotWrittenError as error:
+            return self._unwritten(error, driver, header)
         return self._recorded(Failed(cause), driver, header)
 
     def _reply(self, opened: Opened, driver: str) -> Data:
@@ -218,12 +219,12 @@ class Host:
         header = opened.header
         try:
             self._recorder.came(driver, opened.data, opened)
-        except NotWrittenError:  # what is not written down is not answered
-            return encode(Failed(_UNWRITTEN), run=header.run, sequence=header.sequence)
+        except NotWrittenError as error:  # what is not written down is not answered
+            return self._unwritten(error, driver, header)
         try:
             return self._recorded(self._answer(opened, driver), driver, header)
-        except NotWrittenError:
-            return encode(Failed(_UNWRITTEN), run=header.run, sequence=header.sequence)
+        except NotWrittenError as error:
+            return self._unwritten(error, driver, header)
         except MessageError as error:  # the answer cannot be encoded
             self._log_failure(header, driver, str(error))
             return self._recorded(Failed(str(error)), driver, header)
@@ -305,9 +306,19 @@ class Host:
         encoded = encode(answer, run=run, sequence=sequence, precision=precision)
         try:
             self._recorder.left(driver, answer, header, encoded)
-        except NotWrittenError:
-            return encode(Failed(_UNWRITTEN), run=run, sequence=sequence)
+        except NotWrittenError as error:
+            return self._unwritten(error, driver, header)
         return encoded
+
+    def _unwritten(
+        self, error: NotWrittenError, driver: str, header: Header | None = None
+    ) -> bytes:
+        """What the driver is told; whoever watches here is told why, as of a refusal."""
+        kind, run, sequence = (
+            ("", "", 0) if header is None else (header.type, header.run, header.sequence)
+        )
+        self.refuse(driver, str(error), kind=kind, run=run)
+        return encode(Failed(_UNWRITTEN), run=run, sequence=sequence)
 
     def _log_failure(self, header: Header, driver: str, cause: str) -> None:
         count = self._counted.once_more("no answer", driver, header.type, cause)

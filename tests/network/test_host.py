@@ -376,12 +376,15 @@ def test_only_a_name_of_a_run_is_written_to_the_ledger(run: str, kept: str) -> N
 
 
 def test_what_cannot_be_written_down_does_not_leave() -> None:
-    host = hosting(Doubles(), ledger=_Kept(OSError("disk full")))
+    told: list[tuple[str, ...]] = []
+    full = _Kept(OSError("disk full"))
+    host = hosting(Doubles(), ledger=full, on_refusal=lambda *each: told.append(each))
     assert "sends nothing that is not written down" in cause(ask(host, 1))
     assert "sends nothing that is not written down" in cause(ask(host, 1))  # nor for a replay
     unread = decode(host.handle(b"no message", "bank"), (Failed,))
     assert "sends nothing that is not written down" in cause(unread)
     assert "sends nothing that is not written down" in host.pass_over("too large", "bank")
+    assert told[0] == ("bank", Question.wire_name(), "r", "disk full")  # at the party, too
 
 
 def test_questions_are_handled_one_at_a_time() -> None:
