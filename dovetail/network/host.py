@@ -133,8 +133,8 @@ class Host:
                 self.refuse(driver, f"{len(data)} bytes: {error}")
                 try:
                     self._recorder.came(driver, data)
-                except NotWrittenError as error:
-                    return self._unwritten(error, driver)
+                except NotWrittenError as unwritten:
+                    return self._unwritten(unwritten, driver)
                 return self._recorded(Failed(str(error)), driver)
             header = opened.header
             last = self._last.get(driver)
@@ -310,9 +310,7 @@ class Host:
             return self._unwritten(error, driver, header)
         return encoded
 
-    def _unwritten(
-        self, error: NotWrittenError, driver: str, header: Header | None = None
-    ) -> bytes:
+    def _unwritten(self, error: NotWrittenError, driver: str, header: Header | None = None) -> Data:
         """What the driver is told; whoever watches here is told why, as of a refusal."""
         kind, run, sequence = (
             ("", "", 0) if header is None else (header.type, header.run, header.sequence)
