@@ -229,7 +229,7 @@ def test_parties_on_machines_of_their_own_distil_the_same_and_predict_together(
 def test_a_partner_that_dies_is_left_out_and_a_driver_that_is_killed_goes_on(
     federation: Federation,
 ) -> None:
-    settings = ("--set", "apfed.distil.max_steps=400", "--set", "apfed.distil.patience=400")
+    settings = ("--set", "apfed.distil.max_steps=200", "--set", "apfed.distil.patience=200")
     for name in ("lab", "registry"):
         federation.join(name)
     driver = federation.start("train", "network.toml", "--out", "stopped", *settings)

@@ -373,16 +373,16 @@ def test_a_partner_that_dies_or_stalls_is_done_without_and_taken_back(
     federation: Clinics, dovetail: Any
 ) -> None:
     changes = (
-        ("epochs = 2", "epochs = 200\nsteps_per_epoch = 20\ntimeout_s = 1"),
+        ("epochs = 2", "epochs = 120\nsteps_per_epoch = 20\ntimeout_s = 1"),
         ('["alone", "tvfl"]', "[]"),
         ("evaluate_every = 0", "evaluate_every = 0\ncheckpoint_every = 5\nmin_participation = 0"),
         ("wait_s = 180", "wait_s = 180\ngrace_s = 3"),
-        ("learning_rate = 0.05", "learning_rate = 0.002"),
+        ("learning_rate = 0.05", "learning_rate = 0.003"),
     )
     lab = federation.join("lab")
     federation.join("registry")
     driver = federation.start("train", federation.write_run(*changes), "--out", "apart", "-q")
-    num_steps = 200 * 20
+    num_steps = 120 * 20
     figures = []  # printed when all is done: pytest -rP shows them
     epoch = 10
     for fault in ("kill -9", "kill -9 again"):
