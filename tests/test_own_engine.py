@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+import forked
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "own-engine.md").read_text()
@@ -17,12 +16,9 @@ def execute(folder: Path, text: str) -> str:
     """What a program beside the engine prints; a process of its own, as its parties' are."""
     (folder / "own_engine.py").write_text(ENGINE)
     (folder / "run.py").write_text(text)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "run.py"], cwd=folder, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    done = forked.script(folder, folder / "run.py", environment={"PYTHONPATH": str(ROOT)})
+    assert done.code == 0, done.err
+    return done.out
 
 
 def test_the_page_shows_the_example_and_it_is_short() -> None:
@@ -63,11 +59,17 @@ class Party:
         return message
 """
 
+#: Its parties are forked: that a new interpreter can be one, the page's own program shows.
 LOST = """
+import multiprocessing
+
 from lost import Ask, Party
 from own_engine import Pipes
 
 if __name__ == "__main__":
+    forking = multiprocessing.get_context("forkserver")
+    forking.set_forkserver_preload(["lost"])
+    multiprocessing.get_context = lambda kind: forking
     engine = Pipes(dict.fromkeys(("a", "b", "c", "d"), Party), driver="driver")
     engine.ask(dict.fromkeys(engine.parties, Ask("hello")), Ask).or_raise()  # all have begun
     asked = {"a": Ask("yes"), "b": Ask("refuse"), "c": Ask("end"), "d": Ask("sleep")}
