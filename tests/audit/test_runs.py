@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from dovetail.audit import malicious
 from dovetail.audit.attack import Settings
 from dovetail.audit.attacks import labels
 from dovetail.audit.defences import Defence
@@ -254,7 +255,8 @@ def test_a_driver_that_sends_codes_all_alike_learns_a_partners_columns_unless_th
 
 
 @pytest.mark.usefixtures("few_draws")
-def test_a_driver_that_steers_an_encoder_reads_its_codes():
+def test_a_driver_that_steers_an_encoder_reads_its_codes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(malicious, "_LONG", malicious._STEPS)  # without limits it may take longer
     run = run_of("tvfl", COLUMNS, apfed={"encoder": [8], "head": [8], "epochs": 1})
     found = audit(run, (0,), settings=Settings(network=False), malicious=True)
     steered = [each for each in found.findings if each.channel == "steered codes"]

@@ -114,7 +114,7 @@ FEDOPTIMUS = Case(
     NAMES,
     "coordinator",
     (),
-    40,
+    24,
     frozenset({"seconds", "bytes"}),  # restoring takes messages, too
     dict.fromkeys(LABEL_OWNERS, "fedoptimus.Learned"),
     ("--set", "fedoptimus.selection={share=0.5, rows=40}"),
@@ -174,7 +174,8 @@ def test_a_round_closes_at_its_deadline_with_who_answered(
     federation: Federation, case: Case
 ) -> None:
     joined = [federation.join(name) for name in case.names]
-    changed = (f"{case.method}.rounds=80", f"{case.method}.timeout_s=2", "checkpoint_every=0")
+    rounds = 50 if case is FEDOPTIMUS else 80  # a round of FedOptimus has many exchanges
+    changed = (f"{case.method}.rounds={rounds}", f"{case.method}.timeout_s=2", "checkpoint_every=0")
     changed += ("rulers=[]", "min_participation=0")  # a slow machine may miss many rounds
     settings = [part for each in changed for part in ("--set", each)]
     driver = federation.start("train", "network.toml", "--out", "apart", *settings)
