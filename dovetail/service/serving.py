@@ -199,5 +199,10 @@ def run(
     # What is there by now stays: looking through all of it would hold requests up for 0.2 s.
     gc.collect()
     gc.freeze()
-    with listening:
-        uvicorn.Server(config).run(sockets=[listening])
+    try:
+        with listening:
+            uvicorn.Server(config).run(sockets=[listening])
+    except KeyboardInterrupt:  # raised again once what was asked is answered
+        log.info("stopped")
+    finally:
+        gc.unfreeze()  # or libraries say at the end that what is frozen is leaked

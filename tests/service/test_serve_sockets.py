@@ -49,6 +49,10 @@ def serving(folder, log, *options, anew=False):
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.05)
         yield found[0]
+        if anew:  # Ctrl-C ends it, with no word of leaks, nor of a run that goes on
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=PATIENCE_S) == 0
+            assert log.read_text().splitlines()[1:] == ["dovetail: stopped"]
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
