@@ -167,6 +167,7 @@ class Party:
     @collab.final  # type: ignore[untyped-decorator]
     def stop(self) -> None:
         """Leave the home."""
+        self._answers.leave()
         self._stack.close()
 
 

@@ -107,13 +107,26 @@ class Answers:
         self._host = host
         said = {"protocol": PROTOCOL, "instance": secrets.token_hex(8), "party": name}
         self._hello = json.dumps(said).encode()
+        self._leaves = False
+
+    def leave(self) -> None:
+        """Answer nothing any more, as if nobody were here: its home is about to be closed."""
+        self._leaves = True
 
     def handle(self, request: bytes, caller: str) -> bytes:
         """The answer to one call; an empty one asks who is here.
 
         Raises:
-            NetworkError: a caller that is not the server.
+            NetworkError: a caller that is not the server, or a party that leaves.
         """
+        answer = self._answer(request, caller)
+        # What a home that is being closed says is no refusal: a driver that takes it for one goes
+        # on without the party, and a job that was aborted would be resumed from there.
+        if self._leaves:
+            raise NetworkError("its process of this job is ending")
+        return answer
+
+    def _answer(self, request: bytes, caller: str) -> bytes:
         if caller != SERVER:
             raise NetworkError(f"answers the server of its job only, and {caller!r} is a client")
         if not isinstance(request, bytes):

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from dovetail.errors import ConfigError, NetworkError, PartyError
-from dovetail.network import LedgerFile, Message
+from dovetail.network import LedgerFile, Message, decode, encode
+from dovetail.network.control import Failed
 from dovetail.network.flare import (
     SERVER,
     AbortedError,
@@ -225,6 +226,19 @@ def test_only_the_server_of_the_job_is_answered() -> None:
             site.answers.handle(b"", caller)
     with pytest.raises(NetworkError, match="expected bytes, got str"):
         site.answers.handle("text", SERVER)  # type: ignore[arg-type]
+
+
+def test_a_party_that_leaves_refuses_nothing_but_is_gone(tmp_path: Path) -> None:
+    with LedgerFile(tmp_path / "ledger.jsonl", "shop") as ledger:
+        site = Site("shop", ledger)
+    request = encode(Question(torch.ones(3)), run="run", sequence=1)
+    said = decode(site.answers.handle(bytes(request), SERVER), (Failed,))
+    assert isinstance(said, Failed)
+    assert "cannot write its ledger" in said.cause
+    site.answers.leave()
+    for data in (b"", bytes(request)):
+        with pytest.raises(NetworkError, match="its process of this job is ending"):
+            site.answers.handle(data, SERVER)
 
 
 def test_a_party_that_cannot_begin_says_why() -> None:
