@@ -10,8 +10,6 @@ from typing import Any
 
 import duckdb
 import pytest
-from mlflow import MlflowClient
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dovetail.experiment import track
 from dovetail.experiment.track import Tracks, final_scores, numbers_and_texts
@@ -39,6 +37,8 @@ def expected(lines: Lines) -> dict[tuple[str, str], list[tuple[int, float]]]:
 
 def in_tensorboard(folder: Path) -> dict[tuple[str, str], list[tuple[int, float]]]:
     """What TensorBoard reads: (stage, name) -> (epoch, value), without the final scores."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     found = {}
     for stage in (folder / "tensorboard").iterdir():
         events = EventAccumulator(str(stage))
@@ -51,6 +51,8 @@ def in_tensorboard(folder: Path) -> dict[tuple[str, str], list[tuple[int, float]
 
 def in_mlflow(uri: str) -> Iterator[tuple[Any, Callable[[str], list[tuple[int, float]]]]]:
     """Each run that MLflow has, oldest first, and what reads a metric of it."""
+    from mlflow import MlflowClient  # takes a second to read: not where tests are collected
+
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("dovetail")
     for run in client.search_runs([experiment.experiment_id], order_by=["start_time"]):
