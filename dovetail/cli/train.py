@@ -69,6 +69,7 @@ def train(
     from dovetail.face.scores import Scores
     from dovetail.face.talk import talk_of
     from dovetail.files import run_name
+    from dovetail.models.places import next_commands
 
     changes = [*(overrides or ())]
     if track:
@@ -103,4 +104,6 @@ def train(
     elif not quiet:
         show(Scores(result))
         say(f"Run folder: {out}")
+        for command in next_commands(out):
+            say(f"  {command}")
     check_participation(run_file, out, result)

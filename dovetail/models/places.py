@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,14 +23,40 @@ def model_folder(folder: Path) -> Path:
             f"{folder} is a data owner's network, which predicts nothing alone; name the folder of "
             "a label owner's model beside it"
         )
-    models = sorted(path.parent for path in folder.glob("models/*/model.json"))
-    models = models or sorted(path.parent for path in folder.glob("seed-*/models/*/model.json"))
-    models = [path for path in models if path.name != JOINT]  # it is asked for by its own name
+    models = _models_of(folder)
     if len(models) == 1 or (models and _are_one(models)):
         return models[0]
     if models:
         raise ModelError(f"{folder} has {len(models)} models; name one, for example {models[0]}")
     return folder
+
+
+def next_commands(folder: Path) -> list[str]:
+    """What one does with a run's folder: its report, and predictions of its first model.
+
+    The model of a label owner that predicts with data owners alone is left out: it asks for them.
+    """
+    commands = [f"dovetail report {shlex.quote(str(folder))}"]
+    for path in _models_of(folder):
+        if _kind_of(path) != TopSpec.kind:
+            commands.append(f"dovetail predict {shlex.quote(str(path))} NEW-ROWS.csv")
+            break
+    return commands
+
+
+def _models_of(folder: Path) -> list[Path]:
+    """The models of a run's folder, or of its seeds; a joint one is asked for by its own name."""
+    models = sorted(path.parent for path in folder.glob("models/*/model.json"))
+    models = models or sorted(path.parent for path in folder.glob("seed-*/models/*/model.json"))
+    return [path for path in models if path.name != JOINT]
+
+
+def _kind_of(model: Path) -> str | None:
+    """Of its network; None of a folder that cannot be read."""
+    try:
+        return str(json.loads((model / "model.json").read_text())["network"]["kind"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def _are_one(models: Sequence[Path]) -> bool:

@@ -31,7 +31,8 @@ def test_it_trains_prints_a_table_and_names_the_folder(
     assert done.code == 0
     assert "APFed-C, predicts alone" in done.out
     assert "learned alone" in done.out
-    assert "Run folder: out/run" in done.out
+    told = "Run folder: out/run\n  dovetail report out/run\n  dovetail predict out/run/models/"
+    assert told in done.out
     names = {path.name for path in (tmp_path / "out" / "run").iterdir()}
     assert names == {"run.toml", "metrics.jsonl", "result.json", "ledger.jsonl", "models"}
 
