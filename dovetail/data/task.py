@@ -92,7 +92,14 @@ def _is_finite(value: Any) -> bool:
     return is_number and math.isfinite(value)
 
 
-def fit_task(values: np.ndarray, missing: np.ndarray, *, regression: bool, label: str) -> Task:
+def fit_task(
+    values: np.ndarray,
+    missing: np.ndarray,
+    *,
+    regression: bool,
+    label: str,
+    party: str | None = None,
+) -> Task:
     """The task that a training label column poses.
 
     Args:
@@ -100,12 +107,19 @@ def fit_task(values: np.ndarray, missing: np.ndarray, *, regression: bool, label
         missing: (N,) bool, True where there is none.
         regression: predict a number rather than a class.
         label: the column's name, for errors.
+        party: whose column, for errors; None: of nobody in particular.
 
     Raises:
         DataError: no label, one class only, or a label that is text or infinite where a number is
             needed.
     """
-    present = values[~missing]
+    try:
+        return _task(values[~missing], regression=regression, label=label)
+    except DataError as error:
+        raise DataError(f"party {party!r}: {error}" if party else str(error)) from None
+
+
+def _task(present: np.ndarray, *, regression: bool, label: str) -> Task:
     if not len(present):
         raise DataError(f"label {label!r} has no value in the training rows")
     if not regression:

@@ -90,9 +90,8 @@ def expected_of_site(site: Site, *, unlabelled: int | None) -> Expected | None:
     part = table.take(rows)
     assert part.labels is not None
     values, missing = part.labels.values, part.labels.missing
-    task = dd.fit_task(
-        values, missing, regression=site.party.task == "regression", label=table.label
-    )
+    regression = site.party.task == "regression"
+    task = dd.fit_task(values, missing, regression=regression, label=table.label, party=site.name)
     data = part.encoded(site.fit_input(part), task)
     assert data.labels is not None
     return expected(site.name, data.joined(), data.labels, task, unlabelled=unlabelled)

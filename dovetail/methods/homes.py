@@ -165,7 +165,11 @@ def home_of_site(site: Site, settings: Any) -> Home:
         raise ConfigError(f"party {site.name!r} holds images; this method learns from tables")
     regression = site.party.task == "regression"
     task = dd.fit_task(
-        table.labels.values, table.labels.missing, regression=regression, label=table.label
+        table.labels.values,
+        table.labels.missing,
+        regression=regression,
+        label=table.label,
+        party=site.name,
     )
     labels = dd.encode_labels(task, table.labels.values, table.labels.missing, label=table.label)
     rows = np.flatnonzero(~table.labels.missing)
@@ -232,7 +236,8 @@ def own_scale(site: Site, section: Any) -> dd.Regression:
         mean, scale = section.label_scale
         return dd.Regression(float(mean), float(scale))
     labels = _training_labels(site, section)
-    task = dd.fit_task(labels.values, labels.missing, regression=True, label=str(site.table.label))
+    label, name = str(site.table.label), site.name
+    task = dd.fit_task(labels.values, labels.missing, regression=True, label=label, party=name)
     assert isinstance(task, dd.Regression)
     return task
 

@@ -151,3 +151,8 @@ def test_numbers_that_are_hardly_classes_are_asked_about(values):
 def test_numbers_that_come_again_are_classes(values):
     task = fit_task(values, none_missing(values), regression=False, label="grade")
     assert isinstance(task, Classification)
+
+
+def test_whose_label_it_is_stands_before_what_is_wrong_with_it() -> None:
+    with pytest.raises(DataError, match=r"^party 'clinic': label 'ill' has one class only"):
+        fit_task(np.ones(3), np.zeros(3, bool), regression=False, label="ill", party="clinic")

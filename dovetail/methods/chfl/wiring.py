@@ -149,7 +149,11 @@ def home_of(site: Site, numbers: dd.Regression | None = None) -> chfl.Home:
         task = numbers or own_scale(site, section)
     else:
         task = dd.fit_task(
-            table.labels.values, table.labels.missing, regression=False, label=table.label
+            table.labels.values,
+            table.labels.missing,
+            regression=False,
+            label=table.label,
+            party=site.name,
         )
     labels = dd.encode_labels(task, table.labels.values, table.labels.missing, label=table.label)
     whole = dd.PartyData(site.name, table.ids, labels=labels, label=table.label, tables={BLOCK: x})
