@@ -57,6 +57,9 @@ class FlareSection(ElsewhereSection):
 
     kind: Literal["flare"]  # a job of NVIDIA FLARE
     sites: dict[PartyName, str] = Field(default_factory=dict)  # where it is not the party's name
+    # For one that is lost. A job that is aborted ends its driver up to 10 s after its sites: who
+    # went on without them until then would be resumed from there.
+    grace_s: float = Field(default=15.0, ge=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _a_site_each(self) -> FlareSection:
