@@ -196,10 +196,16 @@ def check_table(table: str | None, folder: Path) -> None:
     Raises:
         DataError: naming it.
     """
-    if table is None or not table.endswith((".csv", ".parquet")) or len(table.split()) > 1:
-        return  # asked for, or a SELECT
-    if "://" not in table and not Path(table).is_file() and not (folder / table).is_file():
+    if table is None or not _is_file_name(table):
+        return
+    if not Path(table).is_file() and not (folder / table).is_file():
         raise DataError(f"there is no file {table}; check the path")
+
+
+def _is_file_name(table: str) -> bool:
+    """Whether it is surely that of a file, and no SELECT and no database's URL."""
+    is_file = table.endswith((".csv", ".parquet")) and "://" not in table
+    return is_file and len(table.split()) == 1
 
 
 def _check_table(party: Any, file: Path) -> None:
@@ -207,10 +213,8 @@ def _check_table(party: Any, file: Path) -> None:
     if not isinstance(party, Mapping):
         return
     name, table = party.get("name"), party.get("table")
-    if not isinstance(name, str) or not isinstance(table, str):
+    if not isinstance(name, str) or not isinstance(table, str) or not _is_file_name(table):
         return
-    if not table.endswith((".csv", ".parquet")) or len(table.split()) > 1 or "://" in table:
-        return  # a SELECT, or a database's URL
     path = file.parent / table
     if not path.is_file():
         raise DataError(f"party {name!r}: there is no file {path}; check the path")

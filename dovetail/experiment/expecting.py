@@ -29,7 +29,6 @@ _HALVES = 4  # drawn and averaged
 #: A score that grew by more than this with the second half of the labels still rises.
 _RISES = 0.01
 
-
 #: A score of own columns alone that is seldom honest.
 _PERFECT = 0.999
 

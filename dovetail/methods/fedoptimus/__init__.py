@@ -1184,14 +1184,15 @@ class LabelOwner(Party):
     @answers
     def measure(self, message: Measure) -> Measured:
         """How good its top is on its test samples, of which these come next."""
-        starts = bool(len(message.samples_B)) and not int(message.samples_B[0])
-        if starts:  # anew, where the coordinator fell
+        anew = _InOrder(torch.arange(len(self.test_labels)))
+        starts = torch.equal(message.samples_B, anew.due())
+        if starts:  # once more, or where the coordinator fell
             if self._max_scored and self._num_scored >= self._max_scored:
                 raise LimitError(
                     f"refuses to score its test samples more than {self._max_scored:,} times in "
                     "this run: its policy.max_uses; raise evaluate_every"
                 )
-            self._tested = _InOrder(torch.arange(len(self.test_labels)))
+            self._tested = anew
         measured = self._next(message, self._tested, self.test_labels)
         self._num_scored += starts
         return measured
