@@ -11,11 +11,14 @@ tells a single party's values. So a party shares only
         (a driver that fell and repeats the round). A round whose sum fails has none
     under keys that the others have signed with their certificates, for this run and round
 
-and what each party was told of all this (run, round, members, weights, keys) goes into the masks: a
-driver that tells two parties different things gets a sum in which masks do not cancel.
+and what each party was told of all this (run, round, members, weights, keys, what its values follow
+from) goes into the masks: a driver that tells two parties different things gets a sum in which
+masks do not cancel. Else it would send all but one of them weights that no row moves, and the sum
+would tell the one's values (Pasquini, Francati, Ateniese, CCS 2022).
 
 What it does not prevent: the driver and all parties of a sum but two know the sum of the two; a
-driver may run twice, or go from round to round, with other members, and compare.
+driver may run twice, or go from round to round, with other members, and compare; and weights that
+only rows of one party move, the same to all.
 """
 
 from __future__ import annotations
@@ -112,6 +115,8 @@ class SecretSums:
         keys: Sequence[bytes],
         proofs: Sequence[bytes],
         values_P: Tensor,
+        *,
+        told: str = "",
     ) -> Tensor:
         """(P,) int64: this party's weight times its values, under masks.
 
@@ -120,6 +125,7 @@ class SecretSums:
             members: all whose values are summed.
             weights: theirs, in that order; as are ``keys`` and ``proofs``.
             values_P: this party's.
+            told: what its values follow from, of all that the driver said; the same at all.
 
         Raises:
             MessageError: a sum that could tell one party's values, or a key that is not proved.
@@ -134,8 +140,8 @@ class SecretSums:
         for member, key, proof in zip(members, keys, proofs, strict=True):
             if self._identity is not None and member != self.party:
                 self._identity.check(member, self._statement(number, member, key), proof)
-        told = sorted(zip(members, [float(weight).hex() for weight in weights], strict=True))
-        digest = _digest([self._run, number, told])
+        weighed = sorted(zip(members, [float(weight).hex() for weight in weights], strict=True))
+        digest = _digest([self._run, number, weighed])
         before = self._rounds.get(number)
         if before not in (None, digest):
             raise MessageError(
@@ -145,7 +151,9 @@ class SecretSums:
         own = weights[list(members).index(self.party)]
         fixed_P = to_fixed(values_P.double() * own, len(members))
         publics = dict(zip(members, keys, strict=True))
-        masked_P = self._keys[1].mask(self.party, publics, fixed_P, context=digest.encode())
+        masked_P = self._keys[1].mask(
+            self.party, publics, fixed_P, context=f"{digest} {told}".encode()
+        )
         self._rounds.note(number, digest)
         return masked_P
 

@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from dovetail.data import Classification, PartyData, table_from_arrays
-from dovetail.errors import ConfigError, DovetailError, MessageError
+from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError
 from dovetail.methods import chfl
 from dovetail.network.certificates import (
     Authority,
@@ -154,6 +155,43 @@ def test_weights_told_differently_to_each_member_give_noise(attacker: Attacker) 
     # Uniform over 2^64 / 2^32: nothing of a column whose values lie near 0.
     assert got.abs().median() > 2.0**28
     assert attacker.honest("ada").abs().max() < 10
+
+
+@pytest.mark.parametrize("trick", ["weights", "rate", "encoding", "trained before", "none"])
+def test_who_starts_from_something_else_gives_noise(trick: str) -> None:
+    """All but ada are brought to weights that the coordinator knows, so the sum tells ada's."""
+    attacker = Attacker({name: member(name) for name in NAMES})
+    known = torch.zeros_like(attacker.theta_P)
+    given = torch.randn(len(known), generator=torch.Generator().manual_seed(1))
+    shown = given if trick in ("rate", "trained before", "none") else known
+    for name in NAMES[1:]:
+        each = attacker.members[name]
+        if trick == "rate":
+            each.handle(begin(CONFIG.model_copy(update={"learning_rate": 1e-30})))
+        if trick == "encoding":  # every number is 0, and so is every gradient but the biases'
+            far = begin().agreed.replace('"scale": 1,', '"scale": 1e30,')
+            each.handle(chfl.Begin(begin().settings, 5, COMMON, far))
+    for name in NAMES:
+        each = attacker.members[name]
+        each.handle(chfl.Average(0, 0, given if name == "ada" else shown))
+        each.handle(chfl.Train(1))
+        if trick == "trained before" and name != "ada":
+            each.handle(chfl.Average(0, 0, given))
+    if trick == "trained before":
+        with pytest.raises(PartyError, match="has no weights to sum for round 1"):
+            attacker.sum(1, NAMES, EVEN)
+        return
+    got = attacker.sum(1, NAMES, EVEN)
+    mean = sum(0.25 * attacker.honest(name) for name in NAMES)
+    assert torch.allclose(got, mean, atol=1e-6) is (trick == "none")
+    assert bool(got.abs().median() > 2.0**28) is (trick != "none")
+
+
+def test_a_rate_of_one_s_own_is_refused_where_sums_are_secret() -> None:
+    apart = {"ada": {"learning_rate": 1e-30}}
+    with pytest.raises(ValidationError, match="by_party sets a learning_rate of ada, and with sec"):
+        chfl.Config(**{**CONFIG.model_dump(), "by_party": apart})
+    chfl.Config(**{**CONFIG.model_dump(), "by_party": {"ada": {"mu": 0.5}}})
 
 
 def test_pairs_of_one_round_are_refused(attacker: Attacker) -> None:
@@ -303,7 +341,8 @@ def test_without_certificates_whoever_carries_keys_sees_through_the_masks(
     publics = [bytes(key.key.tolist()) for key in keys.values()]
     nothing = torch.zeros(len(attacker.theta_P))
     for sums in own.values():
-        shares.append(sums.share(1, NAMES, EVEN, publics, [b""] * 4, nothing))
+        told = attacker.members["ada"].told  # type: ignore[union-attr]  # as it told her
+        shares.append(sums.share(1, NAMES, EVEN, publics, [b""] * 4, nothing, told=told))
     got = 4 * from_fixed(total(shares))
     torch.testing.assert_close(got, attacker.honest("ada"), rtol=1e-5, atol=1e-6)
 

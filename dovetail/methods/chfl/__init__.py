@@ -56,6 +56,7 @@ with one member that has everyone's rows and nothing but the common columns.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -138,6 +139,9 @@ from dovetail.privacy import (
 #: What ``by_party`` may set.
 OWN_SETTINGS = frozenset({"learning_rate", "mu"})
 
+#: The same with ``secure``, of which the sum that the coordinator sees does not depend.
+OWN_IN_SECRET = frozenset({"mu"})
+
 #: The gates that are tried: what the own column's logits are multiplied by.
 GATES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -193,6 +197,12 @@ class Config(OptimizerConfig):
         for name, own in self.by_party.items():
             if wrong := own.keys() - OWN_SETTINGS:
                 raise ValueError(f"by_party sets {sorted(OWN_SETTINGS)}, not {wrong} ({name})")
+            if self.secure and not own.keys() <= OWN_IN_SECRET:
+                raise ValueError(
+                    f"by_party sets a learning_rate of {name}, and with secure all have one: who "
+                    "hardly learns has weights that the coordinator knows, and the sum tells "
+                    "another's"
+                )
             self.of(name)
         return self
 
@@ -532,6 +542,7 @@ class Member(Party):
         "batches",
         "installed",
         "trained",
+        "told",
         "latest",
         "best",
         "best_accuracy",
@@ -683,6 +694,11 @@ class Member(Party):
         self.seed = begin.seed
         self.installed = -1  # the round after which theta_c is in place
         self.trained = -1  # the round it did last
+        # What its common column follows from, as far as the coordinator says it to all: in secret
+        # sums it goes into the masks. ``mu`` weighs the own column, and may be one's own.
+        alike = config.model_dump_json(exclude={"mu", "by_party"})
+        self._opened = json.dumps([alike, begin.seed, begin.common, begin.agreed])
+        self.told = ""
         self.latest: tuple[int, dict[str, Tensor]] | None = None  # parameters as last scored
         self.best: tuple[int, dict[str, Tensor]] | None = None
         self.best_accuracy = -1.0
@@ -696,6 +712,9 @@ class Member(Party):
             write_vector(message.common_P, self.columns.common)
         self._keep(message.best)
         self.installed = message.number
+        self.trained = -1  # what it did is gone
+        given = self._opened.encode() + message.common_P.numpy().tobytes()
+        self.told = hashlib.sha256(given).hexdigest()
         self.choose_gate()
         accuracy, num_rows, loss = self.scored()
         self.latest = (message.number, self._parameters())
@@ -825,7 +844,15 @@ class Member(Party):
         parts = message.proofs.split(list(message.proof_bytes))
         proofs = [bytes(proof.tolist()) for proof in parts]
         sums, theta_P = self.sums, self.common_vector()
-        share = sums.share(message.number, message.members, message.weights, keys, proofs, theta_P)
+        share = sums.share(
+            message.number,
+            message.members,
+            message.weights,
+            keys,
+            proofs,
+            theta_P,
+            told=self.told,
+        )
         return Share(share)
 
     @answers

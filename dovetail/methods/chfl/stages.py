@@ -144,7 +144,8 @@ def chosen(
         tried = plain.model_copy(update={"rounds": search.rounds})
         search_seed = seed if search.seed is None else search.seed
         trials = search_grid(tried, grid, start, seed=search_seed, observe=note)
-        best = own_best(trials) if search.each else dict(trials[0].changed)
+        apart = chfl.OWN_IN_SECRET if plain.secure else chfl.OWN_SETTINGS
+        best = own_best(trials, apart) if search.each else dict(trials[0].changed)
         if search.seed is not None:
             found[stage] = best
     observe(stage, plain.rounds, {"chosen": best, "seconds": 0.0})
@@ -152,15 +153,15 @@ def chosen(
     return best
 
 
-def own_best(trials: Sequence[Trial]) -> dict[str, Any]:
-    """What each party would take, by its own rows (V-A3); what is one for all by the mean."""
+def own_best(trials: Sequence[Trial], apart: Collection[str] = chfl.OWN_SETTINGS) -> dict[str, Any]:
+    """What each party would take of these, by its own rows (V-A3); all others by the mean."""
     first, *_ = trials
-    shared = {name: v for name, v in first.changed.items() if name not in chfl.OWN_SETTINGS}
+    shared = {name: v for name, v in first.changed.items() if name not in apart}
     alike = [trial for trial in trials if shared.items() <= trial.changed.items()]
     by_party = {}
     for member in first.accuracies:
         best = max(alike, key=lambda trial: trial.accuracies.get(member, -1.0))
-        own = {name: v for name, v in best.changed.items() if name in chfl.OWN_SETTINGS}
+        own = {name: v for name, v in best.changed.items() if name in apart}
         if own:
             by_party[member] = own
     return {**shared, "by_party": by_party} if by_party else shared
