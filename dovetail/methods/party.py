@@ -113,6 +113,10 @@ class PartySection(Section):
         return {name: self.match_columns.get(name, name) for name in every}
 
 
+#: Of ``Algorithm.few``: as often as the party's policy says.
+MAX_USES = 0
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """What a party can be asked for.
@@ -129,7 +133,8 @@ class Algorithm:
         samples: whether its messages name samples whose number and uses the policy limits; see
             ``limits.asked_for``.
         few: wire name -> how often such a message is answered in one run, of those of which a run
-            that keeps the rules needs few.
+            that keeps the rules needs few; ``MAX_USES``: as often as the policy's max_uses says.
+            An answer about no rows is none.
     """
 
     policy: str

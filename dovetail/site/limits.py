@@ -27,7 +27,7 @@ import torch
 
 from dovetail.errors import CheckpointError, ConfigError
 from dovetail.methods.limits import LimitError, Uses, asked_for
-from dovetail.methods.party import Algorithm, PolicySection
+from dovetail.methods.party import MAX_USES, Algorithm, PolicySection
 from dovetail.network import Message
 from dovetail.network.checkpoint import Restore, Restored, Save, load_state, save_state
 from dovetail.network.patience import patiently, write_text
@@ -36,7 +36,7 @@ from dovetail.network.patience import patiently, write_text
 DAY_S = 24 * 3600.0
 
 #: Lines that are kept of runs that began; more are cut to half.
-_MOST_LINES = 20_000
+_MOST_LINES = 100_000
 
 #: Runs whose uses are kept in memory; the longest idle one's are written to its folder.
 _MOST_RUNS = 64
@@ -207,11 +207,15 @@ class RunLimits:
             LimitError: saying how often.
         """
         answered = self._drivers[driver].few[run, message]
-        if answered >= most:
-            raise LimitError(
-                f"refuses {message!r} in the run {run!r}: it has answered {answered} times, and a "
-                f"run that keeps the rules asks {most} times at most, however often it is resumed"
-            )
+        if answered < (most or self._policy.max_uses):
+            return
+        told = f"refuses {message!r} in the run {run!r}: it has answered {answered:,} times, and "
+        if most == MAX_USES:
+            raise LimitError(f"{told}its policy.max_uses is {self._policy.max_uses:,}")
+        raise LimitError(
+            f"{told}a run that keeps the rules asks {most} times at most, however often it is "
+            "resumed"
+        )
 
     def answered(self, driver: str, run: str, name: str, message: str) -> None:
         """Write down an answer of which a run needs few, before it leaves.
@@ -291,7 +295,7 @@ class Guard:
         kept.heard = True
         if begins:
             self._limits.begun(self._driver, self._run, self._name, kept)
-        if few is not None:
+        if few is not None and getattr(answer, "num_rows", None) != 0:
             self._limits.answered(self._driver, self._run, self._name, name)
         if asked is not None and kept.uses is not None:
             kept.uses.count(asked)

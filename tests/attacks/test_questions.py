@@ -20,12 +20,13 @@ from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import check_run, load_run
 from dovetail.files import split_cell
-from dovetail.methods import apfed, hyfem, vertical
+from dovetail.methods import apfed, fedoptimus, hyfem, vertical
 from dovetail.methods.apfed import distil
 from dovetail.methods.apfed.sections import ApfedSection
 from dovetail.methods.limits import LimitError
 from dovetail.methods.party import PolicySection
 from dovetail.models import Head, Perceptron, randomness
+from dovetail.models.decisions import Decide
 from dovetail.network import InProcess, Message
 from dovetail.network.checkpoint import Restore, Restored, Save
 from dovetail.site.limits import Guard, RunLimits
@@ -338,6 +339,43 @@ def test_a_home_s_network_is_not_the_one_that_the_seed_alone_gives(
     home.runs.open(f"a1/{algorithm}/seed-0", algorithm, "bank").handle(begins[algorithm])
     assert drawn
     assert all(each is not None and len(each) == 16 for each in drawn)
+
+
+def test_passes_over_labels_of_a_run_have_an_end_whatever_it_goes_back_to(tmp_path: Path) -> None:
+    """Each tells a coordinator labels of rows that it chooses by embeddings of its own."""
+    known = methods.METHODS["fedoptimus"].algorithms["fedoptimus"]
+    policy = PolicySection(algorithms=("fedoptimus",), max_uses=2)
+    labels_S = torch.arange(1100) % 2
+    config = fedoptimus.Config(embedding=2, top=(4,), decide=Decide())
+    begin = fedoptimus.BeginLabels(config.model_dump_json(), 0, "")
+
+    def guarded() -> Callable[[Message], Any]:
+        """After a restart of either side, in which nothing that was saved is taken back."""
+        owner = fedoptimus.LabelOwner(
+            "l1", labels_S, Classification((0, 1)), test_labels=labels_S, max_scored=2
+        )
+        owner.handle(begin)
+        limits = RunLimits(tmp_path, policy)
+        guard = limits.of("hub", "a1/fedoptimus/0", "fedoptimus", known, folder=tmp_path)
+        return lambda message: guard.answer(message, owner.handle)
+
+    def passes(kind: type[Message], samples_N: Tensor) -> Any:
+        ask = guarded()
+        first = ask(kind(samples_N[:1024], torch.zeros(min(1024, len(samples_N)), 2)))
+        if len(samples_N) <= 1024:
+            return first
+        assert not first.num_rows  # nothing is told yet, and nothing counted
+        return ask(kind(samples_N[1024:], torch.zeros(len(samples_N) - 1024, 2)))
+
+    for _ in range(2):
+        assert passes(fedoptimus.Measure, torch.arange(1100)).num_rows == 1100
+    with pytest.raises(LimitError, match=r"answered 2 times, and its policy\.max_uses is 2"):
+        passes(fedoptimus.Measure, torch.arange(1100))
+    held_out = guarded()(fedoptimus.GiveHeldOut()).samples_N
+    for _ in range(3):
+        assert passes(fedoptimus.Validate, held_out).num_rows == len(held_out)
+    with pytest.raises(LimitError, match="answered 3 times, and a run that keeps the rules asks 3"):
+        passes(fedoptimus.Validate, held_out)
 
 
 def test_moments_and_judgements_of_a_run_have_an_end_whatever_it_goes_back_to(

@@ -57,7 +57,7 @@ from dovetail.methods.homes import DRIVER, check_nobody_is_active, check_stages,
 from dovetail.methods.loop import Driver, Party
 from dovetail.methods.method import Method, Staged, Training
 from dovetail.methods.outcome import Observer, Scores, Setup
-from dovetail.methods.party import Algorithm, Site, algorithm
+from dovetail.methods.party import MAX_USES, Algorithm, Site, algorithm
 from dovetail.methods.rulers import TITLES as RULERS
 from dovetail.methods.rulers import OwnRows
 from dovetail.models import Model
@@ -166,6 +166,8 @@ class FedOptimus(Method):
             "fedoptimus",
             _both(fedoptimus),
             begins=(fedoptimus.BeginData, fedoptimus.BeginLabels),
+            # Sums over rows by embeddings that the coordinator names tell labels.
+            few={fedoptimus.Measure: MAX_USES, fedoptimus.Validate: 3},
         ),
         "predicting": algorithm("fedoptimus", predicting.Recalling.accepts),
         "selection": algorithm("fedoptimus", _both(selection)),
