@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
@@ -62,6 +62,16 @@ def unknown_key(path: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(path.rpartition(".")[2], known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
     return f"unknown key {path!r}; {hint}"
+
+
+def meant(word: object, known: Collection[str]) -> str:
+    """The end of a sentence that refuses a word: the known one closest to it, if any is close.
+
+    >>> meant("alnoe", ["alone", "tvfl"]), meant("mse", ["alone", "tvfl"])
+    ("; did you mean 'alone'?", '')
+    """
+    near = difflib.get_close_matches(str(word).lower(), known, n=1)
+    return f"; did you mean {near[0]!r}?" if near and near[0] != word else ""
 
 
 def override(text: str) -> dict[str, Any]:
@@ -129,9 +139,7 @@ def read_run(path: Path) -> dict[str, Any]:
             + _told(grid)
         )
     if cell not in names:
-        near = difflib.get_close_matches(cell, names, 1)
-        meant = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"{file} has no cell {cell!r}; {meant}{_told(grid)}")
+        raise ConfigError(f"{file} has no cell {cell!r}{meant(cell, names)} {_told(grid)}")
     for pattern, change in patterns.items():
         if fnmatchcase(cell, pattern):
             values = merge(values, change)

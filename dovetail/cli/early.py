@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
-from dovetail.files import override, read_run, read_toml, unknown_key
+from dovetail.files import meant, override, read_run, read_toml, unknown_key
 
 #: Key -> the keys below it; None where that is not for this file to say.
 Keys = Mapping[str, "Keys | None"]
@@ -186,7 +186,7 @@ def _check_method(name: Any, *, where: str) -> None:
     if name not in known:
         raise ConfigError(
             f"{where}: method: input should be {', '.join(map(repr, known[:-1]))} or "
-            f"{known[-1]!r}, got {name!r}"
+            f"{known[-1]!r}, got {name!r}{meant(name, known)}"
         )
 
 

@@ -15,7 +15,7 @@ from dovetail.errors import ConfigError
 from dovetail.experiment.partitions import AnyPartition, shares
 from dovetail.experiment.samplers import Kind as Sampling
 from dovetail.experiment.track import Kind
-from dovetail.files import merge, override, read_run
+from dovetail.files import meant, merge, override, read_run
 from dovetail.methods.section import Section
 from dovetail.methods.validation import validate
 from dovetail.models.calibration import Calibrate
@@ -80,7 +80,10 @@ class TrackSection(Section):
 def _stage(name: str) -> str:
     known = [repr(stage) for stage in methods.stages()]
     if repr(name) not in known:
-        raise ValueError(f"input should be {', '.join(known[:-1])} or {known[-1]}, got {name!r}")
+        raise ValueError(
+            f"input should be {', '.join(known[:-1])} or {known[-1]}, got {name!r}"
+            f"{meant(name, methods.stages())}"
+        )
     return name
 
 

@@ -18,6 +18,7 @@ from dovetail import data as dd
 from dovetail.data.datasets import draw_rows
 from dovetail.data.tables import distinct
 from dovetail.errors import ConfigError, DataError
+from dovetail.files import meant
 from dovetail.methods.base import Run
 from dovetail.methods.outcome import Scores, judged
 from dovetail.methods.party import Site
@@ -365,6 +366,7 @@ def check_stages(
         if stage not in stages:
             raise ConfigError(
                 f"{where}: [{section}.stages.{stage}] is no stage; there are {', '.join(stages)}"
+                f"{meant(stage, stages)}"
             )
     for stage in dict.fromkeys((run.method, *run.rulers, *own)):
         if stage not in stages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from dovetail.errors import ConfigError
-from dovetail.files import unknown_key
+from dovetail.files import meant, unknown_key
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -46,11 +47,17 @@ def _sentence(model: type[BaseModel], values: Any, error: ValidationError) -> st
             return f"the key '{path}.kind' is missing; it says what the rest means"
         case "union_tag_invalid":
             expected, got = first["ctx"]["expected_tags"], first["ctx"]["tag"]
-            return f"{path}.kind: expected one of {expected}, got {got!r}"
+            return f"{path}.kind: expected one of {expected}, got {got!r}{_meant(got, expected)}"
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         return f"{path}: {message}" if path else message
-    return f"{path}: {message[0].lower()}{message[1:]}, got {first['input']!r}"
+    close = _meant(first["input"], first["ctx"]["expected"] if "literal" in first["type"] else "")
+    return f"{path}: {message[0].lower()}{message[1:]}, got {first['input']!r}{close}"
+
+
+def _meant(word: object, expected: str) -> str:
+    """The nearest of the words that pydantic lists between quotes."""
+    return meant(word, re.findall(r"'([^']*)'", expected))
 
 
 def _keys(values: Any, loc: Sequence[str | int]) -> list[str]:

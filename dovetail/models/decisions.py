@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dovetail.data import Classification, Task
 from dovetail.errors import ConfigError, DataError
+from dovetail.files import meant
 from dovetail.models.calibration import Calibrate, calibration_of, fit
 
 #: "balanced": as much for each class, however many rows it has; or class -> weight, 1 for a class
@@ -273,6 +274,7 @@ def class_weights(how: ClassWeights | None, task: Task, labels_N: Tensor) -> Ten
         if name not in names:
             raise ConfigError(
                 f"class_weights names {name!r}, which is no class of the label; they are {names}"
+                f"{meant(name, names)}"
             )
     return torch.tensor([float(how.get(name, 1.0)) for name in names])
 

@@ -14,7 +14,7 @@ from dovetail import data as dd
 from dovetail import methods
 from dovetail.alignment import Responder, relay
 from dovetail.errors import ConfigError, MissingColumnError
-from dovetail.files import read_toml
+from dovetail.files import meant, read_toml
 from dovetail.methods.party import Algorithm, PartySection, Policy, PolicySection, Site, algorithm
 from dovetail.methods.section import Section
 from dovetail.methods.validation import validate
@@ -40,13 +40,20 @@ class _PartyFile(Section):
     policy: PolicySection = PolicySection()
 
     @model_validator(mode="after")
-    def _known_messages(self) -> _PartyFile:
-        known = [name for each in algorithms().values() for name in each.messages]
-        for name in self.policy.messages or ():
-            if name not in known:
-                raise ValueError(
-                    f"policy.messages: {name!r} is no message; there are {', '.join(known)}"
-                )
+    def _known_words(self) -> _PartyFile:
+        every, policy = algorithms().values(), self.policy
+        named = list(dict.fromkeys(each.policy for each in every))
+        messages = [name for each in every for name in each.messages]
+        for key, what, words, known in (
+            ("algorithms", "algorithm", policy.algorithms, named),
+            ("messages", "message", policy.messages or (), messages),
+        ):
+            for word in words:
+                if word not in known:
+                    raise ValueError(
+                        f"policy.{key}: {word!r} is no {what}; there are {', '.join(known)}"
+                        f"{meant(word, known)}"
+                    )
         return self
 
 

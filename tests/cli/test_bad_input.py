@@ -62,11 +62,26 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         'kind = "rows"',
         r"data\.partition\.kind: expected one of 'strips', 'columns'.*, got 'rows'",
     ),
-    "unknown method": ('"apfed-c"', '"apfedc"', r"method: input should be .*'apfed-c'.* 'apfedc'"),
+    "unknown method": (
+        '"apfed-c"',
+        '"apfedc"',
+        r"method: input should be .*'apfed-c'.* 'apfedc'; did you mean 'apfed-c'",
+    ),
     "unknown encoder": (
         "encoder = [8]",
         'encoder = "table-5"',
         r"apfed\.encoder: input should be 'table-3' or 'table-4', got 'table-5'",
+    ),
+    "a mistyped encoder": ("encoder = [8]", 'encoder = "tabel-3"', "did you mean 'table-3'"),
+    "a mistyped ruler": (
+        'rulers = ["alone"]',
+        'rulers = ["tvfl", "alnoe"]',
+        r"rulers\.1: input should be .*'alnoe'; did you mean 'alone'\?",
+    ),
+    "a mistyped kind of partition": (
+        'kind = "columns"',
+        'kind = "column"',
+        r"data\.partition\.kind: expected one of .*'column'; did you mean 'columns'\?",
     ),
     "fractions of a unit": (
         "encoder = [8]",

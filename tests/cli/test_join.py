@@ -648,6 +648,11 @@ def test_a_driver_that_is_not_named_is_asked_for(dovetail: Any, shop_file: Any) 
     done = dovetail("join", file, "--driver", "bank:1")
     words = "policy.messages: 'psi.Begn' is no message; there are psi.Pass, psi.Begin, psi.Blinded"
     assert words in done.err
+    assert done.err.endswith("; did you mean 'psi.Begin'?\n")
+    file = shop_file('algorithms = ["align", "apfed-c"]')
+    done = dovetail("join", file, "--driver", "bank:1")
+    assert "policy.algorithms: 'apfed-c' is no algorithm; there are align, " in done.err
+    assert "; did you mean 'apfed" in done.err
 
 
 # --- Over a network -------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import torch
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
+from dovetail.files import meant
 from dovetail.methods import apfed, vertical
 from dovetail.methods.aligning import align_sites, label_owner, stored_alignment
 from dovetail.methods.apfed import distil, recalling, teaching
@@ -64,7 +65,7 @@ def _check_trade_off(run: Run, passives: Collection[str], *, where: str) -> None
         if name not in passives:
             raise ConfigError(
                 f"{where}: apfed.trade_off names {name!r}, which is no passive party of this run; "
-                f"they are {sorted(passives)}"
+                f"they are {sorted(passives)}{meant(name, passives)}"
             )
 
 
