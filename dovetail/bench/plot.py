@@ -46,22 +46,25 @@ def _against(table: Table, lines: Sequence[Line]) -> _Panels:
 def _course(runs: Sequence[Run], over: str) -> _Panels:
     """Scores over rounds or epochs, as ``metrics.jsonl`` has them; a panel for each cell.
 
-    Where a line is a round, those with scores come ``evaluate_every`` epochs apart.
+    Where a line is a round, those with scores come ``evaluate_every`` epochs apart, the last
+    where training ends.
     """
     values: dict[str, dict[str, dict[int, list[float]]]] = {}
     for run in runs:
         panel = values.setdefault(", ".join(run.cell.labels.values()), {})
-        every = 1
+        every, epochs = 1, 0
         if over == "epoch":
-            every = read_toml(run.folder / "run.toml").get("evaluate_every", 1)
+            settings = read_toml(run.folder / "run.toml")
+            epochs = settings["fedoptimus"]["epochs"]
+            every = settings.get("evaluate_every", 1) or epochs
         seen: dict[str, int] = {}
         for text in (run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
             line = json.loads(text)
             for name, title in run.cell.scores.items():
                 scores = line if line["stage"] == name else line.get(name)
                 if isinstance(scores, dict) and run.cell.score in scores:
-                    seen[title] = seen.get(title, 0) + every
-                    at = seen[title] if over == "epoch" else number(line)
+                    seen[title] = seen.get(title, 0) + 1
+                    at = min(seen[title] * every, epochs) if over == "epoch" else number(line)
                     curve = panel.setdefault(title, {})
                     curve.setdefault(at, []).append(100 * scores[run.cell.score])
     return {

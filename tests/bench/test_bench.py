@@ -224,22 +224,26 @@ def test_the_picture_has_a_panel_for_each_data_set(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("over", "at"), [("epoch", "2"), ("round", "17")])
+@pytest.mark.parametrize(
+    ("over", "every", "at"),
+    [("epoch", 2, (2, 3)), ("epoch", 1, (1, 2)), ("epoch", 0, (3, 3)), ("round", 2, (17, 34))],
+)
 def test_scores_are_drawn_over_epochs_where_a_line_is_a_round(
-    tmp_path: Path, over: str, at: str
+    tmp_path: Path, over: str, every: int, at: tuple[int, int]
 ) -> None:
     one = cell("one", scores={"fedoptimus": "FedAvg"})
-    (tmp_path / "run.toml").write_text("evaluate_every = 2\n")
+    (tmp_path / "run.toml").write_text(f"evaluate_every = {every}\n[fedoptimus]\nepochs = 3\n")
+    scored = (17, 34) if every else (34,)  # of 0 the last alone
     lines = [{"stage": "fedoptimus", "round": 16}]
-    lines += [{"stage": "fedoptimus", "round": at, "accuracy": at / 100} for at in (17, 34)]
+    lines += [{"stage": "fedoptimus", "round": at, "accuracy": at / 100} for at in scored]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     table = Table(name="toy", title="Toy", cells=(one,), over=over)
     made = Run(one, 0, {"fedoptimus": 0.34}, 1.0, tmp_path)
     assert bench.draw(table, bench.lines(table, [made], {"one": 1}), [made], tmp_path / "toy.svg")
     root = ElementTree.parse(tmp_path / "toy.svg").getroot()
     assert [each.text for each in root.iter(f"{SVG}title")][1:] == [
-        f"FedAvg, {over} {at}: 17.00",
-        f"FedAvg, {over} {2 * int(at)}: 34.00",
+        f"FedAvg, {over} {place}: {scores}.00"
+        for place, scores in zip(at[-len(scored) :], scored, strict=True)
     ]
 
 
