@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
@@ -19,7 +19,6 @@ from dovetail.network.printable import printable
 
 if TYPE_CHECKING:
     from cryptography import x509
-    from rich.table import Table
 
     from dovetail.network.books import Agreement
     from dovetail.network.heads import Compared
@@ -138,9 +137,11 @@ def _show(path: Path, *, noted: str | None, short: bool, as_json: bool) -> None:
         print(json.dumps(result, indent=2))
         return
     if not short:
-        console().print(_table(found, path))
+        whose = f"Left {printable(found.party)!r}" if found.party else f"In {path}"
+        _print(whose, "to", list(found.lines()), found.bytes_to())
         if found.came:
-            console().print(_table_came(found))
+            came = f"Came to {printable(found.party)!r}"
+            _print(came, "from", list(found.lines_came()), {})
     say(_verdict(found))
 
 
@@ -297,56 +298,48 @@ def _check(names: Sequence[str], *, ca: Path | None, as_json: bool) -> None:
 # --- What one holds -------------------------------------------------------------------------------
 
 
-def _table(found: Verified, path: Path) -> Table:
+def _print(
+    title: str, whom: str, lines: Sequence[Mapping[str, Any]], totals: Mapping[str, int]
+) -> None:
+    """A row for each kind of message, of which eighty columns hold all, and when they went."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    whose = f"Left {printable(found.party)!r}" if found.party else f"In {path}"
-    table = Table(title=Text(whose), title_justify="left")
-    for name in ("to", "message", "tensors"):
-        table.add_column(name)
-    for name in ("count", "bytes"):
-        table.add_column(name, justify="right")
-    table.add_column("first, last (UTC)")
-    costs = any("epsilon" in line for line in found.lines())
-    if costs:
-        table.add_column("epsilon", justify="right")
-    for line in found.lines():
+    table = Table(
+        title=Text(title),
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+    )
+    has_tensors = any("tensors" in line for line in lines)
+    costs = any("epsilon" in line for line in lines)
+    table.add_column(whom, overflow="fold")
+    table.add_column("message", overflow="fold")
+    if has_tensors:
+        table.add_column("tensors", overflow="fold")
+    for name in ("count", "bytes", *["epsilon"] * costs):
+        table.add_column(name, justify="right", no_wrap=True)
+    for line in lines:
         tensors = "\n".join(
             f"{each['name']} {each['dtype']} {'x'.join(map(str, each['shape'])) or 'scalar'}"
-            for each in line["tensors"]
+            for each in line.get("tensors", ())
         )
         table.add_row(
-            *(Text(printable(text)) for text in (line["to"], line["message"])),
-            Text("\n".join(map(printable, tensors.split("\n")))),
+            *(Text(printable(text)) for text in (line[whom], line["message"] or "(unread)")),
+            *[Text("\n".join(map(printable, tensors.split("\n"))))] * has_tensors,
             f"{line['count']:,}",
             f"{line['bytes']:,}",
-            Text(f"{_second(line['first'])}\n{_second(line['last'])}"),
-            *([f"{line['epsilon']:.3g}" if "epsilon" in line else ""] if costs else []),
+            *[f"{line['epsilon']:.3g}" if "epsilon" in line else ""] * costs,
         )
-    for receiver, num_bytes in found.bytes_to().items():
-        table.add_row(Text(printable(receiver)), "all", "", "", f"{num_bytes:,}", "")
-    return table
-
-
-def _table_came(found: Verified) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=Text(f"Came to {printable(found.party)!r}"), title_justify="left")
-    for name in ("from", "message"):
-        table.add_column(name)
-    for name in ("count", "bytes"):
-        table.add_column(name, justify="right")
-    table.add_column("first, last (UTC)")
-    for line in found.lines_came():
-        table.add_row(
-            *(Text(printable(text)) for text in (line["from"], line["message"] or "(unread)")),
-            f"{line['count']:,}",
-            f"{line['bytes']:,}",
-            Text(f"{_second(line['first'])}\n{_second(line['last'])}"),
-        )
-    return table
+    for name, num_bytes in totals.items():
+        table.add_row(Text(printable(name)), "all", *[""] * has_tensors, "", f"{num_bytes:,}")
+    console().print(table)
+    when = [_second(line[end]) for line in lines for end in ("first", "last")]
+    if when:
+        say(f"{min(when)} to {max(when)} (UTC); --json has the times of each")
+    say("")
 
 
 def _second(time: str) -> str:

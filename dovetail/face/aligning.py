@@ -134,7 +134,7 @@ class Matched(Shown):
         if len(result["files"]) == 1:
             yield f"Each party keeps its own part at home; {starter!r}: {files}"
         else:
-            yield f"Each party's part is beside its party file: {files}"
+            yield f"Each party keeps its own part at home: {files}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -43,6 +43,17 @@ def test_a_score_that_is_as_high_with_half_the_labels_promises_little() -> None:
     assert values.at_all > 0.99
 
 
+def test_a_score_that_rises_by_less_than_it_varies_is_told_as_too_few_labels() -> None:
+    rng = torch.Generator().manual_seed(5)
+    x = torch.randn(60, 3, generator=rng)
+    labels = (x[:, 0] + 2 * torch.randn(60, generator=rng) > 0).long()
+    told = expected("bank", x, labels, Classification(("no", "yes")), unlabelled=500)
+    assert told is not None
+    assert 0.01 < told.at_all - told.at_half < told.spread
+    assert not told.rises
+    assert "too few labels to say whether helpers pay" in told.sentences()[1]
+
+
 def test_too_few_labels_say_nothing() -> None:
     x = torch.randn(12, 3)
     assert expected("bank", x, torch.arange(12) % 2, Classification((0, 1)), unlabelled=9) is None

@@ -43,7 +43,24 @@ def test_the_table_says_for_whom_what_and_how_much(dovetail: Any, path: Path) ->
     for cell in ("bank", "gradient_BD float16 4x5", "2,500", "100,000"):
         assert cell in row
     assert f"unbroken: 2,502 lines, last hash {last}\n" in done.out
+    began, ended = (
+        json.loads(path.read_bytes().splitlines()[place])["time"][:19].replace("T", " ")
+        for place in (1, -1)
+    )
+    assert f"\n{began} to {ended} (UTC); --json has the times of each\n" in done.out
     assert dovetail("ledger", path, "--noted", last).code == 0
+
+
+def test_eighty_columns_hold_a_row(
+    dovetail: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with LedgerFile(tmp_path / "long", "a-hospital") as ledger:
+        ledger.record("long-beach", Gradient(torch.zeros(512, 36)))
+    done = dovetail("ledger", tmp_path / "long")
+    rows = [line.split() for line in done.out.splitlines() if "Gradient" in line]
+    shown = "long-beach test_ledger.Gradient gradient_BD float32 512x36 1 73,728"
+    assert rows == [shown.split()]
 
 
 def test_json_is_the_same_result(dovetail: Any, path: Path) -> None:

@@ -363,22 +363,25 @@ class Hyfem(Method):
             except ConfigError as error:
                 raise ConfigError(f"{where}, [hyfem.extractors] {block!r}: {error}") from None
         if run.engine.kind != "inprocess":
+            wrong = []
             if (len(section.classes) < 2) == (section.label_scale is None):
-                raise ConfigError(
-                    f"{where}: over a network hyfem.classes names all classes of the federation, "
-                    'as no party need have all, for example classes = ["no", "yes"]; or, of labels '
-                    "that are numbers, hyfem.label_scale = [MEAN, SCALE] as in the parties' files"
+                wrong.append(
+                    "hyfem.classes names all classes of the federation, as no party need have "
+                    'all, for example classes = ["no", "yes"]; or, of labels that are numbers, '
+                    "hyfem.label_scale = [MEAN, SCALE] as in the parties' files"
                 )
             if not section.extractors or any(set(name) & {*"*?["} for name in section.extractors):
-                raise ConfigError(
-                    f"{where}: over a network [hyfem.extractors] names every block and its "
-                    "extractor, without *; for example [hyfem.extractors] blood = [32]"
+                wrong.append(
+                    "[hyfem.extractors] names every block and its extractor, without *; for "
+                    "example [hyfem.extractors] blood = [32]"
                 )
-            for stage in (run.method, *run.rulers):
-                if stage not in ("hyfem", "fedper"):
-                    raise ConfigError(
-                        f"{where}: {stage!r} is trained in one process only; leave it out"
-                    )
+            apart = [each for each in (run.method, *run.rulers) if each not in ("hyfem", "fedper")]
+            if apart:
+                wrong.append(
+                    f"leave out {', '.join(map(repr, apart))}, trained in one process only"
+                )
+            if wrong:
+                raise ConfigError(f"{where}: over a network {'. And '.join(wrong)}")
         elif section.label_scale is not None:
             raise ConfigError(
                 f"{where}: hyfem.label_scale is for parties on machines of their own; in one "
