@@ -48,4 +48,4 @@ def brief_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
     from dovetail.models.learners.linear import Linear
 
     monkeypatch.setattr(expecting, "LEARNERS", {"linear": Linear(penalties=(0.1,))})
-    monkeypatch.setattr(expecting, "_HALVES", 1)
+    monkeypatch.setattr(expecting, "_PAIRS", 1)
