@@ -68,10 +68,12 @@ def serve(
     """
     early.check_models(models)
     from contextlib import ExitStack
+    from functools import partial
 
     from dovetail.cli.elsewhere import Elsewhere
     from dovetail.errors import ConfigError
     from dovetail.models.places import model_folder
+    from dovetail.network.credentials import revoked_by
     from dovetail.service.serving import Address, named, run
 
     section = Elsewhere(partners, listen, partner_certificates).section(
@@ -107,4 +109,5 @@ def serve(
             quiet=quiet,
             jointly=jointly,
             id_column=column,
+            revoked=None if certificates is None else partial(revoked_by, certificates),
         )

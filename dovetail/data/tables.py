@@ -303,6 +303,26 @@ def read_table(source: str | Path, *, folder: Path | None = None) -> Table:
         ) from None
 
 
+def unpacked_text_bytes(path: Path) -> int:
+    """How long the texts of a Parquet file are, each row's by itself.
+
+    A file of 500 bytes can have one text of many bytes in each of thousands of rows.
+
+    Raises:
+        DataError: no Parquet file.
+    """
+    read = f"read_parquet({_literal(str(path))})"
+    try:
+        with duckdb.connect() as connection:
+            described = connection.execute(f"DESCRIBE SELECT * FROM {read}").fetchall()
+            texts = [_quoted(name) for name, kind, *_ in described if kind == "VARCHAR"]
+            asked = ", ".join(f"sum(strlen({name}))" for name in texts) or "0"
+            found = connection.execute(f"SELECT {asked} FROM {read}").fetchone()
+    except duckdb.Error as error:
+        raise DataError(f"cannot read {path}: {_first_line(error)}") from None
+    return sum(int(each or 0) for each in found or ())
+
+
 def read_attached(connection: duckdb.DuckDBPyConnection, description: str, query: str) -> Table:
     """What a query gives in the database attached as ``db``; run once.
 

@@ -190,6 +190,22 @@ def certificate_warnings(folder: Path, name: str, *, now: datetime | None = None
     return [each for each in warnings if each]
 
 
+def revoked_by(folder: Path, certificate: bytes) -> str | None:
+    """Why a certificate (DER) no longer counts, by ``crl.pem`` as it is now; None if it does.
+
+    Raises:
+        ConfigError: a list that cannot be read.
+    """
+    listed, authority = folder / "crl.pem", folder / "ca.pem"
+    if not listed.exists():
+        return None
+    authorities = read_certificates(
+        read_file(authority, what="the authority"), where=str(authority)
+    )
+    found = Revocations.read(read_file(listed, what="the list"), authorities, where=str(listed))
+    return found.why([x509.load_der_x509_certificate(certificate)])
+
+
 def expiry_warning(certificate: x509.Certificate, now: datetime, what: str = "") -> str | None:
     """What to do about a certificate that expires within ``WARN_DAYS`` days; None of others."""
     left = certificate.not_valid_after_utc - now

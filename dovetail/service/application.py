@@ -287,9 +287,10 @@ class Service:
             return model.reader.json(
                 given, most_rows=most_rows, allow_unseen=unseen, id_column=id_column
             )
+        wanted = {*model.reader.columns, *([] if id_column is None else [id_column])}
         return await asyncio.to_thread(
             lambda: model.reader.table(
-                read_body(content, _SUFFIXES[kind], most_rows=most_rows),
+                read_body(content, _SUFFIXES[kind], most_rows=most_rows, columns=wanted),
                 most_rows=most_rows,
                 allow_unseen=unseen,
                 id_column=id_column,

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dovetail import data as dd
 from dovetail.data.preprocessing import CategoryColumn, NumberColumn, TableEncoder
-from dovetail.data.tables import nearest
+from dovetail.data.tables import nearest, unpacked_text_bytes
 from dovetail.errors import DataError
 
 _EPOCH = datetime(1970, 1, 1)
+#: The most bytes of text in a Parquet body once it is unpacked.
+_MOST_TEXT_BYTES = 2**26
 #: So many bad cells are told of; a table that is all wrong says it in one page.
 _MOST_TOLD = 50
 
@@ -274,8 +277,8 @@ def check_count(num_rows: int, most_rows: int) -> None:
         )
 
 
-def read_body(content: bytes, suffix: str, *, most_rows: int) -> dd.Table:
-    """A CSV or Parquet body as a table.
+def read_body(content: bytes, suffix: str, *, most_rows: int, columns: Collection[str]) -> dd.Table:
+    """A CSV or Parquet body as a table, of whose columns only these can be read.
 
     Raises:
         DataError: it cannot be read as one.
@@ -286,22 +289,34 @@ def read_body(content: bytes, suffix: str, *, most_rows: int) -> dd.Table:
         try:
             table = dd.read_table(file.name)
             check_count(table.num_rows, most_rows)  # before any value is read
-            return _in_memory(table)
+            if suffix == ".parquet":
+                _check_texts(Path(file.name))
+            return _in_memory(table, columns)
         except DataError as error:
             raise DataError(str(error).replace(file.name, "the body")) from None
         except (ValueError, UnicodeDecodeError, OverflowError) as error:
             raise DataError(f"the body cannot be read as {suffix[1:]} ({error})") from None
 
 
-def _in_memory(table: dd.Table) -> dd.Table:
-    """The same table, whose file may go."""
+def _check_texts(path: Path) -> None:
+    num_bytes = unpacked_text_bytes(path)
+    if num_bytes > _MOST_TEXT_BYTES:
+        raise DataError(
+            f"the body's texts take {num_bytes} bytes unpacked, more than the {_MOST_TEXT_BYTES} "
+            "that one request may have; send fewer rows at a time, and no column of long texts"
+        )
+
+
+def _in_memory(table: dd.Table, names: Collection[str]) -> dd.Table:
+    """The same table, whose file may go, with what these columns hold."""
     columns: dict[str, dd.Column] = {}
 
     def read(name: str) -> dd.Column:
         return columns[name]
 
     for name in table.names:
-        columns[name] = table.column(name)
+        if name in names:
+            columns[name] = table.column(name)
     return dd.Table("the body", table.names, table.num_rows, read)
 
 

@@ -21,6 +21,10 @@ _GRACE_S = 5
 _LEAST_TOKEN = 16
 
 
+#: Why a certificate (DER) no longer counts; None if it does.
+Revoked = Callable[[bytes], str | None]
+
+
 @dataclass(frozen=True)
 class Address:
     """Where a service listens, and what guards it.
@@ -98,6 +102,25 @@ class Address:
         }
 
 
+def _checking(revoked: Revoked) -> type:
+    """uvicorn's protocol, which closes a connection whose certificate no longer counts."""
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    class Checking(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            try:
+                shown = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+                why = revoked(shown)
+            except (ConfigError, OSError) as error:  # nobody is answered by a list that broke
+                why = str(error)
+            if why is not None:
+                logging.getLogger("dovetail.service").warning("not answered: %s", why)
+                transport.abort()
+
+    return Checking
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches it."""
     if host == "localhost":
@@ -143,8 +166,12 @@ def run(
     quiet: bool,
     jointly: Callable[..., Awaitable[Any]] | None = None,
     id_column: str | None = None,
+    revoked: Revoked | None = None,
 ) -> None:
     """Serve until told to stop (SIGINT, SIGTERM); requests in flight are answered first.
+
+    Args:
+        revoked: looked at with each connection's certificate, where these are asked for.
 
     Raises:
         ConfigError: packages that are not installed, or an unguarded address.
@@ -179,6 +206,7 @@ def run(
         timeout_keep_alive=30,
         timeout_graceful_shutdown=_GRACE_S,
         h11_max_incomplete_event_size=64 * 1024,
+        http="auto" if revoked is None else _checking(revoked),
         **tls,
     )
     try:

@@ -15,6 +15,8 @@ import forked
 import httpx
 import numpy as np
 import pandas as pd
+import pyarrow
+import pyarrow.parquet
 import pytest
 from fuzzing import fire
 from learned import clinic_table, fitted_model
@@ -24,6 +26,7 @@ from dovetail.models import load
 from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.linear import Linear
 from dovetail.service.application import Limits, Service
+from dovetail.service.rows import read_body
 from dovetail.service.served import Shelf
 from dovetail.service.serving import Address, named
 
@@ -85,6 +88,33 @@ def test_json_csv_and_parquet_are_answered_as_the_model_predicts(folder, table):
             np.testing.assert_allclose(probabilities(reply), expected, atol=2e-6)
 
     asking(service({"clinic": folder}), ask)
+
+
+def test_a_body_that_unpacks_to_gigabytes_is_refused_before_it_does(folder, table):
+    """One text in each of 20,000 rows is kept once in the file, and would be once a row here."""
+    rows = raw(table).head(1)
+    text = pyarrow.array(["a" * 200_000])
+    long = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 20_000, "int32"), text)
+    columns = {name: pyarrow.array([rows[name].iloc[0]] * 20_000) for name in rows}
+    parquet = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({**columns, "job": long}), parquet)
+    assert len(parquet.getvalue()) < 20_000
+
+    async def ask(client):
+        kind = {"content-type": "application/vnd.apache.parquet"}
+        return await client.post("/predict", headers=kind, content=parquet.getvalue())
+
+    reply = asking(service({"clinic": folder}, Limits(rows=20_000)), ask)
+    assert reply.status_code == 422
+    assert "texts take 4000000000 bytes unpacked" in reply.json()["error"]
+
+
+def test_columns_that_the_model_does_not_have_are_not_read():
+    body = b"age,other\n1,2\n"
+    read = read_body(body, ".csv", most_rows=10, columns=["age"])
+    assert read.column("age").values.tolist() == [1]
+    with pytest.raises(KeyError):
+        read.column("other")
 
 
 def test_a_number_is_no_boolean(folder):

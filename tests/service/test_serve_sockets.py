@@ -1,6 +1,7 @@
 """The service on real sockets: mutual TLS, and the page that a browser gets."""
 
 import contextlib
+import http.client
 import json
 import re
 import shutil
@@ -52,7 +53,8 @@ def serving(folder, log, *options, anew=False):
         if anew:  # Ctrl-C ends it, with no word of leaks, nor of a run that goes on
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=PATIENCE_S) == 0
-            assert log.read_text().splitlines()[1:] == ["dovetail: stopped"]
+            told = [line for line in log.read_text().splitlines() if "not answered" not in line]
+            assert told[1:] == ["dovetail: stopped"]
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -92,6 +94,14 @@ def test_a_party_with_its_certificate_is_answered_and_nobody_else_is(folder, tmp
         with pytest.raises((urllib.error.URLError, ConnectionError)):
             ask(address.replace("https", "http"))
         assert ask(address, context_of(tmp_path / "ours" / "shop")) == said
+        done = forked.command(
+            tmp_path, "certificates", "shop", "--revoke", "--out", tmp_path / "ours", "-q"
+        )
+        assert done.code == 0, done.err
+        with pytest.raises((urllib.error.URLError, ConnectionError, http.client.HTTPException)):
+            ask(address, context_of(tmp_path / "ours" / "shop"))
+        ask(address, context_of(tmp_path / "ours" / "clinic"))
+    assert "not answered: the certificate of 'shop'" in (tmp_path / "log").read_text()
 
 
 def test_the_page_asks_what_is_there_and_a_row_of_the_schemas_examples_is_answered(
