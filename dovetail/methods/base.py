@@ -110,6 +110,7 @@ class Asked(Place):
         keep: saves what the party can use, and says how it scores on its own test rows.
         kept: id of a run -> the folder where ``keep`` saved what came of it.
         run: its id.
+        driver: who asks.
         aligned: a folder for rows of alignments that this driver carries between parties.
         guard: counts alignments that this driver carries.
     """
@@ -118,6 +119,7 @@ class Asked(Place):
     keep: Callable[[Model | Bottom, Mapping[str, float]], None]
     kept: Callable[[str], Path]
     run: str
+    driver: str
     aligned: Path
     guard: Guard
 

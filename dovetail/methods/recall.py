@@ -60,7 +60,7 @@ def kept_at(site: Site, asked: Asked, fits: Callable[[Bottom], bool]) -> Kept:
         try:
             own = load_bottom(folder)
             if own.input is None or not fits(own):
-                raise ModelError(f"{folder} is of another method")
+                raise ModelError(f"{folder} is of another method, or driver")
             x = site.table.encoded(own.input).joined()
         except (ModelError, DataError) as error:  # names files and columns of this machine
             _log.warning("run %s: %s", asked.run, error)

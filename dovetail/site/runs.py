@@ -214,6 +214,14 @@ class GivenSums:
             raise ConfigError("it cannot write down that it shares, and does not share") from None
 
 
+def _driver_of(folder: Path) -> str | None:
+    """Who drove the run whose model this is; None where there is none."""
+    for name in ("model.json", "bottom.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return str(json.loads((folder / name).read_text(encoding="utf-8"))["driver"])
+    return None
+
+
 class Runs:
     """Makes the party's side of each run that its policy allows.
 
@@ -351,6 +359,7 @@ class Runs:
                 keep=lambda model, scores: self._keep_model(model, scores, run, driver, proposal),
                 kept=self._model_folder,
                 run=run,
+                driver=driver,
                 aligned=self._home / "aligned" / certificate_name(driver),
                 secret=lambda: run_key(self._secret, driver, self._run_limits.number(driver)),
                 guard=self._limits.of(driver, run),
@@ -400,10 +409,16 @@ class Runs:
 
         Raises:
             BudgetError: its driver's runs have taken the disk that they may.
+            ConfigError: what another driver's run of that id has left is there.
         """
         if is_trial(run):
             return
         folder = self._model_folder(run)
+        if _driver_of(folder) not in (None, driver):
+            raise ConfigError(
+                f"keeps what another driver's run {run!r} has left, and puts nothing in its place; "
+                "align anew, which gives runs other ids"
+            )
         num_bytes = sum(each.nbytes for each in model.network.state_dict().values())
         self._budgets.make_disk(driver, self._states(driver) / folder.name, num_bytes)
         make_folder(folder.parent)

@@ -17,11 +17,11 @@ from torch import Tensor
 from dovetail import methods
 from dovetail.alignment import psi
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
-from dovetail.errors import ConfigError
+from dovetail.errors import ConfigError, ModelError
 from dovetail.experiment.runfile import check_run, load_run
 from dovetail.files import split_cell
 from dovetail.methods import apfed, fedoptimus, hyfem, vertical
-from dovetail.methods.apfed import distil
+from dovetail.methods.apfed import distil, recalling
 from dovetail.methods.apfed.sections import ApfedSection
 from dovetail.methods.limits import LimitError
 from dovetail.methods.party import PolicySection
@@ -118,6 +118,33 @@ def test_a_partner_of_apfed_d_is_asked_about_no_one_sample_alone_nor_for_ever(
     with pytest.raises(LimitError, match=r"answered 3 times in this run: its policy\.max_uses"):
         encode(torch.arange(15, 31).repeat(2))
     encode(torch.arange(16, 32).repeat(2))
+
+
+def test_another_driver_is_told_nothing_of_a_run_and_leaves_its_networks_as_they_are(
+    at_home: Any,
+) -> None:
+    """A run's id is no secret: it stands in the model that the run gave the label owner."""
+    home = at_home('algorithms = ["align", "apfed-d"]')
+    run = "a1/apfed-d/seed-0"
+
+    def train(driver: str) -> None:
+        party = home.runs.open(run, "distil", driver)
+        party.handle(distil.Begin(("linear",), 2, 2, 0))
+        party.handle(distil.Finish(("linear",)))
+
+    def recall(driver: str) -> Any:
+        psi.align(home.engine("b2/predict", driver), IDS)
+        party = home.runs.open("b2/predict", "recalling", driver)
+        return party.handle(recalling.Recall(run, torch.arange(16)))
+
+    train("bank")
+    codes = recall("bank").code_BE
+    with pytest.raises(ModelError, match="it keeps no network of the run 'a1/apfed-d/seed-0'"):
+        recall("eve")
+    psi.align(home.engine("a1", "eve"), IDS)
+    with pytest.raises(ConfigError, match="keeps what another driver's run 'a1/apfed-d/seed-0'"):
+        train("eve")
+    assert torch.equal(recall("bank").code_BE, codes)
 
 
 def first_gradient(home: Any, run: str) -> Tensor:

@@ -25,6 +25,7 @@ from dovetail.methods.base import Asked, Maker
 from dovetail.methods.loop import answers
 from dovetail.methods.party import Site
 from dovetail.methods.recall import Recaller, kept_at
+from dovetail.models import Bottom
 from dovetail.models.learners.joint import BottomsSpec
 from dovetail.network import Engine, Floats, Integers, Message
 from dovetail.network.checkpoint import StatefulParty
@@ -64,7 +65,13 @@ def maker(site: Site) -> Maker:
 
     def of_run(asked: Asked) -> Callable[[], StatefulParty]:
         rows_S = asked.rows_S()
-        kept = kept_at(site, asked, lambda own: isinstance(own.spec, BottomsSpec))
+
+        def fits(own: Bottom) -> bool:
+            """What is learned for one label owner's labels tells another about them."""
+            driver = own.about.get("driver", asked.driver)
+            return isinstance(own.spec, BottomsSpec) and driver == asked.driver
+
+        kept = kept_at(site, asked, fits)
         return lambda: Recalling(site.name, rows_S, kept)
 
     return of_run
