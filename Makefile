@@ -8,16 +8,20 @@ export DOVETAIL_DATA
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench docs clean
+.PHONY: help demo test test-all check bench docs clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
 
 demo: .venv/.plain  ## train on built-in data with and without a partner, in about a minute
 	$(BIN)/dovetail demo
 
-test: .venv/.installed  ## the default test suite, a few minutes on two cores
+test: .venv/.installed  ## the quick tests, about two minutes on two cores
 	$(BIN)/pytest -q -n auto --dist worksteal
+
+# Federations of processes wait for each other: one more worker than cores keeps these busy.
+test-all: test  ## those, whole trainings, and all that opens sockets
+	$(BIN)/pytest -q -m "network or slow" -n $$($(BIN)/python -c "import os; print(1 + os.cpu_count())") --dist loadgroup
 
 check: .venv/.installed  ## lint, formatting and types
 	$(BIN)/ruff check

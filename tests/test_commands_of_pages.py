@@ -63,6 +63,7 @@ def check_options(line: str) -> None:
             assert word.partition("=")[0] in known, f"{line} has no {word}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_are_there(page: Path) -> None:
     wrong = {}

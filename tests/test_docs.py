@@ -64,6 +64,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert {page.name for page in (ROOT / "docs").glob("*.md")} == {*named} - {"SECURITY.md"}
 
 
+@pytest.mark.slow
 def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
     pages = {page: Links(page) for page in site.rglob("*.html") if page.name != "404.html"}
     assert len(pages) > 12
@@ -79,6 +80,7 @@ def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
     assert not dead
 
 
+@pytest.mark.slow
 def test_the_site_asks_nobody_else_for_anything(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text()

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import forked
+import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "own-engine.md").read_text()
@@ -80,6 +81,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_who_refuses_ends_or_does_not_answer_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     (tmp_path / "lost.py").write_text(LOST_PARTIES)
     first, second = execute(tmp_path, LOST).splitlines()

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import forked
+import pytest
 
 from dovetail.experiment.runfile import check_run
 from dovetail.methods.validation import validate
@@ -37,6 +38,7 @@ def test_the_files_of_the_bank_and_the_shop_are_what_they_are_called() -> None:
     assert run.engine.kind == "stream"
 
 
+@pytest.mark.slow
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
     done = forked.code(tmp_path, block("python"), strict=True)
     assert done.code == 0, done.err

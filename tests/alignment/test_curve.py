@@ -34,6 +34,7 @@ def test_the_map_to_the_curve_is_that_of_rfc_9380():
     assert to_curve([r]) == [q_x]
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, P - 1), max_size=8))
 def test_the_map_reaches_the_curve_and_never_its_twist(rs):
     us = to_curve(rs)

@@ -34,6 +34,7 @@ def test_case_counts_unless_lower_case_is_asked_for():
     assert values("Anna", lower=True) == values("aNNA", lower=True) == [b"sanna"]
 
 
+@pytest.mark.slow
 @given(st.text(min_size=1).filter(lambda text: normalised_text(text) is not None), st.booleans())
 def test_normalising_twice_changes_nothing(text, lower):
     (once,) = values(text, lower=lower)

@@ -305,6 +305,7 @@ def test_both_sides_must_list_the_same_keys() -> None:
         align_by_keys(engine, [])
 
 
+@pytest.mark.slow
 def test_dirty_twins_are_found_with_the_stated_recall(tmp_path: Path) -> None:
     from dovetail.methods.aligning import align_sites
     from dovetail.methods.base import SILENT

@@ -97,6 +97,7 @@ def check_pair(own: list[Any], theirs: list[Any], through_bytes: bool, batch_siz
     assert counted == {"shop": Overlap(len(theirs), len(expected))}
 
 
+@pytest.mark.slow
 @BOTH_WAYS
 @settings(max_examples=40)
 @given(own=unique_ids(INTEGERS), theirs=unique_ids(INTEGERS), batch_size=st.sampled_from([3, 99]))
@@ -104,6 +105,7 @@ def test_it_is_set_intersection_of_integers(own, theirs, through_bytes, batch_si
     check_pair(own, theirs, through_bytes, batch_size)
 
 
+@pytest.mark.slow
 @BOTH_WAYS
 @settings(max_examples=40)
 @given(own=unique_ids(STRINGS), theirs=unique_ids(STRINGS), batch_size=st.sampled_from([3, 99]))
@@ -159,6 +161,7 @@ def test_processes_find_what_one_finds():
 # --- Several partners --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     own=st.sets(st.integers(0, 15)),

@@ -92,6 +92,7 @@ def read_passive(network: Engine, party: str, config: apfed.PassiveConfig, rows:
     return sum(shares) / STEPS
 
 
+@pytest.mark.slow
 @HOMES
 def test_a_driver_reads_a_partner_s_rows_unless_its_home_has_a_secret(
     of_home: Secret | None,
@@ -144,6 +145,7 @@ def read_contrastive(network: Engine, party: str, rows: Tensor, *, begins: int) 
     return read(x.view(num_rows, num_columns).float(), rows[:num_rows])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # PyTorch's own, in jacfwd
 @HOMES
 def test_a_driver_reads_a_partner_that_contrasts_by_eight_begins_unless_its_home_has_a_secret(
@@ -218,6 +220,7 @@ def inverted(encoder: nn.Module, code: Tensor, num_columns: int, rng: torch.Gene
     return best.float()
 
 
+@pytest.mark.slow
 @HOMES
 def test_a_label_owner_reads_a_member_s_rows_unless_its_home_has_a_secret(
     of_home: Secret | None,
@@ -279,6 +282,7 @@ class Curious:
         return apfed.CodeGradient(torch.zeros_like(message.code_BD))
 
 
+@pytest.mark.slow
 @HOMES
 def test_a_partner_reads_the_driver_s_rows_unless_its_home_has_a_secret(
     of_home: Secret | None,

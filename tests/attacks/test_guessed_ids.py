@@ -80,6 +80,7 @@ def test_100_000_guesses_are_refused_at_once_in_parts_and_after_a_restart(
 # --- Homes in this process ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sets_of_one_id_are_counted_whoever_kills_the_home(shop_at_home: Any) -> None:
     """Each count of a set of one says whether that id is there."""
     for number in range(30):
@@ -92,6 +93,7 @@ def test_sets_of_one_id_are_counted_whoever_kills_the_home(shop_at_home: Any) ->
             count_overlap(engine, guess)
 
 
+@pytest.mark.slow
 def test_one_driver_uses_up_nothing_of_another(shop_at_home: Any) -> None:
     home = shop_at_home(SMALL, "max_alignments = 1")
     align(home.engine("a1"), SMALL)
@@ -178,6 +180,7 @@ def test_a_count_that_cannot_be_written_lets_nobody_through(shop_at_home: Any) -
         align(home.engine("a1"), SMALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "first", "second", "what"),
     [

@@ -56,6 +56,7 @@ def losses(active: apfed.Active, partner: Any) -> list[float]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1e30, -1e6, 3.4e38])
 def test_a_finite_gradient_of_any_size_neither_ends_a_run_nor_derails_it(
     size: float, caplog: pytest.LogCaptureFixture

@@ -225,6 +225,7 @@ def test_what_a_home_agrees_to_unless_it_says_more() -> None:
     assert policy.max_uses == 1000  # the paper's 300 epochs three times over
 
 
+@pytest.mark.slow
 def test_every_run_file_that_ships_keeps_to_what_a_home_agrees_to() -> None:
     """Simulated, they have no policies; the same settings between homes are answered to the end."""
     root = Path(__file__).parents[2]
@@ -344,6 +345,7 @@ def test_the_limits_are_told_when_a_run_begins() -> None:
         assert {"min_rows", "max_uses"} <= {each.name for each in fields(reply)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["apfed", "vertical", "distil"])
 def test_a_home_s_network_is_not_the_one_that_the_seed_alone_gives(
     at_home: Any, algorithm: str, monkeypatch: pytest.MonkeyPatch

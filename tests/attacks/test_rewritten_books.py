@@ -127,6 +127,7 @@ def test_a_rewritten_book_that_goes_on_does_not_wash_the_older_head_away(tmp_pat
     assert "holds the head that 'shop' told of line 4" in why
 
 
+@pytest.mark.slow
 def test_a_head_that_was_made_up_is_no_proof(place: Town) -> None:
     """Who wants to accuse another needs that other's key."""
     from dovetail.network.identity import Certified

@@ -45,6 +45,7 @@ ANSWERS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] =
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 @pytest.mark.parametrize("num_claimed", [1, 320])
 def test_a_driver_whose_ids_match_nothing_is_given_no_row(answer: Any, num_claimed: int) -> None:
@@ -108,6 +109,7 @@ def test_two_places_exchanged_are_found() -> None:
     assert no_rows(shop)
 
 
+@pytest.mark.slow
 def test_of_many_places_a_part_is_checked_and_a_tenth_of_false_ones_does_not_pass() -> None:
     """It passes with probability 0.9^400 = 5e-19."""
     ids = [f"customer-{number}" for number in range(2000)]

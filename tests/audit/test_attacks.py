@@ -35,6 +35,7 @@ def test_random_messages_are_none():
     assert worst_of(list(findings)) == "none"
 
 
+@pytest.mark.slow
 def test_a_network_finds_what_no_line_does():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2000, 2))

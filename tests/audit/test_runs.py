@@ -65,6 +65,7 @@ def test_classic_vertical_learning_tells_labels_by_its_gradients():
     assert max(each.score for each in told) > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_the_teacher_of_apfed_d_tells_every_label_by_a_sign():
     distil = {"students": ["linear"], "max_steps": 60, "folds": 2, "copies": 1}
@@ -77,6 +78,7 @@ def test_the_teacher_of_apfed_d_tells_every_label_by_a_sign():
     assert sign.verdict == "high"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_coordinator_and_owners_of_fedoptimus_are_read():
     owners = {
@@ -101,6 +103,7 @@ def test_coordinator_and_owners_of_fedoptimus_are_read():
     assert ("lab", "label-1", "gradients", "labels") in found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_weights_of_chfl_are_attacked_unless_they_are_summed_in_secret():
     partition = {"kind": "common-unique", "parties": 3, "common": 0.3}
@@ -117,6 +120,7 @@ def test_weights_of_chfl_are_attacked_unless_they_are_summed_in_secret():
     assert [each for each in secret if each[2] == "model"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_weights_of_hyfem_are_attacked():
     blocks = {
@@ -136,6 +140,7 @@ def test_weights_of_hyfem_are_attacked():
     assert {each[1] for each in found if each[2:] == ("model", "membership")} == {"clinic", "lab"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_a_grid_of_defences_recommends_within_its_limit():
     apfed = {"encoder": [8], "head": [8], "epochs": 2, "steps_per_epoch": 4}
@@ -157,6 +162,7 @@ def test_a_grid_of_defences_recommends_within_its_limit():
         assert recommend([as_it_is], "none") is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_a_grid_of_classic_vertical_learning_clips_at_the_run_s_own_lengths():
     run = run_of("tvfl", COLUMNS, apfed={"encoder": [8], "head": [8], "epochs": 3})
@@ -175,6 +181,7 @@ def test_a_grid_of_classic_vertical_learning_clips_at_the_run_s_own_lengths():
     assert all(0.5 < each.test["accuracy"] <= 1 for each in (as_it_is, noised, alone))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_a_grid_of_fedoptimus_noises_embeddings_and_gradients():
     owners = {
@@ -201,6 +208,7 @@ def test_a_grid_of_fedoptimus_noises_embeddings_and_gradients():
     assert as_it_is.held_out > 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_a_grid_of_chfl_trains_its_weights_with_noise(monkeypatch: pytest.MonkeyPatch):
     quick = {name: rulers.LEARNERS[name] for name in ("linear", "boosting")}
@@ -218,6 +226,7 @@ def test_a_grid_of_chfl_trains_its_weights_with_noise(monkeypatch: pytest.Monkey
     assert alone.test["accuracy"] > 0.8
 
 
+@pytest.mark.slow
 def test_columns_that_are_released_once_tell_partners_no_label():
     distil = {"students": ["linear"], "max_steps": 40, "folds": 2, "copies": 1}
     run = run_of("apfed-d", COLUMNS, apfed={"distil": distil})
@@ -233,6 +242,7 @@ def test_columns_that_are_released_once_tell_partners_no_label():
     assert once.epsilon is not None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_a_driver_that_sends_codes_all_alike_learns_a_partners_columns_unless_they_are_noised():
     apfed = {"encoder": [8], "head": [8], "epochs": 2, "steps_per_epoch": 4}
@@ -254,6 +264,7 @@ def test_a_driver_that_sends_codes_all_alike_learns_a_partners_columns_unless_th
     assert noised.advantage < 0.5 * bare.advantage
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_a_driver_that_steers_an_encoder_reads_its_codes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(malicious, "_LONG", malicious._STEPS)  # without limits it may take longer

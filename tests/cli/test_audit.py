@@ -15,6 +15,7 @@ LEARNS = (
 )
 
 
+@pytest.mark.slow
 def test_a_run_is_audited_from_its_folder_and_fails_a_pipeline(
     dovetail: Any, write_run: Any, tmp_path: Path
 ) -> None:
@@ -38,6 +39,7 @@ def test_a_run_is_audited_from_its_folder_and_fails_a_pipeline(
         assert said in page
 
 
+@pytest.mark.slow
 def test_defences_are_settings_that_cost_and_are_counted(
     dovetail: Any, write_run: Any, tmp_path: Path
 ) -> None:
@@ -69,6 +71,7 @@ def test_defences_are_settings_that_cost_and_are_counted(
 SETTINGS = ("--set", "apfed.codes.noise=100.0", "--set", "passive.gradients.noise=100.0")
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_spent_ends_with_a_usable_model(
     dovetail: Any, write_run: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -102,6 +105,7 @@ def test_mistakes_are_one_sentence(
     assert said in done.err
 
 
+@pytest.mark.slow
 def test_inspect_tells_what_audits_found(dovetail: Any, write_run: Any) -> None:
     done = dovetail("inspect", write_run())
     assert done.code == 0, done.err

@@ -90,6 +90,7 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_it_runs_every_cell_and_seed_and_writes_the_table(
     dovetail: Any, here: Any, tmp_path: Path
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_page_gets_the_table_and_its_picture(
     assert (page.parent / "images" / "toy.svg").read_text().startswith("<svg ")
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_run_again_and_more_seeds_add_to_it(dovetail: Any, here: Any) -> None:
     here(cell("one"))
     dovetail("bench", "toy", "-q")
@@ -266,6 +268,7 @@ def test_a_wide_table_says_how_far_what_it_compares_against_is_behind_the_best()
     )
 
 
+@pytest.mark.slow
 def test_without_a_name_it_lists_the_tables(dovetail: Any) -> None:
     done = dovetail("bench")
     assert done.code == 0
@@ -274,6 +277,7 @@ def test_without_a_name_it_lists_the_tables(dovetail: Any) -> None:
     assert "apfed-table2" in dovetail("bench", "no-such-table").err
 
 
+@pytest.mark.slow
 def test_every_cell_is_a_run_file_that_trains_what_the_cell_scores() -> None:
     for table in bench.TABLES.values():
         for each in table.cells:

@@ -9,9 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dovetail.models.card import renew_all
 
 
+@pytest.mark.slow
 def test_training_leaves_a_card_with_what_left_whom_and_an_audit_is_told_on_it(
     trained: Path, tmp_path: Path, patients: Path, dovetail: Callable[..., Any]
 ) -> None:

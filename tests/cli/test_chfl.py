@@ -97,6 +97,7 @@ def party_files(tmp_path: Path) -> Path:
 # --- Simulated ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_scores_every_party_and_its_rulers(dovetail: Any, run_file: Path) -> None:
     done = dovetail("train", "run.toml")
     assert (done.code, "CHFL, predicts alone: mean of 3 parties" in done.out) == (0, True), done.err
@@ -153,6 +154,7 @@ def ledger(folder: Path) -> list[Any]:
     return [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_all_stages_but_learning_alone_send_weights(dovetail: Any, run_file: Path) -> None:
     dovetail("train", "run.toml", "-q")
     weights = {
@@ -164,6 +166,7 @@ def test_all_stages_but_learning_alone_send_weights(dovetail: Any, run_file: Pat
     assert weights == {(stage, f"party-{k}") for stage in sending for k in (1, 2, 3)}
 
 
+@pytest.mark.slow
 def test_the_common_column_is_the_same_in_the_method_and_in_its_ruler(
     dovetail: Any, run_file: Path
 ) -> None:
@@ -181,6 +184,7 @@ def test_the_common_column_is_the_same_in_the_method_and_in_its_ruler(
         assert torch.equal(value, weights[name])
 
 
+@pytest.mark.slow
 def test_masked_sums_give_what_plain_ones_give(dovetail: Any, run_file: Path) -> None:
     for secure in ("false", "true"):
         dovetail(
@@ -211,6 +215,7 @@ def test_a_part_of_the_parties_trains_in_each_round(dovetail: Any, run_file: Pat
 SEARCH = ("--set", "chfl.search.mu=[0.25, 1.0]", "--set", "chfl.search.learning_rate=[0.01]")
 
 
+@pytest.mark.slow
 def test_a_search_logs_what_it_tried_and_trains_with_the_best(
     dovetail: Any, run_file: Path
 ) -> None:
@@ -229,6 +234,7 @@ def test_a_search_logs_what_it_tried_and_trains_with_the_best(
     assert model.about["mu"] == chosen["chfl"]["mu"]
 
 
+@pytest.mark.slow
 def test_with_a_seed_of_its_own_the_search_is_done_once_for_all_seeds(
     dovetail: Any, run_file: Path
 ) -> None:
@@ -245,6 +251,7 @@ def test_with_a_seed_of_its_own_the_search_is_done_once_for_all_seeds(
     assert one == other
 
 
+@pytest.mark.slow
 def test_what_a_stage_is_given_is_not_searched(dovetail: Any, run_file: Path) -> None:
     dovetail(
         "train", "run.toml", "-q", "--set", 'rulers=["local"]', *SEARCH,
@@ -265,6 +272,7 @@ def without_seconds(value: Any) -> Any:
     return value
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_as_if_it_had_not(
     dovetail: Any, run_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -479,6 +487,7 @@ def test_four_hospitals_train_from_their_own_files(dovetail: Any, tmp_path: Path
     assert predicted.code == 0, predicted.err
 
 
+@pytest.mark.slow
 def test_a_table_that_says_whose_rows_are_trains_with_both_methods(
     dovetail: Any, tmp_path: Path
 ) -> None:

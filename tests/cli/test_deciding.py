@@ -28,6 +28,7 @@ def table(name: str, seed: int, *, shared: bool) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("brief_learners")
 @pytest.mark.parametrize("method", RUNS)
 def test_every_method_tells_what_people_decide_by(
@@ -82,6 +83,7 @@ def costs(name: str, seed: int, *, shared: bool) -> dict[str, list[str]]:
     return {**own, "sick": [f"{value:.2f}" for value in cost]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", RUNS)
 def test_every_method_predicts_numbers_from_party_files(
     dovetail: Any, tmp_path: Path, method: str

@@ -77,6 +77,7 @@ def table_of(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines()))
 
 
+@pytest.mark.slow
 def test_a_run_keeps_a_model_that_predicts_alone_and_one_that_predicts_with_partners(
     dealt: Any, dovetail: Callable[..., Any]
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_run_keeps_a_model_that_predicts_alone_and_one_that_predicts_with_part
     assert solo.about["learner"] == result["distilled"]["choice"]
 
 
+@pytest.mark.slow
 def test_a_gate_that_stays_closed_keeps_the_best_model_alone_bit_for_bit(
     dealt: Any, dovetail: Callable[..., Any]
 ) -> None:

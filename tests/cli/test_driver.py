@@ -212,6 +212,7 @@ def test_the_settings_of_a_network_are_kept_with_the_run_and_repeat_it(
     assert here["engine"] == {"kind": "inprocess", "precision": "float32"}
 
 
+@pytest.mark.slow
 def test_codes_of_half_the_bytes_travel_in_process_too(federation: Clinics, dovetail: Any) -> None:
     run = federation.write_here()
     dovetail("train", run, "--out", "whole", "-q")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from dovetail import data as dd
@@ -14,6 +15,7 @@ from dovetail.data import Classification, Regression
 from dovetail.experiment.expecting import expected
 
 
+@pytest.mark.slow
 def test_a_score_that_rises_with_labels_and_shared_rows_without_is_where_helpers_pay() -> None:
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(60, 30, generator=rng)
@@ -31,6 +33,7 @@ def test_a_score_that_rises_with_labels_and_shared_rows_without_is_where_helpers
     assert "only 10 shared rows have none" in few.sentences()[1]
 
 
+@pytest.mark.slow
 def test_a_score_that_is_as_high_with_half_the_labels_promises_little() -> None:
     x = torch.linspace(-1, 1, 400)[:, None]
     told = expected("bank", x, (x[:, 0] > 0).long(), Classification((0, 1)), unlabelled=500)
@@ -65,6 +68,7 @@ def write_party(folder: Path, name: str, ids: np.ndarray, more: str = "", **colu
     (folder / f"{name}.toml").write_text(text)
 
 
+@pytest.mark.slow
 def test_none_hidden_and_refused_are_three_things(dovetail: Any, tmp_path: Path) -> None:
     ids = np.arange(40)
     owner = {"a": ids * 1.0, "y": (ids % 2).astype(np.int64)}

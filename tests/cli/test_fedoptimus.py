@@ -182,6 +182,7 @@ def test_a_label_owner_predicts_with_its_own_model_and_not_as_its_own_partner(
     assert (done.code, "there is no folder" in done.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_whole_images_are_cut_into_strips_and_a_strip_is_refused(
     dovetail: Any, write: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -202,6 +203,7 @@ def test_whole_images_are_cut_into_strips_and_a_strip_is_refused(
     assert (done.code, "expected whole images" in done.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_rulers_and_a_selection_stand_beside_it(
     dovetail: Any, write: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -216,6 +218,7 @@ def test_rulers_and_a_selection_stand_beside_it(
     assert len(load_run(tmp_path / "out" / "run.toml").rulers) == 3
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     dovetail: Any, write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +321,7 @@ def weights(folder: Path, name: str) -> dict[str, torch.Tensor]:
     return state
 
 
+@pytest.mark.slow
 def test_party_files_are_aligned_and_train(dovetail: Any, parties: Path) -> None:
     done = dovetail("train", "parties.toml", "--out", "out", "-q")
     assert done.code == 0, done.err
@@ -338,6 +342,7 @@ def test_an_owner_without_rows_of_a_shard_is_named(dovetail: Any, parties: Path)
     assert "data owner 'lab' has none of the 120 training samples of label owner" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new", "words"),
     [

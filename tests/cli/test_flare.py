@@ -232,6 +232,7 @@ def test_a_run_of_party_files_becomes_a_job_of_its_parties(deal: Callable[..., A
     assert run.apfed == load_run(path).apfed
 
 
+@pytest.mark.slow
 def test_a_pooled_set_is_dealt_out_to_files_that_hold_what_the_partition_says(
     write_run: Callable[..., Path], tmp_path: Path, dovetail: Any
 ) -> None:

@@ -134,6 +134,7 @@ def party_files(tmp_path: Path) -> Path:
 # --- Simulated -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_parties_and_server_have_scores_and_models_and_rulers_stand_beside(
     dovetail: Any, run_file: Path, tmp_path: Path
 ) -> None:
@@ -159,6 +160,7 @@ def test_parties_and_server_have_scores_and_models_and_rulers_stand_beside(
         assert scores == {score: kept[name][score] for score in scores}
 
 
+@pytest.mark.slow
 def test_what_leaves_a_party_is_its_weights_and_alone_nothing_leaves(
     dovetail: Any, run_file: Path, tmp_path: Path
 ) -> None:
@@ -229,6 +231,7 @@ def test_standalone_is_training_with_a_coordinator_of_ones_own(run_file: Path) -
             assert torch.equal(outcome.models[name].network.state_dict()[key], value)
 
 
+@pytest.mark.slow
 def test_the_folders_run_file_has_the_assignment_in_it(
     dovetail: Any, run_file: Path, tmp_path: Path
 ) -> None:
@@ -239,6 +242,7 @@ def test_the_folders_run_file_has_the_assignment_in_it(
     assert result(tmp_path / "again")["parties"] == result(tmp_path / "run")["parties"]
 
 
+@pytest.mark.slow
 def test_a_run_stopped_in_any_stage_resumes_as_if_it_had_not(
     dovetail: Any, run_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,6 +376,7 @@ def test_without_a_common_block_there_is_nothing_for_fedavg(
 # --- From party files ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_party_files_learn_together_and_each_predicts_from_its_own_table(
     dovetail: Any, party_files: Path, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_the_label_that_is_proposed(tmp_path: Path, last: str, proposed: str) ->
     assert propose_label(survey(dd.read_table(tmp_path / "table.csv"))) == proposed
 
 
+@pytest.mark.slow
 def test_two_parties_write_their_files_and_train_as_these_stand(
     dovetail: Any, tmp_path: Path
 ) -> None:

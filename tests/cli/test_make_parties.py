@@ -38,6 +38,7 @@ def make(folder: Path, *arguments: str) -> str:
     return done.out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("brief_learners")
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_commands_that_it_names_run(dovetail: Any, tmp_path: Path, source: str) -> None:

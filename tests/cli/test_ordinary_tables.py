@@ -31,6 +31,7 @@ def columns(name: str, seed: int, *, shared: bool) -> dict[str, list[str]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", RUNS)
 def test_text_dates_booleans_and_missing_values_are_learned_from(
     dovetail: Any, tmp_path: Path, method: str

@@ -171,6 +171,7 @@ def train(folder: Path, run_file: str, driver: Carrying | None = None) -> Any:
     return task.train("fedoptimus", 0, lambda stage, total, line: lines.append(line)), lines
 
 
+@pytest.mark.slow
 def test_owners_at_home_end_with_the_models_of_one_process(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +203,7 @@ def test_owners_at_home_end_with_the_models_of_one_process(
     assert {"relay.Carried", "selection.Ranked"} <= sent
 
 
+@pytest.mark.slow
 def test_an_alignment_is_made_once_and_again_when_a_table_changes(folder: Path) -> None:
     driver = Carrying(folder)
     assert relay_alignment(driver, where="run", say=driver.say) == (
@@ -221,6 +223,7 @@ def test_an_alignment_is_made_once_and_again_when_a_table_changes(folder: Path) 
     changed.close()
 
 
+@pytest.mark.slow
 def test_owners_without_a_common_id_align_by_match_keys(folder: Path) -> None:
     """Each numbers its rows its own way; where a coordinator carries, and in one process."""
     patients = {}
@@ -262,6 +265,7 @@ def test_a_run_on_another_alignment_does_not_go_on(folder: Path) -> None:
     driver.close()
 
 
+@pytest.mark.slow
 def test_every_owner_has_its_model_at_home_when_training_is_over(folder: Path) -> None:
     for name in ("north", "south"):
         text = (folder / f"{name}.toml").read_text()
@@ -361,6 +365,7 @@ def test_a_label_owner_predicts_new_samples_with_data_owners_at_home(trained: Pa
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new", "words"),
     [
@@ -431,6 +436,7 @@ def test_both_kinds_of_owner_are_needed(folder: Path) -> None:
         relay_alignment(driver, where="run", say=driver.say)
 
 
+@pytest.mark.slow
 def test_owners_that_noise_what_leaves_write_its_epsilon_into_their_own_books(
     folder: Path,
 ) -> None:

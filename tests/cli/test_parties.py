@@ -215,6 +215,7 @@ def in_the_clear(dealt: Any, overlap: str) -> bytes:
     return weights(active.model().save(dealt.folder / "clear" / "models" / "clinic").parents[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("overlap", "seed"), [("pairwise", 0), ("common", 1)])
 def test_private_alignment_trains_bit_for_bit_what_ids_in_the_clear_train(
     dovetail: Any, deal: Any, overlap: str, seed: int
@@ -230,6 +231,7 @@ def test_private_alignment_trains_bit_for_bit_what_ids_in_the_clear_train(
     assert weights("out/run") == in_the_clear(dealt, overlap)
 
 
+@pytest.mark.slow
 def test_rows_that_only_the_active_party_has_are_trained_on(dovetail: Any, deal: Any) -> None:
     dealt = deal()
     for overlap in ("pairwise", "common"):
@@ -251,6 +253,7 @@ def test_rows_that_only_the_active_party_has_are_trained_on(dovetail: Any, deal:
     assert weights("changed") != weights("pairwise")
 
 
+@pytest.mark.slow
 def test_a_run_uses_what_align_left_and_aligns_anew_where_it_is_gone(
     dovetail: Any, deal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +294,7 @@ def test_an_alignment_of_three_around_another_party_is_refused(dovetail: Any, de
     assert_refused(dovetail("train", "run.toml", "-q"), words)
 
 
+@pytest.mark.slow
 def test_a_stale_alignment_is_refused(dovetail: Any, deal: Any) -> None:
     dealt = deal()
     dovetail("align", *dealt.files, "-q")
@@ -318,6 +322,7 @@ def test_a_part_that_is_broken_is_refused(dovetail: Any, deal: Any) -> None:
     assert_refused(dovetail("train", "run.toml", "-q"), "is no alignment .*; align again")
 
 
+@pytest.mark.slow
 def test_the_rulers_are_what_they_are_on_their_own(dovetail: Any, deal: Any) -> None:
     dealt = deal()
     dealt.change("run.toml", ('"apfed"', '"apfed"\nrulers = ["alone", "tvfl"]'))
@@ -406,6 +411,7 @@ def test_a_passive_party_may_have_text_and_gaps(dovetail: Any, deal: Any) -> Non
     assert set(inputs.columns) == {"job", "dose", "day"}
 
 
+@pytest.mark.slow
 def test_each_partys_own_settings_are_its_files(dovetail: Any, deal: Any) -> None:
     dealt = deal()
     dovetail("train", "run.toml", "-q", "--out", "contrastive")
@@ -428,6 +434,7 @@ def test_the_resolved_settings_repeat_the_run(dovetail: Any, deal: Any, tmp_path
     assert weights("one") == weights("two")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parquet", "sqlite", "query"])
 def test_paths_are_relative_to_the_party_file(
     dovetail: Any, deal: Any, tmp_path: Path, kind: str
@@ -463,6 +470,7 @@ def test_paths_are_relative_to_the_party_file(
     assert weights(kind) == weights("csv")
 
 
+@pytest.mark.slow
 def test_a_fresh_process_predicts_from_the_model_alone(
     dovetail: Any, deal: Any, tmp_path: Path
 ) -> None:
@@ -726,6 +734,7 @@ MISTAKES: dict[str, tuple[str, str, str, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "old", "new", "words"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_told_in_one_sentence(
     dovetail: Any, deal: Any, file: str, old: str, new: str, words: str
@@ -766,6 +775,7 @@ def test_learning_alone_is_no_partners_affair(dovetail: Any, deal: Any) -> None:
     assert dovetail("train", "run.toml", "-q", "--overwrite", "--set", "method=alone").err == ""
 
 
+@pytest.mark.slow
 def test_of_two_with_labels_one_is_chosen(dovetail: Any, deal: Any) -> None:
     dealt = deal()
     dealt.change("lab.toml", LABELLED, ("[party]", '[party]\ntask = "regression"'))

@@ -36,6 +36,7 @@ def model(trained: Path) -> Path:
     return trained / "models" / "clinic"
 
 
+@pytest.mark.slow
 def test_a_fresh_process_needs_nothing_but_the_model_and_a_table(
     model: Path, patients: Path, tmp_path: Path
 ) -> None:
@@ -620,6 +621,7 @@ def test_columns_and_images_in_one_model_take_a_table_and_its_pictures(
     assert "--images" in done.err
 
 
+@pytest.mark.slow
 def test_what_a_model_leans_on_and_how_rows_differ_are_told_in_tables(
     dovetail: Any, trained: Path, patients: Path, tmp_path: Path
 ) -> None:

@@ -56,6 +56,7 @@ def trained(folder: Path, method: str, settings: str, policy: str = CAP) -> Outc
     return task.train(method, 0, lambda *_: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", NOISED)
 def test_a_run_without_noise_or_with_a_larger_epsilon_is_refused(tmp_path, method):
     with pytest.raises(DovetailError, match=r"policy.privacy allows epsilon = 2 .* without noise"):
@@ -65,6 +66,7 @@ def test_a_run_without_noise_or_with_a_larger_epsilon_is_refused(tmp_path, metho
         trained(tmp_path, method, greedy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", NOISED)
 def test_what_leaves_stops_at_the_cap_and_the_run_ends_with_a_model(tmp_path, method):
     most = most_releases(2.0, 10.0, 1e-5)
@@ -116,6 +118,7 @@ def test_a_label_owner_with_a_cap_sends_no_weights_and_no_loss(tmp_path):
     assert told.loss == 0.0
 
 
+@pytest.mark.slow
 def test_a_selection_and_a_cap_do_not_go_together(tmp_path):
     selection = "selection = { share = 0.5, rows = 30 }"
     with pytest.raises(DovetailError, match=r"fedoptimus\.selection\] asks for leaves without"):

@@ -37,6 +37,7 @@ def test_a_report_does_not_keep_a_run_from_its_folder(dovetail, trained, write_r
     assert (done.code, done.err) == (0, "")
 
 
+@pytest.mark.slow
 def test_two_runs_stand_side_by_side(dovetail, trained, write_run, tmp_path):
     dovetail("train", write_run(), "--out", "two", "--seed", "1", "--seed", "2", "-q")
     assert dovetail("report", "one", "two", "--out", "both.html", "-q").code == 0

@@ -78,6 +78,7 @@ def whole(dovetail: Any, write_run: Any, tmp_path: Path, kept: dict[str, Any]) -
     return kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_lines", [1, 3, 4, 5, 7, 9, 12])
 def test_a_run_stopped_in_any_stage_resumes_as_if_it_had_not(
     dovetail: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_lines: int
@@ -96,6 +97,7 @@ def test_a_run_stopped_in_any_stage_resumes_as_if_it_had_not(
     assert not (tmp_path / "stopped" / "checkpoint").exists()  # it ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["apfed-r", "alone", "tvfl"])
 def test_a_run_stopped_between_a_stages_last_epoch_and_its_end_resumes_the_same(
     dovetail: Any, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str

@@ -33,6 +33,7 @@ def found(out: Path) -> Any:
     return json.loads((out / "search.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", RUNS)
 def test_settings_are_chosen_on_validation_rows_of_the_parties(
     dovetail: Any, tmp_path: Path, method: str
@@ -71,6 +72,7 @@ def test_the_rows_that_judge_neither_train_a_trial_nor_test_the_run(tmp_path: Pa
     assert int((shared.rows["north"] >= 0).sum()) == 90 - len(judged)
 
 
+@pytest.mark.slow
 def test_a_search_that_was_stopped_goes_on_after_the_last_trial(
     dovetail: Any, tmp_path: Path
 ) -> None:
@@ -93,6 +95,7 @@ def test_a_search_that_was_stopped_goes_on_after_the_last_trial(
     assert "of another run file or search" in other.err
 
 
+@pytest.mark.slow
 def test_a_policy_caps_the_trials(dovetail: Any, tmp_path: Path) -> None:
     write_sites(tmp_path, "apfed", columns)
     add_search(tmp_path, KEYS["apfed"])
@@ -113,6 +116,7 @@ def test_what_stands_in_partys_own_files_is_not_searched(dovetail: Any, tmp_path
     assert "which every party sets in its own file" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["chfl", "hyfem", "fedoptimus"])
 def test_a_threshold_is_chosen_on_rows_that_did_not_train_and_kept(
     dovetail: Any, tmp_path: Path, method: str

@@ -68,6 +68,7 @@ def uri(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/watched.db"
 
 
+@pytest.mark.slow
 def test_tensorboard_and_mlflow_have_every_line_the_settings_and_the_scores(
     dovetail: Any, write_run: Any, tmp_path: Path, uri: str
 ) -> None:
@@ -101,6 +102,7 @@ def test_tensorboard_and_mlflow_have_every_line_the_settings_and_the_scores(
         assert history(f"final/{name}") == [(0, value)]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_in_the_same_mlflow_run_and_curve(
     dovetail: Any, write_run: Any, tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ def test_seeds_of_the_command_line_come_first(
     assert "each seed is run once, got [7, 7]" in done.err
 
 
+@pytest.mark.slow
 def test_resume_skips_what_finished_and_replaces_nothing_that_changed(
     dovetail: Any, write_run: Any, tmp_path: Path
 ) -> None:
@@ -131,6 +132,7 @@ def test_resume_skips_what_finished_and_replaces_nothing_that_changed(
     assert all(new != old for new, old in zip(stamps(), second, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [(), ("--seed", 0, "--seed", 1)])
 def test_a_finished_run_is_replaced_only_where_that_is_said(
     dovetail: Any, write_run: Any, tmp_path: Path, seeds: tuple[Any, ...]
@@ -188,6 +190,7 @@ def test_a_recipe_lies_over_the_file_and_set_over_the_recipe(
     assert "has no recipe 'gpu'; its recipes: cpu" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_paths_are_those_beside_the_run_file(
     dovetail: Any, write_run: Any, tmp_path: Path, ending: str
@@ -246,6 +249,7 @@ LEFT_OUT = (
 )
 
 
+@pytest.mark.slow
 def test_a_party_that_is_left_out_of_most_of_a_run_is_no_success(
     dovetail: Any, write_run: Any, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def masked(printed: str) -> str:
     return " ".join(re.sub(r"\d+", "0", printed).split())
 
 
+@pytest.mark.slow
 def test_what_the_tutorial_shows_is_what_happens(
     dovetail: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -15,6 +15,7 @@ THREE = (
 )
 
 
+@pytest.mark.slow
 def test_partners_are_ranked_and_written_for_other_tools(
     dovetail: Any, write_run: Any, tmp_path: Path
 ) -> None:
@@ -48,6 +49,7 @@ def test_partners_are_ranked_and_written_for_other_tools(
     assert len((tmp_path / "out/run/value.jsonl").read_text().splitlines()) == 4
 
 
+@pytest.mark.slow
 def test_a_run_s_folder_is_valued_as_the_run_was_trained(
     dovetail: Any, write_run: Any, tmp_path: Path
 ) -> None:

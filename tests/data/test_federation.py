@@ -19,6 +19,7 @@ integer_ids = st.lists(st.integers(-5, 25), unique=True, min_size=1, max_size=15
 text_ids = st.lists(st.text("abü", min_size=1, max_size=2), unique=True, min_size=1, max_size=9)
 
 
+@pytest.mark.slow
 @given(
     tables=st.one_of(*(st.lists(ids, min_size=2, max_size=4) for ids in (integer_ids, text_ids)))
 )

@@ -89,6 +89,7 @@ def federations(draw):
     return parts
 
 
+@pytest.mark.slow
 @given(parts=federations())
 def test_groups_say_what_the_coverage_says(parts):
     groups = coverage.group(parts)
@@ -130,6 +131,7 @@ def test_bands_have_every_sample(parts, at_most):
         assert held == pytest.approx(each.data.num_rows)
 
 
+@pytest.mark.slow
 @given(parts=federations(), width=st.integers(20, 100))
 def test_no_line_is_wider_than_the_terminal(parts, width):
     lines = drawn(parts, width)

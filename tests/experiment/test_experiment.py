@@ -211,6 +211,7 @@ def test_apfed_without_trade_off_scores_as_alone() -> None:
     assert done["apfed-r"].scores["apfed-r"] == done["alone"].scores["alone"]
 
 
+@pytest.mark.slow
 def test_scores_come_as_often_as_asked_for_and_after_the_last_epoch() -> None:
     for every, expected in ((1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (0, [5])):
         _, lines = outcomes(
@@ -438,6 +439,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_a_file_is_utf8_whatever_the_locale(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from dovetail import experiment;"
@@ -512,6 +514,7 @@ def without_seconds(value: Any) -> Any:
 STOPS = [("apfed-r", 1), ("apfed-r", 3), ("alone", 2), ("tvfl", 1), ("tvfl", 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", STOPS, ids=str)
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not(
     tmp_path: Path, stop: tuple[str, int]
@@ -544,6 +547,7 @@ def test_stages_that_are_done_are_not_trained_again(tmp_path: Path) -> None:
         assert (tmp_path / "models" / "bank" / "model.json").exists()
 
 
+@pytest.mark.slow
 def test_a_stage_that_was_stopped_after_its_last_epoch_keeps_its_scores(tmp_path: Path) -> None:
     for method in ("alone", "tvfl"):
         ours = setup(method)

@@ -153,6 +153,7 @@ def valued(made: Any, **settings: Any) -> dict[str, Any]:
     return value.value(lambda seed: made, seeds, kept, clock=time.perf_counter, **settings)
 
 
+@pytest.mark.slow
 def test_the_partner_that_knows_most_is_worth_most_by_all_measures() -> None:
     result = valued(setup())
     assert list(result["partners"]) == ["shop", "lab", "noise"]
@@ -165,6 +166,7 @@ def test_the_partner_that_knows_most_is_worth_most_by_all_measures() -> None:
     assert total == pytest.approx(result["all"]["mean"] - result["none"]["mean"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["tvfl", "apfed-c"])
 def test_all_and_none_are_the_run_and_its_ruler(method: Any) -> None:
     made = setup(method, rulers=("alone",), data=dealt(overlap={"lab": 0.7}))
@@ -232,6 +234,7 @@ def test_some_partners_can_be_valued_while_the_others_always_take_part() -> None
     assert result["none"]["mean"] == value.game(setup()).train({"shop"}, 0)["auc"]
 
 
+@pytest.mark.slow
 def test_seeds_give_means_spreads_and_errors() -> None:
     made = setup()
     one = {"by": "loo", "partners": ["shop"], "kept": value.Kept(None, "")}
@@ -243,6 +246,7 @@ def test_seeds_give_means_spreads_and_errors() -> None:
     assert together["error"] == pytest.approx(np.std(each, ddof=1) / 3**0.5)
 
 
+@pytest.mark.slow
 def test_sampled_orders_say_how_sure_they_are() -> None:
     result = valued(setup(), permutations=4)
     assert result["shapley"] == "4 random orders"
@@ -288,6 +292,7 @@ def test_nine_partners_are_sampled_and_eight_are_not(monkeypatch: pytest.MonkeyP
 # --- Coalitions that are kept --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_each_coalition_is_trained_once_however_often_it_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "value.jsonl"
     first = valued(setup(), by="loo", kept=value.Kept(path, "run 1"))
@@ -329,6 +334,7 @@ def fedoptimus_setup(**keys: Any) -> Setup:
     return setup_of(check_run(values, where="the run"), 0, Loaded(data, None))
 
 
+@pytest.mark.slow
 def test_data_owners_of_fedoptimus_are_partners() -> None:
     result = valued(fedoptimus_setup())
     assert next(iter(result["partners"])) == "shop"

@@ -126,6 +126,7 @@ def test_a_run_says_what_its_partners_are_worth(run: dt.Run, tmp_path: Path) -> 
         run.value(by="worth")
 
 
+@pytest.mark.slow
 def test_a_run_is_audited(run: dt.Run) -> None:
     found = run.audit(fast=True, known=20, quiet=True)
     assert found.verdict in ("none", "low", "high")

@@ -54,6 +54,7 @@ RUNS: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_that_calibrates_keeps_it_with_models_that_cover_what_they_promise(
     name: str, tmp_path: Path
@@ -93,6 +94,7 @@ def test_a_run_that_calibrates_keeps_it_with_models_that_cover_what_they_promise
         assert abs(held - 0.9) < 4 * np.sqrt(0.09 * (1 / kept + 1 / len(fresh)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["apfed", "apfed-d", "fedoptimus"])
 def test_intervals_of_numbers_cover_what_they_promise(name: str, tmp_path: Path) -> None:
     method, partition = RUNS[name]

@@ -127,6 +127,7 @@ def test_what_is_kept_of_a_frame_is_for_its_owner_and_what_is_used(tmp_path: Pat
     assert pl.read_parquet(kept).columns == ["patient", "ill", "age", "pressure"]
 
 
+@pytest.mark.slow
 def test_a_run_without_a_folder_leaves_nothing() -> None:
     run = dt.fit(dt.APFed(**SMALL), parties(*clinic_and_lab()), quiet=True)
     folder = run.folder
@@ -174,6 +175,7 @@ def test_parties_of_python_are_parties_of_files(tmp_path: Path) -> None:
         dt.fit(dt.APFed("contrastive"), files, quiet=True)
 
 
+@pytest.mark.slow
 def test_a_loss_is_of_those_who_say_none() -> None:
     clinic, lab = clinic_and_lab()
     scores = {}
@@ -213,6 +215,7 @@ def test_one_table_is_dealt_to_parties(kind: str, tmp_path: Path) -> None:
     assert done.code == 0, done.err
 
 
+@pytest.mark.slow
 def test_the_other_methods_fit_too() -> None:
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.normal(size=(160, 4)), columns=["a", "b", "c", "d"])

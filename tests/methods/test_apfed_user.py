@@ -61,6 +61,7 @@ def test_few_labelled_rows_keep_none_back() -> None:
     assert not len(active(validation=0.2).validation_rows)
 
 
+@pytest.mark.slow
 def test_a_run_with_validation_goes_on_bit_for_bit(tmp_path: Path) -> None:
     torch.manual_seed(0)
     x = torch.randn(ROWS, 3)

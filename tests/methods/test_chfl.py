@@ -107,6 +107,7 @@ def fedavg(rows, config, seed):
     return thetas
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["chfl", "common", "simple"])
 def test_the_common_column_is_fedavg_on_common_columns_bit_for_bit(method):
     for theta, expected in zip(
@@ -538,6 +539,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", SETTINGS, ids=str)
 def test_stacked_members_learn_what_looped_ones_learn(changes):
     _, looped, slow = run(rows=ALIKE, **changes, choose="last")
@@ -729,6 +731,7 @@ def test_in_a_secret_sum_no_weight_leaves_a_member_unmasked():
 # --- Resuming ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"method": "local"}, {"participation": 0.5}], ids=str)
 @pytest.mark.parametrize("engine", [InProcess, StackedInProcess])
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, engine, changes):

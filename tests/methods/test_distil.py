@@ -72,6 +72,7 @@ def taught(
     return active, parties, rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("stack", ["network", "linear"])
 def test_the_federated_teacher_is_the_one_that_is_trained_in_one_place(
@@ -116,6 +117,7 @@ def test_the_federated_teacher_is_the_one_that_is_trained_in_one_place(
     torch.testing.assert_close(active.told.test[stack], active.told.train[stack])
 
 
+@pytest.mark.slow
 def test_a_row_that_a_partner_lacks_has_its_zeros_and_moves_nothing_there() -> None:
     owner, partner = made()
     rows = everyone(owner).clone()
@@ -135,6 +137,7 @@ def test_a_row_that_a_partner_lacks_has_its_zeros_and_moves_nothing_there() -> N
     assert other.told is not None
 
 
+@pytest.mark.slow
 def test_two_partners_of_different_rows_both_teach() -> None:
     owner, partner = made()
     first, second = everyone(owner).clone(), everyone(owner).clone()
@@ -167,6 +170,7 @@ class _LeavesLate(_Leaves):
         return super().handle(message)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [_Leaves, _LeavesLate])
 def test_a_partner_that_leaves_is_left_out_as_if_it_had_never_been_there(
     kind: type[distil.Partner],
@@ -218,6 +222,7 @@ def limited(
     return active, parties, rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [_Leaves, _LeavesLate])
 def test_where_a_run_may_begin_once_the_others_go_on_when_a_partner_leaves(
     kind: type[distil.Partner],
@@ -244,6 +249,7 @@ def test_where_a_run_may_begin_once_the_others_go_on_when_a_partner_leaves(
     assert sum(each.missed.get("lab", 0) for each in rounds) > 0
 
 
+@pytest.mark.slow
 def test_a_message_is_about_as_many_samples_as_a_policy_asks_for_and_nothing_else_changes() -> None:
     owner, partner = made()
     rows = everyone(owner).clone()
@@ -279,6 +285,7 @@ def test_a_teacher_ends_before_a_sample_is_asked_about_too_often(
         limited(owner, shop, Limits(min_rows=200))
 
 
+@pytest.mark.slow
 def test_a_run_that_went_on_without_a_partner_resumes_the_same(tmp_path: Path) -> None:
     owner, partner = made()
     rows = everyone(owner)
@@ -328,6 +335,7 @@ def test_too_few_shared_labels_make_no_teacher() -> None:
     assert not rounds
 
 
+@pytest.mark.slow
 def test_a_teacher_that_is_resumed_is_the_one_that_was_not_stopped(tmp_path: Path) -> None:
     owner, partner = made()
     rows = everyone(owner)
@@ -354,6 +362,7 @@ def test_a_teacher_that_is_resumed_is_the_one_that_was_not_stopped(tmp_path: Pat
     assert {each.number: each.loss for each in told} == {each.number: each.loss for each in rounds}
 
 
+@pytest.mark.slow
 def test_a_partner_that_lost_its_state_takes_part_from_the_beginning(tmp_path: Path) -> None:
     owner, partner = made()
     rows = everyone(owner)

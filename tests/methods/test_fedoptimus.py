@@ -293,6 +293,7 @@ def test_epochs_are_rounded_up_to_whole_rounds() -> None:
     assert coordinator.num_rounds == 3  # 9 steps
 
 
+@pytest.mark.slow
 def test_it_learns() -> None:
     made = owners([120, 80], StripCnn(channels=8, hidden=32))
     settings: dict[str, Any] = {"optimizer": "adam", "learning_rate": 0.01, "embedding": 16}
@@ -347,6 +348,7 @@ def test_a_resnet_runs_as_looped_replicas() -> None:
     assert rounds[0].told["loss"] > 0
 
 
+@pytest.mark.slow
 def test_a_number_is_learned_too() -> None:
     made = owners()
     for name, owner in made.labels.items():
@@ -718,6 +720,7 @@ EVERYTHING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

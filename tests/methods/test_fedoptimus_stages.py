@@ -140,6 +140,7 @@ def test_rulers_have_no_momentum_and_all_data_owners():
     assert stage_config(config, "fedoptimus", {}) == config
 
 
+@pytest.mark.slow
 def test_every_stage_is_scored_at_its_label_owners():
     outcomes, lines = trained(setup(rulers=("classic", "alone", "pooled")))
     scores = {stage: outcome.scores[stage] for stage, outcome in outcomes.items()}
@@ -166,6 +167,7 @@ def test_an_epoch_is_scored_when_the_round_that_ends_it_is_over():
     assert scored == [2, 4, 5]
 
 
+@pytest.mark.slow
 def test_owners_of_noise_are_not_chosen_and_their_networks_are_not_used():
     chosen = {"share": 0.34, "rows": 45, "group_size": 2, "groups": 2, "by": "columns"}
     outcomes, lines = trained(setup(selection=chosen))
@@ -186,6 +188,7 @@ def test_a_label_owners_model_and_the_data_owners_score_what_the_run_says():
     assert model.about["label"] == "y"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [None, {"share": 0.5, "rows": 30, "every": 15}])  # 3 rounds
 def test_a_stage_that_was_stopped_ends_as_one_that_was_not(tmp_path, chosen):
     config = CONFIG.model_copy(update={"rounds": 4})

@@ -46,6 +46,7 @@ def trained(stage: str, *, overlap: float = 1.0) -> dict[str, dict[str, Any]]:
     return {name: own["upper"] for name, own in outcome.scores.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["party-dropout", "laser"])
 def test_both_are_scored_with_the_partner_and_without(stage: str) -> None:
     scores = trained(stage)
@@ -54,6 +55,7 @@ def test_both_are_scored_with_the_partner_and_without(stage: str) -> None:
     assert scores[f"{stage}-gone"]["accuracy"] > 0.55
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["party-dropout", "laser"])
 def test_rows_that_the_partner_lacks_train_too(stage: str) -> None:
     """A tenth of 300 labels is shared: with these alone it would be far off."""
@@ -68,6 +70,7 @@ def test_parties_with_files_of_their_own_do_not_agree_to_one_place(stage: str, t
         _stages(run, where="run.toml")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("brief_learners")
 def test_the_owners_labelled_rows_that_no_partner_has_train_its_models_all_the_same() -> None:
     quick = {"students": ["linear"], "teachers": ["linear"], "gate": -10.0, "blend": False}

@@ -180,6 +180,7 @@ def test_one_block_is_fedprox_and_without_a_pull_fedavg(mu, frozen):
         torch.testing.assert_close(value, expected.state_dict()[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_with_a_large_mu_1_a_round_is_fedavgs_step_of_rate_1_over_mu_1():
     # Remark 3.3, in (7): one block, a classifier that no one trains. With a rate of 1 / mu_1 a
     # party's last step is from where the round began, by the gradient where it stands.
@@ -575,6 +576,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: ",".join(settings) or "usual")
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(settings, tmp_path: Path):
     whole_server, whole = coordinator(rounds=4, **settings), members()
@@ -824,6 +826,7 @@ def right_of(server: hyfem.Coordinator, parties: Mapping[str, hyfem.Member]) -> 
     return found
 
 
+@pytest.mark.slow
 def test_a_calibrated_classifier_is_kept_only_where_more_judged_rows_are_right() -> None:
     kept = {}
     for rate in (0.003, 0.3):  # hardly trained, and trained well
@@ -840,6 +843,7 @@ def test_a_calibrated_classifier_is_kept_only_where_more_judged_rows_are_right()
     assert kept[0.003]
 
 
+@pytest.mark.slow
 def test_judged_rows_take_no_part_in_training_or_moments() -> None:
     server, parties = coordinator(calibrate=True), skewed_members()
     trained(server, parties)
@@ -867,6 +871,7 @@ def test_a_party_whose_file_does_not_allow_it_tells_no_moments() -> None:
         parties["lab"].handle(hyfem.GiveMoments(server.slices()["lab"][0]))
 
 
+@pytest.mark.slow
 def test_a_party_that_lies_about_its_moments_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     class Liar(hyfem.Member):
         def handle(self, message: Message) -> Message:

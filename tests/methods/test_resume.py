@@ -163,6 +163,7 @@ def assert_same(one: Any, two: Any) -> None:
         assert one == two
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_stopped_after_any_epoch_goes_on_bit_for_bit(tmp_path: Path, name: str) -> None:
     undisturbed = RUNS[name]().go()
@@ -246,6 +247,7 @@ class Restarting:
         return self.keeper.handle(message)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 3, 6, 9])
 def test_a_passive_killed_between_epochs_returns_as_if_it_had_not(tmp_path: Path, at: int) -> None:
     """Killed right after ``Begin``, or after a save: nothing is lost."""

@@ -72,6 +72,7 @@ def by_hand(distances_NN, labels, neighbours):
 # --- Identities ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_the_federated_estimate_is_the_pooled_one_exactly(seed, secure):
@@ -412,6 +413,7 @@ def test_masks_need_three_owners():
         score(columns, labels, selection.Config(secure=True))
 
 
+@pytest.mark.slow
 def test_masked_scores_tell_three_owners_apart():
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 300)
@@ -594,6 +596,7 @@ def copies(seed, num_rows=240):
     return columns, labels
 
 
+@pytest.mark.slow
 def test_forward_selection_is_the_pooled_one():
     for seed in range(3):
         columns, labels = copies(seed)
@@ -616,6 +619,7 @@ def test_forward_selection_is_the_pooled_one():
             chosen.append(name)
 
 
+@pytest.mark.slow
 def test_a_copy_is_relevant_and_gains_nothing():
     for seed in range(5):
         columns, labels = copies(seed)

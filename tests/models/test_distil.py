@@ -149,6 +149,7 @@ def test_a_teacher_of_few_labelled_rows_does_not_push_the_own_model_aside() -> N
     assert done.losses[done.choice] < done.losses[ALONE]
 
 
+@pytest.mark.slow
 def test_distilling_the_lower_half_of_digits_beats_the_upper_half_alone() -> None:
     data = load_digits()
     x = torch.from_numpy(data.data).float()
@@ -174,6 +175,7 @@ def test_distilling_the_lower_half_of_digits_beats_the_upper_half_alone() -> Non
     assert done.solo.held_out_NC.shape == (80, 10)
 
 
+@pytest.mark.slow
 def test_values_are_distilled_too() -> None:
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(600, 3, generator=rng)

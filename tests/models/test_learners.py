@@ -84,6 +84,7 @@ def accuracy(outputs: Tensor, classes: Tensor) -> float:
     return float((outputs.argmax(dim=1) == classes).float().mean())
 
 
+@pytest.mark.slow
 @each_learner
 def test_held_out_rows_and_new_rows_are_predicted_above_chance(learner: Learner) -> None:
     x, classes = digits(600)
@@ -174,6 +175,7 @@ def test_one_fold_ends_in_a_model_of_all_rows(learner: Learner) -> None:
     assert not torch.allclose(fitted.outputs(x[rows.folds_N == 0]), held_out, atol=1e-3)
 
 
+@pytest.mark.slow
 @each_learner
 def test_a_held_out_label_does_not_reach_the_outputs_of_its_row(learner: Learner) -> None:
     """Only through what is chosen by all held-out rows, which one row of 200 does not change."""
@@ -186,6 +188,7 @@ def test_a_held_out_label_does_not_reach_the_outputs_of_its_row(learner: Learner
     assert torch.allclose(one, two, atol=0.1)
 
 
+@pytest.mark.slow
 @each_learner
 def test_soft_targets_are_learnt_as_the_shares_they_are(learner: Learner) -> None:
     """On rows of two kinds, the model says each kind's own probability."""
@@ -314,6 +317,7 @@ def test_networks_of_several_rows_learn_from_their_own_only() -> None:
     assert one.held_out_NC[~held_out].isnan().all()
 
 
+@pytest.mark.slow
 def test_best_is_the_mean_that_held_out_rows_weigh() -> None:
     x, classes = digits()
     rows = rows_of(x, classes)
@@ -621,6 +625,7 @@ def test_a_spec_survives_json() -> None:
         assert EnsembleSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "constant"), [(8, False), (24, False), (24, True)])
 def test_boosting_takes_tables_of_which_no_tree_can_split(rows: int, constant: bool) -> None:
     x = torch.ones(rows, 3) if constant else torch.randn(rows, 3)
@@ -629,6 +634,7 @@ def test_boosting_takes_tables_of_which_no_tree_can_split(rows: int, constant: b
     assert fitted.held_out_NC.isfinite().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["network", "linear"])
 def test_a_table_too_large_to_keep_encoded_is_learnt_alike(name, monkeypatch):
     rows, learner = rows_of(*cancer(120)), QUICK[name]

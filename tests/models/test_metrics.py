@@ -173,6 +173,7 @@ def test_intervals_are_those_of_rows_drawn_anew() -> None:
     assert details(TWO, outputs, labels)["intervals"] == intervals  # the draws are seeded
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_auc_counts_equal_values_half() -> None:
     outputs, labels = random_outputs(2, 300)
     outputs = outputs.round()

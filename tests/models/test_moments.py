@@ -68,6 +68,7 @@ def test_a_feature_that_nobody_with_a_class_holds_is_as_in_the_others():
     np.testing.assert_allclose(spread[1, 2:], spread[0, 2:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("subset", [(), (0,), (1,)])
 def test_a_refit_learns_to_tell_the_classes_apart_from_all_and_from_fewer_blocks(subset):
     means = np.array([[2.0, 0, 2, 0], [-2, 0, -2, 0], [0, 2, 0, 2]])

@@ -93,6 +93,7 @@ def test_a_kept_state_is_its_own() -> None:
     assert torch.equal(other.state[weight]["exp_avg"], before)
 
 
+@pytest.mark.slow
 def test_a_first_step_does_not_import_the_compiler() -> None:
     code = """
 import itertools, sys, torch

@@ -47,6 +47,7 @@ def test_a_partner_who_is_always_dropped_teaches_nothing() -> None:
     assert torch.equal(always.probabilities([xs[0], None]), other.probabilities([xs[0], None]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fit", [fit_laser, fit_party_dropout])
 def test_both_predict_with_the_partner_and_without(fit) -> None:  # type: ignore[no-untyped-def]
     xs, rows = parts(400)
@@ -64,6 +65,7 @@ def test_both_predict_with_the_partner_and_without(fit) -> None:  # type: ignore
     assert 0.57 < gone < 0.72
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fit", [fit_laser, fit_party_dropout])
 def test_what_stands_in_rows_that_a_partner_lacks_is_not_read(fit) -> None:  # type: ignore[no-untyped-def]
     xs, rows = parts()

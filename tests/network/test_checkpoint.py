@@ -82,6 +82,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(state=st.dictionaries(keys, values, max_size=4))
 @settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -131,6 +132,7 @@ def test_the_file_is_a_safetensors_file_for_its_owners_eyes(tmp_path: Path) -> N
 # --- Damage ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_changed_byte_and_every_shorter_file_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "state"
     save_state(path, {"weights": torch.arange(4.0), "step": 7}, {"done": 7})
@@ -168,6 +170,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
         load_state(tmp_path / "state")
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_older_checkpoint_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +284,7 @@ def fresh(
 UNDISTURBED = [(1, 1), (3, 3), (6, 6), (10, 10), (15, 15), (21, 21)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [1, 2, 4])
 @pytest.mark.parametrize("stop", range(1, 7))
 def test_a_run_that_stops_anywhere_goes_on_as_if_it_had_not(
@@ -347,6 +351,7 @@ def test_a_driver_that_falls_between_the_parties_save_and_its_own_goes_on(
     assert driver.told == UNDISTURBED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2, 3])
 def test_where_every_party_is_needed_a_save_that_one_missed_is_none(
     tmp_path: Path,

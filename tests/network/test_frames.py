@@ -104,6 +104,7 @@ def test_what_is_no_frame_or_not_due_is_refused(wrong: list[bytes]) -> None:
         assembler.add(wrong[-1])
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.binary(max_size=64)

@@ -416,6 +416,7 @@ def _logs_are_seen(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="dovetail")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 64], ids=["small", "large, written by a thread"])
 def test_who_is_killed_has_a_line_of_all_that_was_answered(rows: int, tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"

@@ -340,6 +340,7 @@ def test_a_crash_in_the_very_first_line_leaves_a_new_ledger(path: Path) -> None:
         assert verify(path).num_lines == 1
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_sentence_and_loses_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

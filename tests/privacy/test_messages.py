@@ -112,6 +112,7 @@ def test_defences_of_messages_that_a_run_does_not_send_are_refused() -> None:
         trained("apfed-r", COLUMNS, apfed={"gradients": {"clip": 1.0}})
 
 
+@pytest.mark.slow
 def test_labels_that_are_randomised_say_nothing_to_a_partner_of_classic_vertical_learning() -> None:
     kept = []
     for settings in ({}, {"label_epsilon": 0.01}, {"spread": 1.0}):

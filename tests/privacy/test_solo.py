@@ -46,6 +46,7 @@ def made(method: str = "apfed-r", passive: Any = None, data: Any = None, **apfed
 NEARLY_NONE = {"clip": 1e6, "noise": 1e-15}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "labels", "projection"),
     [("apfed-r", None, None), ("apfed-r", 60, None), ("apfed-c", None, 4), ("apfed-c", 60, 4)],

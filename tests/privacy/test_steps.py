@@ -77,6 +77,7 @@ BLOCKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["chfl", "hyfem"])
 def test_a_run_that_stops_at_its_budget_ends_with_a_usable_model_and_says_why(
     method: str, caplog: pytest.LogCaptureFixture

@@ -38,6 +38,7 @@ def too_sure(model, factor=4.0):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["temperature", "isotonic"])
 def test_a_model_that_is_too_sure_is_calibrated_on_other_rows(tmp_path, train, held_out, kind):
     too_sure(fitted_model(train, [Linear()])).save(tmp_path / "m")
@@ -55,6 +56,7 @@ def test_a_model_that_is_too_sure_is_calibrated_on_other_rows(tmp_path, train, h
     assert again == told  # fitted on what the network says, not on what was calibrated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coverage", [0.8, 0.9])
 def test_sets_and_intervals_cover_what_they_promise(tmp_path, train, held_out, coverage):
     """Of 1000 calibration rows and 1000 others: within 4 standard errors of the promise."""
@@ -87,6 +89,7 @@ def test_coverage_needs_calibration_and_enough_rows(tmp_path, train, held_out):
         calibrated(tmp_path / "m", held_out.head(30))
 
 
+@pytest.mark.slow
 def test_an_unshifted_table_raises_no_alarm_and_a_shifted_one_does(train):
     """Twenty draws of 400 rows each: none alarms unshifted, all do where a column is moved."""
     model = fitted_model(train, [Linear()])
@@ -136,6 +139,7 @@ def test_models_without_histograms_still_load_and_say_nothing_of_drift(tmp_path,
     assert drift([old.inputs["columns"]], table_of(train)) == []
 
 
+@pytest.mark.slow
 def test_a_card_tells_columns_scores_and_groups(tmp_path, train, held_out):
     fitted_model(train, [Boosting()]).save(tmp_path / "m")
     told = card(tmp_path / "m", rows=held_out.head(500), by=["job"])

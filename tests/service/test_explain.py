@@ -21,6 +21,7 @@ def table():
     return clinic_table(300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("learners", "regression", "how"),
     [
@@ -49,6 +50,7 @@ def test_what_columns_add_sums_to_what_is_said(table, learners, regression, how)
         np.testing.assert_allclose(told.said, np.log(p / (1 - p)), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_pieces_of_a_path_are_those_of_very_many_steps(table):
     """A network of bins is all kinks; against 4096 even steps, which ask no pieces."""
     model = fitted_model(table, [Network(StackedConfig(max_steps=300))])
@@ -86,6 +88,7 @@ def test_the_columns_that_matter_come_first_and_intervals_have_the_mean(table):
     assert values == sorted(values)  # the older, the likelier ill
 
 
+@pytest.mark.slow
 def test_treeshap_is_lightgbms_own(table):
     model = fitted_model(table, [Boosting()])
     trees = model.network.members[0]

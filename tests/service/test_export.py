@@ -29,6 +29,7 @@ def table():
     return clinic_table(300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", [Linear(), Boosting(), Network()], ids=lambda each: each.name)
 def test_the_file_says_what_each_learner_says(tmp_path, table, learner):
     model = fitted_model(table, [learner])
@@ -62,6 +63,7 @@ def test_a_mean_of_learners_and_a_regression_are_exported_too(tmp_path, table):
     np.testing.assert_allclose(said.values, model.predict(table).values, rtol=1e-5, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regression", [False, True])
 def test_a_weighted_mean_is_exported_with_its_weights(tmp_path, table, regression):
     learners = [Linear(), Boosting()]
@@ -99,6 +101,7 @@ def test_raw_columns_go_in_by_name_and_nothing_of_dovetail_is_needed(tmp_path, t
     np.testing.assert_allclose(probabilities, expected.probabilities, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place",
     ["apfed/models/clinic", "apfed-strips/models/view-1", "chfl/models/party-1"],
@@ -108,6 +111,7 @@ def test_models_that_were_written_before_are_exported(tmp_path, place):
     assert export(model, tmp_path / "m.onnx").difference <= TOLERANCE
 
 
+@pytest.mark.slow
 def test_a_model_of_blocks_is_exported_with_all_or_one_of_them(tmp_path):
     folder = sorted((GOLDEN / "hyfem" / "models").iterdir())[0]
     model = dt.load(folder)

@@ -274,6 +274,7 @@ def test_a_changed_model_is_taken_whole_and_a_broken_one_is_not(tmp_path, table)
     assert made.shelf.models["m"].version != first
 
 
+@pytest.mark.slow
 def test_a_model_of_images_is_no_service_of_columns(tmp_path):
     from pathlib import Path
 
@@ -282,6 +283,7 @@ def test_a_model_of_images_is_no_service_of_columns(tmp_path):
         Shelf({"strips": place}, print)
 
 
+@pytest.mark.slow
 def test_malformed_requests_get_a_sentence_and_break_nothing(folder):
     made = service({"clinic": folder})
 
