@@ -20,6 +20,7 @@ from dovetail.network.certificates import certificate_name
 from dovetail.network.credentials import Credentials, certificates_beside
 from dovetail.network.identity import Certified
 from dovetail.network.patience import write_text
+from dovetail.network.printable import printable
 from dovetail.site.agreements import Agreements
 from dovetail.site.engines import StreamSection
 from dovetail.site.home import (
@@ -179,7 +180,7 @@ def _show(
     else:
         say(f"\nAgainst the last one of {proposal.driver!r}, {last.name[:12]}:")
         for key, before, after in changes or [("nothing", "", "differs")]:
-            say(f"  {key}: {json.dumps(before)} -> {json.dumps(after)}")
+            say(f"  {printable(key)}: {json.dumps(before)} -> {json.dumps(after)}")
     say(f"\n{site.name!r} ({site.where}):")
     for line in against or ["its policy and its table go with it"]:
         say(f"  {line}")

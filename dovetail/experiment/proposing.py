@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -193,15 +194,20 @@ def review(proposal: Proposal, site: Site) -> list[str]:
     if proposal.method not in methods.stages():
         found.append(f"there is no method {proposal.method!r} here; it may be of another version")
     else:
+        version = (
+            f"both sides must run the same version (it was made with "
+            f"{_plain(proposal.dovetail)}, here is "
+            f"{__version__})"
+        )
         known = {each.name: each for each in _messages(proposal.algorithms)}
-        for message in proposal.messages:
-            here = known.get(message.name)
-            if here is None or here.fields != message.fields:
+        told = {each.name: each for each in proposal.messages}
+        for name in dict.fromkeys((*told, *known)):
+            if known.get(name) != told.get(name):
                 found.append(
-                    f"the message {message.name} is not what this version sends; both sides must "
-                    f"run the same version (it was made with {proposal.dovetail}, here is "
-                    f"{__version__})"
+                    f"the message {_plain(name)} is not what this version sends; {version}"
                 )
+        if proposal.models != methods.method_of(proposal.method).models:
+            found.append(f"it says otherwise than this version who keeps which model; {version}")
     return found
 
 
@@ -268,12 +274,13 @@ def page(proposal: Proposal) -> str:
 def _page(proposal: Proposal) -> Iterator[str]:
     yield f"# Proposal {proposal.name[:12]}"
     yield ""
-    yield proposal.purpose
+    for line in proposal.purpose.splitlines():
+        yield f"> {_plain(line)}".rstrip()
     yield ""
     titles = methods.stages()
     stages = ", ".join(f"{name} ({titles.get(name, name)})" for name in proposal.stages)
     rows = [
-        ("name", f"`{proposal.name}` (SHA-256 of the canonical JSON)"),
+        ("name", f"{proposal.name} (SHA-256 of the canonical JSON)"),
         ("driver", proposal.driver),
         ("parties", ", ".join(proposal.parties)),
         ("trains", stages),
@@ -290,7 +297,7 @@ def _page(proposal: Proposal) -> Iterator[str]:
     yield "| | |"
     yield "|---|---|"
     for name, text in rows:
-        yield f"| {name} | {text} |"
+        yield f"| {name} | {_plain(text)} |"
     yield ""
     yield "## What crosses the boundary"
     yield ""
@@ -298,7 +305,7 @@ def _page(proposal: Proposal) -> Iterator[str]:
     yield "|---|---|---|"
     for message in proposal.messages:
         told = ", ".join(f"{name}: {kind}" for name, kind in message.fields.items()) or "none"
-        yield f"| {message.name} | {message.about} | {told} |"
+        yield f"| {_plain(message.name)} | {_plain(message.about)} | {_plain(told)} |"
     yield ""
     yield "No code and no table is among them. What each tells its receiver: SECURITY.md."
     yield ""
@@ -308,18 +315,18 @@ def _page(proposal: Proposal) -> Iterator[str]:
     yield "|---|---|"
     for key, _, value in differences({}, proposal.settings):
         for inner, told in _flat(key, value):
-            yield f"| {inner} | {_short(told)} |"
+            yield f"| {_plain(inner)} | {_short(told)} |"
     for stage, settings in proposal.stage_settings.items():
         yield ""
-        yield f"Parties are told, when {stage} begins:"
+        yield f"Parties are told, when {_plain(stage)} begins:"
         yield ""
         yield "| setting | value |"
         yield "|---|---|"
         for key, value in settings.items():
             if isinstance(value, Mapping) and ONE_OF in value:
-                yield f"| {key} | one of {_short(value[ONE_OF])} |"
+                yield f"| {_plain(key)} | one of {_short(value[ONE_OF])} |"
             else:
-                yield f"| {key} | {_short(value)} |"
+                yield f"| {_plain(key)} | {_short(value)} |"
 
 
 def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -332,4 +339,10 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 def _short(value: Any) -> str:
     text = "nothing" if value is None else json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return _plain(text if len(text) <= 80 else f"{text[:77]}...")
+
+
+def _plain(text: str) -> str:
+    """Words of others in one line, none of which hides or draws anything."""
+    shown = "".join(each if each.isprintable() else " " for each in text)
+    return re.sub(r"[\\`<&|]|(?<=\])\(", r"\\\g<0>", shown)

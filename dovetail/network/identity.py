@@ -70,6 +70,11 @@ class Certified:
         """Whose certificates it believes."""
         return self._renewed.authorities
 
+    @property
+    def revocations(self) -> Revocations:
+        """Which certificates no longer count."""
+        return self._renewed.revocations
+
     def sign(self, statement: bytes, *, most: int = MAX_PROOF_BYTES) -> bytes:
         """The certificate and a signature, in so many bytes.
 

@@ -33,6 +33,7 @@ from dovetail.errors import ConfigError, MessageError
 from dovetail.network import Message
 from dovetail.network.certificates import make_folder
 from dovetail.network.patience import patiently, write_text
+from dovetail.network.revocation import Revocations
 from dovetail.site.proposal import (
     Proposal,
     Signature,
@@ -96,6 +97,7 @@ class Agreements:
         authorities: who may have issued the certificates of those who sign; none: anybody.
         required: whether its policy answers only what all have signed.
         num_rows: of its table.
+        revocations: which certificates no longer count, as it is now; None: all do.
     """
 
     def __init__(
@@ -106,7 +108,9 @@ class Agreements:
         *,
         required: bool,
         num_rows: int,
+        revocations: Callable[[], Revocations] | None = None,
     ) -> None:
+        self._revocations = revocations
         self._folder = home / "proposals"
         self._party = party
         self._authorities = authorities
@@ -152,7 +156,7 @@ class Agreements:
                 raise MessageError(
                     f"what {signature.party!r} signed is not the proposal {proposal.name[:12]}"
                 )
-            signature.check(self._authorities)
+            self._check(signature)
         folder = self._folder / proposal.name
         if not folder.exists() and len(list(self._folder.glob("*"))) >= KEPT_PROPOSALS:
             self._drop_unused()
@@ -166,6 +170,15 @@ class Agreements:
         except OSError as error:
             _log.error("%s: %s", folder, error)
             raise ConfigError("it cannot write down what was proposed; its log says why") from None
+
+    def _check(self, signature: Signature) -> None:
+        """Refuse what its party has not said.
+
+        Raises:
+            MessageError: naming the party, and what is wrong.
+        """
+        revocations = None if self._revocations is None else self._revocations()
+        signature.check(self._authorities, revocations=revocations)
 
     def _drop_unused(self) -> None:
         """Make room: the oldest proposal that was never run goes, with what was said of it."""
@@ -276,7 +289,7 @@ class Agreements:
             raise ConfigError(f"its copy of the proposal {name[:12]} was changed; review it again")
         signatures = self.signatures(name)
         for signature in signatures.values():
-            signature.check(self._authorities)
+            self._check(signature)
         return proposal, signatures
 
     def _begin(

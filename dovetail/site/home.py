@@ -210,8 +210,15 @@ def agreements_of(site: Site, home: Path, identity: Identity | None = None) -> A
     if signed and not isinstance(identity, Certified):
         folder = certificates_of(site)
         identity = Certified(Credentials.load(folder, site.name, revoked=revoked_of(site)))
-    authorities = identity.authorities if isinstance(identity, Certified) else ()
-    return Agreements(home, site.name, authorities, required=signed, num_rows=site.table.num_rows)
+    known = identity if isinstance(identity, Certified) else None
+    return Agreements(
+        home,
+        site.name,
+        () if known is None else known.authorities,
+        required=signed,
+        num_rows=site.table.num_rows,
+        revocations=None if known is None else lambda: known.revocations,
+    )
 
 
 # --- What it answers ------------------------------------------------------------------------------

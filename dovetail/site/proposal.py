@@ -30,6 +30,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 from dovetail.errors import ConfigError, MessageError
 from dovetail.methods.section import PartyName, Section
 from dovetail.network.identity import Identity, check_proof
+from dovetail.network.revocation import Revocations
 
 #: A larger file is no proposal: it must fit a page, and a message's header.
 MAX_BYTES = 2**18
@@ -186,8 +187,15 @@ class Signature(Signed):
     why: str = Field(default="", max_length=4000)
     time: AwareDatetime
 
-    def check(self, authorities: tuple[x509.Certificate, ...]) -> None:
+    def check(
+        self,
+        authorities: tuple[x509.Certificate, ...],
+        *,
+        revocations: Revocations | None = None,
+    ) -> None:
         """Refuse what this party has not said; its certificate must have been valid then.
+
+        One that is revoked never counts: whoever has its key can write any time.
 
         Raises:
             MessageError: naming the party, and what is wrong.
@@ -198,7 +206,9 @@ class Signature(Signed):
             proof = base64.b64decode(self.proof, validate=True)
         except binascii.Error:
             raise MessageError(f"the proof of party {self.party!r} is no base64") from None
-        check_proof(self.party, self.statement, proof, authorities, at=self.time)
+        check_proof(
+            self.party, self.statement, proof, authorities, at=self.time, revocations=revocations
+        )
 
 
 def sign(

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from cryptography import x509
 from federations import Federation, free_port
+from markdown_it import MarkdownIt
 
+from dovetail import methods
 from dovetail.errors import ConfigError, MessageError
-from dovetail.experiment.proposing import propose
+from dovetail.experiment.proposing import _messages, page, propose, review
 from dovetail.experiment.runfile import load_run
 from dovetail.methods import chfl
 from dovetail.methods.chfl.stages import stage_config
@@ -29,7 +31,9 @@ from dovetail.network.certificates import (
 from dovetail.network.credentials import Credentials
 from dovetail.network.identity import Certified
 from dovetail.network.ledger import verify
+from dovetail.network.revocation import Revocations
 from dovetail.site.agreements import Agreements, Show
+from dovetail.site.partyfile import open_site
 from dovetail.site.proposal import Proposal, Signature, agreed_run, parse_proposal, sign, split_run
 
 RUN = """
@@ -236,6 +240,7 @@ class Homes:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.authority = Authority.create(now=datetime.now(UTC))
+        self.revoked = Revocations()
 
     def identity(self, name: str, authority: Authority | None = None) -> Certified:
         key, now = new_key(), datetime.now(UTC) - timedelta(days=1)
@@ -244,7 +249,14 @@ class Homes:
 
     def lab(self, *, num_rows: int = 20, required: bool = True) -> Agreements:
         authorities: tuple[x509.Certificate, ...] = self.identity("lab").authorities
-        return Agreements(self.folder, "lab", authorities, required=required, num_rows=num_rows)
+        return Agreements(
+            self.folder,
+            "lab",
+            authorities,
+            required=required,
+            num_rows=num_rows,
+            revocations=lambda: self.revoked,
+        )
 
     def show(self, lab: Agreements, proposal: Proposal, *signatures: Signature) -> None:
         lab.shown(Show(proposal.text, tuple(each.text for each in signatures)), "clinic")
@@ -330,6 +342,57 @@ def test_the_driver_cannot_sign_for_a_party(homes: Homes) -> None:
     forged = homes.identity("lab", Authority.create(now=NOW - timedelta(days=2)))
     with pytest.raises(MessageError, match="authority that is not believed"):
         homes.show(lab, PROPOSAL, own, sign(PROPOSAL, "lab", forged))
+
+
+def test_a_signature_of_a_revoked_certificate_does_not_count_whenever_it_says_it_was_made(
+    homes: Homes,
+) -> None:
+    lab, thief = homes.lab(), homes.identity("lab")
+    own = sign(PROPOSAL, "clinic", homes.identity("clinic"))
+    early = sign(PROPOSAL, "lab", thief)
+    early = early.model_copy(update={"time": NOW - timedelta(hours=1)}).signed(thief)
+    homes.show(lab, PROPOSAL, own, early)
+    approve(lab, PROPOSAL.name)
+    shown = thief._renewed.credentials.certificate
+    serial = x509.load_pem_x509_certificate(shown).serial_number
+    said = {serial: (NOW, x509.ReasonFlags.key_compromise)}
+    listed = homes.authority.revoke(said, number=1, now=NOW, days=9)
+    authorities = thief.authorities
+    homes.revoked = Revocations.read(certificate_pem(listed), authorities, where="crl.pem")
+    with pytest.raises(MessageError, match="of party 'lab' does not count: the certificate of"):
+        homes.show(lab, PROPOSAL, own, early)
+    with pytest.raises(MessageError, match="of party 'lab' does not count"):
+        approve(lab, PROPOSAL.name)  # nor what was kept before
+
+
+def test_nothing_that_a_driver_writes_hides_what_a_party_is_to_read() -> None:
+    words = "Research\x1b]0;you\x07\x1b[8m\n\n<!--\n\n```\n# Settings"
+    purpose = {"purpose": words, "settings": {"chfl": {"x | <!-- | `": "| <b> ```"}}}
+    shown = page(PROPOSAL.model_copy(update=purpose))
+    assert "\x1b" not in shown
+    html = str(MarkdownIt().enable("table").render(shown))
+    assert "<!--" not in html
+    assert "<code" not in html
+    quoted, rest = html.split("</blockquote>")
+    assert "<h1>Settings</h1>" in quoted  # as what it is: quoted
+    assert "<td>chfl.x | &lt;!-- | `</td>" in rest
+    assert "&lt;b&gt;" in rest
+
+
+def test_a_proposal_that_leaves_a_message_out_or_words_one_anew_is_told(tmp_path: Path) -> None:
+    (tmp_path / "lab.csv").write_text("id,x\n" + "\n".join(f"{n},{n / 7}" for n in range(20)))
+    text = '[party]\nname = "lab"\ntable = "lab.csv"\nid = "id"\n[policy]\nalgorithms = ["chfl"]\n'
+    (tmp_path / "lab.toml").write_text(text)
+    site = open_site(tmp_path / "lab.toml")
+    honest = tuple(_messages(("chfl",)))
+    models = {"models": methods.METHODS["chfl"].models}
+    assert not review(PROPOSAL.model_copy(update={**models, "messages": honest}), site)
+    worded = honest[0].model_copy(update={"about": "Nothing of anybody's."})
+    for told, name in ((honest[1:], honest[0].name), ((worded, *honest[1:]), worded.name)):
+        (said,) = review(PROPOSAL.model_copy(update={**models, "messages": told}), site)
+        assert f"the message {name} is not what this version sends" in said
+    (said,) = review(PROPOSAL.model_copy(update={"messages": honest}), site)
+    assert "says otherwise than this version who keeps which model" in said
 
 
 def test_a_signature_holds_for_what_was_signed_only(homes: Homes) -> None:
