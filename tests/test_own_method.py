@@ -7,6 +7,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from dovetail import data as dd
 from dovetail import methods
 from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import RunFile, check_run
+from dovetail.network import Message
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "own-method.md").read_text()
@@ -280,3 +282,18 @@ def test_it_trains_as_a_job_of_nvflare_with_the_same_weights(parties: Path) -> N
     for name in ("north", "south"):
         (kept,) = (parties / f"{name}.site" / "models").iterdir()
         assert same(kept, parties / "out" / "here" / "models" / name)
+
+
+@dataclass(frozen=True, eq=False)
+class Question(Message):
+    pass
+
+
+class Silent(methods.Party):
+    @methods.answers
+    def question(self, ask: Question) -> None: ...
+
+
+def test_a_handler_that_returns_no_message_is_named() -> None:
+    with pytest.raises(TypeError, match=r"Silent\.question is to return a message, got NoneType"):
+        Silent().handle(Question())

@@ -191,7 +191,7 @@ def load_rows(path: Path, party: str, ids: np.ndarray) -> StoredRows:
     if stored.ids_sha256 != digest(ids):
         raise AlignmentError(
             f"party {party!r}: its table has changed since it was aligned ({path}); "
-            "align again (dovetail align)"
+            "align again (dovetail align; from Python dovetail.align)"
         )
     if len(rows_S) and not -1 <= int(rows_S.min()) <= int(rows_S.max()) < len(ids):
         raise AlignmentError(

@@ -180,10 +180,12 @@ def draw_rows(
         return order[num_drawn:], order[:num_drawn]
     _, strata, counts = np.unique(strata, return_inverse=True, return_counts=True)
     if counts.min() < 2 or min(num_drawn, num_rows - num_drawn) < len(counts):
+        is_number = labels.values.dtype.kind in "iuf"
         raise DataError(
             f"cannot split the {num_rows} {whose} by label: each of the {len(counts)} kinds of "
             f"label needs two rows and a place in both parts, of {num_rows - num_drawn} and "
             f"{num_drawn} rows"
+            + ('; of a label that is a number say task = "regression"' if is_number else "")
         )
     return _stratified(strata, counts, num_drawn, rng)
 

@@ -353,9 +353,11 @@ def _warnings(
             majority=majority,
         )
         if "unseen_rows" in scores:
+            numbered = all(isinstance(name, int) for name in about.get("classes", ("",)))
             yield (
                 f"{scores['unseen_rows']:.0f} of the test rows of {party!r} are of a class that no "
                 "labelled training row has; they count as wrong"
+                + ('; of a label that is a number say task = "regression"' if numbered else "")
             )
 
 

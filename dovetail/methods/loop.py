@@ -100,6 +100,9 @@ class Party:
             )
         message.check(**self.sizes())
         answer: Message = getattr(self, name)(message)
+        if not isinstance(answer, Message):
+            kind = type(answer).__name__
+            raise TypeError(f"{type(self).__name__}.{name} is to return a message, got {kind}")
         if name == "begin":
             self._begun = message
         return answer
