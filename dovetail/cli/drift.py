@@ -31,14 +31,14 @@ def drift(
     """
     from dovetail.cli.output import console
     from dovetail.data import TableEncoder, read_table
-    from dovetail.errors import ModelError
+    from dovetail.errors import DataError, ModelError
     from dovetail.face.shown import plain_table, terminal_text
     from dovetail.models.card import score_then
     from dovetail.models.metrics import headline
     from dovetail.models.places import model_folder
     from dovetail.service.exported import load
+    from dovetail.service.watching import LEAST_ROWS, warning
     from dovetail.service.watching import drift as compare
-    from dovetail.service.watching import warning
 
     place = model if model.suffix.lower() == ".onnx" else model_folder(model)
     found = load(place)
@@ -46,9 +46,13 @@ def drift(
     table = read_table(data)
     told = compare(encoders, table)
     if not told:
+        if table.num_rows < LEAST_ROWS:
+            raise DataError(
+                f"{data} has {table.num_rows} rows, and drift is seen in {LEAST_ROWS} or more"
+            )
         raise ModelError(
-            f"{place} kept nothing of its training columns to compare with, or {data} has too few "
-            "rows; models trained from now on keep it"
+            f"{place} kept nothing of its training columns to compare with; models trained from "
+            "now on keep it"
         )
     name = headline(found.task)
     now = None

@@ -261,7 +261,7 @@ class TableEncoder:
                 continue
             where = f"party {self.party!r}: column {fitted.name!r} of {table.description}"
             numbers = np.full(table.num_rows, np.nan)
-            numbers[~column.missing] = _present_numbers(column, where)
+            numbers[~column.missing] = _present_numbers(column, fitted, where)
             found[fitted.name] = numbers
         return found
 
@@ -339,7 +339,7 @@ def _encode_numbers(out: np.ndarray, fitted: NumberColumn, column: Column, where
     values = column.values
     if column.is_text:
         values = np.zeros(len(values))
-        values[~column.missing] = _present_numbers(column, where)
+        values[~column.missing] = _present_numbers(column, fitted, where)
     _check_finite(values[~column.missing], where)
     centred = np.where(column.missing, fitted.median, values)
     with np.errstate(over="ignore"):  # refused below
@@ -355,7 +355,7 @@ def _encode_numbers(out: np.ndarray, fitted: NumberColumn, column: Column, where
         out[:, 1] = column.missing
 
 
-def _present_numbers(column: Column, where: str) -> np.ndarray:
+def _present_numbers(column: Column, fitted: NumberColumn, where: str) -> np.ndarray:
     """float64 of the values that are there.
 
     Raises:
@@ -367,8 +367,10 @@ def _present_numbers(column: Column, where: str) -> np.ndarray:
     try:
         numbers: np.ndarray = present.astype(np.float64)
     except ValueError:
+        is_date = fitted.seen is not None and fitted.seen.what == "date"
+        saw = "dates there (ISO 8601, such as 2026-01-31)" if is_date else "numbers there"
         raise DataError(
-            f"{where} has the text {_first_not_number(present)!r}, but training saw numbers there"
+            f"{where} has the text {_first_not_number(present)!r}, but training saw {saw}"
         ) from None
     return numbers
 

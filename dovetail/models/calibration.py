@@ -146,6 +146,11 @@ def fit(
         raise DataError(
             f"calibrating needs {2 * LEAST_ROWS} labelled rows or more, got {len(labels_N)}"
         )
+    if isinstance(task, Classification) and (unseen := int((labels_N < 0).sum())):
+        raise DataError(
+            f"{unseen} of {len(labels_N)} labelled rows are of classes that the model does not "
+            f"know (it knows {list(task.classes)[:20]}); leave them out"
+        )
     order = np.random.default_rng(seed).permutation(len(labels_N))
     first, second = (torch.from_numpy(half) for half in np.array_split(order, 2))
     if not isinstance(task, Classification):

@@ -28,6 +28,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from dovetail.errors import DataError, DovetailError
+from dovetail.files import meant
 from dovetail.models.calibration import radius_of
 from dovetail.models.saved import Prediction
 from dovetail.service.batching import Batcher
@@ -148,6 +149,13 @@ class Service:
             self.meters.answered(name, status, num_rows, time.perf_counter() - began)
 
     async def _predicted(self, request: Request, model: Served) -> tuple[Response, int]:
+        for name in request.query_params:
+            if name not in _OPTIONS:
+                raise HTTPException(
+                    422,
+                    f"no option {name[:100]!r}; there are {', '.join(_OPTIONS)}"
+                    f"{meant(name[:100], _OPTIONS)}",
+                )
         coverage = self._radius(request, model)
         asked = await self._asked(request, model)
         bad, total = asked.bad, len(asked)
@@ -354,6 +362,10 @@ class Service:
             if changed:
                 said = await asyncio.to_thread(self.shelf.reload, changed)
                 _LOG.info("read again: %s", said)
+
+
+#: What may stand behind the address of a prediction.
+_OPTIONS = ("model", "partial", "allow_unseen", "coverage")
 
 
 def _flag(request: Request, name: str) -> bool:

@@ -161,16 +161,21 @@ def drift(encoders: Sequence[TableEncoder], table: Table) -> list[ColumnDrift]:
     return found
 
 
-def warning(found: Sequence[ColumnDrift]) -> str | None:
-    """One sentence of the columns that differ; None where none does."""
+def warning(found: Sequence[ColumnDrift], *, of: int | None = None) -> str | None:
+    """A clause of the columns that differ; None where none does.
+
+    Args:
+        found: of each column.
+        of: how many were looked at; None: these.
+    """
     differing = [each for each in found if each.alarms]
     if not differing:
         return None
     shown = "; ".join(f"{each.column}: {', '.join(each.alarms)}" for each in differing[:5])
     more = f"; and {len(differing) - 5} more" if len(differing) > 5 else ""
     return (
-        f"these rows are not like those of training in {len(differing)} of {len(found)} columns "
-        f"({shown}{more}); dovetail drift tells more"
+        f"these rows are not like those of training in {len(differing)} of {of or len(found)} columns "
+        f"({shown}{more})"
     )
 
 
@@ -180,9 +185,10 @@ def shift(inputs: Mapping[str, Any], source: str | Path) -> str | None:
     if not any(column.seen for encoder in encoders for column in encoder.fitted):
         return None
     try:
-        return warning(drift(encoders, read_table(source)))
+        told = warning(drift(encoders, read_table(source)))
     except DataError:  # told of by whoever predicts
         return None
+    return told and f"{told}; dovetail drift tells more"
 
 
 class Watcher:
@@ -243,4 +249,4 @@ class Watcher:
         fresh = [each for each in told if each.alarms and each.column not in self.alarming]
         if told:
             self.alarming = now
-        return warning(fresh) if fresh else None
+        return warning(fresh, of=len(told)) if fresh else None

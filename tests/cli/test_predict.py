@@ -651,3 +651,9 @@ def test_what_a_model_leans_on_and_how_rows_differ_are_told_in_tables(
         assert done.code == code, done.err
         (line,) = [each for each in done.out.splitlines() if each.startswith("mean area")]
         assert ("PSI" in line) == (code == 1)  # the alarm
+        assert "drift tells more" not in done.err
+    few = {name: column[:9] for name, column in columns.items()}
+    dd.write_table(tmp_path / "few.csv", few)
+    done = dovetail("drift", trained, "few.csv")
+    assert (done.code, done.out) == (2, "")
+    assert "few.csv has 9 rows, and drift is seen in 50 or more" in done.err

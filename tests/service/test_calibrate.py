@@ -87,6 +87,9 @@ def test_coverage_needs_calibration_and_enough_rows(tmp_path, train, held_out):
         load(tmp_path / "m").predict(held_out, coverage=90)
     with pytest.raises(DataError, match="needs 40 labelled rows or more, got 30"):
         calibrated(tmp_path / "m", held_out.head(30))
+    others = held_out.head(60).assign(ill=["yes", "no", "maybe"] * 20)
+    with pytest.raises(DataError, match=r"20 of 60 labelled rows are of classes that the model"):
+        calibrated(tmp_path / "m", others)
 
 
 @pytest.mark.slow

@@ -164,14 +164,17 @@ def test_what_is_not_for_the_service_is_refused_in_a_sentence(folder):
             await client.get("/predict"),
             await client.get("/nowhere"),
             await client.post("/models/other/predict", json=ROW),
+            await client.post("/predict?covrage=0.9", json=ROW),
         ]
 
     replies = asking(service({"clinic": folder}, limits), ask)
-    assert [each.status_code for each in replies] == [422, 413, 400, 422, 415, 405, 404, 404]
+    assert [each.status_code for each in replies] == [422, 413, 400, 422, 415, 405, 404, 404, 422]
     said = [each.json()["error"] for each in replies]
     assert said[0] == "the body has 4 rows, more than the 3 that one request may have; send several"
     assert said[3].startswith("the table lacks the columns ['job', 'smoker', 'admitted']")
     assert said[7] == "no model 'other' is served; there are ['clinic']"
+    assert said[8].startswith("no option 'covrage'; there are ")
+    assert said[8].endswith("; did you mean 'coverage'?")
 
 
 def test_several_models_are_asked_by_name_and_their_schemas_are_theirs(folder, tmp_path, table):
