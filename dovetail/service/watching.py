@@ -174,8 +174,8 @@ def warning(found: Sequence[ColumnDrift], *, of: int | None = None) -> str | Non
     shown = "; ".join(f"{each.column}: {', '.join(each.alarms)}" for each in differing[:5])
     more = f"; and {len(differing) - 5} more" if len(differing) > 5 else ""
     return (
-        f"these rows are not like those of training in {len(differing)} of {of or len(found)} columns "
-        f"({shown}{more})"
+        f"these rows are not like those of training in {len(differing)} of {of or len(found)} "
+        f"columns ({shown}{more})"
     )
 
 
