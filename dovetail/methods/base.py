@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from pydantic import BaseModel
@@ -135,6 +135,14 @@ class Maker(Protocol):
         """
 
 
+@runtime_checkable
+class CountsReleases(Protocol):
+    """A party that may release rows with noise, and counts how often."""
+
+    def counts_at_least(self, releases: int) -> None:
+        """Every row was released so often, or more, whatever its state says."""
+
+
 class Finishing:
     """A party whose model is kept as soon as training is over.
 
@@ -163,6 +171,11 @@ class Finishing:
 
     def restore(self, state: State) -> None:
         self._party.restore(state)
+
+    def counts_at_least(self, releases: int) -> None:
+        """As ``Party.counts_at_least``."""
+        if isinstance(self._party, CountsReleases):
+            self._party.counts_at_least(releases)
 
 
 # --- What a method sees of a run ---------------------------------------------------------------

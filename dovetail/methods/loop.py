@@ -21,6 +21,8 @@ from dovetail.models import Model
 from dovetail.models.optimizers import Optimizer
 from dovetail.network import Checkpoint, Engine, Message, State
 from dovetail.network.checkpoint import Stateful
+from dovetail.privacy.release import Releasing
+from dovetail.privacy.steps import Stepping
 
 M = TypeVar("M", bound=Message)
 R = TypeVar("R")
@@ -130,6 +132,13 @@ class Party:
     def spent(self) -> Sequence[Mapping[str, Any]]:
         """What leaves it noised: "to" whom, "what", and what that has cost so far; JSON-ready."""
         return ()
+
+    def counts_at_least(self, releases: int) -> None:
+        """Every row was released so often, or more, whatever its state says."""
+        for name in self.saved:
+            value = getattr(self, name, None)
+            if isinstance(value, Releasing | Stepping):
+                value.at_least(releases)
 
     def restore(self, state: State) -> None:
         """Go on from there."""

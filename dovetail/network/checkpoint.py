@@ -132,6 +132,7 @@ class Keeper:
         folder: where its states lie; one folder for one run and algorithm.
         allow: told before a state is written how many bytes its tensors have; raises to refuse.
         about: what the party's states are of, as name -> digest; none is used where one differs.
+        restored: told of the party whenever it has gone back to a state.
     """
 
     def __init__(
@@ -141,8 +142,10 @@ class Keeper:
         *,
         allow: Callable[[int], None] | None = None,
         about: Mapping[str, str] | None = None,
+        restored: Callable[[StatefulParty], None] = lambda party: None,
     ) -> None:
         self.party = party
+        self._restored = restored
         self.folder = Path(folder)
         self._allow = allow
         self._about = dict(about or {})
@@ -210,7 +213,7 @@ class Keeper:
         if not message.exactly:
             usable = [step for step in self.steps() if step <= message.done]
             return Restored(self._restore_newest(usable) or 0)
-        self._load(message.done)
+        self._put_back(message.done, *load_state(self._path(message.done)))
         return Restored(message.done)
 
     def _check_has(self, message: Restore) -> None:
@@ -241,17 +244,15 @@ class Keeper:
                 state, about = load_state(self._path(step))
             except CheckpointError:  # damaged: the one before it is why two are kept
                 continue
-            self._check_same(step, about)
-            with _fitting(self._path(step)):
-                self.party.restore(state)
+            self._put_back(step, state, about)
             return step
         return None
 
-    def _load(self, step: int) -> None:
-        state, about = load_state(self._path(step))
+    def _put_back(self, step: int, state: State, about: State) -> None:
         self._check_same(step, about)
         with _fitting(self._path(step)):
             self.party.restore(state)
+        self._restored(self.party)
 
     def _check_same(self, step: int, about: State) -> None:
         """Refuse a state of other rows or settings; one that does not say of which will do.

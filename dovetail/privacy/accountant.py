@@ -72,17 +72,19 @@ class Account:
         noise: deviation of the noise over the sensitivity of one row.
         delta: of the guarantee.
         count_S: releases of each sample.
+        least: of every sample, counted or not: what is known of it at least.
     """
 
     noise: float
     delta: float
     count_S: Tensor
+    least: int = 0
 
     def add(self, samples_B: Tensor, times: int = 1) -> None:
         """One more release of each of these, of one that is named twice two; ``times``: rows that
         one sample moves in it."""
         if len(samples_B) and int(samples_B.max()) >= len(self.count_S):
-            grown = torch.zeros(int(samples_B.max()) + 1, dtype=torch.int64)
+            grown = torch.full((int(samples_B.max()) + 1,), self.least)
             grown[: len(self.count_S)] = self.count_S
             self.count_S = grown
         self.count_S.index_add_(0, samples_B, torch.full_like(samples_B, times))
@@ -99,8 +101,9 @@ class Account:
             return 0
         held = different < len(self.count_S)
         num = num * times
-        num[held] += self.count_S[different[held]]
-        return int(num.max())
+        before = torch.full_like(num, self.least)
+        before[held] = self.count_S[different[held]]
+        return int((num + before).max())
 
     def largest(self, samples_B: Tensor | None = None) -> int:
         """The most releases of a sample; of these, or of all."""
@@ -108,7 +111,7 @@ class Account:
         if samples_B is not None:
             held = samples_B[samples_B < len(counts)]
             counts = counts[held]
-        return int(counts.max()) if len(counts) else 0
+        return max(self.least, int(counts.max()) if len(counts) else 0)
 
     def epsilon(self) -> float:
         """Of the sample that was released most often."""
@@ -122,4 +125,9 @@ class Account:
         return {"count": self.count_S}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.count_S = state["count"]
+        self.count_S = state["count"].clamp(min=self.least)
+
+    def at_least(self, releases: int) -> None:
+        """Every sample was released so often, or more: how often which, is not known."""
+        self.least = max(self.least, releases)
+        self.count_S = self.count_S.clamp(min=self.least)

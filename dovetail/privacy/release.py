@@ -76,9 +76,11 @@ class Releasing:
         self._rng = rng
         self._accounts: dict[str, Account] = {}
         self._stopped: set[str] = set()
+        self._least = 0
         if before is not None:
             self._accounts = before._accounts
             self._stopped = before._stopped
+            self._least = before._least
 
     def allowed(self, receiver: str, samples_B: Tensor, *, times: int = 1) -> bool:
         """Whether another release of these samples is within the budget."""
@@ -154,9 +156,18 @@ class Releasing:
 
     def _account(self, receiver: str) -> Account:
         made = Account(
-            self.release.noise / 2, self.release.delta, torch.zeros(0, dtype=torch.int64)
+            self.release.noise / 2,
+            self.release.delta,
+            torch.zeros(0, dtype=torch.int64),
+            self._least,
         )
         return self._accounts.setdefault(receiver, made)
+
+    def at_least(self, releases: int) -> None:
+        """Every sample was released so often to everybody, or more: a state that is older."""
+        self._least = max(self._least, releases)
+        for account in self._accounts.values():
+            account.at_least(releases)
 
     def state(self) -> dict[str, Any]:
         return {
@@ -175,7 +186,8 @@ class Releasing:
             count_S = own.count_S
             own.restore(told)
             num = max(len(own.count_S), len(count_S))
-            counts = [F.pad(each, (0, num - len(each))) for each in (own.count_S, count_S)]
+            both = (own.count_S, count_S)
+            counts = [F.pad(each, (0, num - len(each)), value=own.least) for each in both]
             own.count_S = torch.maximum(*counts)
 
 

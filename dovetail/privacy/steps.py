@@ -125,6 +125,10 @@ class Stepping:
         """Epsilon, delta, releases, whether it is stopped; JSON-ready."""
         return {**self._account.told(), "stopped": self._stopped}
 
+    def at_least(self, releases: int) -> None:
+        """Every row was visited so often, or more: its state is older."""
+        self._account.at_least(releases)
+
     def state(self) -> dict[str, Any]:
         return {
             "random": self._rng.get_state() if self._repeats else None,

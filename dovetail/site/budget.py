@@ -103,7 +103,7 @@ class Budgets:
         models = (
             folder
             for folder in (self._home / "models").glob("*")
-            if _driver_of(folder) in (driver, None)
+            if driver_of(folder) in (driver, None)
         )
         return sum(_size(folder) for folder in (self._states(driver), *models))
 
@@ -208,7 +208,7 @@ def _last_written(folder: Path) -> float:
     return 0.0
 
 
-def _driver_of(model: Path) -> str | None:
+def driver_of(model: Path) -> str | None:
     """Whose run a model came of; None where it does not say."""
     for name in ("model.json", "bottom.json"):
         with suppress(OSError, ValueError, AttributeError):

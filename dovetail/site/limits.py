@@ -4,6 +4,8 @@
                                     of a kind that a run needs few of (``Algorithm.few``)
     shop.site/checkpoints/DRIVER/RUN/ALGORITHM.uses
                                     how often each sample was asked about in that run
+    shop.site/checkpoints/DRIVER/RUN/ALGORITHM.spent
+                                    how often a sample was released with noise
 
 A run begins ``policy.max_begins`` times. A driver that fell before anything was saved may begin it
 anew: its new process says ``Restore`` first, is told that there is nothing, and that counts as one
@@ -30,6 +32,7 @@ from dovetail.methods.limits import LimitError, Uses, asked_for
 from dovetail.methods.party import MAX_USES, Algorithm, PolicySection
 from dovetail.network import Message
 from dovetail.network.checkpoint import Restore, Restored, Save, load_state, save_state
+from dovetail.network.costs import releases_of
 from dovetail.network.patience import patiently, write_text
 
 #: Seconds of the day that runs are counted over.
@@ -54,6 +57,8 @@ class _Run:
     number: int = 0  # which run of its driver's, from 1; 0: it has not begun
     heard: bool = False  # of the driver's process as it is now
     forgotten: bool = False  # ``Restore`` has found nothing
+    spent: Path | None = None  # where ``releases`` is kept, beside the states that it is of
+    releases: int = 0  # of the sample that its driver was told most of, with noise
 
 
 @dataclass
@@ -143,7 +148,13 @@ class RunLimits:
         kept = self._runs.get(key)
         if kept is None:
             begun = self._drivers.setdefault(driver, _Begins())
-            kept = _Run(begins=begun.of[run, name], number=begun.number)
+            spent = folder / f"{name}.spent"
+            kept = _Run(
+                begins=begun.of[run, name],
+                number=begun.number,
+                spent=spent,
+                releases=_releases(spent),
+            )
             if algorithm.samples:
                 kept.path = folder / f"{name}.uses"
                 kept.uses = Uses(self._policy.limits, _used(kept.path))
@@ -199,6 +210,11 @@ class RunLimits:
         if kept.forgotten and kept.uses is not None:
             kept.uses.forget()
         kept.forgotten = False
+
+    def releases(self, driver: str, run: str, name: str, *, folder: Path) -> int:
+        """How often a sample was released in this run: a state of its may be older."""
+        kept = self._runs.get((driver, run, name))
+        return _releases(folder / f"{name}.spent") if kept is None else kept.releases
 
     def admit_few(self, driver: str, run: str, message: str, most: int) -> None:
         """Refuse what a run has been answered as often as it needs, whatever it went back to.
@@ -295,6 +311,10 @@ class Guard:
         kept.heard = True
         if begins:
             self._limits.begun(self._driver, self._run, self._name, kept)
+        releases = releases_of(answer)
+        if releases > kept.releases:
+            kept.releases = releases
+            _note_releases(kept)
         if few is not None and getattr(answer, "num_rows", None) != 0:
             self._limits.answered(self._driver, self._run, self._name, name)
         if asked is not None and kept.uses is not None:
@@ -303,7 +323,36 @@ class Guard:
             kept.forgotten = True
         if isinstance(message, Save):
             _write(kept)
+            _note_releases(kept)
         return answer if kept.uses is None else kept.uses.limits.told(answer)
+
+
+def _releases(path: Path) -> int:
+    """How often a sample was released, as far as it was written down."""
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return 0
+    except (OSError, ValueError) as error:
+        raise LimitError(
+            f"cannot read how often it has released rows in this run ({type(error).__name__}), and "
+            "answers no more in it"
+        ) from None
+
+
+def _note_releases(run: _Run) -> None:
+    """Write them down beside the states that a run may go back to, if there are any.
+
+    Raises:
+        LimitError: it cannot be, so the answer is not given.
+    """
+    if not run.releases or run.spent is None or not run.spent.parent.is_dir():
+        return
+    try:
+        write_text(run.spent, str(run.releases))
+    except OSError as error:
+        _log.error("%s: %s", run.spent, error)
+        raise LimitError("cannot write down what it has released; its log says why") from None
 
 
 def _used(path: Path) -> dict[str, torch.Tensor]:

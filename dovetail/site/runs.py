@@ -42,7 +42,7 @@ from dovetail.alignment.stored import (
     save_rows,
 )
 from dovetail.errors import AlignmentError, CheckpointError, ConfigError, MessageError
-from dovetail.methods.base import Asked, Maker
+from dovetail.methods.base import Asked, CountsReleases, Maker
 from dovetail.methods.limits import LimitError
 from dovetail.methods.party import PROPOSALS, Site
 from dovetail.methods.section import check_run_id
@@ -51,13 +51,13 @@ from dovetail.models.card import renew
 from dovetail.models.owners import Bottom
 from dovetail.network import Message, Party
 from dovetail.network.certificates import certificate_name, make_folder
-from dovetail.network.checkpoint import ChangedError, Keeper
+from dovetail.network.checkpoint import ChangedError, Keeper, StatefulParty
 from dovetail.network.host import MAX_RUNS
 from dovetail.network.identity import Identity
 from dovetail.network.patience import patiently
 from dovetail.privacy import SecretSums
 from dovetail.site.agreements import Approved, Reader
-from dovetail.site.budget import BudgetError, Budgets
+from dovetail.site.budget import BudgetError, Budgets, driver_of
 from dovetail.site.fingerprint import site_digests
 from dovetail.site.home import Refusals, agreements_of
 from dovetail.site.limits import Guard, RunLimits
@@ -212,14 +212,6 @@ class GivenSums:
         except OSError as error:
             _log.error("%s: %s", self._path, error)
             raise ConfigError("it cannot write down that it shares, and does not share") from None
-
-
-def _driver_of(folder: Path) -> str | None:
-    """Who drove the run whose model this is; None where there is none."""
-    for name in ("model.json", "bottom.json"):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            return str(json.loads((folder / name).read_text(encoding="utf-8"))["driver"])
-    return None
 
 
 class Runs:
@@ -380,8 +372,15 @@ class Runs:
         def allow(num_bytes: int) -> None:
             self._budgets.make_disk(driver, states, num_bytes)
 
+        def restored(party: StatefulParty) -> None:
+            """What it has released since is not in a state that is older."""
+            if isinstance(party, CountsReleases):
+                party.counts_at_least(
+                    self._run_limits.releases(driver, run, algorithm, folder=states)
+                )
+
         about = self._digests[algorithm]
-        keeper = Keeper(made(), folder, allow=allow, about=about)
+        keeper = Keeper(made(), folder, allow=allow, about=about, restored=restored)
         if not self._site.policy.algorithms[algorithm].goes_on:
             return keeper
         try:
@@ -390,7 +389,7 @@ class Runs:
             return keeper
         except CheckpointError as error:  # the driver begins anew, or hears that it must
             _log.warning("run %s: %s", run, error)
-            return Keeper(made(), folder, allow=allow, about=about)
+            return Keeper(made(), folder, allow=allow, about=about, restored=restored)
         if step is not None:
             self._teller.say(f"run {run} goes on from step {step}, which is saved here")
         return keeper
@@ -414,7 +413,7 @@ class Runs:
         if is_trial(run):
             return
         folder = self._model_folder(run)
-        if _driver_of(folder) not in (None, driver):
+        if driver_of(folder) not in (None, driver):
             raise ConfigError(
                 f"keeps what another driver's run {run!r} has left, and puts nothing in its place; "
                 "align anew, which gives runs other ids"

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from dovetail import data as dd
+from dovetail.alignment import psi
 from dovetail.errors import ConfigError, PartyError
 from dovetail.methods import apfed
 from dovetail.methods.apfed.wiring import home_fields, partner_home
 from dovetail.methods.base import Place
+from dovetail.network.checkpoint import Restore, Save
 from dovetail.privacy import most_releases
 from dovetail.site.partyfile import open_site
 
@@ -57,6 +59,37 @@ def test_a_driver_that_asks_on_is_refused_when_the_budget_is_spent(tmp_path):
         party.handle(codes)
     others = apfed.Codes(torch.arange(20, 40), torch.randn(20, 3))
     assert party.handle(others).gradient_BD.shape == (20, 3)
+
+
+def test_a_run_that_made_room_for_others_has_spent_what_it_had_spent(shop_at_home):
+    """Eight other runs drive it out of memory; it goes on from a state that knows of nothing."""
+    ids = [f"P-{number:03d}" for number in range(40)]
+    rest = (
+        f'privacy = {{ epsilon = 5.0 }}\n[apfed]\nloss = "reconstruction"\nencoder = [4]\n{NOISED}'
+    )
+    home, most = shop_at_home(ids, rest), most_releases(5.0, 2.0, 1e-5)
+    psi.align(home.engine("a1"), ids)
+
+    def comes_back(home):
+        return home.runs.open("a1/apfed/seed-0", "apfed", "bank")
+
+    codes = apfed.Codes(torch.arange(20), torch.randn(20, 3))
+    others = apfed.Codes(torch.arange(20, 40), torch.randn(20, 3))
+    party = comes_back(home)
+    party.handle(apfed.Begin((3,), 0, 0))
+    party.handle(Save("apfed", 1, 0))
+    for _ in range(most):
+        party.handle(codes)
+    for _ in range(2):
+        party = comes_back(home)
+        for each in (codes, others):  # which of its rows were released is not in the state
+            with pytest.raises(PartyError, match="has spent its budget of epsilon"):
+                party.handle(each)
+        home.runs.restarted("bank")
+        party.handle(Restore("apfed", 1, exactly=True))
+        with pytest.raises(PartyError, match="has spent its budget of epsilon"):
+            party.handle(codes)
+        home = shop_at_home(ids, rest)  # another process of the shop
 
 
 def test_a_budget_without_noise_is_refused(tmp_path):
