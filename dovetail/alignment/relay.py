@@ -46,6 +46,7 @@ import torch
 from torch import Tensor
 
 from dovetail.alignment import psi, responder
+from dovetail.alignment.limits import Guard
 from dovetail.alignment.matchkeys import Keys
 from dovetail.alignment.passes import align_by_keys
 from dovetail.errors import DovetailError, MessageError
@@ -283,6 +284,8 @@ class Initiator:
             that they share.
         aligned: as of ``Responder``.
         lower: compare strings without regard to case; all must do the same.
+        guard: counts what is begun here, too: the coordinator may be the responders itself, and
+            learns of ids that it guesses whether they are among these.
 
     Raises:
         AlignmentError: in the thread, and told to the coordinator: ids that are empty or repeated.
@@ -298,8 +301,10 @@ class Initiator:
         aligned: Callable[[str], Sequence[str]] = lambda name: (),
         *,
         lower: bool = False,
+        guard: Guard | None = None,
     ) -> None:
         self.name = name
+        self._guard = guard
         self._ids = dict(ids)
         self._keep = keep
         self._aligned = aligned
@@ -321,6 +326,8 @@ class Initiator:
                     f"{message.wire_name()}: there is no part {message.part!r}; there are "
                     f"{', '.join(self._ids)}"
                 )
+            if self._guard is not None:
+                self._guard.begins(self.name, f"carried, {message.part}", 0)
             self._engine = _Handed(self.name, message.responders)
             self._part = message.part
             self._asked: tuple[str, ...] = ()

@@ -16,11 +16,11 @@ import pytest
 import torch
 from curious import Driver, multiples, points_of, times
 
-from dovetail.alignment import align, count_overlap, psi, relay
+from dovetail.alignment import Responder, align, count_overlap, psi, relay
 from dovetail.alignment.limits import DAY_S, Limits, default_max_ids
 from dovetail.errors import AlignmentError, PartyError
 from dovetail.methods import apfed
-from dovetail.network import encode
+from dovetail.network import InProcess, encode
 
 MEMBERS = [f"06{number:08d}" for number in range(0, 100_000, 7)]  # 14,286 of the 100,000 guessed
 SMALL = [f"customer-{number}" for number in range(320)]
@@ -238,3 +238,21 @@ def test_the_default_lets_a_set_of_the_same_size_align_five_times_a_day() -> Non
     for num in (10, 400, 14_286, 1_000_000):
         assert 5 * num < default_max_ids(num)
     assert default_max_ids(14_286) < 100_000
+
+
+def test_a_coordinator_that_plays_the_data_owners_guesses_no_more_often_than_it_may(
+    tmp_path: Path,
+) -> None:
+    """It carries a label owner's alignment to a set of guesses of its own, and hears what hits."""
+    ids = [f"P-{number:03d}" for number in range(40)]
+    limits = Limits(tmp_path / "book", max_alignments=3, max_ids=10**6, say=print)
+
+    def guessed(ids_guessed: list[str]) -> int:
+        owner = relay.Initiator("lab", {"train": ids}, print, guard=limits.of("hub", "a1"))
+        guesses = relay.Responder(Responder("bank", ids_guessed), lambda *_: None)
+        engine = InProcess({"lab": owner, "bank": guesses}, driver="hub")
+        return relay.align(engine, {"lab": ["train"]}, ["bank"])["lab", "train"].num_common
+
+    assert [guessed([f"P-{number:03d}", "nobody"]) for number in (7, 39, 40)] == [1, 1, 0]
+    with pytest.raises(PartyError, match=r"policy\.max_alignments allows 3"):
+        guessed(["P-007"])

@@ -16,13 +16,15 @@ from torch import Tensor
 
 from dovetail import methods
 from dovetail.alignment import psi
+from dovetail.alignment.stored import StoredRows, digest, save_rows
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
-from dovetail.errors import ConfigError, ModelError
+from dovetail.errors import AlignmentError, ConfigError, ModelError
 from dovetail.experiment.runfile import check_run, load_run
 from dovetail.files import split_cell
 from dovetail.methods import apfed, fedoptimus, hyfem, vertical
 from dovetail.methods.apfed import distil, recalling
 from dovetail.methods.apfed.sections import ApfedSection
+from dovetail.methods.fedoptimus import selection
 from dovetail.methods.limits import LimitError
 from dovetail.methods.party import PolicySection
 from dovetail.models import Head, Perceptron, randomness
@@ -145,6 +147,24 @@ def test_another_driver_is_told_nothing_of_a_run_and_leaves_its_networks_as_they
     with pytest.raises(ConfigError, match="keeps what another driver's run 'a1/apfed-d/seed-0'"):
         train("eve")
     assert torch.equal(recall("bank").code_BE, codes)
+
+
+def test_another_driver_has_no_rows_of_a_run_of_fedoptimus_that_it_calls_by_its_name(
+    at_home: Any,
+) -> None:
+    home = at_home('algorithms = ["align", "fedoptimus"]', align=False)
+    stored = StoredRows("shop", "a1", torch.arange(300), digest(home.runs._site.table.ids), "lab")
+    (home.path / "aligned" / "hub").mkdir(parents=True)
+    save_rows(home.path / "aligned" / "hub" / "lab.train.safetensors", stored)
+    run = "a1/fedoptimus/seed-0"
+    settings = fedoptimus.Config(embedding=4).model_dump_json()
+    begin = fedoptimus.BeginData(settings, 0, ("lab",), (300,), (300,))
+    home.runs.open(run, "fedoptimus", "hub").handle(begin)
+    chosen = selection.Open("lab", torch.arange(2), torch.arange(1))
+    home.runs.open(run, "selection", "hub").handle(chosen)
+    for algorithm in ("fedoptimus", "selection"):
+        with pytest.raises(AlignmentError, match="it keeps no rows of alignment 'a1'"):
+            home.runs.open(run, algorithm, "eve")
 
 
 def first_gradient(home: Any, run: str) -> Tensor:

@@ -387,7 +387,7 @@ def _aligns(site: Site) -> Maker:
             if responder is not None:
                 return relay.Responder(responder.guarded(asked.guard), kept.keep, aligned)
             lower = site.party.lowercase_ids
-            return relay.Initiator(site.name, ids, keep, aligned, lower=lower)
+            return relay.Initiator(site.name, ids, keep, aligned, lower=lower, guard=asked.guard)
 
         return make
 
@@ -402,8 +402,9 @@ class _Live:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self._held: dict[str, Home] = {}
-        self._trained: dict[str, fedoptimus.DataOwner] = {}
+        # By driver and run: another driver may call a run of its own the same.
+        self._held: dict[tuple[str, str], Home] = {}
+        self._trained: dict[tuple[str, str], fedoptimus.DataOwner] = {}
 
     def held(self, asked: Asked) -> Home:
         """What the party brings to this run.
@@ -411,30 +412,32 @@ class _Live:
         Raises:
             AlignmentError: it keeps no rows of the run's alignment.
         """
-        if asked.run not in self._held:
+        key = asked.driver, asked.run
+        if key not in self._held:
             site, rows = self.site, _Kept(self.site, asked).rows()
             if is_label_owner(site):
                 task = own_task(site, site.settings("fedoptimus", OwnerSection))
-                self._held[asked.run] = labels_of(site, task, rows[site.name])
+                self._held[key] = labels_of(site, task, rows[site.name])
             else:
-                self._held[asked.run] = columns_of(site, rows)
+                self._held[key] = columns_of(site, rows)
             self._drop()
-        return self._held[asked.run]
+        return self._held[key]
 
-    def trains(self, run: str, owner: fedoptimus.DataOwner) -> None:
+    def trains(self, asked: Asked, owner: fedoptimus.DataOwner) -> None:
         """Remember who trains in this run."""
-        self._trained[run] = owner
+        self._trained[asked.driver, asked.run] = owner
         self._drop()
 
-    def embed(self, run: str, owner: str, samples_B: Tensor) -> Tensor:
+    def embed(self, asked: Asked, owner: str, samples_B: Tensor) -> Tensor:
         """Embeddings by the network as it is now.
 
         Raises:
             PartyError: nothing was trained in this run since the party was started.
         """
-        if run not in self._trained:
+        key = asked.driver, asked.run
+        if key not in self._trained:
             raise PartyError(self.site.name, "has no network of this run; training comes first")
-        return self._trained[run].features(owner, samples_B)
+        return self._trained[key].features(owner, samples_B)
 
     def _drop(self) -> None:
         for kept in (self._held, self._trained):
@@ -451,7 +454,7 @@ def _trains(site: Site, live: _Live) -> Maker:
         def make() -> StatefulParty:
             own = side_of(held, asked)
             if isinstance(own, fedoptimus.DataOwner):
-                live.trains(asked.run, own)
+                live.trains(asked, own)
 
             def keep() -> None:
                 if isinstance(own, fedoptimus.DataOwner):
@@ -499,7 +502,7 @@ def _selects(live: _Live) -> Maker:
                 return _Stateless(chooser_of(held))
             return _Stateless(
                 selection.DataOwner(
-                    name, lambda owner, samples_B: live.embed(asked.run, owner, samples_B)
+                    name, lambda owner, samples_B: live.embed(asked, owner, samples_B)
                 )
             )
 
