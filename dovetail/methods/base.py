@@ -91,12 +91,14 @@ class Place:
         device: where the party computes.
         secret: what its home mixes into random numbers of this run, another whenever it begins;
             None in simulation.
+        lasting: the same in all runs of its home; None in simulation.
         sums: names of those it sums with (None: anybody who is certified) -> its side of the run's
             secret sums; None where nothing of them is kept.
     """
 
     device: torch.device
     secret: Secret | None = None
+    lasting: bytes | None = None
     sums: Callable[[Collection[str] | None], SecretSums | None] = lambda members: None
 
 

@@ -354,6 +354,7 @@ class Runs:
                 driver=driver,
                 aligned=self._home / "aligned" / certificate_name(driver),
                 secret=lambda: run_key(self._secret, driver, self._run_limits.number(driver)),
+                lasting=self._secret,
                 guard=self._limits.of(driver, run),
                 sums=lambda members: SecretSums(
                     self._site.name,

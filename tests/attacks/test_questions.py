@@ -167,6 +167,27 @@ def test_another_driver_has_no_rows_of_a_run_of_fedoptimus_that_it_calls_by_its_
             home.runs.open(run, algorithm, "eve")
 
 
+def test_what_is_released_once_is_the_same_in_every_run_of_every_driver(at_home: Any) -> None:
+    """The mean of 200 runs a day would be without noise."""
+
+    def released(noise: float, driver: str, run: str, seed: int) -> Tensor:
+        once = f"[apfed.distil]\nrelease = {{ width = 2, noise = {noise} }}"
+        home = at_home(f'algorithms = ["align", "apfed-d"]\n{once}', align=False)
+        psi.align(home.engine("a1", driver), IDS)
+        party = home.runs.open(f"a1/apfed-d/{run}", "distil", driver)
+        party.handle(distil.Begin(("released",), 1, 2, seed))
+        asked = torch.arange(300), False, False
+        codes: Tensor = party.handle(distil.Encode(("released",), (), none, *asked)).code_ND
+        return codes[home.runs._stored("a1", driver).rows_S.argsort()]
+
+    none = torch.zeros(0, 0)
+    first = released(0.5, "bank", "seed-0", 0)
+    assert torch.equal(released(0.5, "bank", "seed-1", 1), first)
+    assert torch.equal(released(0.5, "eve", "seed-2", 2), first)
+    other = released(0.6, "bank", "seed-3", 0)
+    assert (other - first).std() > 0.5  # and not the same noise, a little larger
+
+
 def first_gradient(home: Any, run: str) -> Tensor:
     party = home.runs.open(run, "apfed", "bank")
     party.handle(BEGIN)

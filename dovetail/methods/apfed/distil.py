@@ -42,6 +42,7 @@ its own model.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
@@ -167,8 +168,9 @@ class Partner(Party):
         *,
         input: Input | None = None,
         secret: Secret | None = None,
+        lasting: bytes | None = None,
     ) -> None:
-        self._secret = secret
+        self._secret, self._lasting = secret, lasting
         self.name = shared.party
         self.shared = shared
         self.test = test
@@ -218,10 +220,18 @@ class Partner(Party):
         return Ready(tuple(stack.code_width for stack in self.stacks.values()))
 
     def _release(self, message: Begin) -> Ready:
-        """What it says of each row is drawn once in a run, however often that begins."""
+        """What it says of each row is drawn once in a run, however often that begins.
+
+        At a home once for all runs, of any driver: the mean of many draws would have no noise. Of
+        other rows or settings the noise is another: of two codes the difference would have none.
+        """
         if self.released is None:
-            rng = generator(message.seed, self.name, RELEASED, secret=key_of(self._secret))
-            self.released = Release(features(self.shared.x), self.config.release or Once(), rng)
+            x_NF, once = features(self.shared.x), self.config.release or Once()
+            seed, purpose = message.seed, [self.name, RELEASED]
+            if self._lasting is not None:
+                seed = 0
+                purpose += [repr(once), hashlib.sha256(x_NF.numpy().tobytes()).hexdigest()]
+            self.released = Release(x_NF, once, generator(seed, *purpose, secret=self._lasting))
         self.stacks = {}
         self.members, self._codes = 1, None
         return Ready((self.released.width,))

@@ -82,7 +82,14 @@ class PartnerHome:
                 device=device,
                 secret=secret,
             )
-        return Partner(self.shared, self.test, self.distil, input=self.input, secret=secret)
+        return Partner(
+            self.shared,
+            self.test,
+            self.distil,
+            input=self.input,
+            secret=secret,
+            lasting=place.lasting,
+        )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
