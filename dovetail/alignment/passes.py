@@ -204,7 +204,7 @@ def _begun(engine: Engine, party: str, asked: Pass, timeout_s: float | None) -> 
     """
     num_rows = engine.ask({party: asked}, Passing, timeout_s=timeout_s).or_raise()[party].num_rows
     if not 0 <= num_rows <= MAX_TOTAL_IDS:
-        raise PartyError(party, f"says it has {num_rows} rows")
+        raise PartyError(party, f"says it has {num_rows} rows; expected 0 to {MAX_TOTAL_IDS:,}")
     return num_rows
 
 

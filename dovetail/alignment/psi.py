@@ -693,7 +693,9 @@ class Initiator:
         pairs = {}
         for party, ready in replies.items():
             if not 0 <= ready.num_ids <= MAX_TOTAL_IDS:
-                raise PartyError(party, f"says it has {ready.num_ids} ids")
+                raise PartyError(
+                    party, f"says it has {ready.num_ids} ids; expected 0 to {MAX_TOTAL_IDS:,}"
+                )
             secret = secrets.token_bytes(POINT_BYTES)
             order_N = random_order(begin.num_ids) if self.order_N is None else self.order_N
             pairs[party] = _Pair(ready.num_ids, secret, order_N)

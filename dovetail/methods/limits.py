@@ -58,13 +58,14 @@ class Limits:
             ConfigError: naming the party, its limit and the driver's setting.
         """
         if min(num_samples, batch_size) < self.min_rows:
-            what = "shares" if num_samples < self.min_rows else "would be asked about"
+            if num_samples < self.min_rows:
+                why, what = f"shares {num_samples} samples", "align more rows"
+            else:
+                why = f"would be asked about {batch_size} samples at a time (batch_size)"
+                what = "raise batch_size"
             raise ConfigError(
-                f"party {party!r} {what} {min(num_samples, batch_size)} samples"
-                f"{'' if num_samples < self.min_rows else ' at a time (batch_size)'} and answers "
-                f"about {self.min_rows} or more (its policy.min_rows); "
-                f"{'align more rows' if num_samples < self.min_rows else 'raise batch_size'}, or "
-                "ask its owner to lower min_rows"
+                f"party {party!r} {why} and answers about {self.min_rows} or more (its "
+                f"policy.min_rows); {what}, or ask its owner to lower min_rows"
             )
         if self.max_uses and math.ceil(passes) > self.max_uses:
             raise ConfigError(

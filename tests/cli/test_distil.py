@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import signal
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from federations import PATIENCE_S, Federation, free_port
 
+from dovetail.methods.apfed import distil
 from dovetail.models import load
 from dovetail.models.learners.joint import JointSpec
+from dovetail.network import Message
 
 SECTION = """
 [apfed.distil]
@@ -141,6 +145,25 @@ def test_a_gate_that_stays_closed_keeps_the_best_model_alone_bit_for_bit(
     assert files[0].read_bytes() == files[1].read_bytes()
     own = json.loads((dealt.folder / "alone" / "result.json").read_text())
     assert own["parties"]["clinic"] == result["parties"]["clinic"] == result["rulers"]["best-alone"]
+
+
+def test_a_run_whose_partners_all_send_nonsense_is_not_called_done(
+    dealt: Any, dovetail: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, brief_learners: None
+) -> None:
+    real = distil.Partner.handle
+
+    def lying(self: distil.Partner, message: Message) -> Message:
+        answer = real(self, message)
+        return (
+            replace(answer, code_ND=answer.code_ND * math.nan)
+            if isinstance(answer, distil.Codes)
+            else answer
+        )
+
+    monkeypatch.setattr(distil.Partner, "handle", lying)
+    done = dovetail("train", "run.toml", "--out", "out", "-q")
+    assert done.code == 2
+    assert re.search(r"was left out of (\d) of \1 steps \(first: .* codes are not finite", done.err)
 
 
 def test_a_party_must_agree_to_send_its_codes(dealt: Any, dovetail: Callable[..., Any]) -> None:

@@ -260,6 +260,8 @@ def finish(work: Distilling, active: distil.Active, engine: Engine, observe: Obs
         "steps": 1,
         **numbers(outcome.scores.get("apfed-d", {}).get(name, {})),
     }
+    if active.lost and not active.partners:  # nobody is left: this step is without them, too
+        line |= {"missed": dict.fromkeys(active.lost, 1), "reasons": dict(active.lost)}
     observe("apfed-d", number + 1, line)
     return outcome
 
