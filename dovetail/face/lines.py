@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -144,6 +145,7 @@ def listen(
     }
     if certificates is not None:
         values["certificates"] = str(Path(certificates).absolute())
+    _quiet_grpc()
     return Partners(validate(StreamSection, values, where="dovetail.listen"))
 
 
@@ -178,6 +180,7 @@ def join(
     """
     site = party.site if isinstance(party, Party) else Party.read(party).site
     ended = stop or threading.Event()
+    _quiet_grpc()
     try:
         serve_site(
             site,
@@ -190,6 +193,11 @@ def join(
         )
     except KeyboardInterrupt:
         return
+
+
+def _quiet_grpc() -> None:
+    """Of gRPC's own lines on a terminal none comes: what they say is told by our errors."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def check_here(partners: Partners, sites: Sequence[Site], *, coordinated: bool) -> Site | None:
