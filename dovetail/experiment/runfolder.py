@@ -352,6 +352,10 @@ def _warnings(
             alone=next((rulers[name][party] for name in alone if party in rulers[name]), None),
             majority=majority,
         )
+        joint = rulers.get("joint", {}).get(party)
+        if joint is not None and "rows" not in joint:  # of the same rows
+            name = f"the joint model of {party!r}"
+            yield from warnings_of(name, joint, alone=None, majority=majority)
         if "unseen_rows" in scores:
             numbered = all(isinstance(name, int) for name in about.get("classes", ("",)))
             yield (

@@ -31,7 +31,7 @@ from dovetail.data import (
     table_from_arrays,
 )
 from dovetail.errors import ConfigError, PartyError, TrainingError
-from dovetail.experiment import Outcome, RunFolder, Setup, pool
+from dovetail.experiment import Outcome, RunFolder, Setup, pool, runfolder
 from dovetail.experiment.runfile import check_run
 from dovetail.methods import METHODS, apfed
 from dovetail.methods.apfed.home import LabelHome, PartnerHome
@@ -653,3 +653,13 @@ def test_what_needs_partners_here_is_refused_where_they_are_elsewhere(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         elsewhere(stages, **changed)
+
+
+def test_a_joint_model_that_is_worse_than_saying_the_commonest_class_is_told() -> None:
+    solo = {"clinic": {"accuracy": 0.8, "auc": 0.9}}
+    for more, told in (({}, 1), ({"rows": 9.0}, 0)):  # of fewer rows the commonest is another
+        joint = {"clinic": {"accuracy": 0.3, "auc": 0.5, **more}}
+        about = {"clinic": {"commonest": 0.6}}
+        found = [*runfolder._warnings(solo, {"joint": joint}, about)]
+        assert len(found) == told
+        assert all("the joint model of 'clinic' has accuracy 0.300" in each for each in found)
