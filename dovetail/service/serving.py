@@ -18,6 +18,8 @@ from dovetail.service.served import Shelf
 
 #: Seconds that requests in flight are given when the service ends.
 _GRACE_S = 5
+#: Seconds that the head of a request may take to come.
+_HEAD_S = 10.0
 _LEAST_TOKEN = 16
 
 
@@ -102,23 +104,48 @@ class Address:
         }
 
 
-def _checking(revoked: Revoked) -> type:
-    """uvicorn's protocol, which closes a connection whose certificate no longer counts."""
+def _protocol(revoked: Revoked | None) -> type:
+    """uvicorn's protocol, which closes connections that keep a place and ask nothing.
+
+    Those of certificates that no longer count, too.
+    """
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    class Checking(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        _late: Any = None  # what closes it, while the head of a request is due
+
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            self._look()
+            if revoked is None:
+                return
             try:
-                shown = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
-                why = revoked(shown)
+                why = revoked(transport.get_extra_info("ssl_object").getpeercert(binary_form=True))
             except (ConfigError, OSError) as error:  # nobody is answered by a list that broke
                 why = str(error)
             if why is not None:
                 logging.getLogger("dovetail.service").warning("not answered: %s", why)
                 transport.abort()
 
-    return Checking
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._look()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            if self._late is not None:
+                self._late.cancel()
+
+        def _look(self) -> None:
+            """From the first byte of a request on: a byte now and then gives no more time."""
+            due = self.cycle is None or self.cycle.response_complete
+            if due and self._late is None:
+                self._late = self.loop.call_later(_HEAD_S, self.transport.close)
+            elif not due and self._late is not None:
+                self._late.cancel()
+                self._late = None
+
+    return Protocol
 
 
 def is_loopback(host: str) -> bool:
@@ -206,7 +233,7 @@ def run(
         timeout_keep_alive=30,
         timeout_graceful_shutdown=_GRACE_S,
         h11_max_incomplete_event_size=64 * 1024,
-        http="auto" if revoked is None else _checking(revoked),
+        http=_protocol(revoked),
         **tls,
     )
     try:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -102,6 +103,24 @@ def test_a_party_with_its_certificate_is_answered_and_nobody_else_is(folder, tmp
             ask(address, context_of(tmp_path / "ours" / "shop"))
         ask(address, context_of(tmp_path / "ours" / "clinic"))
     assert "not answered: the certificate of 'shop'" in (tmp_path / "log").read_text()
+
+
+def test_connections_that_ask_nothing_keep_nobody_out(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("dovetail.service.serving._HEAD_S", 1.0)
+    with serving(folder, tmp_path / "log", "--max-requests", "3") as address:
+        host, port = address.removeprefix("http://").split(":")
+        with contextlib.ExitStack() as stack:
+            for said in (b"", b"GET /health HTTP/1.1\r\nHo", b"GET /health HTTP/1.1\r\nHo"):
+                idle = stack.enter_context(socket.create_connection((host, int(port))))
+                idle.sendall(said)
+            deadline = time.monotonic() + 30
+            while True:
+                with contextlib.suppress(urllib.error.HTTPError):  # 503: all places are taken
+                    assert ask(address)["predictions"]
+                    break
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            assert idle.recv(1) == b""  # closed, and not by this side
 
 
 def test_the_page_asks_what_is_there_and_a_row_of_the_schemas_examples_is_answered(
