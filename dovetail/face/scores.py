@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail import methods
 from dovetail.errors import ConfigError
-from dovetail.models.metrics import SCORES, shown_first
+from dovetail.models.metrics import SCORES, on_rows, shown_first
 from dovetail.models.recovered import recovered_text
 from dovetail.privacy import spent_text
 
@@ -182,7 +182,7 @@ class Scores(Mapping[str, Mapping[str, Value]]):
     def __repr__(self) -> str:
         if not self.names:
             return "\n".join(self.notes)
-        lines = [["on the test rows", *self.shown]]
+        lines = [[on_rows(self.shown), *self.shown]]
         lines += [[title, *self._cells(title)] for title in self]
         widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
         text = "\n".join(
@@ -205,7 +205,7 @@ class Scores(Mapping[str, Mapping[str, Value]]):
         from rich.table import Table
 
         table = Table(caption=self._caption or None, title_justify="left", caption_justify="left")
-        table.add_column("on the test rows")
+        table.add_column(on_rows(self.shown))
         for name in self.shown:
             table.add_column(name, justify="right")
         for title in self:
@@ -236,8 +236,8 @@ class Scores(Mapping[str, Mapping[str, Value]]):
         )
         caption = f"<caption>{self._caption}</caption>" if self._caption else ""
         return (
-            f'<table>{caption}<thead><tr><th style="text-align:left">on the test rows</th>{head}'
-            f"</tr></thead><tbody>{body}</tbody></table>{below}"
+            f'<table>{caption}<thead><tr><th style="text-align:left">{on_rows(self.shown)}</th>'
+            f"{head}</tr></thead><tbody>{body}</tbody></table>{below}"
         )
 
     def picture(self) -> str:
@@ -278,7 +278,7 @@ class Scores(Mapping[str, Mapping[str, Value]]):
         return (
             f'<svg viewBox="0 0 740 {height}" width="740" style="max-width:100%;height:auto" '
             'font-size="12" font-family="sans-serif" fill="currentColor" stroke="none" role="img" '
-            f'aria-label="{escape(name)} on the test rows. {escape(said)}">'
+            f'aria-label="{escape(name)} {on_rows(self.shown)}. {escape(said)}">'
             f'<g stroke="currentColor">{"".join(parts)}</g></svg>'.replace(
                 "<text ", '<text stroke="none" '
             )

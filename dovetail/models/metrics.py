@@ -435,6 +435,15 @@ def shown_first(names: Collection[str]) -> list[str]:
     return [name for name in (*pair, "validation") if name in names]
 
 
+def on_rows(shown: Collection[str]) -> str:
+    """What these scores are of; a coordinator over a network may hear of no test rows.
+
+    >>> on_rows(["auc", "accuracy"]), on_rows(["validation"])
+    ('on the test rows', 'as each party says')
+    """
+    return "as each party says" if {*shown} == {"validation"} else "on the test rows"
+
+
 def mean_and_spread(scores: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Score name -> its mean and sample standard deviation ("std", 0 for one seed) over seeds."""
     return {

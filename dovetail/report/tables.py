@@ -10,7 +10,7 @@ from typing import Any
 
 from dovetail.experiment.wording import bytes_text, count_text, name_list
 from dovetail.methods.outcome import ALONE
-from dovetail.models.metrics import SCORES
+from dovetail.models.metrics import SCORES, on_rows
 from dovetail.models.metrics import TITLES as NAMES
 from dovetail.models.recovered import over_seeds, recovered_text
 from dovetail.report.chart import mean_std
@@ -167,7 +167,7 @@ def score_table(run: Run, titles: Titles) -> TableView:
     over = [f"mean of {many} parties"] if many > 1 else []
     over += [f"mean ± standard deviation of {len(run.seeds)} seeds"] if len(run.seeds) > 1 else []
     return TableView(
-        "; ".join(["on the test rows", *over]),
+        "; ".join([on_rows(columns), *over]),
         ("", *(NAMES[score] for score in columns), "seconds"),
         body,
         numbers=range(1, len(columns) + 2),
@@ -251,7 +251,7 @@ def compared_table(runs: Sequence[Run], names: Names, score: str) -> TableView:
     body.append(("seconds of the method", *(f"{mean_std(t)[0]:,.1f}" if t else "–" for t in took)))
     body.append(("left its owner", *(bytes_text(_sent_bytes(run)) for run in runs)))
     return TableView(
-        f"{NAMES[score]} on the test rows; mean, ± standard deviation over seeds",
+        f"{NAMES[score]} {on_rows([score])}; mean, ± standard deviation over seeds",
         ("", *(run.name for run in runs)),
         body,
         numbers=range(1, len(runs) + 1),
@@ -293,7 +293,7 @@ def headline(run: Run, titles: Titles) -> Headline:
     parties = main.parties if main else []
     figure_name = ""
     if score and values:
-        figure_name = f"{NAMES[score]} on the test rows"
+        figure_name = f"{NAMES[score]} {on_rows([score])}"
         if main and main.partial:
             figure_name += " so far"
         if len(parties) > 1:
