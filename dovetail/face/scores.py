@@ -84,8 +84,8 @@ def cell(value: Value | None, interval: Sequence[float] | None = None) -> str:
 #: Beside the rows of a run that has no score of any.
 UNTESTED = (
     "No scores, as no rows were held back to test on: test = 0.25 in the run file "
-    "(--set test=0.25) holds back a quarter of those with labels; test_share in its file, at a "
-    "party that scores at home."
+    "(--set test=0.25) holds back a quarter of those with labels. A coordinator without data has "
+    "none: each party that joined is told its own at home (test_share in its file)."
 )
 
 

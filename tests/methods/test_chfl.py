@@ -377,6 +377,21 @@ def scripted(members, **changes):
     return coordinator.common_P.tolist(), rounds[-1]
 
 
+def test_rows_that_cannot_be_counted_and_columns_that_are_none_are_refused():
+    offered = Scripted([0.0] * 6, 30).handle(chfl.Describe())
+    offered.check()
+    one = {"categories": ("red",), "category_columns": (0,), "category_counts": (2,)}
+    replace(offered, **one).check()
+    for changes, words in (
+        ({"num_rows": -3}, "a number of rows is negative"),
+        ({"counts_C": -offered.counts_C}, "a number of rows is negative"),
+        ({**one, "category_counts": (-1,)}, "a number of rows is negative"),
+        ({**one, "category_columns": (1,)}, "a category is of a column that is none"),
+    ):
+        with pytest.raises(MessageError, match=words):
+            replace(offered, **changes).check()
+
+
 def test_the_average_is_even_or_by_rows():
     members = {"a": Scripted([0.0] * 6, 30), "b": Scripted([4.0] * 6, 10)}
     assert scripted(members)[0] == [2.0] * 6

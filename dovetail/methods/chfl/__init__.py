@@ -261,6 +261,11 @@ class Description(Message):
         super().check(**sizes, C=num)
         if (self.squares_C < 0).any():
             raise MessageError(f"{self.wire_name()}.squares_C: a sum of squares is negative")
+        counts = [self.num_rows, *self.category_counts]
+        if min(counts) < 0 or (self.counts_C < 0).any() or (self.missing_C < 0).any():
+            raise MessageError(f"{self.wire_name()}: a number of rows is negative")
+        if not all(0 <= place < num for place in self.category_columns):
+            raise MessageError(f"{self.wire_name()}: a category is of a column that is none")
 
 
 @dataclass(frozen=True, eq=False)
