@@ -303,6 +303,21 @@ def read_table(source: str | Path, *, folder: Path | None = None) -> Table:
         ) from None
 
 
+def num_parquet_columns(path: Path) -> int:
+    """How many a Parquet file has, those within others counted; reads no row.
+
+    Raises:
+        DataError: no Parquet file.
+    """
+    try:
+        with duckdb.connect() as connection:
+            asked = f"SELECT count(*) FROM parquet_schema({_literal(str(path))})"
+            found = connection.execute(asked).fetchone()
+    except duckdb.Error as error:
+        raise DataError(f"cannot read {path}: {_first_line(error)}") from None
+    return int(found[0]) - 1 if found else 0
+
+
 def unpacked_text_bytes(path: Path) -> int:
     """How long the texts of a Parquet file are, each row's by itself.
 

@@ -18,12 +18,14 @@ import numpy as np
 
 from dovetail import data as dd
 from dovetail.data.preprocessing import CategoryColumn, NumberColumn, TableEncoder
-from dovetail.data.tables import nearest, unpacked_text_bytes
+from dovetail.data.tables import nearest, num_parquet_columns, unpacked_text_bytes
 from dovetail.errors import DataError
 
 _EPOCH = datetime(1970, 1, 1)
 #: The most bytes of text in a Parquet body once it is unpacked.
 _MOST_TEXT_BYTES = 2**26
+#: So many columns may a body have that the model does not, and as many again as it has.
+_MOST_OTHERS = 1000
 #: So many bad cells are told of; a table that is all wrong says it in one page.
 _MOST_TOLD = 50
 
@@ -287,6 +289,7 @@ def read_body(content: bytes, suffix: str, *, most_rows: int, columns: Collectio
         file.write(content)
         file.flush()
         try:
+            _check_width(content, suffix, Path(file.name), len(columns))
             table = dd.read_table(file.name)
             check_count(table.num_rows, most_rows)  # before any value is read
             if suffix == ".parquet":
@@ -296,6 +299,20 @@ def read_body(content: bytes, suffix: str, *, most_rows: int, columns: Collectio
             raise DataError(str(error).replace(file.name, "the body")) from None
         except (ValueError, UnicodeDecodeError, OverflowError) as error:
             raise DataError(f"the body cannot be read as {suffix[1:]} ({error})") from None
+
+
+def _check_width(content: bytes, suffix: str, path: Path, num_columns: int) -> None:
+    """Refuse far more columns than are read: DuckDB takes minutes of 100,000 in a small file."""
+    if suffix == ".parquet":
+        num = num_parquet_columns(path)
+    else:
+        num = max(
+            (line.count(mark) for line in content.splitlines() for mark in b",;|\t"), default=0
+        )
+    if num > 2 * num_columns + _MOST_OTHERS:
+        raise DataError(
+            f"the body has {num} columns, and the model {num_columns}; send those of GET /schema"
+        )
 
 
 def _check_texts(path: Path) -> None:
