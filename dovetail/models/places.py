@@ -16,6 +16,11 @@ JOINT = "joint"
 
 def model_folder(folder: Path) -> Path:
     """The folder itself, or the only model of a run's folder."""
+    if folder.is_file():
+        raise ModelError(
+            f"{folder} is a file, and a model's folder is asked for here; one that was exported is "
+            "for dovetail serve, dovetail drift and, in Python, dovetail.load"
+        )
     if (folder / "model.json").exists():
         return folder
     if (folder / "bottom.json").exists():

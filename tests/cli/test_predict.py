@@ -461,6 +461,10 @@ def test_a_folder_that_is_no_model_is_named(
     done = dovetail("predict", "nowhere", patients)
     assert done.code == 2
     assert "nowhere is no model folder: model.json is missing" in done.err
+    Path("model.onnx").write_bytes(b"an exported model")
+    done = dovetail("predict", "model.onnx", patients)
+    assert (done.code, done.out) == (2, "")
+    assert "model.onnx is a file, and a model's folder is asked for here" in done.err
     shutil.copytree(model, tmp_path / "changed")
     with (tmp_path / "changed" / "model.safetensors").open("ab") as file:
         file.write(b"\0")
