@@ -21,7 +21,7 @@ import os
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +293,8 @@ class Guard:
         """
         kept = self._kept
         asked = asked_for(message) if kept.uses is not None else None
+        if asked is not None:  # a home has one order, of rows that train and of others
+            asked = replace(asked, order="train")
         begins = message.wire_name() in self._algorithm.begins
         if isinstance(message, Restore) and kept.heard:
             raise LimitError(

@@ -121,6 +121,16 @@ def test_a_partner_of_apfed_d_is_asked_about_no_one_sample_alone_nor_for_ever(
         encode(torch.arange(15, 31).repeat(2))
     encode(torch.arange(16, 32).repeat(2))
 
+    def predicted() -> Any:  # of the same rows of the same table, by another name
+        rows, none = torch.arange(40, 60).repeat(2), torch.zeros(0, 0)
+        return party.handle(distil.Encode(("linear",), (), none, rows, False, test=True))
+
+    for _ in range(2):
+        encode(torch.arange(40, 60).repeat(2))
+    predicted()
+    with pytest.raises(LimitError, match=r"answered 3 times in this run: its policy\.max_uses"):
+        predicted()
+
 
 def test_another_driver_is_told_nothing_of_a_run_and_leaves_its_networks_as_they_are(
     at_home: Any,
