@@ -19,9 +19,10 @@ demo: .venv/.plain  ## train on built-in data with and without a partner, in abo
 test: .venv/.installed  ## the quick tests, about two minutes on two cores
 	$(BIN)/pytest -q -n auto --dist worksteal
 
-# Federations of processes wait for each other: one more worker than cores keeps these busy.
+# Federations of processes wait for each other: one more worker than cores keeps these busy. What a
+# file's tests share, a federation say, is begun once.
 test-all: test  ## those, whole trainings, and all that opens sockets
-	$(BIN)/pytest -q -m "network or slow" -n $$($(BIN)/python -c "import os; print(1 + os.cpu_count())") --dist loadgroup
+	$(BIN)/pytest -q -m "network or slow" -n $$($(BIN)/python -c "import os; print(1 + os.cpu_count())") --dist loadfile
 
 check: .venv/.installed  ## lint, formatting and types
 	$(BIN)/ruff check

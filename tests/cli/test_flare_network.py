@@ -29,7 +29,6 @@ from dovetail.site.flaresite import prepare_site
 
 pytestmark = [
     pytest.mark.network,
-    pytest.mark.xdist_group("flare"),  # one federation serves all
     pytest.mark.filterwarnings("default"),  # NVFlare's own
 ]
 
