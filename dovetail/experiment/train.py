@@ -240,13 +240,15 @@ def check_participation(run: RunFile, out: Path, result: Mapping[str, Any]) -> N
             if share > 1 - run.min_participation and (worst is None or share > worst[0]):
                 of_seed = f" of seed {seed}" if seed else ""
                 folder = out / f"seed-{seed}" if seed else out
+                kept = f"the model is saved as ever, in {folder}"
+                if not (folder / "models").is_dir():
+                    kept = f"each party has its model at home as ever, and {folder} the rest"
                 worst = (
                     share,
                     f"party {party!r} was left out of {told[unit]} of {told['of']} {unit}{of_seed}"
                     f" (first: {told['first']}), and min_participation = "
-                    f"{run.min_participation:g} asks for more; the model is saved as ever, in "
-                    f"{folder}: train again with the party there, or set min_participation lower "
-                    "(0 takes any)",
+                    f"{run.min_participation:g} asks for more; {kept}: train again with the party "
+                    "there, or set min_participation lower (0 takes any)",
                 )
     if worst is not None:
         raise ParticipationError(worst[1])

@@ -30,9 +30,10 @@ from dovetail.data import (
     strips,
     table_from_arrays,
 )
-from dovetail.errors import ConfigError, PartyError, TrainingError
+from dovetail.errors import ConfigError, ParticipationError, PartyError, TrainingError
 from dovetail.experiment import Outcome, RunFolder, Setup, pool, runfolder
 from dovetail.experiment.runfile import check_run
+from dovetail.experiment.train import check_participation
 from dovetail.methods import METHODS, apfed
 from dovetail.methods.apfed.home import LabelHome, PartnerHome
 from dovetail.methods.apfed.sections import Stage
@@ -663,3 +664,22 @@ def test_a_joint_model_that_is_worse_than_saying_the_commonest_class_is_told() -
         found = [*runfolder._warnings(solo, {"joint": joint}, about)]
         assert len(found) == told
         assert all("the joint model of 'clinic' has accuracy 0.300" in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("models", "kept"),
+    [
+        (True, "the model is saved as ever, in {}:"),
+        (False, "each party has its model at home as ever, and {} the rest:"),
+    ],
+)
+def test_a_run_that_a_party_missed_most_of_says_where_its_model_is(
+    tmp_path: Path, models: bool, kept: str
+) -> None:
+    run = check_run({"method": "chfl", "parties": ["clinic.toml"]}, where="run.toml")
+    if models:
+        (tmp_path / "models").mkdir()
+    missed = {"lab": {"rounds": 9, "of": 10, "first": "round 2: it did not answer"}}
+    with pytest.raises(ParticipationError, match="'lab' was left out of 9 of 10 rounds") as told:
+        check_participation(run, tmp_path, {"missed": missed})
+    assert kept.format(tmp_path) in str(told.value)
