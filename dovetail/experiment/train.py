@@ -241,7 +241,7 @@ def check_participation(run: RunFile, out: Path, result: Mapping[str, Any]) -> N
                 of_seed = f" of seed {seed}" if seed else ""
                 folder = out / f"seed-{seed}" if seed else out
                 kept = f"the model is saved as ever, in {folder}"
-                if not (folder / "models").is_dir():
+                if run.parties is None and isinstance(run.engine, StreamSection | FlareSection):
                     kept = f"each party has its model at home as ever, and {folder} the rest"
                 worst = (
                     share,
