@@ -13,10 +13,10 @@ endif
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
 
-demo: .venv/.plain  ## train on built-in data with and without a partner, in about a minute
+demo: .venv/.plain  ## install what Dovetail runs with, and train on built-in data with and without a partner: a minute
 	$(BIN)/dovetail demo
 
-test: .venv/.installed  ## the quick tests, about two minutes on two cores
+test: .venv/.installed  ## the quick tests, under two minutes on two cores
 	$(BIN)/pytest -q -n auto --dist worksteal
 
 # Federations of processes wait for each other: one more worker than cores keeps these busy. What a

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 #: Command -> what it does: the first line of its function.
 COMMANDS = {
-    "demo": "The main job on built-in real data in about a minute.",
+    "demo": "The main job on built-in real data in half a minute.",
     "init": "Write a first party file and run file, from a table and a few answers.",
     "train": "Train what a run file describes; write the run's folder.",
     "propose": "Write a run as one page that every party reads and signs, before it begins.",
