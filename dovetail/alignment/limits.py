@@ -127,7 +127,8 @@ class Limits:
         Args:
             driver: who asks, as the network has verified it.
             run: the id.
-            watched: tell of sets that differ little. Predictions ask for other rows each time.
+            watched: tell of sets that differ little. Predictions ask for other rows each time, and
+                are told of each which are there; none of them counts, so counts are watched.
         """
         return _OfDriver(self, driver, run, watched)
 
@@ -256,7 +257,8 @@ class _OfDriver:
             mode=mode,
             num_ids=num_ids,
         )
-        self._limits.begins(self._driver, entry, watched=self._watched)
+        watched = self._watched or not mode.startswith("intersection")
+        self._limits.begins(self._driver, entry, watched=watched)
 
     def found(self, num_shared: int) -> None:
         self._limits.ended(self._driver, self._run, num_shared=num_shared, watched=self._watched)

@@ -167,17 +167,18 @@ class Uses:
                 f"{self.limits.max_uses:,} times in this run: its policy.max_uses"
             )
 
-    def count(self, asked: AskedFor) -> None:
-        """What was answered."""
-        different = asked.samples.unique()
+    def count(self, asked: AskedFor) -> Tensor:
+        """Count an answer; gives the different samples that it is about."""
+        different: Tensor = asked.samples.unique()
         if not len(different):
-            return
+            return different
         used_S = self.used.get(asked.order, torch.zeros(0, dtype=torch.int32))
         more = int(different.max()) + 1 - len(used_S)
         if more > 0:
             used_S = torch.cat([used_S, torch.zeros(more, dtype=torch.int32)])
         used_S[different] += 1
         self.used[asked.order] = used_S
+        return different
 
     def left(self, order: str = "train") -> float:
         """How often every sample may be asked about yet."""

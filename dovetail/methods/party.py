@@ -135,6 +135,8 @@ class Algorithm:
         few: wire name -> how often such a message is answered in one run, of those of which a run
             that keeps the rules needs few; ``MAX_USES``: as often as the policy's max_uses says.
             An answer about no rows is none.
+        predicts: whether it answers of an alignment that was made for a prediction; what trains is
+            of one that its party keeps, and tells of.
     """
 
     policy: str
@@ -144,6 +146,7 @@ class Algorithm:
     begins: tuple[str, ...] = ()
     samples: bool = False
     few: Mapping[str, int] = field(default_factory=dict)
+    predicts: bool = False
 
 
 def algorithm(
@@ -155,6 +158,7 @@ def algorithm(
     begins: tuple[type[Message], ...] = (),
     samples: bool = False,
     few: Mapping[type[Message], int] | None = None,
+    predicts: bool = False,
 ) -> Algorithm:
     """What a party can be asked for whose side accepts these messages."""
     return Algorithm(
@@ -165,6 +169,7 @@ def algorithm(
         tuple(each.wire_name() for each in begins),
         samples,
         {each.wire_name(): most for each, most in (few or {}).items()},
+        predicts,
     )
 
 

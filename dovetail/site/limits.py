@@ -4,6 +4,9 @@
                                     of a kind that a run needs few of (``Algorithm.few``)
     shop.site/checkpoints/DRIVER/RUN/ALGORITHM.uses
                                     how often each sample was asked about in that run
+    shop.site/checkpoints/DRIVER/RUN/ALGORITHM.asked
+                                    the samples of each answer since that was written: a party that
+                                    is killed forgets none
     shop.site/checkpoints/DRIVER/RUN/ALGORITHM.spent
                                     how often a sample was released with noise
 
@@ -25,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from dovetail.errors import CheckpointError, ConfigError
@@ -40,6 +44,9 @@ DAY_S = 24 * 3600.0
 
 #: Lines that are kept of runs that began; more are cut to half.
 _MOST_LINES = 100_000
+
+#: Bytes of ``.asked`` after which the counts are written anew.
+_MOST_ASKED = 2**22
 
 #: Runs whose uses are kept in memory; the longest idle one's are written to its folder.
 _MOST_RUNS = 64
@@ -209,6 +216,7 @@ class RunLimits:
         kept.number = known.number
         if kept.forgotten and kept.uses is not None:
             kept.uses.forget()
+            _write(kept)
         kept.forgotten = False
 
     def releases(self, driver: str, run: str, name: str, *, folder: Path) -> int:
@@ -320,7 +328,7 @@ class Guard:
         if few is not None and getattr(answer, "num_rows", None) != 0:
             self._limits.answered(self._driver, self._run, self._name, name)
         if asked is not None and kept.uses is not None:
-            kept.uses.count(asked)
+            _note_asked(kept, kept.uses.count(asked))
         if isinstance(answer, Restored) and answer.done == 0:
             kept.forgotten = True
         if isinstance(message, Save):
@@ -359,20 +367,57 @@ def _note_releases(run: _Run) -> None:
 
 def _used(path: Path) -> dict[str, torch.Tensor]:
     """How often each sample was asked about, as far as it was written down."""
+    used: dict[str, torch.Tensor] = {}
     if path.exists():
         try:
-            used = load_state(path)[0]["used"]
-            if isinstance(used, dict):
-                return used
+            stored = load_state(path)[0]["used"]
+            if isinstance(stored, dict):
+                used = stored
         except (CheckpointError, KeyError) as error:
             _log.warning("%s", error)
-    return {}
+    asked_path = path.with_suffix(".asked")
+    if asked_path.exists():
+        whole = asked_path.read_bytes()
+        since = np.bincount(np.frombuffer(whole[: len(whole) // 4 * 4], dtype="<i4"))
+        before = used.get("train", torch.zeros(0, dtype=torch.int32)).numpy()
+        used_S = np.zeros(max(len(since), len(before)), dtype=np.int32)
+        used_S[: len(before)] = before
+        used_S[: len(since)] += since.astype(np.int32)
+        used["train"] = torch.from_numpy(used_S)
+    return used
 
 
 def _write(run: _Run) -> None:
+    """Write down how often each sample was asked about, beside the states that it is of."""
     if run.uses is None or run.path is None or not run.path.parent.is_dir():
         return
     try:
         save_state(run.path, {"used": dict(run.uses.used)}, {})
-    except CheckpointError as error:
+        run.path.with_suffix(".asked").unlink(missing_ok=True)
+    except (CheckpointError, OSError) as error:
         _log.warning("%s", error)
+
+
+def _note_asked(run: _Run, samples: torch.Tensor) -> None:
+    """Write down which samples an answer is about, before it leaves, where there is a state that a
+    party that is killed goes back to.
+
+    Raises:
+        LimitError: it cannot be, so the answer is not given.
+    """
+    if run.path is None or not run.path.parent.is_dir():
+        return
+    path = run.path.with_suffix(".asked")
+
+    def write() -> int:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(handle, "ab") as file:
+            file.write(samples.numpy().astype("<i4").tobytes())
+            return file.tell()
+
+    try:
+        if patiently(write) > _MOST_ASKED:
+            _write(run)
+    except OSError as error:
+        _log.error("%s: %s", path, error)
+        raise LimitError("cannot write down what it was asked; its log says why") from None

@@ -333,7 +333,13 @@ class Runs:
     def _open(self, run: str, algorithm: str, driver: str, proposal: str) -> Party:
         if algorithm not in self._site.policy.algorithms:
             raise ConfigError(f"refuses {algorithm[:100]!r}: no such algorithm is known here")
-        self._site.policy.check(self._site.policy.algorithms[algorithm].policy, driver)
+        known = self._site.policy.algorithms[algorithm]
+        self._site.policy.check(known.policy, driver)
+        if is_predicting(run) and algorithm != "psi" and not known.predicts:
+            raise ConfigError(
+                f"refuses {algorithm!r} in {run[:100]!r}, which is a prediction by its name; train "
+                "on an alignment that it keeps"
+            )
         if algorithm == "psi":
             assert self._responder is not None
             keep = self._hold if is_predicting(run) else self._keep
@@ -382,7 +388,7 @@ class Runs:
 
         about = self._digests[algorithm]
         keeper = Keeper(made(), folder, allow=allow, about=about, restored=restored)
-        if not self._site.policy.algorithms[algorithm].goes_on:
+        if not known.goes_on:
             return keeper
         try:
             step = keeper.resume_latest()

@@ -210,6 +210,15 @@ def test_predictions_ask_for_other_rows_each_time_and_are_counted_alone(shop_at_
         align(home.engine("a3/predict"), SMALL[:22])
 
 
+def test_counts_called_predictions_are_watched_as_all_counts(shop_at_home: Any) -> None:
+    """A prediction is told which of its ids are there; of a count two sets that differ tell it."""
+    home = shop_at_home(SMALL)
+    count_overlap(home.engine("a1/predict"), SMALL[:200])
+    count_overlap(home.engine("a2/predict"), SMALL[:199])
+    (line,) = home.said("differ in a few ids")
+    assert "its set has 199 ids" in line
+
+
 def test_an_alignment_counts_for_a_day(tmp_path: Path) -> None:
     now = [1e9]
     said: list[str] = []

@@ -24,7 +24,7 @@ from dovetail.files import split_cell
 from dovetail.methods import apfed, fedoptimus, hyfem, vertical
 from dovetail.methods.apfed import distil, recalling
 from dovetail.methods.apfed.sections import ApfedSection
-from dovetail.methods.fedoptimus import selection
+from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.limits import LimitError
 from dovetail.methods.party import PolicySection
 from dovetail.models import Head, Perceptron, randomness
@@ -177,6 +177,30 @@ def test_another_driver_has_no_rows_of_a_run_of_fedoptimus_that_it_calls_by_its_
             home.runs.open(run, algorithm, "eve")
 
 
+def test_a_data_owner_embeds_for_label_owners_of_the_run_and_for_no_other_driver(
+    at_home: Any,
+) -> None:
+    home = at_home('algorithms = ["align", "fedoptimus"]', align=False)
+    stored = StoredRows("shop", "a1", torch.arange(300), digest(home.runs._site.table.ids), "lab")
+    (home.path / "aligned" / "hub").mkdir(parents=True)
+    save_rows(home.path / "aligned" / "hub" / "lab.train.safetensors", stored)
+    run = "a1/fedoptimus/seed-0"
+    settings = fedoptimus.Config(embedding=4).model_dump_json()
+    party = home.runs.open(run, "fedoptimus", "hub")
+    party.handle(fedoptimus.BeginData(settings, 0, ("lab",), (300,), (300,)))
+    party.handle(fedoptimus.FinishData())
+
+    def recall(driver: str) -> Any:
+        psi.align(home.engine("b2/predict", driver), IDS)
+        party = home.runs.open("b2/predict", "predicting", driver)
+        return party.handle(predicting.Recall(run, torch.arange(16)))
+
+    assert recall("lab").embedding_BE.shape == (16, 4)
+    for driver in ("eve", "hub"):
+        with pytest.raises(ModelError, match="it keeps no network of the run 'a1/fedoptimus"):
+            recall(driver)
+
+
 def test_what_is_released_once_is_the_same_in_every_run_of_every_driver(at_home: Any) -> None:
     """The mean of 200 runs a day would be without noise."""
 
@@ -267,6 +291,40 @@ def test_a_sample_is_answered_for_max_uses_times_a_run_whoever_is_restarted(at_h
     party = at_home("max_uses = 6", align=False).runs.open(RUN, "apfed", "bank")
     with pytest.raises(LimitError, match=r"policy\.max_uses"):
         party.handle(codes(torch.arange(64)))
+
+
+def test_a_party_that_is_killed_forgets_no_answer_since_it_saved(at_home: Any) -> None:
+    """Who makes it die would be answered anew by the network that was saved, as often again."""
+    party = at_home("max_uses = 4").runs.open(RUN, "apfed", "bank")
+    party.handle(BEGIN)
+    party.handle(codes(torch.arange(64)))
+    party.handle(Save("apfed", 1, 0))
+    for _ in range(2):
+        party.handle(codes(torch.arange(64)))
+    party.handle(codes(torch.arange(32, 96)))
+    home = at_home("max_uses = 4", align=False)  # a process that knows what is written down
+    party = home.runs.open(RUN, "apfed", "bank")
+    party.handle(codes(torch.arange(32)))
+    with pytest.raises(LimitError, match=r"answered 4 times in this run: its policy\.max_uses"):
+        party.handle(codes(torch.arange(31, 50)))
+    party.handle(codes(torch.arange(64, 96)))
+    party.handle(Save("apfed", 2, 1))
+    assert not list(home.path.rglob("*.asked"))
+    party = at_home("max_uses = 4", align=False).runs.open(RUN, "apfed", "bank")
+    for samples in (torch.arange(16), torch.arange(40, 60)):
+        with pytest.raises(LimitError, match=r"policy\.max_uses"):
+            party.handle(codes(samples))
+    for _ in range(2):
+        party.handle(codes(torch.arange(64, 96)))
+
+
+def test_a_prediction_by_its_name_trains_nothing(at_home: Any) -> None:
+    """Its rows are neither watched nor told as an alignment's, nor are they those of a proposal."""
+    home = at_home('algorithms = ["align", "apfed", "tvfl"]')
+    psi.align(home.engine("b2/predict"), IDS[:20])
+    for algorithm in ("apfed", "vertical"):
+        with pytest.raises(ConfigError, match=f"refuses '{algorithm}' in 'b2/predict'"):
+            home.runs.open("b2/predict", algorithm, "bank")
 
 
 def test_what_a_home_agrees_to_unless_it_says_more() -> None:

@@ -260,7 +260,9 @@ class Apfed(Method):
             begins=(distil.Begin,),
             samples=True,
         ),
-        "recalling": algorithm("apfed-d", recalling.Recalling.accepts, goes_on=False),
+        "recalling": algorithm(
+            "apfed-d", recalling.Recalling.accepts, goes_on=False, predicts=True
+        ),
     }
     models = (
         "The driver keeps a model that predicts from its own columns alone. Of apfed-d and tvfl it "

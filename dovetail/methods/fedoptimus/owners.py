@@ -57,6 +57,7 @@ from dovetail.methods.recall import kept_at
 from dovetail.methods.rulers import OwnRows
 from dovetail.methods.section import Section
 from dovetail.models.owners import (
+    Bottom,
     BottomSpec,
     ColumnsMlp,
     EncodedMlp,
@@ -458,7 +459,9 @@ def _trains(site: Site, live: _Live) -> Maker:
 
             def keep() -> None:
                 if isinstance(own, fedoptimus.DataOwner):
-                    asked.keep(own.bottom_model(), {})
+                    bottom = own.bottom_model()
+                    about = {**bottom.about, "label_owners": list(own.label_owners)}
+                    asked.keep(replace(bottom, about=about), {})
                 else:
                     label = site.table.label or ""
                     model = told_top(own.model(), method="fedoptimus", label=label)
@@ -520,7 +523,12 @@ def _predicts(site: Site) -> Maker:
                 "its policy.privacy sets a budget of epsilon, and embeddings of a prediction after "
                 "training are not counted; it takes part in none"
             )
-        rows_S, kept = asked.rows_S(), kept_at(site, asked, lambda own: True)
+
+        def fits(own: Bottom) -> bool:
+            """What was learned for some label owners' labels tells no other driver about them."""
+            return asked.driver in own.about.get("label_owners", (asked.driver,))
+
+        rows_S, kept = asked.rows_S(), kept_at(site, asked, fits)
         return lambda: predicting.Recalling(site.name, rows_S, kept)
 
     return of_run

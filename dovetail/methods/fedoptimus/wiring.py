@@ -169,7 +169,7 @@ class FedOptimus(Method):
             # Sums over rows by embeddings that the coordinator names tell labels.
             few={fedoptimus.Measure: MAX_USES, fedoptimus.Validate: 3},
         ),
-        "predicting": algorithm("fedoptimus", predicting.Recalling.accepts),
+        "predicting": algorithm("fedoptimus", predicting.Recalling.accepts, predicts=True),
         "selection": algorithm("fedoptimus", _both(selection)),
     }
     models = (
