@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -19,6 +20,9 @@ from dovetail.data.tables import Column
 from dovetail.errors import DataError, ModelError
 
 _SUFFIXES = (".png", ".jpg", ".jpeg")
+
+#: What a file that is no archive of arrays raises, or one that says it has a trillion numbers.
+_UNREADABLE = (ValueError, OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error)
 
 #: How a file's own pixels become one channel or three; 16-bit and float files are refused.
 _MODES = {"1": "L", "L": "L", "LA": "L"} | dict.fromkeys(
@@ -141,7 +145,7 @@ def read_images(path: str | Path) -> ImageSet:
         try:
             with path.open("rb") as file:
                 parts = _read_npz(path, _archive(file))
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        except _UNREADABLE as error:
             raise DataError(
                 f"cannot read {path} as an .npz file of plain arrays: {error}"
             ) from None
@@ -183,7 +187,7 @@ def read_image_samples(
             else:
                 raise DataError(f"{path} holds no images: expected x or jpeg, got {list(stored)}")
             columns = [_array_column(path, name, stored, len(x)) for name in (id, label) if name]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise DataError(f"cannot read {path} as an .npz file of plain arrays: {error}") from None
     return x, columns[0], columns[1] if label else None
 

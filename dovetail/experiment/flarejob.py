@@ -34,7 +34,7 @@ from nvflare.collab import collab
 from dovetail.errors import ConfigError, DovetailError, NetworkError
 from dovetail.experiment.flarerun import PROPOSAL
 from dovetail.experiment.proposing import read_agreed
-from dovetail.experiment.runfile import RunFile, TrackSection, load_run
+from dovetail.experiment.runfile import RunFile, TrackSection, check_run
 from dovetail.experiment.train import Agreed, Drive, check_participation, train_seeds
 from dovetail.files import read_toml
 from dovetail.methods import coordinated
@@ -217,7 +217,7 @@ class Driver:
                 raise ConfigError(f"resume takes the id of a job, got {self._resume!r}")
             section = read_site(Path(workspace.get_site_config_dir()))
             config = Path(workspace.get_app_config_dir(job))
-            run = _own(load_run(config / "run.toml"), section)
+            run = job_run(config / "run.toml", section)
             proposal = config / PROPOSAL
             agreed = None
             if proposal.exists():
@@ -342,16 +342,25 @@ def _flare(run: RunFile) -> FlareSection:
     return run.engine
 
 
-def _own(run: RunFile, section: SiteSection) -> RunFile:
-    """The run with the driver's own party file.
+def job_run(path: Path, section: SiteSection) -> RunFile:
+    """The run of a job's run file, with the driver's own party file.
+
+    No file that it names is opened: who submits jobs would read the server's own by what is said.
 
     Raises:
-        ConfigError: a method that a party drives, and a server that is no party's.
+        ConfigError: what does not fit; a method that a party drives, and a server that is no
+            party's.
     """
+    return _own(check_run(read_toml(path), where="the job's run file"), section)
+
+
+def _own(run: RunFile, section: SiteSection) -> RunFile:
+    """The run with the driver's own party file."""
     if not isinstance(run.engine, FlareSection):
         raise ConfigError('a job\'s run file has [engine] kind = "flare"')
-    # Where a run is watched is the server's own business: a job names no place to write to.
-    run = run.model_copy(update={"track": TrackSection()})
+    # Where a run is watched is the server's own business: a job names no place to write to. Nor
+    # whose files are read: their digests would be in the run folder.
+    run = run.model_copy(update={"track": TrackSection(), "parties": None})
     if coordinated(run.method):
         return run
     if section.party is None:

@@ -107,6 +107,7 @@ def rebuilding(folder: Path, name: str) -> Iterator[None]:
         IndexError,
         TypeError,
         ValueError,
+        OverflowError,  # an infinite number of something
         RuntimeError,
         MemoryError,
         safetensors.SafetensorError,

@@ -187,7 +187,7 @@ def _entry(where: str, start: int, line: Mapping[str, Any]) -> tuple[str, Entry]
         digest, count = str(line.get("digest", "")), int(line.get("count", 1))
         entry = Entry(where, left, start, *about, str(line["message"]), digest, count)
         return str(line["to" if left else "from"]), entry
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise NetworkError(f"{where} is no line of a ledger: it lacks something") from None
 
 

@@ -575,7 +575,7 @@ def _add(
             _count_came(found, entries)
         else:
             _count(found, totals, entries)
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError):
         raise NetworkError(
             f"{path}: line {number} is no line of a ledger: it lacks something, or its running "
             "totals are not the sums"
@@ -604,7 +604,7 @@ def _go_on(path: Path, found: Verified, totals: dict[str, int], entries: Mapping
             found.tree_from = int(entries["tree_from"])
             frontier = [bytes.fromhex(each) for each in entries["tree"]]
             found.tree = Tree(lines - found.tree_from, frontier)
-        except (KeyError, TypeError, ValueError, NetworkError):
+        except (KeyError, TypeError, ValueError, OverflowError, NetworkError):
             raise NetworkError(
                 f"{path}: line 1 is no line of a ledger: what it says of the tree of those before "
                 "it is none"

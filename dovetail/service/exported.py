@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -217,6 +218,10 @@ def open_session(content: bytes, *, where: str, threads: int | None = None) -> A
         ) from None
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    # A stranger's file may say that its weights lie in files beside it: there are none.
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", os.devnull
+    )
     if threads is not None:
         options.intra_op_num_threads = threads
     try:

@@ -62,3 +62,22 @@ def test_a_job_says_nowhere_where_the_server_writes(
     assert isinstance(run.engine, FlareSection)
     own = flarejob._own(run, flarejob.SiteSection(party="bank.toml"))
     assert (own.track.to, own.track.uri) == ((), None)
+
+
+@pytest.mark.parametrize("key", ["data = { source = 'x', partition = { assignment = '%s' } }", ""])
+def test_a_job_reads_no_file_of_the_server_that_it_names(
+    flarejob: Any, tmp_path: Path, key: str
+) -> None:
+    """What a file's first line is was told; of one named as a party's table, its SHA-256."""
+    secret = tmp_path / "secret.csv"
+    secret.write_text("root:password\n")
+    (tmp_path / "mine.toml").write_text(f'[party]\nname = "a"\ntable = "{secret}"\n')
+    asked = key % secret if key else 'parties = ["mine.toml"]'
+    path = tmp_path / "run.toml"
+    path.write_text(f'method = "chfl"\n{asked}\n[engine]\nkind = "flare"\npartners = ["a", "b"]\n')
+    if not key:
+        assert flarejob.job_run(path, flarejob.SiteSection()).parties is None
+        return
+    with pytest.raises(ConfigError) as refused:
+        flarejob.job_run(path, flarejob.SiteSection())
+    assert "root" not in str(refused.value)

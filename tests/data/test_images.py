@@ -1,6 +1,7 @@
 import io
 import json
 import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -185,7 +186,11 @@ def test_a_path_without_images_is_refused(tmp_path):
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 cut off")
     np.save(tmp_path / "one.npy", x)
     (tmp_path / "empty").mkdir()
+    with zipfile.ZipFile(tmp_path / "huge.npz", "w") as file, file.open("x.npy", "w") as array:
+        told = {"descr": "<f4", "fortran_order": False, "shape": (10**9, 3, 64, 64)}
+        np.lib.format.write_array_header_1_0(array, told)
     for name, words in {
+        "huge.npz": "cannot read .*huge.npz as an .npz file of plain arrays",
         "nowhere.npz": "there is no file or folder",
         "broken.npz": "cannot read .*broken",
         "one.npy": "it is one array",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
@@ -458,6 +459,11 @@ def test_layers_that_do_not_fit_the_weights_are_refused_without_being_made(
         stored["network"]["encoder"]["widths"] = [10**7, 10**7]  # 400 TB of weights
 
     assert_refused(broken(tmp_path / "bank", change), "cannot be rebuilt .*size mismatch")
+
+    def endless(stored: dict[str, Any]) -> None:
+        stored["network"]["num_outputs"] = math.inf
+
+    assert_refused(broken(tmp_path / "two", endless), "cannot be rebuilt .*infinity")
 
 
 def test_convolutions_that_cannot_be_are_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -239,11 +240,15 @@ def test_what_no_lost_line_explains_is_named(pair: Pair, lie: Callable[[Pair], s
         verify(file)  # each by itself is a ledger
 
 
-def test_a_made_up_line_that_lacks_something_is_one_sentence(pair: Pair) -> None:
+@pytest.mark.parametrize("more", [{}, {"run": "r", "sequence": math.inf}])
+def test_a_made_up_line_that_lacks_something_is_one_sentence(
+    pair: Pair, more: dict[str, object]
+) -> None:
     book = pair.paths["shop"]
     pair.books["shop"].close()
     last = json.loads(book.read_bytes().splitlines()[-1])
     made = {"time": "now", "from": "bank", "message": "a.B", "bytes": 0, "previous": last["hash"]}
+    made |= more
     body = json.dumps(made, separators=(",", ":"))[:-1]
     digest = hashlib.sha256(body.encode()).hexdigest()
     with book.open("a") as file:

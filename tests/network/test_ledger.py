@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import stat
 from collections.abc import Callable
@@ -288,12 +289,15 @@ def test_the_first_bad_line_is_named_and_nothing_is_appended(path: Path, kind: s
     assert path.read_bytes() == broken
 
 
-def test_totals_that_are_not_the_sums_show_even_with_hashes_made_to_fit(path: Path) -> None:
+@pytest.mark.parametrize("made", [{"bytes": 8}, {"count": math.inf}])
+def test_totals_that_are_not_the_sums_show_even_with_hashes_made_to_fit(
+    path: Path, made: dict[str, float]
+) -> None:
     previous, lines = NO_HASH, []
     for entries in written(path):
         entries = {**entries, "previous": previous}
         if entries.get("bytes") == 80:
-            entries["bytes"] = 8
+            entries |= made
         del entries["hash"]
         body = json.dumps(entries, separators=(",", ":"))[:-1].encode()
         previous = hashlib.sha256(body).hexdigest()

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pandas as pd
 import pytest
@@ -156,6 +157,21 @@ def test_foreign_files_and_names_are_refused_in_a_sentence(tmp_path, table):
         dt.load(tmp_path / "m.onnx")
     with pytest.raises(ModelError, match="there is no file"):
         dt.load(tmp_path / "absent.onnx")
+
+
+def test_a_strangers_file_has_no_weights_of_files_beside_it(tmp_path, monkeypatch):
+    (tmp_path / "secret.bin").write_bytes(bytes(32))
+    monkeypatch.chdir(tmp_path)
+    outside = onnx.TensorProto(name="w", data_type=1, dims=[8], data_location=1)
+    outside.external_data.add(key="location", value="secret.bin")
+    inputs = [onnx.helper.make_tensor_value_info("x", 1, [8])]
+    outputs = [onnx.helper.make_tensor_value_info("y", 1, [8])]
+    node = onnx.helper.make_node("Add", ["x", "w"], ["y"])
+    graph = onnx.helper.make_graph([node], "g", inputs, outputs, [outside])
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    made.ir_version = 8
+    with pytest.raises(ModelError, match="External data"):
+        of_bytes(made.SerializeToString(), where="m.onnx")
 
 
 def test_a_column_that_is_called_as_an_output_is_no_trouble():
