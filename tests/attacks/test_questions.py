@@ -201,6 +201,20 @@ def test_a_data_owner_embeds_for_label_owners_of_the_run_and_for_no_other_driver
             recall(driver)
 
 
+def test_one_message_of_a_selection_tells_which_rows_are_of_one_class() -> None:
+    """What an honest list needs: how far each query's goes. SECURITY.md says who should refuse."""
+    labels_N = torch.arange(300) * 7 % 11 % 2
+    owner = selection.LabelOwner("lab", torch.arange(300), labels_N)
+    drawn = owner.handle(selection.Choose(1, 300, 0, 0))
+    assert isinstance(drawn, selection.Chosen)
+    first, others = drawn.samples_N[0], torch.arange(1, 300)
+    lists = torch.zeros(299, 1, dtype=torch.int32)
+    said = owner.handle(selection.Nearest(1, others, lists, torch.zeros(299, 1, dtype=torch.bool)))
+    assert isinstance(said, selection.Decided)
+    alike = labels_N[drawn.samples_N[1:]] == labels_N[first]
+    assert torch.equal(~said.open_B, alike)
+
+
 def test_what_is_released_once_is_the_same_in_every_run_of_every_driver(at_home: Any) -> None:
     """The mean of 200 runs a day would be without noise."""
 
