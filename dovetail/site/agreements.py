@@ -159,7 +159,7 @@ class Agreements:
             self._check(signature)
         folder = self._folder / proposal.name
         if not folder.exists() and len(list(self._folder.glob("*"))) >= KEPT_PROPOSALS:
-            self._drop_unused()
+            self._drop_unused(proposal.driver)
         try:
             make_folder(folder)
             write_text(folder / _PROPOSAL, proposal.text)
@@ -180,15 +180,26 @@ class Agreements:
         revocations = None if self._revocations is None else self._revocations()
         signature.check(self._authorities, revocations=revocations)
 
-    def _drop_unused(self) -> None:
-        """Make room: the oldest proposal that was never run goes, with what was said of it."""
-        unused = [each for each in self.known() if not self.used(each.name)]
-        if not unused:
+    def _drop_unused(self, driver: str) -> None:
+        """Make room: the oldest proposal that was never run goes, of this driver's if there is one.
+
+        One of which this party has said something stays until it ends: its driver may have kept a
+        yes, and would show that again where the no that followed is forgotten.
+        """
+        now = datetime.now(UTC)
+        loose = [
+            each
+            for each in self.known()
+            if not self.used(each.name)
+            and (now > each.expires or self._party not in self.signatures(each.name))
+        ]
+        if not loose:
             raise ConfigError(
-                f"it keeps {KEPT_PROPOSALS} proposals that were run; its owner must archive some "
-                "of proposals/ first"
+                f"it keeps {KEPT_PROPOSALS} proposals that were run, or that its owner has signed "
+                "or refused; its owner must archive some of proposals/ first"
             )
-        folder = self._folder / unused[-1].name
+        own = [each for each in loose if each.driver == driver]
+        folder = self._folder / (own or loose)[-1].name
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()

@@ -429,6 +429,33 @@ def test_a_later_no_ends_what_was_signed(homes: Homes) -> None:
         approve(lab, name)
 
 
+def test_a_no_is_not_forgotten_for_proposals_that_a_driver_heaps_up(
+    homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dovetail.site.agreements.KEPT_PROPOSALS", 3)
+    lab = homes.lab()
+    name = homes.signed(lab)
+    yes = lab.signatures(name)
+    no = sign(PROPOSAL, "lab", homes.identity("lab"), refuse="the contract has ended")
+    (homes.folder / "proposals" / name / "said.lab.json").write_text(no.text)
+
+    def others(number: int) -> Proposal:
+        created = NOW + timedelta(minutes=number)
+        return PROPOSAL.model_copy(update={"created": created, "purpose": f"No. {number}"})
+
+    shown = [others(number) for number in range(1, 6)]
+    for each in shown:
+        homes.show(lab, each)
+    homes.show(lab, PROPOSAL, *yes.values())
+    with pytest.raises(ConfigError, match="the contract has ended"):
+        approve(lab, name)
+    assert {each.name for each in lab.known()} == {name, *(each.name for each in shown[-2:])}
+    for each in shown[-2:]:
+        homes.signed(lab, each)
+    with pytest.raises(ConfigError, match="that its owner has signed or refused"):
+        homes.show(lab, others(6))
+
+
 def test_settings_of_a_first_message_are_those_agreed_on(homes: Homes) -> None:
     lab = homes.lab()
     check = approve(lab, homes.signed(lab)).checks(("chfl.Begin",))
