@@ -449,7 +449,7 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
                     notes.append(f"{path.name}: lines after {MAX_LINES:,} are not shown")
                     break
                 try:
-                    line = json.loads(raw)
+                    line = json.loads(raw, parse_int=_counted)
                 except (ValueError, RecursionError):
                     line = None
                 if isinstance(line, dict):
@@ -462,6 +462,11 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
         return
     except OSError as error:
         notes.append(f"{path.name} cannot be read ({error.strerror})")
+
+
+def _counted(digits: str) -> float:
+    """A whole number; as one with a point where it is too large to count anything."""
+    return int(digits) if len(digits) < 18 else float(digits)
 
 
 def number_of(line: Mapping[str, Any]) -> int:

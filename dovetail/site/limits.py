@@ -42,7 +42,7 @@ from dovetail.network.patience import patiently, write_text
 #: Seconds of the day that runs are counted over.
 DAY_S = 24 * 3600.0
 
-#: Lines that are kept of runs that began; more are cut to half.
+#: Lines that are read; of more, half as many of runs that began are kept, and answers added up.
 _MOST_LINES = 100_000
 
 #: Bytes of ``.asked`` after which the counts are written anew.
@@ -107,9 +107,6 @@ class RunLimits:
                 f"{self._path} cannot be read ({error}), so nobody knows how often runs began "
                 "here; put it back, or delete it"
             ) from None
-        if len(lines) > _MOST_LINES:
-            lines = lines[-_MOST_LINES // 2 :]
-            write_text(self._path, "".join(lines))
         for line in lines:
             try:
                 told = json.loads(line)
@@ -120,12 +117,23 @@ class RunLimits:
                 continue
             known = self._drivers.setdefault(driver, _Begins())
             if message:
-                known.few[run[0], message] += 1
+                known.few[run[0], message] += int(told.get("count", 1))
                 continue
             known.number = max(known.number, number)
             known.times.append(began)
             known.of[run] = 0 if told.get("anew") else known.of[run]
             known.of[run] += 1
+        if len(lines) > _MOST_LINES:
+            self._shorten(lines)
+
+    def _shorten(self, lines: list[str]) -> None:
+        """One line for all answers of a kind in a run: who asks on drives none out of the file."""
+        kept = [line for line in lines if '"answered"' not in line][-_MOST_LINES // 2 :]
+        for driver, known in self._drivers.items():
+            for (run, message), count in known.few.items():
+                line = {"time": 0.0, "driver": driver, "run": run, "algorithm": "", "number": 0}
+                kept.append(json.dumps({**line, "answered": message, "count": count}) + "\n")
+        write_text(self._path, "".join(kept))
 
     def restarted(self, driver: str) -> None:
         """The driver is another process than before, and may take up its runs."""

@@ -21,7 +21,7 @@ from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.errors import AlignmentError, ConfigError, ModelError
 from dovetail.experiment.runfile import check_run, load_run
 from dovetail.files import split_cell
-from dovetail.methods import apfed, fedoptimus, hyfem, vertical
+from dovetail.methods import apfed, chfl, fedoptimus, hyfem, vertical
 from dovetail.methods.apfed import distil, recalling
 from dovetail.methods.apfed.sections import ApfedSection
 from dovetail.methods.fedoptimus import predicting, selection
@@ -528,6 +528,31 @@ def test_passes_over_labels_of_a_run_have_an_end_whatever_it_goes_back_to(tmp_pa
         assert passes(fedoptimus.Validate, held_out).num_rows == len(held_out)
     with pytest.raises(LimitError, match="answered 3 times, and a run that keeps the rules asks 3"):
         passes(fedoptimus.Validate, held_out)
+
+
+def test_scores_of_weights_that_a_coordinator_makes_have_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that differ in one row alone tell its label: 30 of 30 by 60, with no round trained."""
+    monkeypatch.setattr("dovetail.site.limits._MOST_LINES", 20)
+    known = methods.METHODS["chfl"].algorithms["chfl"]
+    policy = PolicySection(algorithms=("chfl",), max_uses=6)
+
+    def average(run: str, num_rows: int = 30) -> Message:
+        """Of a home that was restarted, and has long kept books."""
+        guard = RunLimits(tmp_path, policy).of("hub", run, "chfl", known, folder=tmp_path)
+        return guard.answer(
+            chfl.Average(0, 0, torch.zeros(3)), lambda message: chfl.Scored(0.5, num_rows, 0.0)
+        )
+
+    for run in "abcdef":
+        for _ in range(6):
+            average(run, num_rows=0)  # who has no validation rows tells nothing
+            average(run)
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) <= 21
+    for run in "abcdef":
+        with pytest.raises(LimitError, match=r"answered 6 times, and its policy\.max_uses is 6"):
+            average(run)
 
 
 def test_moments_and_judgements_of_a_run_have_an_end_whatever_it_goes_back_to(

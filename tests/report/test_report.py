@@ -263,6 +263,7 @@ def test_a_run_that_has_just_begun_is_a_page(tmp_path):
         ("metrics.jsonl", "what?\n{}\n[]\n", "2 lines of metrics.jsonl are no JSON"),
         ("metrics.jsonl", '{"stage": "apfed", "epoch": "x", "loss": "y"}\n', "APFed"),
         ("metrics.jsonl", '{"stage": "apfed", "epoch": 1, "loss": NaN}\n', "APFed"),
+        ("metrics.jsonl", f'{{"stage": "apfed", "epoch": 1, "loss": {10**400}}}\n', "APFed"),
         ("ledger.jsonl", '{"from": 1}\n', "1 lines of ledger.jsonl are none of a ledger"),
         ("run.toml", "= what?", "run.toml cannot be read"),
         ("value.json", "[]", "value.json is damaged"),

@@ -45,7 +45,7 @@ from dovetail.methods.homes import (
 from dovetail.methods.loop import Party
 from dovetail.methods.method import Method, Training
 from dovetail.methods.outcome import Observer, Scores, Setup
-from dovetail.methods.party import Algorithm, Site, algorithm
+from dovetail.methods.party import MAX_USES, Algorithm, Site, algorithm
 from dovetail.methods.rulers import TITLES as RULERS
 from dovetail.methods.rulers import OwnRows
 from dovetail.methods.section import PartyName, Section
@@ -207,7 +207,14 @@ class Chfl(Method):
     partitions = ("common-unique", "by-column")
     Side = chfl.Member
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
-        "chfl": algorithm("chfl", chfl.Member.accepts, weights=True, begins=(chfl.Begin,))
+        "chfl": algorithm(
+            "chfl",
+            chfl.Member.accepts,
+            weights=True,
+            begins=(chfl.Begin,),
+            # Scores on validation rows, of weights that the coordinator makes, tell labels.
+            few={chfl.Average: MAX_USES},
+        )
     }
     models = (
         "Each party keeps a model that predicts alone: the columns learned together and its own. "
