@@ -44,6 +44,8 @@ def attack(
     found: list[Finding] = []
     alike: dict[tuple[str, bool], int] = {}
     for channel in tape.tables:
+        if channel.owner not in scene.parties:  # a mean over owners whose rows are in other places
+            continue
         has_labels = scene.parties[channel.owner].labels_N is not None
         kind = channel.what, has_labels
         alike[kind] = alike.get(kind, 0) + 1

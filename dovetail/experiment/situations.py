@@ -609,6 +609,13 @@ def _hyfem(found: _Situation) -> Fit:
         notes += f"; {name_list(lonely)} {_has(lonely)} no column in common with another"
     if len(kinds) > 1:
         notes += "; parties have different classes, which it allows if they are of one label"
+    named = {(block, own) for part in found.parts.values() for block, own in part.columns.items()}
+    if len(named) > len({block for block, _ in named}):
+        asked = "; ".join(
+            f"{', '.join(sorted(names))} at {name_list(holders)}"
+            for holders, names in found.blocks.items()
+        )
+        notes += f". Name these blocks at the parties first (blocks.NAME = [COLUMNS]): {asked}"
     return Fit(
         "hyfem",
         True,

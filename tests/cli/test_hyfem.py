@@ -426,6 +426,7 @@ def test_a_block_is_encoded_alike_at_all_parties_by_what_all_have_in_it(
         ("north.toml", '["hyfem"]', '["chfl"]', "refuses 'hyfem': its policy allows chfl"),
         ("north.toml", "[5]", "[5, 5]", "all need the same depth"),
         ("north.toml", '"* area", "* radius"', '"* area"', "a block must be the same at all"),
+        ("north.toml", '"* area", "* radius"', '"* area"', 'for example blocks.shared = ["mean a'),
         ("south.toml", '"malignant"]', '"sick"]', "no party has a sample of class 'sick'"),
         ("parties.toml", "[hyfem]", '[hyfem]\nclasses = ["a", "b"]', "has the class 'benign'"),
         (

@@ -110,7 +110,9 @@ def test_the_next_command_is_one_that_exists(method):
         (
             "hyfem",
             "yes: every party has labels, and 3 columns are at two or more of 3 parties "
-            "(3 blocks by who holds what)",
+            "(3 blocks by who holds what). Name these blocks at the parties first "
+            "(blocks.NAME = [COLUMNS]): audio at north and east; text at north and south; video at "
+            "south and east",
         ),
     ],
 )

@@ -97,6 +97,44 @@ def test_rows_are_matched_and_kept(tmp_path: Path) -> None:
     }
 
 
+def test_blocks_of_hyfem_are_named_and_its_run_is_audited() -> None:
+    table = clinic_and_lab()[0].drop(columns="seen")
+    halves = {"one": table[:60].drop(columns="ward"), "two": table[60:].drop(columns="age")}
+    members = [dt.Party(name, half, id="patient", label="ill") for name, half in halves.items()]
+    found = dt.inspect(members)
+    assert found.recommended == "chfl"
+    told = " ".join(repr(found).split())
+    asked = "age at one; pressure at one and two; ward at two"
+    assert f"Name these blocks at the parties first (blocks.NAME = [COLUMNS]): {asked}" in told
+    own = {"one": {"age": ["age"]}, "two": {"ward": ["ward"]}}
+    members = [
+        dt.Party(name, half, id="patient", label="ill", blocks={"both": ["pressure"], **own[name]})
+        for name, half in halves.items()
+    ]
+    run = dt.fit(dt.HyFEM(rounds=1, batch_size=8), members, quiet=True)
+    assert run.audit(fast=True, quiet=True).verdict in ("none", "low", "high")
+
+
+def test_a_run_of_owners_with_tables_of_their_own_is_audited() -> None:
+    table = clinic_and_lab()[0]
+    parts = {
+        "north": table[:60][["patient", "ill"]],
+        "south": table[60:][["patient", "ill"]],
+        "clinic": table[["patient", "age", "ward"]],
+        "lab": table[["patient", "pressure"]].sample(frac=1, random_state=0),
+    }
+    owners = [
+        dt.Party(name, part, id="patient", label="ill" if "ill" in part else None)
+        for name, part in parts.items()
+    ]
+    method = dt.FedOptimus(epochs=1, batch_size=16, bottom=[4], embedding=4, top=[4], members=1)
+    with pytest.raises(ConfigError, match="bottom"):
+        dt.fit(method, owners, quiet=True)
+    method = dt.FedOptimus(epochs=1, batch_size=16, embedding=4, top=[4], members=1)
+    found = dt.fit(method, owners, quiet=True).audit(fast=True, quiet=True)
+    assert {each["owner"] for each in found.to_json()["findings"]} <= parts.keys()
+
+
 def test_mistakes_are_told() -> None:
     clinic, lab = parties(*clinic_and_lab())
     with pytest.raises(ConfigError, match="two parties are called 'lab'"):

@@ -88,6 +88,7 @@ from dovetail.data import (
     summarise,
 )
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
+from dovetail.methods.leftout import end
 from dovetail.methods.loop import Driver, Party, answers, answers_always
 from dovetail.methods.loop import Round as BaseRound
 from dovetail.methods.outcome import goodness
@@ -443,6 +444,14 @@ class Home:
         table = self.train.tables[block]
         found = summarise(table, table.names, categorical=self.categorical, party=self.name)
         return json.dumps({name: asdict(summary) for name, summary in found.items()})
+
+
+def _split(columns: Sequence[str], others: Sequence[str]) -> str:
+    """How a party names the columns that another has, too, as a block, and the rest as another."""
+    shared = [column for column in columns if column in others]
+    rest = [column for column in columns if column not in others]
+    named = {"shared": shared, "own": rest}
+    return " and ".join(f"blocks.{name} = {json.dumps(own)}" for name, own in named.items() if own)
 
 
 class Member(Party):
@@ -872,7 +881,8 @@ class Coordinator(Driver):
                         party,
                         f"its block {block!r} has the columns {list(each[party])}, that of "
                         f"{first!r} has {list(each[first])}; a block must be the same at all "
-                        "parties that have it",
+                        "parties that have it: name one for what is shared and one for the rest, "
+                        "for example " + _split(list(each[party]), list(each[first])),
                     )
             self.encodings[block] = agree(each)
 
@@ -1403,7 +1413,7 @@ class Coordinator(Driver):
         if self.config.calibrate and self.config.classifier == "matched":
             self.calibrate(network)
         requests = {party: Finish(*weights) for party, weights in self.slices().items()}
-        network.ask(requests, Finished, timeout_s=self.config.timeout_s)
+        end(network, requests, Finished, timeout_s=self.config.timeout_s)
 
     def judged(self, network: Engine) -> dict[str, float]:
         """Party -> how good its model is on rows that it kept out of training."""

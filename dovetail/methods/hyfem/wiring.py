@@ -404,10 +404,8 @@ class Hyfem(Method):
             ConfigError: no party, a policy that refuses, or rows that cannot be learned from.
         """
         check_nobody_is_active(run, "hyfem", where=where)
-        if (
-            isinstance(run.settings("hyfem", HyfemSection).widths, dict)
-            or "widths" in run.settings("hyfem", HyfemSection).model_fields_set
-        ):
+        # A run folder's own file says the default, too.
+        if run.settings("hyfem", HyfemSection).widths != HyfemSection().widths:
             raise ConfigError(
                 f"{where}: hyfem.widths is for simulation; with parties it stands below [hyfem] in "
                 "each party's own file"
