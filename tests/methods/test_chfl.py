@@ -800,9 +800,12 @@ def test_label_sets_that_differ_are_refused():
         run(rows=rows)
 
 
-def test_a_party_with_fewer_rows_than_a_batch_is_refused_and_named():
-    with pytest.raises(PartyError, match=r"'p1': it has 21 labelled .* fewer than a batch of 22"):
-        run(batch_size=22)
+def test_a_party_with_fewer_rows_than_a_batch_takes_all_of_them_in_a_step():
+    _, fitting, _ = run(batch_size=30)  # the most that any has
+    _, members, _ = run(batch_size=500)
+    assert [len(next(member.batches)) for member in members.values()] == [21, 23, 30, 24]
+    for name, member in members.items():
+        assert_same_weights(member, fitting[name])
 
 
 @pytest.mark.parametrize("mu", [-0.1, 1.5, float("nan")])

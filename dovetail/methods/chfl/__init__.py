@@ -91,6 +91,7 @@ from dovetail.errors import (
     PartyError,
     TrainingError,
 )
+from dovetail.methods.leftout import end
 from dovetail.methods.loop import Driver, Party, answers, answers_always
 from dovetail.methods.loop import Round as BaseRound
 from dovetail.methods.loop import train as train  # chfl.train(coordinator, network)
@@ -623,11 +624,8 @@ class Member(Party):
             raise MessageError(f"{begin.wire_name()}: it does not offer {list(begin.common)}")
         prepared = self.home.prepare(begin.common, begin.agreed)
         labels, held = self.home.train.labels, self.home.train.labelled_rows()
-        if labels is None or len(held) < config.batch_size:
-            raise ConfigError(
-                f"it has {len(held)} labelled training rows, fewer than a batch of "
-                f"{config.batch_size}; lower batch_size, or leave it out"
-            )
+        if labels is None or not len(held):
+            raise ConfigError("it has no labelled training rows; leave it out")
         common, unique = prepared.common, prepared.unique
         if config.method == "local":
             common, unique = tuple(range(prepared.x.shape[1])), ()
@@ -1194,7 +1192,7 @@ class Coordinator(Driver):
     def finish(self, network: Engine) -> None:
         """Every member keeps the parameters that were chosen."""
         over = dict.fromkeys(network.parties, Finish(self.best))
-        network.ask(over, Finished, timeout_s=self.config.timeout_s)
+        end(network, over, Finished, timeout_s=self.config.timeout_s)
 
     def judged(self, network: Engine) -> dict[str, float]:
         """Member -> the same as ``scores``, as it was told already."""
