@@ -48,7 +48,7 @@ def run(
             saved: Checkpoint = saved,
             left_out: LeftOut = LeftOut(),  # noqa: B008 - one a stage, as ``saved``
         ) -> None:
-            if "steps" not in line:  # a method of steps tells each as it is missed
+            if "epoch" not in line:  # a method of epochs tells each step as it is missed
                 for party, why in line.get("reasons", {}).items():
                     left_out.tell(party, _in_round(line, why))
             # Kept with the state, so that a stage that was resumed adds up like one that was not.
@@ -62,7 +62,8 @@ def run(
 
 
 def _in_round(line: Mapping[str, Any], why: str) -> str:
-    return why if why.startswith("round ") else f"round {number(line)}: {why}"
+    """One of an epoch's step says where already."""
+    return why if why.startswith(("epoch ", "round ")) else f"round {number(line)}: {why}"
 
 
 def _add_up(outcome: Outcome, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -74,7 +75,6 @@ def _add_up(outcome: Outcome, lines: Iterable[Mapping[str, Any]]) -> None:
     outcome.missed = {}
     for line in numbered:
         for party, count in line.get("missed", {}).items():
-            why = line["reasons"][party]  # one of a step says where already
-            first = why if unit == "steps" else _in_round(line, why)
+            first = _in_round(line, line["reasons"][party])
             entry = outcome.missed.setdefault(party, {unit: 0, "of": of, "first": first})
             entry[unit] += min(count, line.get("steps", 1))  # several messages may be missed in one

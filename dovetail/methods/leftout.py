@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
+from dovetail.network import Engine, Message
 from dovetail.network.counting import Counted
 
 _log = logging.getLogger(__name__)
@@ -21,3 +23,23 @@ class LeftOut:
         if count:
             so_far = f" (left out {count:,} times so far)" if count > 1 else ""
             _log.warning("%s", f"party {party!r} is left out of {reason}{so_far}")
+
+
+def end(
+    network: Engine,
+    over: Mapping[str, Message],
+    reply: type[Message],
+    *,
+    timeout_s: float | None = None,
+) -> None:
+    """Tell parties that training is over; who does not hear it has no model, and is named."""
+    for failure in network.ask(over, reply, timeout_s=timeout_s).failures.values():
+        _log.warning(
+            "%s; it was not there when training ended and keeps no model of this run: train again "
+            "with it there", failure,
+        )  # fmt: skip
+
+
+def scored_without(party: str, reason: str) -> None:
+    """A party that others predict with is away while they are scored."""
+    _log.warning("%s", f"scores are without {party!r} from here on: {reason}")

@@ -348,7 +348,8 @@ class Runs:
             return Aligning(responder, lambda rows_S: keep(run, driver, rows_S))
         if algorithm not in self._makers:  # one that goes with another, which is not allowed
             raise ConfigError(
-                f"refuses {algorithm!r}: its policy allows no method that it is a part of"
+                f"refuses {algorithm!r}: its policy allows no method that it is a part of; the "
+                "party may add the run's method to algorithms below [policy] in its file"
             )
         made = self._makers[algorithm](
             Asked(

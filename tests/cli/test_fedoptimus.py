@@ -348,8 +348,13 @@ def test_an_owner_without_rows_of_a_shard_is_named(dovetail: Any, parties: Path)
     [
         ("north.toml", '"align", ', "", "refuses 'align'"),
         ("clinic.toml", ', "fedoptimus"', "", "refuses 'fedoptimus'"),
-        ("parties.toml", '"north.toml", "south.toml", ', "", "no party file names a label"),
-        ("parties.toml", ', "clinic.toml", "lab.toml"', "", "no party file names none"),
+        (
+            "parties.toml",
+            '"north.toml", "south.toml", ',
+            "",
+            "no party has a label; FedOptimus needs",
+        ),
+        ("parties.toml", ', "clinic.toml", "lab.toml"', "", "all have a label; FedOptimus needs"),
         ("parties.toml", "epochs = 6", "epochs = 6\nbottom = [8]", "in its party file"),
         ("parties.toml", "[fedoptimus]", "test = 0.2\n[fedoptimus]", "active and test are not for"),
         ("parties.toml", "evaluate", 'rulers = ["pooled"]\nevaluate', "labels in one place"),

@@ -71,6 +71,7 @@ from dovetail.errors import (
     PartyError,
     TrainingError,
 )
+from dovetail.methods.leftout import end
 from dovetail.methods.limits import LimitError
 from dovetail.methods.loop import Driver, Party, Played, answers
 from dovetail.methods.outcome import goodness_of_error
@@ -1373,6 +1374,7 @@ class Coordinator(Driver):
         self.num_rounds = config.rounds or 0  # of epochs known when training has begun
         self.top: ServerOptimizer | None = None
         self.measured: dict[str, dict[str, float]] = {}
+        self.scored_without: set[str] = set()  # data owners, as was said last
         self.held_out: dict[str, float] = {}
         self._num_outputs = 0
         self._rng = generator(seed, "participation")
@@ -1525,9 +1527,9 @@ class Coordinator(Driver):
         if self.config.decide is not None:
             self.held_out = self._validated(network)
         labels = dict.fromkeys(self.label_owners, FinishLabels())
-        network.ask(labels, Finished, timeout_s=timeout_s)
+        end(network, labels, Finished, timeout_s=timeout_s)
         data = dict.fromkeys(self.participants, FinishData())
-        network.ask(data, Finished, timeout_s=timeout_s)
+        end(network, data, Finished, timeout_s=timeout_s)
 
     def judged(self, network: Engine) -> dict[str, float]:
         """Label owner -> how good its model is on samples that it kept out of training."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dovetail.data import Input, Owners, PartyData, SharedRows, Task
 from dovetail.errors import ConfigError
-from dovetail.methods import fedoptimus
+from dovetail.methods import fedoptimus, leftout
 from dovetail.methods.base import Place
 from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.fedoptimus.separately import Separately
@@ -398,6 +398,10 @@ def asked_scores(driver: fedoptimus.Coordinator, network: Engine) -> dict[str, S
     asked.data_owners = driver.participants
     tested = [name for name in asked.label_owners if asked.ready[name].num_test]
     found = predicting.score(asked, network, label_owners=tested)
+    away = {owner: why for own in found.values() for owner, why in own.missed.items()}
+    for owner in away.keys() - driver.scored_without:
+        leftout.scored_without(owner, away[owner])
+    driver.scored_without = set(away)
     driver.measured = {
         name: {"accuracy": own.accuracy} if own.accuracy is not None else {"mse": own.loss}
         for name, own in found.items()

@@ -245,11 +245,11 @@ class FedOptimus(Method):
             )
         labellers = {name: site for name, site in sites.items() if is_label_owner(site)}
         holders = {name: site for name, site in sites.items() if name not in labellers}
-        for kind, found in (("names a label", labellers), ("names none", holders)):
+        for kind, found in (("no party has a label", labellers), ("all have a label", holders)):
             if not found:
                 raise ConfigError(
-                    f"{where}: no party file {kind}; FedOptimus needs label owners, whose files "
-                    "name a label, and data owners, whose files do not"
+                    f"{where}: {kind}; FedOptimus needs label owners, which name one, and data "
+                    "owners, which have columns and name none"
                 )
         for site in sites.values():
             site.check_policy("fedoptimus", DRIVER)
