@@ -66,6 +66,7 @@ def asked_of_hyfem(x_NF: Tensor, private: PrivateSteps | None) -> Tensor:
     sent = hyfem.extractors_vector(network.extractors), hyfem.classifier_vector(network.classifier)
     answer = party.handle(hyfem.Train(*sent, 1))
     assert isinstance(answer, hyfem.Trained)
+    assert (answer.loss == 0) == (private is not None)  # an exact one tells of single rows, too
     came = copy.deepcopy(network)
     hyfem.load_extractors(came.extractors, answer.extractors)
     return guesses(network.extractors.parameters(), came.extractors.parameters())
@@ -95,6 +96,7 @@ def asked_of_chfl(x_NF: Tensor, private: PrivateSteps | None) -> Tensor:
     member.handle(chfl.Average(0, 0, nn.utils.parameters_to_vector(sent.parameters()).detach()))
     answer = member.handle(chfl.Train(1))
     assert isinstance(answer, chfl.Trained)
+    assert (answer.loss == 0) == (private is not None)
     came = copy.deepcopy(sent)
     nn.utils.vector_to_parameters(answer.common_P, came.parameters())
     return guesses([*sent.parameters()][:2], [*came.parameters()][:2])

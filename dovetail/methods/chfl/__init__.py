@@ -811,7 +811,9 @@ class Member(Party):
             )
         losses, self.ahead = self.ahead, None
         loss, joint_loss = losses or local_learning(self)
-        capped = self.home.budget is not None  # then no loss is told, nor whether it is a number
+        # Of weights of somebody's making an exact loss tells what noise on a step is to hide: then
+        # none is told, nor whether it is a number.
+        capped = self.stepping is not None or self.home.budget is not None
         if not capped and not (math.isfinite(loss) and math.isfinite(joint_loss)):
             raise TrainingError(
                 f"its loss is {loss}, its joint loss {joint_loss} in round {message.number}; lower "

@@ -660,7 +660,9 @@ class Member(Party):
         if self.config.classifier == "matched":
             weights = classifier_vector(network.classifier)
         mean = (total / self.config.local_steps).item()
-        capped = self.home.budget is not None  # then no loss is told, nor whether it is a number
+        # Of weights of somebody's making an exact loss tells what noise on a step is to hide: then
+        # none is told, nor whether it is a number.
+        capped = self.stepping is not None or self.home.budget is not None
         mean = 0.0 if capped else mean
         if not (math.isfinite(mean) and extractors.isfinite().all() and weights.isfinite().all()):
             raise TrainingError(
