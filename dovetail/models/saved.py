@@ -122,6 +122,13 @@ class Model:
     inputs: Mapping[str, Input] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """Whose it is and what it predicts, in a line; ``network`` prints its layers."""
+        predicts = ", ".join(
+            f"{key} {self.about[key]}" for key in ("label", "method") if key in self.about
+        )
+        return f"<model of {self.party}{predicts and ': '}{predicts}>"
+
     @property
     def any_blocks(self) -> bool:
         """Whether it predicts from some of its blocks, too."""

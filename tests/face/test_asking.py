@@ -112,6 +112,7 @@ def test_blocks_of_hyfem_are_named_and_its_run_is_audited() -> None:
         for name, half in halves.items()
     ]
     run = dt.fit(dt.HyFEM(rounds=1, batch_size=8), members, quiet=True)
+    assert repr(run.models["one"]) == "<model of one: label ill, method hyfem>"
     assert run.audit(fast=True, quiet=True).verdict in ("none", "low", "high")
 
 
