@@ -243,7 +243,11 @@ def parse_proposal(text: str, *, where: str) -> Proposal:
         ConfigError: it is none.
     """
     proposal = cast(Proposal, _parse(Proposal, text, where=where))
-    if proposal.text != text.strip():
+    try:
+        canonical = proposal.text
+    except ValueError:  # a number that RFC 8785 has no form for
+        canonical = ""
+    if canonical != text.strip():
         raise ConfigError(
             f"{where} is not written as dovetail propose writes it (RFC 8785), so that its name is "
             "not that of its text; ask for the file as it was made"

@@ -488,6 +488,13 @@ def test_a_copy_that_was_changed_at_home_is_found(homes: Homes) -> None:
 # --- The text -------------------------------------------------------------------------------------
 
 
+def test_a_number_that_has_no_canonical_form_is_told() -> None:
+    for number in ("1e999", "1" + 30 * "0"):
+        text = PROPOSAL.text.replace('"rounds":3', f'"rounds":{number}', 1)
+        with pytest.raises(ConfigError, match="is not written as dovetail propose writes it"):
+            parse_proposal(text, where="proposal.json")
+
+
 def test_the_text_is_canonical_and_names_itself() -> None:
     again = parse_proposal(PROPOSAL.text, where="here")
     assert again.name == PROPOSAL.name
