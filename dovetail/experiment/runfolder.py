@@ -351,6 +351,7 @@ def _warnings(
             scores,
             alone=next((rulers[name][party] for name in alone if party in rulers[name]), None),
             majority=majority,
+            intervals=about.get("intervals"),
         )
         joint = rulers.get("joint", {}).get(party)
         if joint is not None and "rows" not in joint:  # of the same rows

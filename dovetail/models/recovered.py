@@ -153,6 +153,7 @@ def warnings_of(
     *,
     alone: Mapping[str, float] | None,
     majority: Mapping[str, float] | None,
+    intervals: Mapping[str, Sequence[float]] | None = None,
 ) -> list[str]:
     """Plain sentences on a model that nobody should use.
 
@@ -161,6 +162,7 @@ def warnings_of(
         scores: its own.
         alone: those of the best model that its owner can train alone.
         majority: those of always saying the commonest class, or the mean.
+        intervals: of its own scores over draws of the test rows, as far as they are known.
     """
     told = []
     if scores.get("auc", 1.0) < 0.5:
@@ -179,8 +181,11 @@ def warnings_of(
             continue
         own, other = scores[what], alone[what]
         if (own > other) if what == "rmse" else (own < other):
+            low, high = (intervals or {}).get(what, (own, own))
+            within = f", by less than these test rows can tell ({low:.3f} to {high:.3f})"
             told.append(
                 f"{name} has {what} {own:.3f}, worse than the best model alone ({other:.3f})"
+                + (within if low <= other <= high else "")
             )
         break  # the first of them is the one that tables show first
     return told

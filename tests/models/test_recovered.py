@@ -106,6 +106,16 @@ def test_a_model_that_nobody_should_use_is_warned_of(scores: dict[str, float], w
     assert any(words in each for each in told)
 
 
+@pytest.mark.parametrize(("high", "within"), [(0.72, True), (0.68, False)])
+def test_a_loss_that_the_rows_cannot_tell_is_said_to_be_one(high: float, within: bool) -> None:
+    (told,) = warnings_of(
+        "the model", {"auc": 0.6}, alone={"auc": 0.7}, majority=None, intervals={"auc": [0.5, high]}
+    )
+    assert (
+        told.endswith("(0.700), by less than these test rows can tell (0.500 to 0.720)") is within
+    )
+
+
 def test_a_good_model_is_not_warned_of() -> None:
     scores = {"accuracy": 0.9, "auc": 0.8}
     alone, majority = {"accuracy": 0.95, "auc": 0.7}, {"accuracy": 0.8, "auc": 0.5}
