@@ -88,8 +88,8 @@ class Table:
         gains: draw the difference to ``against``, not the scores.
         over: "round" or "epoch": draw scores over these instead, from ``metrics.jsonl``.
         more: other score (or "megabytes", what all parties sent) -> the column it has, as it is.
-        wide: the score whose gain over ``against`` is the point: scores stand side by side, one
-            line a group, and the gain with its 95 % interval; "": one line a score.
+        wide: the scores whose gains over ``against`` are the point: scores stand side by side, one
+            line a group, and the gains with their 95 % intervals; none: one line a score.
         singles: of a ``wide`` one, the scores of which ``against`` is to be as good as the best.
     """
 
@@ -102,7 +102,7 @@ class Table:
     gains: bool = False
     over: str = ""
     more: Mapping[str, str] = field(default_factory=dict)
-    wide: str = ""
+    wide: tuple[str, ...] = ()
     singles: tuple[str, ...] = ()
 
     @property

@@ -112,7 +112,7 @@ def _apfed_labels() -> Iterator[Cell]:
                 name=f"{data}-labels-{labels}",
                 run=f"apfed/{data}-labels.toml",
                 overrides=(f"data.labels={labels}",),
-                labels={"data": f"{data}, {'accuracy' if image else 'AUC'}", "labels": labels},
+                labels={"data": data, "labels": labels},
                 scores=_some(APFED | {"pooled": "pooled"}, "alone", "apfed-r", "apfed-c", *rulers),
                 score="accuracy" if image else "auc",
                 kind=data,
@@ -493,7 +493,7 @@ _WORTH_TABLE = Table(
     title="Is a partner's help worth it: APFed-D beside the best model alone (our own)",
     cells=tuple(_worth()),
     against="best-alone",
-    wide="apfed-d",
+    wide=("apfed-d",),
     singles=("linear", "boosting", "network"),
     note=f"{_WORTH_SCORES}, on test rows that only judge. The "
     "joint model has the partner at each prediction, all others predict without. Party dropout "
@@ -521,6 +521,8 @@ _EVERY = (
         title="APFed where labels are few (our own)",
         cells=tuple(_apfed_labels()),
         against="alone",
+        wide=("apfed-r", "apfed-c"),
+        note="In % of the area under the ROC curve, of fmnist of accuracy.",
         x="labels",
         gains=True,
     ),
@@ -529,6 +531,7 @@ _EVERY = (
         title="APFed where rows only partly match: adult, AUC (our own)",
         cells=tuple(_apfed_overlap()),
         against="alone",
+        wide=("apfed-r", "apfed-c"),
     ),
     _WORTH_TABLE,
     replace(

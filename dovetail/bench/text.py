@@ -118,21 +118,18 @@ def grid(table: Table, lines: Sequence[Line]) -> tuple[list[str], list[list[str]
 
 
 def _wide(table: Table, lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
-    """A line a group: the means of all scores, and the gain that is the point."""
+    """A line a group: the means of all scores, and the gains that are the point."""
     groups, titles = _groups(lines), _titles(table)
     shown = [title for title in titles.values() if any(title in group for group in groups.values())]
-    main, against = titles[table.wide], titles[table.against]
+    against = titles[table.against]
     labels = list(lines[0].labels) if lines else []
-    names = [*labels, *shown, f"{main} less {against}"]
+    names = [*labels, *shown, *(f"{titles[score]} less {against}" for score in table.wide)]
     names += [f"{against} less best learner"] if table.singles else []
     names += ["runs"]
     rows = []
     for values, group in groups.items():
         row = [*values, *(f"{group[title].mean:.1f}" if title in group else "" for title in shown)]
-        gains = group[main].gains if main in group else ()
-        half = half_interval(gains)
-        gain = f"{sum(gains) / len(gains):+.1f}".replace("-", "−") if gains else ""
-        row.append(gain if half is None else f"{gain} ± {half:.1f}")
+        row += [_wide_gain(group.get(titles[score])) for score in table.wide]
         if table.singles:
             behind = _behind(table, group)
             row.append("" if behind is None else f"{behind[0]:+.1f}".replace("-", "−"))
@@ -141,6 +138,13 @@ def _wide(table: Table, lines: Sequence[Line]) -> tuple[list[str], list[list[str
         row.append(str(done) if done == planned else f"{done} of {planned}")
         rows.append(row)
     return names, rows
+
+
+def _wide_gain(line: Line | None) -> str:
+    gains = () if line is None else line.gains
+    half = half_interval(gains)
+    gain = f"{sum(gains) / len(gains):+.1f}".replace("-", "−") if gains else ""
+    return gain if half is None else f"{gain} ± {half:.1f}"
 
 
 def _groups(lines: Sequence[Line]) -> dict[tuple[str, ...], dict[str, Line]]:

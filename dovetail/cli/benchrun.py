@@ -107,12 +107,13 @@ _NUMBER, _WORDS = 8, 20
 def _fitting(
     names: list[str], rows: list[list[str]], table: bench.Table, width: int
 ) -> tuple[list[str], list[list[str]]]:
-    """A wide table's columns that have room: what it is about, what is compared, the gain."""
+    """A wide table's columns that have room: what it is about, what is compared, the gains."""
     if not table.wide or len(names) * _NUMBER + _WORDS <= width:
         return names, rows
     titles = {score: title for cell in table.cells for score, title in cell.scores.items()}
     labels = {name for cell in table.cells for name in cell.labels}
-    kept = {*labels, titles[table.against], titles[table.wide], *names[-2:]}
+    compared = [titles[score] for score in (table.against, *table.wide)]
+    kept = {*labels, *compared, *(name for name in names if " less " in name), names[-1]}
     places = [place for place, name in enumerate(names) if name in kept]
     return [names[place] for place in places], [[row[place] for place in places] for row in rows]
 

@@ -141,7 +141,7 @@ def test_a_difference_to_a_ruler_is_taken_run_by_run() -> None:
 
 def test_a_wide_table_has_a_line_a_group_and_the_gain_with_its_interval() -> None:
     each = cell("one", scores={"best-alone": "alone", "apfed-d": "APFed-D", "laser": "LASER"})
-    table = Table(name="toy", title="Toy", cells=(each,), against="best-alone", wide="apfed-d")
+    table = Table(name="toy", title="Toy", cells=(each,), against="best-alone", wide=("apfed-d",))
     # Gains of 1, 2 and 3 points: their mean's standard error is 1 / sqrt(3), Student's t 4.303.
     runs = [run(each, seed, best_alone=0.5, apfed_d=0.51 + seed / 100) for seed in range(3)]
     names, rows = bench.grid(table, bench.lines(table, runs, {"one": 4}))
@@ -151,12 +151,27 @@ def test_a_wide_table_has_a_line_a_group_and_the_gain_with_its_interval() -> Non
     assert rows[0][3:] == ["+1.0", "1"]
 
 
+def test_a_wide_table_may_have_two_gains() -> None:
+    each = cell("one", scores={"alone": "alone", "apfed-r": "APFed-R", "apfed-c": "APFed-C"})
+    table = Table(
+        name="toy", title="Toy", cells=(each,), against="alone", wide=("apfed-r", "apfed-c")
+    )
+    names, rows = bench.grid(
+        table, bench.lines(table, [run(each, 0, alone=0.5, apfed_r=0.49, apfed_c=0.52)], {"one": 1})
+    )
+    assert names[-3:] == ["APFed-R less alone", "APFed-C less alone", "runs"]
+    assert rows == [["MNIST", "50.0", "49.0", "52.0", "−1.0", "+2.0", "1"]]
+
+
 def test_a_wide_table_is_shown_as_far_as_the_terminal_has_room(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scores = {"best-alone": "alone", "apfed-d": "APFed-D", **{f"r{n}": f"R{n}" for n in range(9)}}
     each = cell("one", scores=scores)
-    table = Table(name="toy", title="Toy", cells=(each,), against="best-alone", wide="apfed-d")
+    table = Table(
+        name="toy", title="Toy", cells=(each,), against="best-alone", wide=("apfed-d",),
+        singles=("r0", "r1"),
+    )  # fmt: skip
     runs = [run(each, 0, best_alone=0.5, apfed_d=0.51, **{f"r{n}": 0.4 for n in range(9)})]
     session = SimpleNamespace(
         table=table, lines=lambda: bench.lines(table, runs, {"one": 4}), left_out=dict, left=(),
