@@ -309,13 +309,8 @@ def num_parquet_columns(path: Path) -> int:
     Raises:
         DataError: no Parquet file.
     """
-    try:
-        with duckdb.connect() as connection:
-            asked = f"SELECT count(*) FROM parquet_schema({_literal(str(path))})"
-            found = connection.execute(asked).fetchone()
-    except duckdb.Error as error:
-        raise DataError(f"cannot read {path}: {_first_line(error)}") from None
-    return int(found[0]) - 1 if found else 0
+    ((num,),) = _asked_of(path, f"SELECT count(*) FROM parquet_schema({_literal(str(path))})")
+    return int(num) - 1
 
 
 def unpacked_text_bytes(path: Path) -> int:
@@ -327,15 +322,20 @@ def unpacked_text_bytes(path: Path) -> int:
         DataError: no Parquet file.
     """
     read = f"read_parquet({_literal(str(path))})"
+    described = _asked_of(path, f"DESCRIBE SELECT * FROM {read}")
+    texts = [_quoted(name) for name, kind, *_ in described if kind == "VARCHAR"]
+    asked = ", ".join(f"sum(strlen({name}))" for name in texts) or "0"
+    (sums,) = _asked_of(path, f"SELECT {asked} FROM {read}")
+    return sum(int(each or 0) for each in sums)
+
+
+def _asked_of(path: Path, query: str) -> list[tuple[Any, ...]]:
+    """What a query about a Parquet file gives."""
     try:
-        with duckdb.connect() as connection:
-            described = connection.execute(f"DESCRIBE SELECT * FROM {read}").fetchall()
-            texts = [_quoted(name) for name, kind, *_ in described if kind == "VARCHAR"]
-            asked = ", ".join(f"sum(strlen({name}))" for name in texts) or "0"
-            found = connection.execute(f"SELECT {asked} FROM {read}").fetchone()
+        with _cursor() as connection:
+            return connection.execute(query).fetchall()
     except duckdb.Error as error:
         raise DataError(f"cannot read {path}: {_first_line(error)}") from None
-    return sum(int(each or 0) for each in found or ())
 
 
 def read_attached(connection: duckdb.DuckDBPyConnection, description: str, query: str) -> Table:

@@ -34,10 +34,8 @@ def end(
 ) -> None:
     """Tell parties that training is over; who does not hear it has no model, and is named."""
     for failure in network.ask(over, reply, timeout_s=timeout_s).failures.values():
-        _log.warning(
-            "%s; it was not there when training ended and keeps no model of this run: train again "
-            "with it there", failure,
-        )  # fmt: skip
+        missing = "was not there when training ended and keeps no model of this run"
+        _log.warning("%s; it %s: train again with it there", failure, missing)
 
 
 def scored_without(party: str, reason: str) -> None:

@@ -15,9 +15,8 @@ from dovetail.network.messages import Message
 
 M = TypeVar("M", bound=Message)
 
-#: A message's identity -> what it cost, as long as it lives.
-_RELEASES: dict[int, int] = {}
-_COSTS: dict[int, dict[str, float]] = {}
+#: A message's identity -> what was noted with it, as long as it lives.
+_NOTED: dict[int, Mapping[str, Any]] = {}
 
 
 def noted(message: M, told: Mapping[str, Any] | None) -> M:
@@ -29,19 +28,17 @@ def noted(message: M, told: Mapping[str, Any] | None) -> M:
             an epsilon without end: nothing is counted.
     """
     if told and math.isfinite(told["epsilon"]):
-        _COSTS[id(message)] = {"epsilon": float(told["epsilon"]), "delta": float(told["delta"])}
-        weakref.finalize(message, _COSTS.pop, id(message), None).atexit = False
-        if "releases" in told:
-            _RELEASES[id(message)] = int(told["releases"])
-            weakref.finalize(message, _RELEASES.pop, id(message), None).atexit = False
+        _NOTED[id(message)] = dict(told)
+        weakref.finalize(message, _NOTED.pop, id(message), None).atexit = False
     return message
 
 
 def cost_of(message: Message) -> dict[str, float]:
     """Epsilon and delta that were noted with it; nothing where none were."""
-    return _COSTS.get(id(message), {})
+    told = _NOTED.get(id(message), {})
+    return {name: float(told[name]) for name in ("epsilon", "delta") if name in told}
 
 
 def releases_of(message: Message) -> int:
     """How often the sample was released that has cost most, this message counted; 0: uncounted."""
-    return _RELEASES.get(id(message), 0)
+    return int(_NOTED.get(id(message), {}).get("releases", 0))

@@ -174,19 +174,15 @@ def certificates_beside(party_file: Path, party: str) -> Path:
 
 def certificate_warnings(folder: Path, name: str, *, now: datetime | None = None) -> list[str]:
     """What to do about a party's certificate, which need not be here; its key is not read."""
-    path, listed = folder / f"{name}.pem", folder / "crl.pem"
+    path = folder / f"{name}.pem"
     if not path.exists():
         return []
     now = now or datetime.now(UTC)
     own, *between = read_certificates(read_file(path, what="a certificate"), where=str(path))
     warnings = [expiry_warning(own, now, str(path))]
-    if listed.exists():
-        authorities = read_certificates(
-            read_file(folder / "ca.pem", what="the authority"), where=str(folder / "ca.pem")
-        )
-        data = read_file(listed, what="the list")
-        found = Revocations.read(data, (*authorities, *between), where=str(listed))
-        warnings += [found.why((own, *between)), found.stale(now)]
+    listed = _listed(folder, between)
+    if listed is not None:
+        warnings += [listed.why((own, *between)), listed.stale(now)]
     return [each for each in warnings if each]
 
 
@@ -196,14 +192,20 @@ def revoked_by(folder: Path, certificate: bytes) -> str | None:
     Raises:
         ConfigError: a list that cannot be read.
     """
-    listed, authority = folder / "crl.pem", folder / "ca.pem"
-    if not listed.exists():
+    listed = _listed(folder)
+    return None if listed is None else listed.why([x509.load_der_x509_certificate(certificate)])
+
+
+def _listed(folder: Path, between: Sequence[x509.Certificate] = ()) -> Revocations | None:
+    """What ``crl.pem`` revokes as it is now, signed by ``ca.pem`` or by one between."""
+    path, authority = folder / "crl.pem", folder / "ca.pem"
+    if not path.exists():
         return None
     authorities = read_certificates(
         read_file(authority, what="the authority"), where=str(authority)
     )
-    found = Revocations.read(read_file(listed, what="the list"), authorities, where=str(listed))
-    return found.why([x509.load_der_x509_certificate(certificate)])
+    data = read_file(path, what="the list")
+    return Revocations.read(data, (*authorities, *between), where=str(path))
 
 
 def expiry_warning(certificate: x509.Certificate, now: datetime, what: str = "") -> str | None:
