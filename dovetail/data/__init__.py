@@ -42,6 +42,7 @@ from dovetail.data.task import (
     check_classes,
     encode_labels,
     fit_task,
+    spelled_alike,
     task_from_json,
 )
 
@@ -95,6 +96,7 @@ __all__ = [
     "read_images",
     "read_party_table",
     "read_table",
+    "spelled_alike",
     "split",
     "split_homes",
     "stacked",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,6 +151,33 @@ def check_classes(present: np.ndarray, *, label: str) -> None:
             f"label {label!r} has {count} different numbers in {len(present)} rows, which are "
             'hardly classes: to predict a number, give task = "regression"'
         )
+
+
+def spelled_alike(classes: Mapping[str, Collection[str | int]]) -> list[str]:
+    """Sentences on classes of several parties that differ in case or blanks alone.
+
+    Those that one party has both are its own affair, if all others have them, too.
+
+    >>> spelled_alike({"north": ["ill", "well"], "south": ["ILL", "well"]})[0][:67]
+    "the classes 'ill' (at north) and 'ILL' (at south) differ in case or"
+    >>> spelled_alike({"north": ["ill", "well"], "south": ["well"]})
+    []
+    """
+    spellings: dict[str, dict[str, list[str]]] = {}
+    for party, own in classes.items():
+        for name in own:
+            if isinstance(name, str):
+                alike = spellings.setdefault(" ".join(name.split()).casefold(), {})
+                alike.setdefault(name, []).append(party)
+    told = []
+    for alike in spellings.values():
+        if len({tuple(at) for at in alike.values()}) > 1:
+            named = " and ".join(f"{name!r} (at {', '.join(at)})" for name, at in alike.items())
+            told.append(
+                f"the classes {named} differ in case or blanks alone and count as different ones; "
+                "if they are one, write it alike in all tables"
+            )
+    return told
 
 
 def encode_labels(

@@ -152,6 +152,7 @@ class Party:
                     max_bytes=site.policy.section.max_message_bytes,
                     on_restart=runs.restarted,
                     account=runs.account,
+                    on_notice=runs.noticed,
                 )
                 self._stack = stack.pop_all()
         except DovetailError as error:  # may name files of this machine, which stay here

@@ -22,6 +22,7 @@ from typing import Literal
 
 import numpy as np
 
+from dovetail.data import spelled_alike
 from dovetail.errors import DataError
 from dovetail.experiment.coverage import Groups, Overlaps, Part, group, hides, shown
 from dovetail.experiment.wording import count_text, name_list, share_text
@@ -527,6 +528,7 @@ def _chfl(found: _Situation) -> Fit:
             f"classes differ ({_classes(found, first)} at {first}, {_classes(found, other)} at "
             f"{other}); CHFL needs one set of classes"
         )
+        wrong += spelled_alike({name: found.declared(name) or () for name in (first, other)})
     uncounted = 0
     for one, other in combinations(found.names, 2):
         shared = found.shared(one, other)
@@ -609,6 +611,8 @@ def _hyfem(found: _Situation) -> Fit:
         notes += f"; {name_list(lonely)} {_has(lonely)} no column in common with another"
     if len(kinds) > 1:
         notes += "; parties have different classes, which it allows if they are of one label"
+        said = {name: found.declared(name) or () for name in found.names}
+        notes += "".join(f"; {each}" for each in spelled_alike(said))
     named = {(block, own) for part in found.parts.values() for block, own in part.columns.items()}
     if len(named) > len({block for block, _ in named}):
         asked = "; ".join(

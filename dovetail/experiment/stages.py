@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dovetail.methods.leftout import LeftOut
+from dovetail.methods.leftout import LeftOut, in_round
 from dovetail.methods.outcome import Observer, Outcome, Setup, number
 from dovetail.models.computing import Compute, computing
 from dovetail.network import Checkpoint
@@ -50,7 +50,7 @@ def run(
         ) -> None:
             if "epoch" not in line:  # a method of epochs tells each step as it is missed
                 for party, why in line.get("reasons", {}).items():
-                    left_out.tell(party, _in_round(line, why))
+                    left_out.tell(party, in_round(number(line), why))
             # Kept with the state, so that a stage that was resumed adds up like one that was not.
             saved.extra.setdefault("lines", []).append(line)
             observe(stage, total, line)
@@ -59,11 +59,6 @@ def run(
             outcome = setup.train(stage, seed, note, saved)
         _add_up(outcome, saved.extra.get("lines", []))
         yield stage, outcome
-
-
-def _in_round(line: Mapping[str, Any], why: str) -> str:
-    """One of an epoch's step says where already."""
-    return why if why.startswith(("epoch ", "round ")) else f"round {number(line)}: {why}"
 
 
 def _add_up(outcome: Outcome, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -75,6 +70,6 @@ def _add_up(outcome: Outcome, lines: Iterable[Mapping[str, Any]]) -> None:
     outcome.missed = {}
     for line in numbered:
         for party, count in line.get("missed", {}).items():
-            first = _in_round(line, line["reasons"][party])
+            first = in_round(number(line), line["reasons"][party])
             entry = outcome.missed.setdefault(party, {unit: 0, "of": of, "first": first})
             entry[unit] += min(count, line.get("steps", 1))  # several messages may be missed in one

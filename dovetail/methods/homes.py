@@ -19,7 +19,7 @@ from dovetail.data.datasets import draw_rows
 from dovetail.data.tables import distinct
 from dovetail.errors import ConfigError, DataError
 from dovetail.files import meant
-from dovetail.methods.base import Run
+from dovetail.methods.base import SILENT, Run, Talk
 from dovetail.methods.outcome import Scores, judged
 from dovetail.methods.party import Site
 from dovetail.methods.rulers import OwnRows
@@ -266,13 +266,16 @@ def own_task(site: Site, section: Any) -> dd.Task:
     return dd.Classification(own_classes(site, section))
 
 
-def common_task(sites: Mapping[str, Site], name: str, whose: str, *, where: str) -> dd.Task:
+def common_task(
+    sites: Mapping[str, Site], name: str, whose: str, *, where: str, talk: Talk = SILENT
+) -> dd.Task:
     """All classes that parties of one process have between them, or how numbers are standardised.
 
     Args:
         sites: the parties with labels.
         name: the section that each of their files has of the method.
         whose: "parties'", for the error.
+        talk: warned of classes that differ in case alone.
 
     Raises:
         ConfigError: some predict numbers and some classes, or classes of several kinds.
@@ -280,9 +283,10 @@ def common_task(sites: Mapping[str, Site], name: str, whose: str, *, where: str)
     numbers = common_scale(sites, name, where=where)
     if numbers is not None:
         return numbers
-    classes: set[str | int] = set()
-    for site in sites.values():
-        classes |= set(own_classes(site, site.sections[name]))
+    said = {each: own_classes(site, site.sections[name]) for each, site in sites.items()}
+    for sentence in dd.spelled_alike(said):
+        talk.warn(f"{where}: {sentence}")
+    classes = set[str | int]().union(*said.values())
     if len({isinstance(each, str) for each in classes}) > 1:
         raise ConfigError(
             f"{where}: the {whose} classes are numbers and texts: {sorted(map(str, classes))}"

@@ -12,17 +12,40 @@ _log = logging.getLogger(__name__)
 
 
 class LeftOut:
-    """Warns at the 1st, 10th, 100th, ... step or round that a party is left out of."""
+    """Tells of the 1st, 10th, 100th, ... step or round that a party is left out of."""
 
     def __init__(self) -> None:
         self._counted: dict[str, Counted] = {}  # a name with a number in it is no kind of another
 
-    def tell(self, party: str, reason: str) -> None:
-        """Once more; the reason begins with where: "epoch 3, step 12: its disk is full"."""
+    def tell(self, party: str, reason: str, network: Engine | None = None) -> None:
+        """Once more; the reason begins with where: "epoch 3, step 12: its disk is full".
+
+        With the engine, whoever watches that party hears of it, too.
+        """
+        so_far = self._so_far(party)
+        if so_far is None:
+            return
+        _log.warning("%s", f"party {party!r} is left out of {reason}{so_far}")
+        if network is not None:
+            network.notify(party, f"leaves this party out of {reason}{so_far}")
+
+    def notify(self, party: str, reason: str, network: Engine) -> None:
+        """The same, of one that the driver's user is told of elsewhere."""
+        so_far = self._so_far(party)
+        if so_far is not None:
+            network.notify(party, f"leaves this party out of {reason}{so_far}")
+
+    def _so_far(self, party: str) -> str | None:
+        """What is added to the line of this time; None if none is due."""
         count = self._counted.setdefault(party, Counted()).once_more()
-        if count:
-            so_far = f" (left out {count:,} times so far)" if count > 1 else ""
-            _log.warning("%s", f"party {party!r} is left out of {reason}{so_far}")
+        if not count:
+            return None
+        return f" (left out {count:,} times so far)" if count > 1 else ""
+
+
+def in_round(number: int, why: str) -> str:
+    """Where a party was left out, and why; one of an epoch's step says where already."""
+    return why if why.startswith(("epoch ", "round ")) else f"round {number}: {why}"
 
 
 def end(

@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
-from dovetail.errors import PartyError, TrainingError
+from dovetail.errors import DovetailError, PartyError, TrainingError
+from dovetail.methods.leftout import LeftOut, in_round
 from dovetail.methods.outcome import is_due
 from dovetail.models import Model
 from dovetail.models.optimizers import Optimizer
@@ -370,9 +372,14 @@ def train(driver: Plays[P], network: Engine, checkpoint: Checkpoint | None = Non
         TrainingError: what a round tells is not finite.
     """
 
+    left_out = LeftOut()
+
     def play(number: int) -> P:
         started = time.perf_counter()
         done = driver.round(number, network)
+        if not isinstance(done, Epoch):  # a method of epochs tells each step as it is missed
+            for party, why in done.left_out().get("reasons", {}).items():
+                left_out.notify(party, in_round(number, why), network)
         for name, value in done.told.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise TrainingError(f"its {name} is {value} in round {number}; lower its rate")
@@ -424,15 +431,20 @@ def rounds(
         ended: whether to stop before this round.
         lenient: the method goes on without a party that does not save or restore.
     """
-    done = checkpoint.resume(driver, network, lenient=lenient)
-    if not done:
-        begin()
-        checkpoint.save(0, driver, network)
-    else:
-        again(checkpoint)
-    for number in range(done + 1, total() + 1):
-        if ended(number):
-            break
-        yield play(number)
-        checkpoint.save(number, driver, network)
-    finish()
+    try:
+        done = checkpoint.resume(driver, network, lenient=lenient)
+        if not done:
+            begin()
+            checkpoint.save(0, driver, network)
+        else:
+            again(checkpoint)
+        for number in range(done + 1, total() + 1):
+            if ended(number):
+                break
+            yield play(number)
+            checkpoint.save(number, driver, network)
+        finish()
+    except PartyError as failure:
+        with suppress(DovetailError, OSError):  # why the run ends is told all the same
+            network.notify(failure.party, f"ends the run: {failure.cause}")
+        raise

@@ -1,4 +1,4 @@
-"""What a host says for a party that does not answer."""
+"""What driver and host say to each other beside a method: there is no answer; it did not count."""
 
 from __future__ import annotations
 
@@ -12,3 +12,15 @@ class Failed(Message):
     """Party -> driver: there is no answer, and why; never the party's data."""
 
     cause: str
+
+
+@dataclass(frozen=True, eq=False)
+class Notice(Message):
+    """Driver -> party: the run goes on without what it answered, or ends of it; where, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True, eq=False)
+class Noticed(Message):
+    """Party -> driver: whoever watches it has been told."""

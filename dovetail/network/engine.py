@@ -104,3 +104,9 @@ class Engine(ABC):
     ) -> Replies[R]:
         """Send each party its message and wait for the replies."""
         return self.send(requests, reply, timeout_s=timeout_s).replies()
+
+    def notify(self, party: str, why: str) -> None:  # noqa: B027 - who needs it has it
+        """Have whoever watches a party told that its answer did not count; waits for nothing.
+
+        Nobody is told where driver and party are one process: the driver's user is told.
+        """

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from dovetail.errors import DovetailError, MessageError, PartyError
 from dovetail.network import checkpoint
-from dovetail.network.control import Failed
+from dovetail.network.control import Failed, Notice, Noticed
 from dovetail.network.counting import Counted, times
 from dovetail.network.engine import Party
 from dovetail.network.heads import Heads, Tell, Told
@@ -87,6 +87,7 @@ class Host:
         identity: signs the heads of its ledger, and checks those of drivers'; None: no certificate.
         on_restart: told of a driver whose process is another than before, or the first.
         account: what the party says of a driver's runs, when that leaves: (run, driver) -> text.
+        on_notice: told that what it answered did not count: (driver, run, why).
     """
 
     def __init__(
@@ -101,8 +102,10 @@ class Host:
         identity: Identity | None = None,
         on_restart: Callable[[str], None] | None = None,
         account: Callable[[str, str], str] | None = None,
+        on_notice: Callable[[str, str, str], None] | None = None,
     ) -> None:
         self.name = name
+        self._on_notice = on_notice
         self._on_restart = on_restart
         self._account = account
         self._replaced: dict[str, OrderedDict[str, None]] = {}  # driver -> its processes before
@@ -234,6 +237,8 @@ class Host:
         try:
             if header.type == Tell.wire_name():
                 return self._told(opened, driver)
+            if header.type == Notice.wire_name():
+                return self._noticed(opened, driver)
             try:
                 party, request = self._admitted(opened, driver)
             except DovetailError as error:
@@ -269,6 +274,14 @@ class Host:
             return Told(account=account)
         self._heads.keep(driver, told.head)
         return Told(self._heads.own(), account)
+
+    def _noticed(self, opened: Opened, driver: str) -> Message:
+        """The driver did not take what this party answered."""
+        notice = decode(opened, (Notice,), max_bytes=self.max_bytes)
+        assert isinstance(notice, Notice)
+        if self._on_notice is not None:
+            self._on_notice(driver, printable(opened.header.run), printable(notice.why))
+        return Noticed()
 
     def _admitted(self, opened: Opened, driver: str) -> tuple[Party, Message]:
         """The party and the request; tensors are decoded only once all else is in order."""

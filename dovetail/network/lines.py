@@ -23,7 +23,7 @@ from typing import Generic, TypeVar
 
 from dovetail.errors import ConfigError, MessageError, NetworkError, PartyError
 from dovetail.network.checkpoint import Save, Saved
-from dovetail.network.control import Failed
+from dovetail.network.control import Failed, Notice, Noticed
 from dovetail.network.engine import Engine, Replies
 from dovetail.network.heads import Heads, Tell, Told
 from dovetail.network.identity import Identity
@@ -221,6 +221,10 @@ class _LinesEngine(Engine):
             self._lines.links[name].submit(request)
             sent[name] = request
         return _Sent(self, sent, reply)
+
+    def notify(self, party: str, why: str) -> None:
+        """Nobody waits for what answers it: a party that has gone hears of it when it is back."""
+        self.send({party: Notice(printable(why))}, Noticed)
 
     def _with_head(self, requests: Mapping[str, Message]) -> Mapping[str, Message]:
         """The same; to save and to tell is asked with the head of the driver's ledger."""

@@ -166,6 +166,8 @@ class Service:
         if bad:
             asked = asked.without_bad()
         answer: dict[str, Any] = {"model": model.name, "version": model.version}
+        if asked.ignored:
+            answer["ignored"] = list(asked.ignored)
         answered: Answered | None = None
         # What a set or an interval promises was measured on what the solo model says.
         if self._jointly is not None and model.joint is not None and coverage is None:

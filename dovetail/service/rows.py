@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from dovetail import data as dd
 from dovetail.data.preprocessing import CategoryColumn, NumberColumn, TableEncoder
-from dovetail.data.tables import nearest, num_parquet_columns, unpacked_text_bytes
+from dovetail.data.tables import closest, num_parquet_columns, unpacked_text_bytes
 from dovetail.errors import DataError
 
 _EPOCH = datetime(1970, 1, 1)
@@ -26,6 +27,8 @@ _EPOCH = datetime(1970, 1, 1)
 _MOST_TEXT_BYTES = 2**26
 #: So many columns may a body have that the model does not, and as many again as it has.
 _MOST_OTHERS = 1000
+#: So many columns that are not the model's are told of, and looked at for what was meant.
+_MOST_IGNORED = 20
 #: So many bad cells are told of; a table that is all wrong says it in one page.
 _MOST_TOLD = 50
 
@@ -50,11 +53,13 @@ class Asked:
         feeds: column -> (N, 1) float64, where NaN is missing, or text, where "" is.
         bad: cells that cannot be used; their rows' values mean nothing.
         ids: (N,) of a column of ids, where one is asked for.
+        ignored: columns that the model does not have, the first of them.
     """
 
     feeds: dict[str, np.ndarray]
     bad: list[BadCell] = field(default_factory=list)
     ids: list[Any] | None = None
+    ignored: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(next(iter(self.feeds.values())))
@@ -68,7 +73,8 @@ class Asked:
         keep = np.ones(len(self), dtype=bool)
         keep[self.bad_rows] = False
         ids = None if self.ids is None else [self.ids[row] for row in np.flatnonzero(keep)]
-        return Asked({name: own[keep] for name, own in self.feeds.items()}, [], ids)
+        feeds = {name: own[keep] for name, own in self.feeds.items()}
+        return Asked(feeds, [], ids, self.ignored)
 
 
 class Reader:
@@ -106,6 +112,8 @@ class Reader:
     ) -> Asked:
         """Rows of a parsed body: one object, a list of them, or {"rows": [...]}.
 
+        Columns that the model does not have are ignored, as those of a table are.
+
         Raises:
             DataError: a body that is none of these, or of too many rows.
         """
@@ -121,18 +129,15 @@ class Reader:
         bad: list[BadCell] = []
         whole: list[Mapping[str, Any]] = []
         known = self.columns.keys() | {id_column}
+        ignored: dict[str, None] = {}
         for place, row in enumerate(rows):
             if not isinstance(row, dict):
                 bad.append(BadCell(place, None, f"expected an object of columns, got {_kind(row)}"))
                 whole.append({})
                 continue
             whole.append(row)
-            if len(row) > len(self.columns) or not row.keys() <= known:
-                for name in row:
-                    if name not in known:
-                        text = f"no such column{nearest(str(name)[:100], self.columns)}"
-                        bad.append(BadCell(place, str(name)[:100], text))
-                        break
+            if len(ignored) < _MOST_IGNORED and not row.keys() <= known:
+                ignored |= dict.fromkeys(_others(row, known))
         feeds = {}
         for name, column in self.columns.items():
             cells = [row.get(name) for row in whole]
@@ -141,10 +146,14 @@ class Reader:
                 continue
             for place, (row, cell) in enumerate(zip(whole, cells, strict=True)):
                 if cell is None and name not in row and isinstance(rows[place], dict):
-                    text = "the column is missing; give null where there is no value"
+                    text = "the column is missing"
+                    if len(bad) < _MOST_TOLD:
+                        meant = closest(name, _others(row, known))
+                        text += "" if meant is None else f" (is it {meant!r}?)"
+                    text += "; give null where there is no value"
                     bad.append(BadCell(place, name, text))
         ids = None if id_column is None else [row.get(id_column) for row in whole]
-        return Asked(feeds, bad, ids)
+        return Asked(feeds, bad, ids, (*ignored,)[:_MOST_IGNORED])
 
     def table(
         self,
@@ -185,7 +194,8 @@ class Reader:
         if id_column is not None:
             known_ids = id_column in table.names
             ids = table.column(id_column).values.tolist() if known_ids else [None] * table.num_rows
-        return Asked(feeds, bad, ids)
+        others = _others(table.names, self.columns.keys() | {id_column})
+        return Asked(feeds, bad, ids, tuple(others))
 
     def _cells(
         self,
@@ -262,6 +272,11 @@ class Reader:
                     )
             texts[row, 0] = text
         return texts
+
+
+def _others(names: Iterable[str], known: Collection[str | None]) -> list[str]:
+    """The first of these names that the model does not have."""
+    return [name[:100] for name in islice((n for n in names if n not in known), _MOST_IGNORED)]
 
 
 def check_count(num_rows: int, most_rows: int) -> None:

@@ -65,7 +65,7 @@ class Served:
             "type": "object",
             "properties": {name: _property(column) for name, column in columns.items()},
             "required": list(columns),
-            "additionalProperties": False,
+            "additionalProperties": True,  # ignored, and named in the answer
             "x-model": self.name,
             "x-version": self.version,
             "x-party": self.onnx.party,

@@ -93,6 +93,7 @@ def serve_site(
             identity=identity,
             on_restart=runs.restarted,
             account=runs.account,
+            on_notice=runs.noticed,
         )
         for line in describe(site, addresses, kept.path):
             teller.line(line)

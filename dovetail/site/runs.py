@@ -52,6 +52,7 @@ from dovetail.models.owners import Bottom
 from dovetail.network import Message, Party
 from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.checkpoint import ChangedError, Keeper, StatefulParty
+from dovetail.network.counting import Counted, times
 from dovetail.network.host import MAX_RUNS
 from dovetail.network.identity import Identity
 from dovetail.network.patience import patiently
@@ -259,6 +260,7 @@ class Runs:
             prefix for prefix, each in site.policy.algorithms.items() if each.policy in policies
         ]
         self._asked_rows: dict[tuple[str, str], Tensor] = {}  # (driver, run): of predictions
+        self._notices: dict[str, Counted] = {}  # driver -> what it says of answers
         self._makers: dict[str, Maker] = {}
         for method in methods.every().values():
             self._makers |= method.members(site, allowed)
@@ -329,6 +331,13 @@ class Runs:
     def restarted(self, driver: str) -> None:
         """The driver is another process than before: it may take up its runs."""
         self._run_limits.restarted(driver)
+        self._notices.pop(driver, None)
+
+    def noticed(self, driver: str, run: str, why: str) -> None:
+        """A driver says what it does with what this party answers; told of each kind at times."""
+        count = self._notices.setdefault(driver, Counted()).once_more(run, why)
+        if count:
+            self._teller.say(f"run {run}: {driver!r} {why}{times(count)}")
 
     def _open(self, run: str, algorithm: str, driver: str, proposal: str) -> Party:
         if algorithm not in self._site.policy.algorithms:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import math
 import os
 import re
 import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,27 @@ def command(folder: Path, output: Path, arguments: Sequence[str], own_secrets: b
     faulthandler.enable()
     sys.argv = ["dovetail", *arguments]
     main()
+
+
+def lying_command(
+    folder: Path, output: Path, arguments: Sequence[str], kind: str, honest: int
+) -> None:
+    """The same, of a party whose answers of this kind are NaN after so many honest ones."""
+    from dovetail.network.host import Host
+
+    real, left = Host._answer, honest
+
+    def answer(self: Host, opened: Any, driver: str) -> Any:
+        nonlocal left
+        told = real(self, opened, driver)
+        if told.wire_name() != kind:
+            return told
+        left -= 1
+        lies = {name: x * math.nan for name, x in told.tensors().items() if x.is_floating_point()}
+        return told if left >= 0 else replace(told, **lies)
+
+    Host._answer = answer  # type: ignore[method-assign]
+    command(folder, output, arguments)
 
 
 @dataclass(eq=False)
@@ -107,10 +129,12 @@ class Federation:
     own_secrets: bool = False
 
     def start(self, *arguments: object) -> Process:
+        return self._begin(command, tuple(map(str, arguments)), self.own_secrets)
+
+    def _begin(self, target: Callable[..., None], *given: Any) -> Process:
         output = self.folder / f"output-{len(self.started)}"
         output.touch()
-        given = (self.folder, output, tuple(map(str, arguments)), self.own_secrets)
-        process = context.Process(target=command, args=given)
+        process = context.Process(target=target, args=(self.folder, output, *given))
         process.start()
         self.started.append(Process(process, output))
         return self.started[-1]
@@ -118,6 +142,12 @@ class Federation:
     def join(self, name: str) -> Process:
         address = f"127.0.0.1:{self.port}"
         return self.start("join", f"{name}.toml", "--driver", address, *self.joining)
+
+    def join_lying(self, name: str, kind: str, *, honest: int = 0) -> Process:
+        """A party whose answers of this kind are NaN after so many honest ones."""
+        address = f"127.0.0.1:{self.port}"
+        arguments = ("join", f"{name}.toml", "--driver", address, *self.joining)
+        return self._begin(lying_command, arguments, kind, honest)
 
     @contextmanager
     def ending(self) -> Iterator[Federation]:

@@ -275,6 +275,21 @@ def test_parties_on_machines_of_their_own_train_the_same_model(
         assert len(predicted.out.splitlines()) == 161
 
 
+@pytest.mark.network
+def test_a_partner_whose_gradients_are_refused_reads_why_in_its_own_terminal(
+    federation: Clinics,
+) -> None:
+    lab = federation.join_lying("lab", "apfed.CodeGradient", honest=1)
+    registry = federation.join("registry")
+    run = federation.write_run()
+    driver = federation.start("train", run, "--out", "apart", "--set", "min_participation=0")
+    assert driver.ended() == 0, driver.said()
+    why = "epoch 1, step 2: apfed.CodeGradient: the gradient is not finite"
+    assert f"party 'lab' is left out of {why}" in driver.said()
+    lab.wait_for(rf"\d\d:\d\d  run \S+: 'clinic' leaves this party out of {why}\n")
+    assert "leaves this party out" not in registry.said()
+
+
 # --- Aligning -------------------------------------------------------------------------------------
 
 

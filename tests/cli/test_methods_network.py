@@ -7,6 +7,7 @@ deadline, and goes on where it was killed.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from owner_files import LABEL_OWNERS, NAMES, write_owners, write_table
 
 from dovetail import data as dd
 from dovetail import load
+from dovetail.network.heads import compare
 
 pytestmark = pytest.mark.network
 
@@ -218,6 +220,36 @@ def test_a_coordinator_that_was_killed_goes_on_where_it_was(
         assert_equal(
             state_of(folder), state_of(federation.folder / "stopped" / "models" / folder.name)
         )
+
+
+#: Method -> the answer that is NaN, and who gives it.
+LIES = {
+    "chfl": ("chfl.Trained", "south"),
+    "hyfem": ("hyfem.Trained", "south"),
+    "fedoptimus": ("fedoptimus.Embeddings", "lab"),
+}
+
+
+@every_method
+def test_a_party_whose_answers_are_refused_reads_why_in_its_own_terminal(
+    federation: Federation, case: Case
+) -> None:
+    kind, liar = LIES[case.method]
+    others = [federation.join(name) for name in case.names if name != liar]
+    lying = federation.join_lying(liar, kind)
+    settings = ("--set", "rulers=[]", "--set", "min_participation=0")
+    driver = federation.start("train", "network.toml", "--out", "apart", *settings)
+    assert driver.ended() == 0, driver.said()
+    assert f"party {liar!r} is left out of round 1: {kind}" in driver.said()
+    where = re.escape(f"{case.driver!r} leaves this party out of round 1: {kind}")
+    lying.wait_for(rf"run \S+: {where}\b.* is not finite")
+    stop_all([*others, lying])
+    assert lying.said().count("leaves this party out") == 1  # not a line a round
+    assert not any("leaves this party out" in each.said() for each in others)
+    books = [federation.folder / f"{name}.site" for name in (case.driver, liar)]
+    first, second, heads = compare(*books)
+    assert {first.party, second.party} == {case.driver, liar}
+    assert not any(each.why for each in heads)
 
 
 # --- What else is the same ------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from torch import Tensor
 from dovetail.errors import ConfigError, PartyError, TrainingError
 from dovetail.network import Message, Party, decode, encode
 from dovetail.network.checkpoint import Restore, Save, Saved
-from dovetail.network.control import Failed
+from dovetail.network.control import Failed, Notice, Noticed
 from dovetail.network.host import MAX_RUNS, Host
 from dovetail.network.ledger import LedgerFile, verify
 from dovetail.network.messages import read_header
@@ -455,3 +455,13 @@ def test_what_came_large_and_cannot_be_written_down_is_not_answered(tmp_path: Pa
     with open(ledger.path, "ab") as other:
         other.write(b"somebody else's\n")
     assert "sends nothing that is not written down" in cause(ask(host, 2, large))
+
+
+def test_a_notice_is_handed_on_as_text_fit_for_a_terminal_and_answered() -> None:
+    told: list[tuple[str, str, str]] = []
+    host = hosting(Doubles(), on_notice=lambda *notice: told.append(notice))
+    data = encode(Notice("no\x1b[2J\n" + "x" * 2_000), run="r", sequence=1, instance="a")
+    assert isinstance(decode(host.handle(data, "bank"), (Noticed, Failed)), Noticed)
+    ((driver, run, why),) = told
+    assert (driver, run) == ("bank", "r")
+    assert why == "no [2J " + "x" * 993

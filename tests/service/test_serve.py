@@ -132,6 +132,44 @@ def test_columns_that_the_model_does_not_have_are_not_read():
         read.column("other")
 
 
+def test_columns_that_the_model_does_not_have_are_ignored_and_named_in_any_kind_of_body(folder):
+    rows = [{**ROW, "name": "Ada"}, {**ROW, "ward": 7}]
+    frame = pd.DataFrame(rows)
+    parquet = io.BytesIO()
+    frame.to_parquet(parquet)
+    csv = frame.to_csv(index=False).encode()
+
+    async def ask(client):
+        csv_kind = {"content-type": "text/csv"}
+        parquet_kind = {"content-type": "application/vnd.apache.parquet"}
+        return (
+            await client.post("/predict", json=[ROW, ROW]),
+            await client.post("/predict", json=rows),
+            await client.post("/predict", headers=csv_kind, content=csv),
+            await client.post("/predict", headers=parquet_kind, content=parquet.getvalue()),
+            await client.get("/schema"),
+            await client.post("/predict", json={**ROW, **{f"c{n}": n for n in range(1000)}}),
+        )
+
+    bare, *others, schema, many = (reply.json() for reply in asking(service({"c": folder}), ask))
+    assert "ignored" not in bare
+    for reply in others:
+        assert reply["predictions"] == bare["predictions"]
+        assert reply["ignored"] == ["name", "ward"]
+    assert schema["additionalProperties"] is True
+    assert many["ignored"] == [f"c{number}" for number in range(20)]
+
+
+def test_a_column_that_is_missing_is_told_with_the_one_that_may_be_meant(folder):
+    async def ask(client):
+        row = {name.capitalize() if name == "age" else name: cell for name, cell in ROW.items()}
+        return await client.post("/predict", json=row)
+
+    (told,) = asking(service({"c": folder}), ask).json()["errors"]
+    said = "the column is missing (is it 'Age'?); give null where there is no value"
+    assert told == {"row": 0, "column": "age", "error": said}
+
+
 def test_a_number_is_no_boolean(folder):
     async def ask(client):
         body = b"age,job,smoker,admitted\n51.5,cook,1,2024-05-01\n"

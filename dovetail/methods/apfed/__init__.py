@@ -936,7 +936,7 @@ class Active(Driver):
                 missed[party] = missed.get(party, 0) + 1
                 reason = f"epoch {number}, step {place}: {failure.cause}"
                 reasons.setdefault(party, reason)
-                self.left_out.tell(party, reason)
+                self.left_out.tell(party, reason, network)
         self.judge(number)
         cut = {party: count for party, count in self.cut.items() if count}
         self.cut = dict.fromkeys(self.cut, 0)

@@ -73,7 +73,7 @@ from dovetail.models.learners.vertical import (
     member_masks,
     prior,
 )
-from dovetail.network import Message, State, check_shape, noted
+from dovetail.network import Engine, Message, State, check_shape, noted
 
 # --- What crosses the boundary -----------------------------------------------------------------
 
@@ -516,9 +516,9 @@ class Active(Driver):
             return 2
         return self.number + max(0, self.steps_left) // self.every + 2
 
-    def leave_out(self, party: str, why: str) -> None:
-        """Go on without this partner."""
-        LeftOut().tell(party, f"the joint model from here on: {why}")
+    def leave_out(self, party: str, why: str, network: Engine | None = None) -> None:
+        """Go on without this partner, which hears of it where the engine is given."""
+        LeftOut().tell(party, f"the joint model from here on: {why}", network)
         self.lost[party] = why
         self.partners = tuple(name for name in self.partners if name != party)
         self.uses.pop(party, None)

@@ -35,7 +35,7 @@ def learn(active: distil.Active, network: Engine) -> Iterator[tuple[int, float]]
         try:
             parts.append(_codes(active, network, party))
         except PartyError as failure:
-            active.leave_out(failure.party, failure.cause)
+            active.leave_out(failure.party, failure.cause, network)
     if not active.find_rows():
         return
     x_RF = torch.cat([active.owner.x_RF, *parts], dim=1)

@@ -62,7 +62,7 @@ def train(active: Active, network: Engine, checkpoint: Checkpoint | None = None)
     else:
         away = {*checkpoint.failures, *checkpoint.behind} & {*active.partners}
         for party in sorted(away & checkpoint.failures.keys()):
-            active.leave_out(party, f"epoch {number}: {checkpoint.failures[party].cause}")
+            active.leave_out(party, f"epoch {number}: {checkpoint.failures[party].cause}", network)
         if away and not _go_on(active, network, checkpoint.behind):
             return
     while active.told is None:
@@ -82,7 +82,7 @@ def train(active: Active, network: Engine, checkpoint: Checkpoint | None = None)
             if failure.party not in active.partners:
                 raise
             cause = f"epoch {number}, step {len(losses) + 1}: {failure.cause}"
-            active.leave_out(failure.party, cause)
+            active.leave_out(failure.party, cause, network)
             goes_on = _go_on(active, network)
             yield _round(active, number, None, {}, started, max(len(losses), 1))
             if not goes_on:
@@ -153,7 +153,8 @@ def _go_on(active: Active, network: Engine, behind: Mapping[str, int] | None = N
     if all(map(may_begin, active.partners)):
         return _begin_again(active, network)
     for party in [name for name in active.partners if name in behind]:
-        active.leave_out(party, "it has no state of the step that the others go on from")
+        why = "it has no state of the step that the others go on from"
+        active.leave_out(party, why, network)
     if not active.find_rows():
         return False
     active.go_on()
@@ -166,7 +167,7 @@ def _begin_again(active: Active, network: Engine) -> bool:
         try:
             begin(active, network)
         except PartyError as failure:
-            active.leave_out(failure.party, failure.cause)
+            active.leave_out(failure.party, failure.cause, network)
             continue
         return True
     return False

@@ -80,6 +80,7 @@ from dovetail.data import (
     agree,
     common_first,
     fit_rest,
+    spelled_alike,
     summarise,
 )
 from dovetail.data.common_unique import BLOCK
@@ -1221,9 +1222,12 @@ def agree_on(described: Mapping[str, Description], config: Config) -> tuple[tupl
                     f"{member!r} have {' and '.join(sorted(odd))}; give both the same "
                     "label_scale = [MEAN, SCALE] below [chfl] in their files"
                 )
+            said = {name: described[name].classes for name in (first, member)}
+            texts = {name: [each.strip('"') for each in own] for name, own in said.items()}
+            alike = "".join(f"; {each}" for each in spelled_alike(texts))
             raise ConfigError(
                 f"all members need one label set (Eq. 3), but {sorted(odd)[0]} is a class at only "
-                f"one of {first!r} and {member!r}; give both the same classes"
+                f"one of {first!r} and {member!r}; give both the same classes{alike}"
             )
         if described[member].classes != described[first].classes:
             raise ConfigError(

@@ -254,7 +254,7 @@ class FedOptimus(Method):
         for site in sites.values():
             site.check_policy("fedoptimus", DRIVER)
             site.check_policy("align", DRIVER)
-        task = common_task(labellers, "fedoptimus", "label owners'", where=where)
+        task = common_task(labellers, "fedoptimus", "label owners'", where=where, talk=talk)
         rows = align_owners(labellers, holders, talk=talk)
 
         def of(party: str, owner: str) -> dict[str, Tensor]:

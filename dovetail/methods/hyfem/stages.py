@@ -140,6 +140,9 @@ class _OneOf(Engine):
     ) -> Pending[R]:
         return self._engine.send(requests, reply, timeout_s=timeout_s)
 
+    def notify(self, party: str, why: str) -> None:
+        self._engine.notify(party, why)
+
 
 def party_model(driver: Driver, member: hyfem.Member) -> Model:
     """A party's model so far: its slice of the server's, if that has a classifier."""

@@ -415,7 +415,7 @@ class Hyfem(Method):
             check_labels(site, "HyFEM")
         if not sites:
             raise ConfigError(f"{where}: parties names no party file")
-        task = common_task(sites, "hyfem", "parties'", where=where)
+        task = common_task(sites, "hyfem", "parties'", where=where, talk=talk)
         classes = run.settings("hyfem", HyfemSection).classes
         if classes and isinstance(task, dd.Classification):
             task = dd.Classification(classes)
