@@ -36,7 +36,7 @@ def predict(
     ] = None,
     party: Annotated[
         Path | None,
-        typer.Option(help="A label owner's party file: DATA has ids, data owners are asked."),
+        typer.Option(help="A party file, which names the ids; whose --partners are asked."),
     ] = None,
     partners: Annotated[
         str | None, typer.Option(metavar="A,B", help="The data owners, on other machines.")

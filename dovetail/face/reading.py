@@ -32,7 +32,7 @@ from dovetail.models.places import JOINT, model_folder
 from dovetail.models.raw import read_rows
 from dovetail.site.asking import Asker, MeanEmbeddings, told
 from dovetail.site.engines import StreamSection
-from dovetail.site.partyfile import open_site
+from dovetail.site.partyfile import open_site, read_party
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ def gather(
     Args:
         folder: a model's, or a run's with one model.
         source: raw columns; with ``section`` a table of ids, or of ids and own columns.
-        party: the party file of who asks, with ``section``.
+        party: the party file of who asks; without ``section``, of whose rows they are.
         section: where data owners or partners on other machines dial in.
         id_column: the column of ids; None: row numbers, or that of the party file.
         allow_unseen: take categories unseen in training as missing.
@@ -86,16 +86,19 @@ def gather(
         DataError: rows or ids that cannot be used.
         NetworkError: no data owner answers.
     """
-    if (section is None) != (party is None):
+    if section is None:
+        place = model_folder(folder)
+        model = predicting.open_model(place)
+        names = () if party is None or id_column is not None else _ids_of(party)
+        name = names[0] if len(names) == 1 else id_column
+        given = _read_all(
+            model, place, source, name, allow_unseen=allow_unseen, images=images, talk=talk
+        )
+        return given if len(names) < 2 else replace(given, ids=_columns(source, names))
+    if party is None:
         raise ConfigError(
             "to predict with data owners on other machines give --party, --partners and --listen, "
             "for example --party north.toml --partners clinic,lab --listen 0.0.0.0:7443"
-        )
-    if section is None or party is None:
-        place = model_folder(folder)
-        model = predicting.open_model(place)
-        return _read_all(
-            model, place, source, id_column, allow_unseen=allow_unseen, images=images, talk=talk
         )
     if images is not None:
         raise ConfigError("--images is for a model that predicts alone; leave it out")
@@ -109,6 +112,18 @@ def gather(
             "categories unseen in training as missing, leave it out"
         )
     return _ask(folder, source, party, section, id_column, talk=talk)
+
+
+def _ids_of(party: Path) -> tuple[str, ...]:
+    """The columns that name a sample, by a party file."""
+    names = read_party(party).id
+    return (names,) if isinstance(names, str) else names
+
+
+def _columns(source: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Columns of ids, as they are printed."""
+    table = dd.read_table(source)
+    return {name: whole_numbers(table.column(name)).values for name in names}
 
 
 # --- With data owners on other machines -----------------------------------------------------------
@@ -154,10 +169,7 @@ def _ask(
     if not len(predicted):
         raise NetworkError(f"{source}: no data owner answers for any row: {told(said.missed)}")
     _tell(said, talk)
-    ids = {
-        name: whole_numbers(table.column(name)).values
-        for name in ((names,) if isinstance(names, str) else names)
-    }
+    ids = _columns(source, (names,) if isinstance(names, str) else names)
     left = np.flatnonzero(answered == "")
     if len(left):
         shown = ["/".join(str(own[row]) for own in ids.values()) for row in left[:5]]
@@ -239,10 +251,7 @@ def _ask_partners(
         except NetworkError as failure:
             codes, answered = {}, {}
             missed = {name: str(failure) for name in section.partners}
-    ids = {
-        name: whole_numbers(table.column(name)).values
-        for name in ((names,) if isinstance(names, str) else names)
-    }
+    ids = _columns(source, (names,) if isinstance(names, str) else names)
     by_row = [
         [name for name, own in answered.items() if bool(own[row])] for row in range(len(rows.ids))
     ]

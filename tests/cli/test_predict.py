@@ -82,6 +82,27 @@ def test_rows_are_numbered_where_no_column_names_them(
     assert [row[0] for row in said] == [str(number) for number in range(40)]
 
 
+def test_a_party_file_names_the_ids_where_no_option_does(
+    dovetail: Any, model: Path, patients: Path, tmp_path: Path
+) -> None:
+    party = '[party]\nname = "clinic"\ntable = "elsewhere.csv"\nid = {ids}\n'
+    (tmp_path / "clinic.toml").write_text(party.format(ids='"patient"'))
+    asked = ("predict", model, patients, "--party", "clinic.toml")
+    assert dovetail(*asked).out == dovetail("predict", model, patients, "--id", "patient").out
+    assert dovetail(*asked, "--id", "diagnosis").err.startswith("dovetail: --id 'diagnosis' is")
+
+    (tmp_path / "clinic.toml").write_text(party.format(ids='["patient", "mean radius"]'))
+    header, first, *_ = rows(dovetail(*asked).out)
+    assert header == ["patient", "mean radius", *HEADER[1:]]
+    assert first[0] == "P40"
+    assert float(first[1]) == dd.read_table(patients).column("mean radius").values[0]
+
+    (tmp_path / "clinic.toml").write_text(party.format(ids='"pateint"'))
+    done = dovetail(*asked)
+    assert done.code == 2
+    assert "no column 'pateint' in" in done.err
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_a_table_is_written(
     dovetail: Any, model: Path, patients: Path, tmp_path: Path, ending: str
