@@ -146,7 +146,7 @@ def flare_simulate(
     from dovetail.experiment.dealing import deal
     from dovetail.experiment.flarerun import simulate, simulated
     from dovetail.experiment.runfile import load_run
-    from dovetail.experiment.train import check_folder, check_participation, check_unfinished
+    from dovetail.experiment.train import check_folder, check_free, check_participation
     from dovetail.face.scores import Scores
     from dovetail.files import run_name
 
@@ -161,7 +161,7 @@ def flare_simulate(
     check_folder(out)
     if not (resume or overwrite):
         numbers = tuple(seed or ()) or run_file.all_seeds()
-        check_unfinished(out, *(out / f"seed-{number}" for number in numbers))
+        check_free(out, *(out / f"seed-{number}" for number in numbers))
 
     def tell(text: str) -> None:
         if not (quiet or as_json):

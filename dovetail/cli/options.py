@@ -39,9 +39,7 @@ Align = Annotated[
     bool, typer.Option("--align", help="Align anew first, also where an alignment is kept.")
 ]
 RunOut = Annotated[Path | None, typer.Option(help="The run's folder. [out/NAME of the run file]")]
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace a run that finished in this folder.")
-]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run in this folder.")]
 Certificates = Annotated[
     Path | None,
     typer.Option(help="ca.pem, NAME.pem, NAME.key. [certificates/NAME beside the party file]"),

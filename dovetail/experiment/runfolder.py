@@ -73,6 +73,10 @@ def _settings(run: Mapping[str, Any]) -> dict[str, Any]:
     return {**run, "engine": {key: engine[key] for key in _ENGINE if key in engine}}
 
 
+#: Below a run's folder: what it goes on from where it is stopped.
+_CHECKPOINTS = "checkpoint"
+
+
 class RunFolder:
     """One seed's folder; a context that keeps ``metrics.jsonl`` open.
 
@@ -261,7 +265,7 @@ class RunFolder:
 
     @property
     def _checkpoints(self) -> Path:
-        return self.path / "checkpoint"
+        return self.path / _CHECKPOINTS
 
     def _add(self, stage: str, done: dict[str, Any], ledger: list[dict[str, Any]]) -> None:
         self._stages[stage] = done
@@ -284,7 +288,7 @@ class RunFolder:
             raise ConfigError(
                 f"{self.path} holds a run that was {how}, of other settings ({path.name} differs "
                 f"in {', '.join(differing)}); resume with the same, or start anew "
-                + ("without --resume" if how == "stopped" else "with --overwrite, not --resume")
+                "with --overwrite"
             )
 
     def _take_up(self) -> None:
@@ -297,7 +301,7 @@ class RunFolder:
                 self._add(path.parent.name, kept["stage"], kept["ledger"])
             except (KeyError, TypeError, ValueError) as error:
                 raise CheckpointError(
-                    f"{path} is damaged ({error}); start anew without --resume"
+                    f"{path} is damaged ({error}); start anew with --overwrite"
                 ) from None
 
     def _kept_lines(self) -> list[str]:
@@ -411,6 +415,13 @@ def _about(results: list[dict[str, Any]]) -> dict[str, Any]:
         for warning in result.get("warnings", ())
     ]
     return {**told, "warnings": warnings} if warnings else told
+
+
+def was_stopped(folder: Path) -> bool:
+    """Whether a run that has not finished has epochs or rounds here that it can go on from."""
+    metrics = folder / "metrics.jsonl"
+    begun = metrics.exists() and metrics.stat().st_size > 0
+    return begun and any((folder / _CHECKPOINTS).glob("*/*"))
 
 
 def finished(path: Path, run: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -191,7 +191,7 @@ def searched(
         if told.get("of", of) != of:
             raise ConfigError(
                 f"{out / FILE} has the trials of another run file or search; undo the change, or "
-                "start anew without --resume"
+                "start anew with --overwrite"
             )
         before = [Trial(**trial) for trial in told["trials"]]
         if told.get("ended", True) or len(before) >= run.search.trials:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from dovetail import methods
 from dovetail.errors import ConfigError, ParticipationError
 from dovetail.experiment.runfile import RunFile, resolved
-from dovetail.experiment.runfolder import RunFolder, finished, summarise
+from dovetail.experiment.runfolder import RunFolder, finished, summarise, was_stopped
 from dovetail.experiment.search import FILE, searched
 from dovetail.experiment.setup import NOTHING, Given, load_data, setup
 from dovetail.experiment.stages import run as run_stages
@@ -88,7 +88,7 @@ def train_seeds(
 
     Raises:
         ConfigError: the folder holds something that is no run, or, without ``overwrite``, one that
-            finished.
+            finished, or was stopped and is not resumed.
     """
     if len(set(seeds)) < len(seeds):
         raise ConfigError(f"each seed is run once, got {list(seeds)}; name each seed once")
@@ -96,7 +96,7 @@ def train_seeds(
     folders = {seed: out if alone else out / f"seed-{seed}" for seed in seeds}
     check_folder(out)
     if not (resume or overwrite):
-        check_unfinished(out, *folders.values())
+        check_free(out, *folders.values())
     if agreed is not None and run.search is not None:
         raise ConfigError(
             "a proposal is of one setting, and [search] tries many: search without --proposal, "
@@ -254,25 +254,45 @@ def check_participation(run: RunFile, out: Path, result: Mapping[str, Any]) -> N
         raise ParticipationError(worst[1])
 
 
-def check_unfinished(
-    out: Path, *folders: Path, overwrite: str = "--overwrite", keep: str = "--out {}"
+def check_free(
+    out: Path,
+    *folders: Path,
+    resume: str = "--resume",
+    overwrite: str = "--overwrite",
+    keep: str = "--out {}",
 ) -> None:
-    """Refuse to replace a run that finished; ``overwrite`` and ``keep`` are the ways out.
+    """Refuse to replace a run that finished, or one that was stopped and can go on.
+
+    Args:
+        out: the run's folder.
+        folders: its seeds'.
+        resume, overwrite, keep: the ways out, as the user says them.
 
     Raises:
-        ConfigError: naming the folder, and both.
+        ConfigError: naming the folder, and the ways out.
     """
-    for folder in (out, *folders):
-        if (folder / "result.json").exists():
-            free = next(
-                name
-                for name in (out.with_name(f"{out.name}-{number}") for number in count(2))
-                if not name.exists()
-            )
-            raise ConfigError(
-                f"{folder} holds a run that finished: say the same with {overwrite} to replace it, "
-                f"or with {keep.format(free)} to keep both"
-            )
+    ended = [each for each in (out, *folders) if (each / "result.json").exists()]
+    stopped = [
+        each
+        for each in (out, *folders)
+        if each not in ended and ((each / FILE).exists() or was_stopped(each))
+    ]
+    if not (ended or stopped):
+        return
+    free = next(
+        name
+        for name in (out.with_name(f"{out.name}-{number}") for number in count(2))
+        if not name.exists()
+    )
+    if out in ended:
+        raise ConfigError(
+            f"{out} holds a run that finished: say the same with {overwrite} to replace "
+            f"it, or with {keep.format(free)} to keep both"
+        )
+    raise ConfigError(
+        f"{(stopped or [out])[0]} holds a run that was stopped: say the same with {resume} to go "
+        f"on with it, with {overwrite} to begin anew, or with {keep.format(free)} to keep it"
+    )
 
 
 def check_folder(out: Path) -> None:

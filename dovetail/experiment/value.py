@@ -86,6 +86,19 @@ class Game(Protocol):
         """Partner -> nats that its columns tell about the labels."""
 
 
+def check_valued(method: str) -> None:
+    """Refuse a method without partners.
+
+    Raises:
+        ConfigError: naming those that have some.
+    """
+    if method not in (*_OF_APFED, "fedoptimus"):
+        raise ConfigError(
+            f"the method {method!r} has no partners to value; those of "
+            f"{', '.join(_OF_APFED)} and fedoptimus have"
+        )
+
+
 def game(setup: Setup) -> Game:
     """The game of a run.
 
@@ -98,15 +111,9 @@ def game(setup: Setup) -> Game:
             "partners are valued where all tables are in one place: name every party's file in "
             "parties, and leave [engine] out"
         )
-    if isinstance(setup, Training) and setup.method in _OF_APFED:
-        found: Game = _ApfedGame(setup)
-    elif isinstance(setup, Training) and setup.method == "fedoptimus":
-        found = _FedOptimusGame(setup)
-    else:
-        raise ConfigError(
-            f"the method {setup.method!r} has no partners to value; those of "
-            f"{', '.join(_OF_APFED)} and fedoptimus have"
-        )
+    check_valued(setup.method)
+    assert isinstance(setup, Training)
+    found: Game = _ApfedGame(setup) if setup.method in _OF_APFED else _FedOptimusGame(setup)
     if not found.partners:
         raise ConfigError("the run has no partner to value, only the party with labels")
     return found

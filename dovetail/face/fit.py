@@ -18,7 +18,7 @@ from dovetail.experiment.train import (
     GIVEN,
     Drive,
     check_folder,
-    check_unfinished,
+    check_free,
     open_driver,
     train_seeds,
 )
@@ -78,7 +78,7 @@ def fit(
         partners: parties on other machines, of ``listen``.
         active: who drives, where several parties have labels.
         resume: go on with what was stopped in ``out``; seeds that finished are not run again.
-        overwrite: replace a run that finished in ``out``.
+        overwrite: replace a run in ``out``.
         quiet: show no bars; what must not be missed is told even so.
         device: where to compute: "cpu", "cuda", ...
         compute: "bf16": products of layers in bfloat16, where the processor has it.
@@ -111,7 +111,8 @@ def fit(
         raise ConfigError(f"{WHERE}: resume needs out, the folder of the run that was stopped")
     if out is not None and not (resume or overwrite):
         seed_folders = (Path(out) / f"seed-{number}" for number in numbers)
-        check_unfinished(Path(out), *seed_folders, overwrite="overwrite=True", keep='out="{}"')
+        ways = {"resume": "resume=True", "overwrite": "overwrite=True", "keep": 'out="{}"'}
+        check_free(Path(out), *seed_folders, **ways)
     folder = Path(tempfile.mkdtemp(prefix="dovetail-")) / "run" if out is None else Path(out)
     values: dict[str, Any] = {
         "method": chosen.stage,

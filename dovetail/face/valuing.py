@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -18,11 +19,12 @@ from dovetail.experiment import write_text
 from dovetail.experiment.runfile import load_run
 from dovetail.experiment.setup import load_data, setup
 from dovetail.experiment.shapley import MEASURES
-from dovetail.experiment.value import Kept
+from dovetail.experiment.value import Kept, check_valued
 from dovetail.experiment.value import value as value_of
 from dovetail.experiment.valuing import about, places_of, write_csv
 from dovetail.face.shown import Shown, line
 from dovetail.face.talk import talk_of
+from dovetail.methods.base import Points
 from dovetail.models.devices import device as device_of
 
 #: Measures, from cheap to dear.
@@ -160,13 +162,15 @@ def value(
         quiet: show no bar.
 
     Raises:
-        ConfigError: a measure or score that there is not, or partners who are elsewhere.
+        ConfigError: a measure or score that there is not, a method without partners, or partners
+            who are elsewhere.
     """
     measure = next((each for each in MEASURES if each == by), None)
     if measure is None:
         raise ConfigError(f"--by takes {', '.join(MEASURES)}, got {by!r}")
     file, folder, found = places_of(Path(run), recipe)
     run_file = load_run(file, recipe=recipe, overrides=tuple(overrides))
+    check_valued(run_file.method)
     if run_file.engine.kind != "inprocess":
         raise ConfigError(
             f"{file}: partners are valued where all tables are in one place; name every party's "
@@ -182,7 +186,14 @@ def value(
     if fresh:
         coalitions.unlink(missing_ok=True)
     kept = Kept(coalitions, about(run_file))
-    with talk_of(shown=measure != "mi" and not quiet).points("coalitions") as progress:
+    talk, bars = talk_of(shown=measure != "mi" and not quiet), list[Points]()
+    with ExitStack() as stack:
+
+        def progress(done: int, total: int) -> None:
+            if not bars:  # what cannot be valued is refused before there is a bar
+                bars.append(stack.enter_context(talk.points("coalitions")))
+            bars[0].points(done, total)
+
         result = value_of(
             lambda seed: setup(run_file, seed, loaded),
             numbers,
@@ -191,7 +202,7 @@ def value(
             metric=metric,
             partners=None if partners is None else tuple(partners),
             permutations=permutations,
-            progress=progress.points,
+            progress=progress,
             clock=time.perf_counter,
         )
     values = Values({"method": run_file.method, **result}, folder)

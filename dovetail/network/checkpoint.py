@@ -220,8 +220,8 @@ class Keeper:
         if message.done and message.exactly and message.done not in self.steps():
             have = ", ".join(map(str, self.steps())) or "none"
             raise CheckpointError(
-                f"it has no state of step {message.done} (it has: {have}); start anew without "
-                "--resume"
+                f"it has no state of step {message.done} (it has: {have}); start anew with "
+                "--overwrite"
             )
 
     @contextmanager
@@ -439,7 +439,7 @@ class Checkpoint:
         if differences:
             raise ConfigError(
                 f"{path} is from another run: {'; '.join(differences[:3])}; resume with the same "
-                "settings, or start anew without --resume"
+                "settings, or start anew with --overwrite"
             )
         return done
 
@@ -461,7 +461,7 @@ def _fitting(path: Path) -> Iterator[None]:
         why = textwrap.shorten(f"{type(error).__name__}: {error}", 300)
         raise CheckpointError(
             f"{path} does not fit what is to go on from it ({why}); resume with the same networks "
-            "and settings, or start anew without --resume"
+            "and settings, or start anew with --overwrite"
         ) from None
 
 
@@ -556,7 +556,7 @@ def read_about(path: str | Path) -> State:
 
 def _damaged(path: Path, why: object) -> CheckpointError:
     return CheckpointError(
-        f"the checkpoint {path} is damaged ({why}); start anew without --resume, or put back a "
+        f"the checkpoint {path} is damaged ({why}); start anew with --overwrite, or put back a "
         "copy of it"
     )
 
@@ -581,7 +581,7 @@ def _read(path: Path, *, whole: bool) -> tuple[dict[str, str], bytes]:
     if form != FORMAT:
         raise CheckpointError(
             f"{path} has the format {form!r}, expected {FORMAT!r}; resume with the version of "
-            "dovetail that wrote it, or start anew without --resume"
+            "dovetail that wrote it, or start anew with --overwrite"
         )
     return metadata, data
 

@@ -271,7 +271,7 @@ class Coordinator(Listener):
         if slash and aligned != self.alignment:
             raise AlignmentError(
                 f"the run began on alignment {aligned!r}, and the parties have aligned again since "
-                f"({self.alignment!r}); start anew without --resume"
+                f"({self.alignment!r}); start anew with --overwrite"
             )
         run = training_run(self.alignment, fresh) if self.alignment else fresh
         self._run = (run, f"seed-{seed}")
@@ -410,7 +410,7 @@ class Driver(Listener):
         if slash and aligned != self._stored.run:
             raise AlignmentError(
                 f"the run began on alignment {alignment_of(run)!r}, and {self.site.name!r} has "
-                f"aligned again since ({self._stored.run!r}); start anew without --resume"
+                f"aligned again since ({self._stored.run!r}); start anew with --overwrite"
             )
         self._run = (f"seed-{seed}", fresh)
         return f"{self._stored.run}/{fresh}"

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 
 import rfc8785
 from cryptography import x509
-from pydantic import AwareDatetime, Field, ValidationError
+from pydantic import AwareDatetime, Field, ValidationError, field_validator
 
 from dovetail.errors import ConfigError, MessageError
 from dovetail.methods.section import PartyName, Section
@@ -97,6 +97,21 @@ class Proposal(Section):
     created: AwareDatetime
     expires: AwareDatetime
     dovetail: str
+
+    @field_validator("stage_settings")
+    @classmethod
+    def _choices_are_lists(cls, stages: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        for stage, settings in stages.items():
+            for key, allowed in settings.items():
+                if not isinstance(allowed, Mapping) or ONE_OF not in allowed:
+                    continue
+                values = allowed[ONE_OF]
+                if len(allowed) > 1 or not (isinstance(values, list) and values):
+                    raise ValueError(
+                        f'{stage}.{key}: expected a value, or {{"{ONE_OF}": [values]}} alone with '
+                        f"one value or more, got {json.dumps(allowed)[:100]}"
+                    )
+        return stages
 
     @property
     def signers(self) -> tuple[str, ...]:
@@ -313,7 +328,8 @@ def _parse(kind: type[Section], text: str, *, where: str) -> Section:
         why = "it is nested too deeply"
         if isinstance(error, ValidationError):
             first = error.errors()[0]
-            why = f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip()
+            told = first["msg"].removeprefix("Value error, ")
+            why = f"{'.'.join(map(str, first['loc']))} {told}".strip()
         raise ConfigError(f"{where} is no {kind.__name__.lower()}: {why}") from None
 
 

@@ -495,6 +495,22 @@ def test_a_number_that_has_no_canonical_form_is_told() -> None:
             parse_proposal(text, where="proposal.json")
 
 
+@pytest.mark.parametrize(
+    "choice", ['{"one_of":null}', '{"one_of":[]}', '{"one_of":"0.5"}', '{"also":1,"one_of":[2]}']
+)
+def test_a_choice_of_settings_that_is_no_list_is_told(choice: str) -> None:
+    settings = {"chfl": {"mu": 0.5}}
+    text = PROPOSAL.model_copy(update={"stage_settings": settings}).text
+    assert parse_proposal(text, where="proposal.json").stage_settings == settings
+    text = text.replace('"mu":0.5', f'"mu":{choice}', 1)
+    with pytest.raises(ConfigError) as told:
+        parse_proposal(text, where="proposal.json")
+    assert str(told.value).startswith(
+        "proposal.json is no proposal: stage_settings chfl.mu: expected a value, or "
+        '{"one_of": [values]} alone with one value or more, got {"'
+    )
+
+
 def test_the_text_is_canonical_and_names_itself() -> None:
     again = parse_proposal(PROPOSAL.text, where="here")
     assert again.name == PROPOSAL.name

@@ -129,7 +129,7 @@ def test_stopped_twice_is_as_good(
     assert contents(tmp_path / "stopped") == whole
 
 
-def test_without_resume_a_stopped_run_begins_anew(
+def test_overwriting_a_stopped_run_begins_anew(
     dovetail: Any, write_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = write_run(*LONGER)
@@ -138,9 +138,58 @@ def test_without_resume_a_stopped_run_begins_anew(
         dovetail("train", run, "--out", "stopped", "-q")
         patched.undo()
         stop_after(patched, 1)
-        dovetail("train", run, "--out", "stopped", "-q")
+        dovetail("train", run, "--out", "stopped", "-q", "--overwrite")
     lines = (tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1]
+
+
+def test_a_stopped_run_is_begun_anew_only_where_that_is_said(
+    dovetail: Any, write_run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(*LONGER)
+    train = ("train", run, "--out", "stopped", "-q")
+    with monkeypatch.context() as patched:
+        stop_after(patched, 3)
+        dovetail(*train)
+    before = contents(tmp_path / "stopped")
+    done = dovetail(*train, "--set", "data.source=nowhere.csv")  # before any data are read
+    assert done.code == 2
+    assert (
+        "stopped holds a run that was stopped: say the same with --resume to go on with it, with "
+        "--overwrite to begin anew, or with --out stopped-2 to keep it"
+    ) in " ".join(done.err.split())
+    assert contents(tmp_path / "stopped") == before
+    done = dovetail(*train, "--overwrite")
+    assert done.code == 0, done.err
+    assert len((tmp_path / "stopped" / "metrics.jsonl").read_text().splitlines()) == NUM_LINES
+
+
+def test_of_several_seeds_the_one_that_was_stopped_is_named(
+    dovetail: Any, write_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = ("train", write_run(*LONGER), "--out", "both", "-q", "--seed", 0, "--seed", 1)
+    with monkeypatch.context() as patched:
+        stop_after(patched, NUM_LINES + 3)
+        dovetail(*train)
+    done = dovetail(*train)
+    assert done.code == 2
+    assert "both/seed-1 holds a run that was stopped: say" in done.err
+    assert dovetail(*train, "--resume").code == 0
+    assert "both holds a run that finished: say" in dovetail(*train).err
+
+
+def test_a_run_that_stopped_before_its_first_epoch_leaves_nothing_to_go_on_from(
+    dovetail: Any, write_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = ("train", write_run(), "--out", "stopped", "-q")
+    with monkeypatch.context() as patched:
+
+        def interrupted(self: RunFolder, stage: str, line: Any) -> None:
+            raise KeyboardInterrupt
+
+        patched.setattr(RunFolder, "epoch", interrupted)
+        assert dovetail(*train).code == 130
+    assert dovetail(*train).code == 0
 
 
 def test_other_settings_do_not_go_on_from_a_stopped_run(
@@ -154,7 +203,7 @@ def test_other_settings_do_not_go_on_from_a_stopped_run(
         "train", run, "--out", "stopped", "--resume", "--set", "apfed.learning_rate=0.5"
     )
     assert done.code == 2
-    assert "start anew without --resume" in done.err
+    assert "start anew with --overwrite" in done.err
     assert "apfed" in done.err
 
 

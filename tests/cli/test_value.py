@@ -119,6 +119,18 @@ def test_what_cannot_be_valued_is_told_in_a_sentence(
     assert done.code == 2
     assert said in done.err
     assert "Traceback" not in done.err
+    assert "coalitions" not in done.err or "--metric" in arguments  # the bar; a score is of models
+
+
+def test_a_method_without_partners_is_refused_before_its_tables_are_read(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    parties = '["north.toml", "south.toml"]'  # which are not there
+    (tmp_path / "run.toml").write_text(f'method = "chfl"\nparties = {parties}\n')
+    done = dovetail("value", "run.toml")
+    assert done.code == 2
+    assert done.err.startswith("dovetail: the method 'chfl' has no partners to value")
+    assert done.err.count("\n") == 1
 
 
 def test_a_folder_that_is_no_run_is_refused(dovetail: Any, tmp_path: Path) -> None:

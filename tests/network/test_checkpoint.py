@@ -476,7 +476,7 @@ def test_a_checkpoint_of_another_run_is_refused(
     saved_run(tmp_path, 3, about={"method": "apfed", "seed": 3})
     driver, network, checkpoint, _ = fresh(tmp_path, about=about)
     for ask in (checkpoint.done, lambda: checkpoint.resume(driver, network)):
-        with pytest.raises(ConfigError, match=re.escape(told) + ".*start anew without --resume"):
+        with pytest.raises(ConfigError, match=re.escape(told) + ".*start anew with --overwrite"):
             ask()
     assert list(network.ledger.lines()) == []  # no party was touched
 

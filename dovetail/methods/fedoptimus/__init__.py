@@ -1464,7 +1464,7 @@ class Coordinator(Driver):
         if [list(names) for names in state["owners"]] != owners:
             raise ConfigError(
                 f"the saved run is of owners {state['owners']}, this one of {owners}; resume with "
-                "the same, or start anew without --resume"
+                "the same, or start anew with --overwrite"
             )
         self.participants = tuple(state["participants"])
         self.ready = {owner: LabelsReady(**ready) for owner, ready in state["ready"].items()}

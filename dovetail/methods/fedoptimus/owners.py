@@ -364,7 +364,7 @@ class _Kept:
         if not found:
             raise AlignmentError(
                 f"it keeps no rows of alignment {self._alignment!r}, or its table has changed "
-                "since; start anew without --resume, which aligns again"
+                "since; start anew with --overwrite, which aligns again"
             )
         return found
 
