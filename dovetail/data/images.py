@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -193,11 +193,44 @@ def read_image_samples(
 
 
 def _archive(file: IO[bytes]) -> Mapping[str, np.ndarray]:
-    """The arrays of an open .npz file; each is read when it is asked for."""
+    """The arrays of an open .npz file; each is read when it is asked for, if memory has room."""
     stored = np.load(file, allow_pickle=False)
     if not isinstance(stored, np.lib.npyio.NpzFile):
         raise ValueError("it is one array, not an archive of arrays")
-    return stored
+    return _Roomy(stored)
+
+
+class _Roomy(Mapping[str, np.ndarray]):
+    """Arrays of an archive; what would not fit is refused, where a system would end the process."""
+
+    def __init__(self, stored: np.lib.npyio.NpzFile) -> None:
+        self._stored = stored
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        assert self._stored.zip is not None
+        packed, free = self._stored.zip.NameToInfo.get(f"{name}.npy"), free_bytes()
+        if packed is not None and free is not None and packed.file_size > free:
+            raise ValueError(
+                f"its array {name!r} takes {packed.file_size / 1e9:,.3g} GB unpacked, and "
+                f"{free / 1e9:,.3g} GB of memory are free; split the file"
+            )
+        array: np.ndarray = self._stored[name]
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored.files)
+
+    def __len__(self) -> int:
+        return len(self._stored.files)
+
+
+def free_bytes() -> int | None:
+    """Memory that a process may still take, by Linux; None elsewhere."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable:")), None)
 
 
 def _array_column(path: Path, name: str, stored: Mapping[str, np.ndarray], count: int) -> Column:

@@ -143,7 +143,7 @@ ELSEWHERE = ("--party", "north.toml", "--partners", "clinic,lab", "--listen", "1
     ("options", "words"),
     [
         (ELSEWHERE, "is no label owner's of a run with data owners on other machines"),
-        (("--party", "north.toml"), "give --party, --partners and --listen"),
+        (("--party", "nowhere.toml"), "nowhere.toml"),
         (ELSEWHERE[2:], "give --party, --partners and --listen"),
         (ELSEWHERE[:4], "--partners is for partners on other machines"),
         ((*ELSEWHERE, "--allow-unseen"), "--allow-unseen is for a table of columns"),

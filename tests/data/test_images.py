@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from dovetail.data import ImageInput, input_from_json, read_images
+from dovetail.data import ImageInput, images, input_from_json, read_images
 from dovetail.errors import DataError, ModelError
 
 
@@ -209,3 +209,20 @@ def test_a_test_part_alone_is_the_whole_of_cifar_100():
     assert images.test is None
     assert images.train.x.shape == (9999, 3, 32, 32)
     assert len(set(images.train.labels.tolist())) == 100
+
+
+def test_an_archive_that_unpacks_to_more_than_memory_has_is_refused_before_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "zeros.npz"
+    np.savez_compressed(path, x=np.zeros((1000, 100, 100), dtype=np.uint8), id=np.arange(1000))
+    assert path.stat().st_size < 50_000
+    free = images.free_bytes()
+    assert free is None or free > 10**8  # what memory has, by Linux
+    assert len(images.read_image_samples(path, id="id", label=None)[0]) == 1000
+    monkeypatch.setattr(images, "free_bytes", lambda: 9_000_000)
+    said = "its array 'x' takes 0.01 GB unpacked, and 0.009 GB of memory are free; split the file"
+    with pytest.raises(DataError, match=said):
+        images.read_image_samples(path, id="id", label=None)
+    with pytest.raises(DataError, match=said):
+        images.read_images(path)
