@@ -231,16 +231,19 @@ def run_record(party: Path, *, certificates: Path | None, home: Path | None, as_
         )
         return
     table = Table(title=Text(f"Proposals that {site.name!r} keeps"), title_justify="left")
-    for column in ("proposal", "driver", "trains", "said", "runs"):
+    for column in ("proposal", "driver", "trains", "said"):
         table.add_column(column)
-    for proposal, signatures, used in found:
+    for proposal, signatures, _ in found:
         said = "\n".join(
             f"{name}: {signatures[name].decision} {signatures[name].time:%Y-%m-%d %H:%M}"
             if name in signatures
             else f"{name}: nothing"
             for name in proposal.signers
         )
-        runs = "\n".join(f"{each['time']} {each['run']}" for each in used) or "none"
         what = f"{', '.join(proposal.stages)}\nuntil {proposal.expires:%Y-%m-%d}"
-        table.add_row(proposal.name[:12], Text(proposal.driver), what, Text(said), Text(runs))
+        table.add_row(proposal.name[:12], Text(proposal.driver), what, Text(said))
     console().print(table)
+    for proposal, _, used in found:
+        say(f"Runs that began on {proposal.name[:12]}:{'' if used else ' none'}")
+        for each in used:
+            say(f"  {each['time']}  {each['run']}")

@@ -15,6 +15,7 @@ import tomli_w
 from dovetail.errors import ConfigError, NetworkError
 from dovetail.experiment.runfile import RunFile, check_run
 from dovetail.experiment.search import check_no_job
+from dovetail.experiment.wording import count_text
 from dovetail.methods import coordinated
 from dovetail.methods.aligning import label_owner
 from dovetail.methods.party import Site
@@ -149,7 +150,7 @@ def simulate(
     with tempfile.TemporaryDirectory(prefix="dovetail-flare-") as temporary:
         folder = Path(temporary)
         site_of = run.engine.site_of()
-        say(f"NVFlare starts a server and {len(site_of)} sites here")
+        say(f"NVFlare starts a server and {count_text(len(site_of), 'site')} here")
         kits = provision(folder, list(site_of.values()))
         for party_name, site in site_of.items():
             party = {"party": str(files[party_name].resolve()), "driver": driver}

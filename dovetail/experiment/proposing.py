@@ -251,7 +251,7 @@ def _messages(asked: tuple[str, ...]) -> Iterator[MessageType]:
     }
     for name, kind in sorted(found.items()):
         lines = (kind.__doc__ or "").strip().splitlines()
-        about = lines[0].strip() if lines else ""
+        about = lines[0].strip().replace("``", "") if lines else ""
         yield MessageType(
             name=name, fields={each.name: str(each.type) for each in fields(kind)}, about=about
         )
@@ -274,13 +274,16 @@ def page(proposal: Proposal) -> str:
 def _page(proposal: Proposal) -> Iterator[str]:
     yield f"# Proposal {proposal.name[:12]}"
     yield ""
+    yield "Its name, the SHA-256 of its canonical JSON, which is what is signed:"
+    yield ""
+    yield proposal.name
+    yield ""
     for line in proposal.purpose.splitlines():
         yield f"> {_plain(line)}".rstrip()
     yield ""
     titles = methods.stages()
     stages = ", ".join(f"{name} ({titles.get(name, name)})" for name in proposal.stages)
     rows = [
-        ("name", f"{proposal.name} (SHA-256 of the canonical JSON)"),
         ("driver", proposal.driver),
         ("parties", ", ".join(proposal.parties)),
         ("trains", stages),
@@ -315,7 +318,7 @@ def _page(proposal: Proposal) -> Iterator[str]:
     yield "|---|---|"
     for key, _, value in differences({}, proposal.settings):
         for inner, told in _flat(key, value):
-            yield f"| {_plain(inner)} | {_short(told)} |"
+            yield f"| {_plain(inner)} | {_whole(told)} |"
     for stage, settings in proposal.stage_settings.items():
         yield ""
         yield f"Parties are told, when {_plain(stage)} begins:"
@@ -324,9 +327,9 @@ def _page(proposal: Proposal) -> Iterator[str]:
         yield "|---|---|"
         for key, value in settings.items():
             if isinstance(value, Mapping) and ONE_OF in value:
-                yield f"| {_plain(key)} | one of {_short(value[ONE_OF])} |"
+                yield f"| {_plain(key)} | one of {_whole(value[ONE_OF])} |"
             else:
-                yield f"| {_plain(key)} | {_short(value)} |"
+                yield f"| {_plain(key)} | {_whole(value)} |"
 
 
 def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -338,8 +341,13 @@ def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _short(value: Any) -> str:
-    text = "nothing" if value is None else json.dumps(value)
-    return _plain(text if len(text) <= 80 else f"{text[:77]}...")
+    text = _whole(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _whole(value: Any) -> str:
+    """What is signed is shown to its end."""
+    return _plain("nothing" if value is None else json.dumps(value))
 
 
 def _plain(text: str) -> str:

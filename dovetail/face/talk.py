@@ -24,6 +24,9 @@ from dovetail.methods.base import Talk
 from dovetail.methods.outcome import number
 from dovetail.network.printable import printable
 
+#: Columns of a bar's title, and of a bar in a narrow terminal.
+_TITLE, _LEAST_BAR = 16, 10
+
 #: The scores that are shown.
 SCORES = ("accuracy", "auc", "rmse", "mae", "r2", "validation")
 
@@ -65,11 +68,14 @@ class _Bars:
     """Bars on standard error while the context is open."""
 
     def __init__(self, *columns: ProgressColumn) -> None:
+        console = Console(stderr=True)
+        # Text that does not fit beside a bar of full length is cut, numbers first.
+        bar_width = max(_LEAST_BAR, min(40, console.width - 70))
         self._progress = Progress(
-            TextColumn("{task.description:<24}"),
-            BarColumn(),
+            TextColumn(f"{{task.description:<{_TITLE}}}"),
+            BarColumn(bar_width),
             *columns,
-            console=Console(stderr=True),
+            console=console,
         )
 
     def __enter__(self) -> Self:
@@ -110,7 +116,11 @@ class _EpochBars(_Bars):
 
     def epoch(self, stage: str, total: int, line: Mapping[str, Any]) -> None:
         """One epoch or round of a stage is done."""
-        scores = "  ".join(f"{name} {line[name]:.3f}" for name in ("loss", *SCORES) if name in line)
+        told = [f"{name} {line[name]:.3f}" for name in ("loss", *SCORES) if name in line]
+        beside = max(_TITLE, len(self._title + stage)) + _LEAST_BAR + len(f"{total}/{total}") + 18
+        while len(told) > 1 and beside + len("  ".join(told)) > self._progress.console.width:
+            told.pop()
+        scores = "  ".join(told)
         if stage not in self._tasks:
             self._tasks[stage] = self._progress.add_task(
                 f"{self._title}{stage}", total=total, unit="", scores=""
