@@ -163,8 +163,16 @@ def _last(agreements: Agreements, proposal: Proposal) -> Proposal | None:
 
 
 def _changes(before: Proposal, now: Proposal) -> list[tuple[str, Any, Any]]:
-    then, fresh = (json.loads(each.text) for each in (before, now))
+    then, fresh = (_by_message(json.loads(each.text)) for each in (before, now))
     return [each for each in differences(then, fresh) if each[0] != "created"]
+
+
+def _by_message(told: dict[str, Any]) -> dict[str, Any]:
+    """A proposal whose messages are told apart by name: of thirty, those that differ are shown."""
+    messages = {each["name"]: each for each in told["messages"]}
+    if len(messages) < len(told["messages"]):  # two of one name are shown as they are
+        return told
+    return {**told, "messages": messages}
 
 
 def _show(

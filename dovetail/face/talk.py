@@ -122,6 +122,7 @@ class _EpochBars(_Bars):
             told.pop()
         scores = "  ".join(told)
         if stage not in self._tasks:
+            self._end_stages()
             self._tasks[stage] = self._progress.add_task(
                 f"{self._title}{stage}", total=total, unit="", scores=""
             )
@@ -132,6 +133,21 @@ class _EpochBars(_Bars):
             unit="rounds" if "round" in line else "epochs",
             scores=scores,
         )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._end_stages()
+        super().__exit__(kind, error, trace)
+
+    def _end_stages(self) -> None:
+        """A stage that stopped early is done, too: no bar is left standing half way."""
+        for task in self._progress.tasks:
+            self._progress.update(task.id, total=task.completed)
 
 
 class _Waiting:

@@ -372,7 +372,8 @@ class _Line:
                 "certificates are of one authority, that neither has expired, and that the "
                 f"driver's certificate is of {self.driver!r}",
             )
-        return Event("waiting", f"{self.driver} is not at {self.address} yet ({details})")
+        why = details.rpartition("Failed to connect to remote host: ")[2]  # gRPC says it in full
+        return Event("waiting", f"{self.driver} is not at {self.address} yet ({why})")
 
 
 class _UnprovenError(Exception):

@@ -780,7 +780,7 @@ def test_it_stops_at_once_while_there_is_no_driver(
             time.sleep(0.05)
         time.sleep(1.0)
     else:
-        shop.wait_for("bank is not at 127.0.0.1:9 yet")
+        shop.wait_for(r"bank is not at 127.0.0.1:9 yet \(Connection refused\)")
     code, seconds = shop.stop(number)
     assert (code, seconds < 20) == (0, True), shop.said()
     assert (shop.said() == "") == (number == signal.SIGTERM)

@@ -15,6 +15,7 @@ from federations import Federation, free_port
 from markdown_it import MarkdownIt
 
 from dovetail import methods
+from dovetail.cli.proposals import _changes, _show
 from dovetail.errors import ConfigError, MessageError
 from dovetail.experiment.proposing import _messages, page, propose, review
 from dovetail.experiment.runfile import load_run
@@ -149,6 +150,9 @@ def test_two_sign_one_refuses_then_all_sign_and_only_that_run_is_answered(
         "registry": "signed",
     }
     assert [each["stage"] for each in kept["used"]].count("apfed") == 1
+    listed = dovetail("review", "--party", "lab.toml").out
+    assert f"Runs that began on {name[:12]}:\n" in listed
+    assert all(f"  {each['time']}  {each['run']}\n" in listed for each in kept["used"])
     assert all(len(each["samples"]) == 64 for each in kept["used"])
     agreement = {path.name for path in (tmp_path / "out" / "agreement").iterdir()}
     assert agreement == {f"proposal.{n}json" for n in ("", "clinic.", "lab.", "registry.")}
@@ -377,6 +381,38 @@ def test_nothing_that_a_driver_writes_hides_what_a_party_is_to_read() -> None:
     assert "<h1>Settings</h1>" in quoted  # as what it is: quoted
     assert "<td>chfl.x | &lt;!-- | `</td>" in rest
     assert "&lt;b&gt;" in rest
+
+
+def test_what_is_signed_is_shown_to_its_end_on_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = [f"column number {number}" for number in range(40)]
+    long = PROPOSAL.model_copy(update={"settings": {"chfl": {"common": names}}})
+    (tmp_path / "lab.csv").write_text("id,x\n1,2\n")
+    (tmp_path / "lab.toml").write_text('[party]\nname = "lab"\ntable = "lab.csv"\nid = "id"\n')
+    _show(long, open_site(tmp_path / "lab.toml"), [], None, [])
+    shown = capsys.readouterr().out
+    assert long.name in shown
+    assert all(name in " ".join(shown.split()) for name in names)
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_of_thirty_messages_those_that_differ_from_the_last_proposal_are_shown() -> None:
+    before = tuple(_messages(("align", "chfl")))
+    worded = before[3].model_copy(update={"about": "Otherwise."})
+    after = (*before[:3], worded, *before[4:-1])
+    changes = _changes(
+        PROPOSAL.model_copy(update={"messages": before}),
+        PROPOSAL.model_copy(update={"messages": after}),
+    )
+    assert [key for key, _, _ in changes] == [
+        f"messages.{worded.name}.about",
+        f"messages.{before[-1].name}",
+    ]
+    twice = PROPOSAL.model_copy(update={"messages": (*before, worded)})
+    (only,) = _changes(PROPOSAL.model_copy(update={"messages": before}), twice)
+    assert only[0] == "messages"  # no name hides another
 
 
 def test_a_proposal_that_leaves_a_message_out_or_words_one_anew_is_told(tmp_path: Path) -> None:
