@@ -13,8 +13,8 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, nullcontext
-from threading import Event
-from typing import Any, Literal, TypeVar
+from threading import Event, local
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -62,8 +62,26 @@ def has_bf16(device: torch.device) -> bool:
     return False
 
 
+class _Here(local):
+    """Of a thread: PyTorch's modes are, too."""
+
+    narrow = False
+
+
+_here = _Here()
+
+
 class _Narrow(TorchFunctionMode):
     """Computes the products of float32 in bfloat16, and gives float32."""
+
+    def __enter__(self) -> Self:
+        _here.narrow = True
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        _here.narrow = False
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -83,18 +101,43 @@ def _narrow(value: Any) -> Any:
     return value.bfloat16() if is_float else value
 
 
-def side_by_side(calls: Sequence[Callable[[Event], T]], given_up: Event | None = None) -> list[T]:
+def one_core_each(calls: Sequence[Callable[[Event], T]]) -> list[T]:
+    """``side_by_side`` in as many threads as PyTorch has, each of which computes on one core.
+
+    Threads that share each small product mostly wait for each other, on a busy machine for ever
+    longer. So each call computes what it would compute on one thread, to the bit.
+    """
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # of those that begin now, too
+    try:
+        return side_by_side(calls, workers=num_threads)
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def side_by_side(
+    calls: Sequence[Callable[[Event], T]],
+    given_up: Event | None = None,
+    *,
+    workers: int | None = None,
+) -> list[T]:
     """What each of these gives, in their order: in as many threads as there are cores for them.
 
     For calls that spend their time in libraries which let other threads run, and that draw nothing
     from PyTorch's own generator, which all threads share. Each is given what is set once nobody
-    waits for it: it should end then, as after Ctrl-C, since Python waits for threads.
+    waits for it: it should end then, as after Ctrl-C, since Python waits for threads. Networks are
+    computed as in the thread that calls.
+
+    Args:
+        given_up: is set then.
+        workers: threads at most; None: cores, or what ``OMP_NUM_THREADS`` says.
     """
     given_up = given_up or Event()
-    workers = min(len(calls), asked_threads() or cores())
+    workers = min(len(calls), workers or asked_threads() or cores())
     if workers <= 1:
         return [call(given_up) for call in calls]
-    with ThreadPoolExecutor(workers) as pool:
+    enter = _Narrow().__enter__ if _here.narrow else None  # a worker ends with the pool
+    with ThreadPoolExecutor(workers, initializer=enter) as pool:
         try:
             started = [pool.submit(call, given_up) for call in calls]
             for each in as_completed(started):

@@ -9,6 +9,7 @@ from statistics import fmean
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from dovetail.errors import ConfigError
 from dovetail.experiment.runfile import check_run
@@ -126,3 +127,20 @@ def test_products_are_narrow_forwards_and_backwards_and_nothing_else_is(
     assert weight.grad is not None
     assert torch.equal(weight.grad, weight.grad.bfloat16().float())
     assert torch.equal(sum_, (x @ x.T).sum())
+
+
+def test_threads_compute_in_the_numbers_of_the_one_that_waits_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(computing, "has_bf16", lambda _: True)
+    x = torch.randn(8, 8)
+
+    def products() -> list[Tensor]:
+        return computing.side_by_side([lambda _: F.linear(x, x)] * 3, workers=2)
+
+    usual = products()
+    with computing.computing("bf16", torch.device("cpu")):
+        narrow, here = products(), F.linear(x, x)
+    assert all(torch.equal(each, F.linear(x, x)) for each in [*usual, *products()])
+    assert all(torch.equal(each, here) for each in narrow)
+    assert not torch.equal(narrow[0], usual[0])

@@ -574,6 +574,19 @@ def test_members_with_other_numbers_of_batches_train_in_stacks_of_their_own():
     torch.testing.assert_close(stacked[-1], looped[-1], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("num_threads", [2, 3, 8])
+def test_stacked_members_learn_the_same_bits_on_any_number_of_threads(num_threads):
+    rows = [rows_of(place, 20 + place % 5, place % 3 + 1) for place in range(1, 10)]
+    expected = trajectory(rows=rows, engine=StackedInProcess)
+    torch.set_num_threads(num_threads)
+    try:
+        thetas = trajectory(rows=rows, engine=StackedInProcess)
+        assert torch.get_num_threads() == num_threads
+    finally:
+        torch.set_num_threads(1)
+    assert all(map(torch.equal, thetas, expected))
+
+
 def test_stacking_leaves_the_ledger_as_it_is():
     ledgers = []
     for engine in (InProcess, StackedInProcess):

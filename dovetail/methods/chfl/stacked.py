@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from threading import Event
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from dovetail.data import Classification
 from dovetail.methods.chfl import Finished, Member, Train, Trained, pull
 from dovetail.models import StackedColumns, StackedOptimizer
+from dovetail.models.computing import one_core_each
 from dovetail.network import Engine, InProcess, Keeper, Message, Party, Pending
 from dovetail.network.engine import R
 
@@ -22,6 +24,9 @@ MAX_STACK = 8
 
 class StackedInProcess(Engine):
     """Calls members as ``InProcess`` does, but trains those of one round as stacked tensors.
+
+    There is a stack for each of PyTorch's threads or more, and each is computed on one core: the
+    weights do not depend on how many there are.
 
     Messages, ledger and random batches are the same. Sums within a batched product are taken in
     another order than in a single one, so weights agree to float32 rounding: to about 1e-5 of
@@ -66,9 +71,7 @@ class StackedInProcess(Engine):
             if member and isinstance(request, Train) and member.can_train(request):
                 alike.setdefault(_stack_key(member), []).append(member)
         groups = [
-            members[start : start + MAX_STACK]
-            for members in alike.values()
-            for start in range(0, len(members), MAX_STACK)
+            group for members in alike.values() if len(members) > 1 for group in _dealt(members)
         ]
         names = {tuple(member.name for member in group): group for group in groups}
         stacks = {
@@ -77,12 +80,11 @@ class StackedInProcess(Engine):
             if (stack := self._stacks.get(key)) and stack.fits(group)
         }
         self._keep_stacks(stacks)
-        for key, group in names.items():
-            if len(group) > 1:
-                stack = self._stacks.get(key) or Stack(group)
-                self._stacks[key] = stack
-                for member, losses in zip(group, stack.learn(), strict=True):
-                    member.ahead = losses
+        self._stacks |= {key: Stack(group) for key, group in names.items() if key not in stacks}
+        learn = [self._stacks[key].learn for key in names]
+        for group, losses in zip(groups, one_core_each(learn), strict=True):
+            for member, own in zip(group, losses, strict=True):
+                member.ahead = own
 
     def _keep_stacks(self, stacks: dict[tuple[str, ...], Stack]) -> None:
         """Drop the others: their members' weights lie apart again, as if never stacked."""
@@ -90,6 +92,16 @@ class StackedInProcess(Engine):
             if key not in stacks:
                 stack.release()
         self._stacks = stacks
+
+
+def _dealt(members: Sequence[Member]) -> Iterator[list[Member]]:
+    """As few stacks of at most ``MAX_STACK`` as keep all threads busy, as even as can be."""
+    num_threads = torch.get_num_threads()
+    num = -(-len(members) // (MAX_STACK * num_threads)) * num_threads
+    ends = [place * len(members) // num for place in range(num + 1)]
+    for start, end in itertools.pairwise(ends):
+        if start < end:  # fewer members than threads
+            yield list(members[start:end])
 
 
 def _stack_key(member: Member) -> object:
@@ -175,8 +187,8 @@ class Stack:
         if self._columns.unique is not None:
             self._columns.unique.release()
 
-    def learn(self) -> list[tuple[float, float]]:
-        """``local_learning`` of all members at once; their mean losses."""
+    def learn(self, given_up: Event) -> list[tuple[float, float]]:
+        """``local_learning`` of all members at once; their mean losses. It ends once given up."""
         config, stack = self.members[0].config, self._columns
         if config.method != "local":  # starts anew, as fresh ones would
             for value in self._common_optimizer.state[stack.common.flat].values():
@@ -187,6 +199,8 @@ class Stack:
         joint_losses_K = torch.zeros(len(self.members))
         for _ in range(config.local_epochs):
             for x, x_unique, labels_KB, weights_KB in self._rows.next_pass():
+                if given_up.is_set():
+                    return []
                 losses_K += (loss_K := stack.common_gradient(x, labels_KB, weights_KB))
                 if anchor is not None:
                     pull([stack.common.flat], [anchor], config.proximal)
