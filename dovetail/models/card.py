@@ -224,7 +224,7 @@ def _run(folder: Path, party: str, *, joint: bool) -> dict[str, Any] | None:
     told: dict[str, Any] = {"scores": {}, "rulers": {}, "recovered": None, "warnings": []}
     try:
         result = json.loads((place / "result.json").read_text(encoding="utf-8"))
-        rulers = {name: dict(each) for name, each in result.get("rulers", {}).items()}
+        rulers = _rulers(result, party)
         told |= {
             "scores": rulers.get("joint", {}) if joint else result["parties"].get(party, {}),
             "rulers": rulers,
@@ -238,6 +238,21 @@ def _run(folder: Path, party: str, *, joint: bool) -> dict[str, Any] | None:
     seeds = place.name.startswith("seed-")
     audit = _audit(place.parent / "audit.json") if seeds else _audit(place / "audit.json")
     return {**told, "ledger": ledger, "audit": audit}
+
+
+def _rulers(result: Mapping[str, Any], party: str) -> dict[str, dict[str, float]]:
+    """Ruler -> its scores of this party; of one that has none of it the mean, which is said."""
+    by_party: dict[str, Mapping[str, Any]] = {}
+    for stage in result.get("stages", {}).values():
+        by_party |= stage.get("scores", {})
+    found = {}
+    for name, mean in result.get("rulers", {}).items():
+        own = by_party.get(name, {})
+        if party in own or len(own) < 2:
+            found[name] = dict(own.get(party, mean))
+        else:
+            found[f"{name} (mean of {len(own)} parties)"] = dict(mean)
+    return found
 
 
 def _ledger(path: Path) -> dict[str, Any] | None:

@@ -467,7 +467,10 @@ def _along(
         for value in standardised:
             own = torch.zeros(width)
             own[0] = float(value)
-            features.append((f"{value * fitted.scale + fitted.mean:.4g}", own))
+            raw = value * fitted.scale + fitted.mean
+            if abs(raw) < 1e-6 * fitted.scale:  # what float32 leaves of 0
+                raw = 0.0
+            features.append((f"{raw:.4g}", own))
     told = []
     usual = int(model.outputs(some).argmax(dim=1).mode().values)
     for text, own in features:

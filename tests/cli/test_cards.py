@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from member_files import MEMBERS, SETTINGS, write_members
 
 from dovetail.models.card import renew_all
 
@@ -53,3 +54,24 @@ def test_training_leaves_a_card_with_what_left_whom_and_an_audit_is_told_on_it(
         "| lab of clinic | labels from gradients | 0.310 | high |"
         in (folder / "card.md").read_text()
     )
+
+
+def test_a_card_compares_its_party_with_the_rulers_of_that_party(
+    tmp_path: Path, dovetail: Callable[..., Any]
+) -> None:
+    write_members(tmp_path, "hyfem", MEMBERS)
+    files = json.dumps([f"{name}.toml" for name in MEMBERS])
+    run = f'method = "hyfem"\nrulers = ["standalone"]\nparties = {files}\n{SETTINGS["hyfem"]}'
+    (tmp_path / "run.toml").write_text(run)
+    done = dovetail("train", "run.toml", "--out", "out", "-q")
+    assert done.code == 0, done.err
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    alone = result["stages"]["standalone"]["scores"]["standalone"]
+    for name in MEMBERS:
+        folder = tmp_path / "out" / "models" / name
+        card = json.loads((folder / "card.json").read_text())["run"]
+        assert card["scores"] == result["parties"][name]
+        assert card["rulers"] == {"standalone": alone[name]}
+        assert "| standalone |" in (folder / "card.md").read_text()
+    server = json.loads((tmp_path / "out" / "models" / "server" / "card.json").read_text())["run"]
+    assert server["rulers"] == {"standalone (mean of 3 parties)": result["rulers"]["standalone"]}

@@ -103,6 +103,13 @@ def test_treeshap_is_lightgbms_own(table):
     )
 
 
+def test_a_column_of_zeros_and_ones_is_told_from_0_to_1(table):
+    """In float32 a 0 that was standardised comes back as 1.3e-08."""
+    numbers = table.assign(smoker=table["smoker"].astype(float))
+    told = fitted_model(numbers, [Linear()]).explain(numbers)
+    assert {value for value, _ in told.dependence["smoker"]} == {"0", "1"}
+
+
 def test_rows_without_labels_are_explained_without_importance(table):
     told = fitted_model(table, [Linear()]).explain(table.drop(columns=["ill", "cost"]))
     assert told.importance == ()
