@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -171,9 +172,43 @@ def simulate(
             federation.ready(list(site_of.values()))
             number = federation.submit(job)
             say(f"job {number} is submitted; {out}/metrics.jsonl has a line per epoch or round")
-            status = federation.wait(number)
+            status = federation.wait(number, look=_HowFar(out, say))
             if status != "FINISHED:COMPLETED":
                 raise NetworkError(_why(federation.fetch(number, folder / "fetched"), status))
+
+
+class _HowFar:
+    """Says after 10, 20, 40, ... seconds how far a run that others write has come.
+
+    Args:
+        out: its folder, or that of its seeds.
+        say: told.
+    """
+
+    def __init__(self, out: Path, say: Callable[[str], None]) -> None:
+        self._out = out
+        self._say = say
+        self._since, self._began = time.time(), time.monotonic()
+        self._next_s = 10.0
+
+    def __call__(self) -> None:
+        seconds = time.monotonic() - self._began
+        if seconds < self._next_s:
+            return
+        self._next_s = min(2 * self._next_s, self._next_s + 600)
+        self._say(f"after {seconds:.0f} s: {self._far()}")
+
+    def _far(self) -> str:
+        found = "no epoch or round is done yet"
+        written = [(path.stat().st_mtime, path) for path in self._out.rglob("metrics.jsonl")]
+        for when, path in sorted(written):
+            if when < self._since:  # of a run that was here before
+                continue
+            for text in path.read_text(encoding="utf-8").splitlines(keepends=True):
+                line = json.loads(text) if text.endswith("\n") else {}
+                for unit in {"epoch", "round"} & line.keys():
+                    found = f"{unit} {line[unit]} of {line['stage']} is done"
+        return found
 
 
 def simulated(path: Path, run: RunFile) -> tuple[RunFile, dict[str, Path], str]:

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from types import TracebackType
@@ -231,8 +231,10 @@ class Federation:
         """What NVFlare says of it, for example RUNNING or FINISHED:COMPLETED."""
         return str(self.session().get_job_meta(job).get("status", ""))
 
-    def wait(self, job: str, timeout_s: float | None = None) -> str:
-        """Its status, once it has ended.
+    def wait(
+        self, job: str, timeout_s: float | None = None, look: Callable[[], None] = lambda: None
+    ) -> str:
+        """Its status, once it has ended; ``look`` is called again and again until then.
 
         Raises:
             NetworkError: it has not in time.
@@ -241,6 +243,7 @@ class Federation:
         while not re.match("FINISHED|FAILED|ABANDONED", status := self.status(job)):
             if deadline is not None and time.monotonic() > deadline:
                 raise NetworkError(f"job {job} is {status} after {timeout_s:g} s")
+            look()
             time.sleep(LOOK_S)
         return status
 

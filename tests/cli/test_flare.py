@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
+from dovetail.experiment import flarerun
 from dovetail.experiment.dealing import deal
 from dovetail.experiment.flarerun import simulated
 from dovetail.experiment.runfile import check_run, load_run, resolved
@@ -301,3 +303,28 @@ def test_a_partner_without_a_file_cannot_be_simulated(deal: Callable[..., Any]) 
     path.write_text(path.read_text().replace("[apfed]", section))
     with pytest.raises(ConfigError, match="parties has no file of 'shop', which is a partner"):
         simulated(path, load_run(path))
+
+
+def test_a_job_that_is_waited_for_is_told_of_at_growing_distances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    seconds = 0.0
+    monkeypatch.setattr(flarerun.time, "monotonic", lambda: seconds)
+    older = tmp_path / "seed-0" / "metrics.jsonl"
+    older.parent.mkdir()
+    older.write_text('{"stage": "apfed", "epoch": 99}\n')
+    os.utime(older, (1, 1))
+    look = flarerun._HowFar(tmp_path, said.append)
+    for seconds in range(0, 200):
+        if seconds == 15:
+            lines = '{"stage": "apfed", "epoch": 7}\n{"stage": "apfed", "auc": 0.9}\n{"stage": "al'
+            newer = tmp_path / "seed-1" / "metrics.jsonl"
+            newer.parent.mkdir()
+            newer.write_text(lines)
+            os.utime(newer, (2**31, 2**31))
+        look()
+    assert said == [
+        "after 10 s: no epoch or round is done yet",
+        *(f"after {number} s: epoch 7 of apfed is done" for number in (20, 40, 80, 160)),
+    ]
