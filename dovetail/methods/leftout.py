@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 
+from dovetail.errors import DovetailError, PartyError
 from dovetail.network import Engine, Message
 from dovetail.network.counting import Counted
 
@@ -46,6 +48,17 @@ class LeftOut:
 def in_round(number: int, why: str) -> str:
     """Where a party was left out, and why; one of an epoch's step says where already."""
     return why if why.startswith(("epoch ", "round ")) else f"round {number}: {why}"
+
+
+@contextmanager
+def end_told(network: Engine) -> Iterator[None]:
+    """A party that the run cannot do without, and so ends of, hears of it."""
+    try:
+        yield
+    except PartyError as failure:
+        with suppress(DovetailError, OSError):  # why the run ends is told all the same
+            network.notify(failure.party, f"ends the run: {failure.cause}")
+        raise
 
 
 def end(

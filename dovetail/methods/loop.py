@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 import torch
 from torch import Tensor, nn
 
-from dovetail.errors import DovetailError, PartyError, TrainingError
-from dovetail.methods.leftout import LeftOut, in_round
+from dovetail.errors import PartyError, TrainingError
+from dovetail.methods.leftout import LeftOut, end_told, in_round
 from dovetail.methods.outcome import is_due
 from dovetail.models import Model
 from dovetail.models.optimizers import Optimizer
@@ -431,7 +430,7 @@ def rounds(
         ended: whether to stop before this round.
         lenient: the method goes on without a party that does not save or restore.
     """
-    try:
+    with end_told(network):
         done = checkpoint.resume(driver, network, lenient=lenient)
         if not done:
             begin()
@@ -444,7 +443,3 @@ def rounds(
             yield play(number)
             checkpoint.save(number, driver, network)
         finish()
-    except PartyError as failure:
-        with suppress(DovetailError, OSError):  # why the run ends is told all the same
-            network.notify(failure.party, f"ends the run: {failure.cause}")
-        raise

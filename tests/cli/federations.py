@@ -63,8 +63,14 @@ def lying_command(
         if told.wire_name() != kind:
             return told
         left -= 1
-        lies = {name: x * math.nan for name, x in told.tensors().items() if x.is_floating_point()}
-        return told if left >= 0 else replace(told, **lies)
+        if left >= 0:
+            return told
+        lies: dict[str, Any] = {
+            name: x * math.nan for name, x in told.tensors().items() if x.is_floating_point()
+        }
+        if kind == "distil.Ready":  # which has no numbers that can be NaN
+            lies = {"code_widths": ()}
+        return replace(told, **lies)
 
     Host._answer = answer  # type: ignore[method-assign]
     command(folder, output, arguments)

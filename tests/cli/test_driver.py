@@ -290,6 +290,29 @@ def test_a_partner_whose_gradients_are_refused_reads_why_in_its_own_terminal(
     assert "leaves this party out" not in registry.said()
 
 
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("method", "kind", "why"),
+    [
+        ("tvfl", "vertical.Codes", "its codes are not finite"),
+        ("apfed-d", "distil.Ready", "distil.Ready: no widths of 2 codes"),
+    ],
+)
+def test_a_partner_that_a_run_ends_of_reads_so_in_its_own_terminal(
+    federation: Clinics, method: str, kind: str, why: str
+) -> None:
+    for name in ("lab", "registry"):
+        allowed = '"align", "apfed", "tvfl"'
+        federation.dealt.change(f"{name}.toml", (allowed, f'{allowed}, "apfed-d"'))
+    lab = federation.join_lying("lab", kind)
+    federation.join("registry")
+    changed = ("--set", f"method={method}", "--set", "rulers=[]")
+    driver = federation.start("train", federation.write_run(), "--out", "apart", *changed)
+    assert driver.ended() == 2
+    assert re.search(rf"party 'lab': .*({why})", driver.said()), driver.said()
+    lab.wait_for(rf"run \S+: 'clinic' ends the run: .*({why})")
+
+
 # --- Aligning -------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ from dovetail.methods.apfed.distil import (
     Table,
     Told,
 )
+from dovetail.methods.leftout import end_told
 from dovetail.methods.limits import asked_for, limits_of
 from dovetail.methods.loop import Epoch
 from dovetail.models.learners.rows import row_losses
@@ -45,12 +46,16 @@ def train(active: Active, network: Engine, checkpoint: Checkpoint | None = None)
         PartyError: a partner cannot begin.
         TrainingError: the loss is no longer finite.
     """
+    with end_told(network):
+        yield from _rounds(active, network, checkpoint or Checkpoint.none())
+
+
+def _rounds(active: Active, network: Engine, checkpoint: Checkpoint) -> Iterator[Epoch]:
     if active.config.exchange == "released":  # one question a partner: nothing to go on from
         for steps, seconds in releasing.learn(active, network):
             active.number = 1
             yield Epoch(number=1, seconds=seconds, num_steps=steps, reasons=dict(active.lost))
         return
-    checkpoint = checkpoint or Checkpoint.none()
     number = checkpoint.resume(active, network, lenient=True)
     if active.told is not None or active.why_not:
         return
