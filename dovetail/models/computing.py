@@ -4,7 +4,8 @@
 small networks) in bfloat16, forwards and backwards, and adds them up in float32 where the processor
 does. Weights, what an optimizer keeps, losses, normalisation and all that travels stay float32: a
 method, its messages and its files know nothing of it. As ``torch.autocast`` does, but only for
-products, since a message of other numbers would not be the one that was agreed on.
+products, since a message of other numbers would not be the one that was agreed on; and not for
+small ones, which it would only slow down.
 """
 
 from __future__ import annotations
@@ -28,8 +29,16 @@ T = TypeVar("T")
 
 #: What computes a product -> the same that makes a new tensor.
 _PRODUCTS: dict[Any, Callable[..., Tensor]] = {
-    **{each: each for each in (F.linear, F.conv1d, F.conv2d, torch.bmm, torch.baddbmm)},
+    **{each: each for each in (F.linear, F.conv1d, F.conv2d, F.conv_transpose2d)},
+    **{each: each for each in (torch.mm, torch.addmm, torch.bmm, torch.baddbmm)},
     torch.Tensor.baddbmm_: torch.baddbmm,
+}
+
+#: Multiplications below which a product stays in float32: to make its factors narrow, and its
+#: result wide again, takes longer than is gained (benchmarks/results/compute_products.md).
+_LEAST = {
+    **dict.fromkeys((F.conv1d, F.conv2d, F.conv_transpose2d), 2**24),
+    **dict.fromkeys((F.linear, torch.mm, torch.addmm, torch.bmm, torch.baddbmm), 2**22),
 }
 
 #: A processor's features that multiply bfloat16: of Intel and AMD, and of Arm.
@@ -90,10 +99,23 @@ class _Narrow(TorchFunctionMode):
         product = _PRODUCTS.get(func)
         if product is None or args[0].dtype != torch.float32:
             return func(*args, **kwargs)
+        first, second = args[1:3] if product in (torch.addmm, torch.baddbmm) else args[:2]
+        if _num_multiplications(product, first, second) < _LEAST[product]:
+            return func(*args, **kwargs)
         out = args[0] if func is torch.Tensor.baddbmm_ else kwargs.get("out")
         named = {name: _narrow(value) for name, value in kwargs.items() if name != "out"}
         result = product(*map(_narrow, args), **named).float()
         return result if out is None else out.copy_(result)
+
+
+def _num_multiplications(product: Any, first: Tensor, second: Tensor) -> int:
+    """Of a product, about: a convolution's are those of its input's places."""
+    if product is F.linear:
+        return first.numel() * second.shape[0]
+    if product in (torch.mm, torch.addmm, torch.bmm, torch.baddbmm):
+        return first.numel() * second.shape[-1]
+    # A weight is (outputs, inputs, ...), of a transposed convolution (inputs, outputs, ...).
+    return first.shape[0] * first[0, 0].numel() * second.numel()
 
 
 def _narrow(value: Any) -> Any:

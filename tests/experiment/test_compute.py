@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
 
@@ -91,6 +92,7 @@ def test_every_method_learns_the_same_in_bfloat16(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(computing, "has_bf16", lambda _: True)  # imitated, where there is none
+    monkeypatch.setattr(computing, "_LEAST", defaultdict(int))  # networks this small, too
     usual = trained(method, "float32", tmp_path / "usual")
     narrow = trained(method, "bf16", tmp_path / "narrow")
     half = len(usual) // 2
@@ -113,6 +115,7 @@ def test_products_are_narrow_forwards_and_backwards_and_nothing_else_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(computing, "has_bf16", lambda _: True)
+    monkeypatch.setattr(computing, "_LEAST", defaultdict(int))
     x, weight = torch.randn(3, 4), torch.randn(2, 4, requires_grad=True)
     out = torch.empty(1, 3, 2)
     with computing.computing("bf16", torch.device("cpu")):
@@ -133,6 +136,7 @@ def test_threads_compute_in_the_numbers_of_the_one_that_waits_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(computing, "has_bf16", lambda _: True)
+    monkeypatch.setattr(computing, "_LEAST", defaultdict(int))
     x = torch.randn(8, 8)
 
     def products() -> list[Tensor]:
@@ -144,3 +148,30 @@ def test_threads_compute_in_the_numbers_of_the_one_that_waits_for_them(
     assert all(torch.equal(each, F.linear(x, x)) for each in [*usual, *products()])
     assert all(torch.equal(each, here) for each in narrow)
     assert not torch.equal(narrow[0], usual[0])
+
+
+def test_products_too_small_to_gain_stay_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(computing, "has_bf16", lambda _: True)
+    rng = torch.Generator().manual_seed(0)
+
+    def drawn(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=rng)
+
+    # Multiplications: 4,194,304 are the first of a linear layer or batched product to be narrow,
+    # 16,777,216 of a convolution.
+    products = [
+        (F.linear, drawn(256, 128), drawn(127, 128), False),
+        (F.linear, drawn(256, 128), drawn(128, 128), True),
+        (torch.bmm, drawn(4, 64, 128), drawn(4, 128, 127), False),
+        (torch.bmm, drawn(4, 64, 128), drawn(4, 128, 128), True),
+        (F.conv2d, drawn(4, 4, 64, 64), drawn(15, 4, 4, 4), False),
+        (F.conv2d, drawn(4, 4, 64, 64), drawn(16, 4, 4, 4), True),
+        (F.conv_transpose2d, drawn(4, 4, 64, 64), drawn(4, 15, 4, 4), False),
+        (F.conv_transpose2d, drawn(4, 4, 64, 64), drawn(4, 16, 4, 4), True),
+    ]
+    for product, x, weight, narrow in products:
+        usual = product(x, weight)
+        with computing.computing("bf16", torch.device("cpu")):
+            told = product(x, weight)
+        assert told.dtype == torch.float32
+        assert torch.equal(told, usual) != narrow, (product, weight.shape)
