@@ -77,9 +77,10 @@ def run_init(answers: Answers, *, yes: bool, force: bool, quiet: bool) -> None:
         task = _answer(answers.task, "classification or regression", proposed_task, asks, "--task")
         if task not in ("classification", "regression"):
             raise ConfigError(f"--task is classification or regression, got {task!r}")
+        other = "" if asks or answers.label else "; proposed: --label names another"
         say(
             f"label {label!r}: {found.distinct:,} different values, "
-            f"{table.num_rows - found.missing:,} rows have one: {task}"
+            f"{table.num_rows - found.missing:,} rows have one: {task}{other}"
         )
     name = _answer(
         answers.name,

@@ -107,8 +107,9 @@ def propose_id(columns: Sequence[Surveyed]) -> str | None:
 
 
 def propose_label(columns: Sequence[Surveyed], *, besides: Collection[str] = ()) -> str | None:
-    """The column to predict: one called so, else the emptiest where it is the last (labels are
-    what is lacked), else the last that could be a class."""
+    """The column to predict: the last that is called so (bank customers who *default* may also have
+    a *y*), else the emptiest where it is the last (labels are what is lacked), else the last that
+    could be a class."""
     able = [
         column
         for column in columns
@@ -118,7 +119,7 @@ def propose_label(columns: Sequence[Surveyed], *, besides: Collection[str] = ())
     emptiest = max((column.missing for column in able[:-1]), default=0)
     lacked = [column for column in able[-1:] if column.missing > emptiest]
     classes = [column for column in able if column.distinct <= MAX_CLASSES]
-    return next((column.name for column in [*called, *lacked, *reversed(classes)]), None)
+    return next((column.name for column in [*reversed(called), *lacked, *reversed(classes)]), None)
 
 
 def propose_task(label: Surveyed) -> str:

@@ -91,6 +91,27 @@ def test_two_parties_write_their_files_and_train_as_these_stand(
     assert (tmp_path / "out" / "run" / "models" / "customers" / "model.json").exists()
 
 
+def test_of_two_columns_that_are_called_as_labels_are_the_last_is_proposed_and_it_is_said(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    """In a bank's table who has defaulted is a column, and who bought, the last, the label."""
+    rng = np.random.default_rng(0)
+    answers = np.array(["no", "yes"], dtype=object)
+    table = {
+        "client": np.arange(100),
+        "default": answers[rng.integers(0, 2, 100)],
+        "balance": rng.normal(size=100),
+        "y": answers[rng.integers(0, 2, 100)],
+    }
+    dd.write_table(tmp_path / "bank.csv", table)
+    done = dovetail("init", "--table", "bank.csv", "-y")
+    assert done.code == 0, done.err
+    said = "label 'y': 2 different values, 100 rows have one: classification; proposed: --label"
+    assert said in done.out
+    done = dovetail("init", "--table", "bank.csv", "-y", "--force", "--label", "default")
+    assert "label 'default': 2 different values, 100 rows have one: classification\n" in done.out
+
+
 def test_files_that_are_there_are_not_replaced(dovetail: Any, tmp_path: Path) -> None:
     write_tables(tmp_path)
     words = ("init", "--table", "customers.csv", "--yes", "--name", "bank")
