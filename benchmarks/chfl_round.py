@@ -7,10 +7,12 @@ paper's (section V-A): 54 columns of which 30 % are common and the rest dealt ou
 dealt out evenly (60 % of 15,120), Adam. Times include messages, averages and keeping the round's
 parameters. The three take turns; medians of rounds after a first one.
 
-Products and Adam cost the same number of operations in all three, so that on one thread stacking
-saves only what Python and autograd take. The rest of the gain is that a second core is used.
-Ratios are of processor seconds: wall times with two threads mean nothing on a busy machine, where
-each parallel region waits for the later thread. "looped" is Dovetail, member after member.
+Products and Adam cost the same number of operations in all three: "bare" is processor seconds of
+these alone, on one thread, in memory of their own that stays in the cache. On one thread stacking
+saves only what Python and autograd take beside them. On several a stack is computed on one core
+each, where the loops share each product among all and wait for the last to end. Ratios are of
+processor seconds: wall times with two threads mean nothing on a busy machine, where such waiting
+takes ever longer. "looped" is Dovetail, member after member.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import argparse
 import itertools
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -26,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks import _results
+from benchmarks._turns import medians
 from dovetail.data import Classification, PartyData, table_from_arrays
 from dovetail.methods import chfl
 from dovetail.methods.chfl.stacked import StackedInProcess
@@ -122,6 +127,37 @@ class Plain:
         }
 
 
+def bare_seconds(num_members: int, num_rows: int) -> float:
+    """Processor seconds of a round's products and Adam steps, and nothing else, on one thread."""
+    num_unique, sizes = own_columns(num_members), (*WIDTHS, NUM_CLASSES)
+    common = list(itertools.pairwise((NUM_COMMON, *sizes)))
+    unique = list(itertools.pairwise((num_unique, *sizes)))
+    laterals = list(itertools.pairwise(sizes))
+    layers = [*common, *unique, *laterals]
+    forward = [(BATCH_SIZE, i, o) for i, o in (*layers, *common)]  # common columns move between
+    by_weights = [(i, BATCH_SIZE, o) for i, o in layers]
+    by_inputs = [(BATCH_SIZE, o, i) for i, o in (*common[1:], *unique[1:])]
+    calls: list[Callable[[], object]] = []
+    for rows, inner, columns in (*forward, *by_weights, *by_inputs):
+        left, right = torch.randn(rows, inner), torch.randn(inner, columns)
+        out = torch.empty(rows, columns)
+        calls.append(partial(torch.mm, left, right, out=out))
+    for column in (common, [*unique, *laterals]):
+        weights = torch.nn.Parameter(torch.zeros(sum(i * o for i, o in column)))
+        weights.grad = torch.zeros_like(weights)
+        calls.append(chfl.Config().build([weights]).step)
+
+    def step() -> None:
+        for call in calls:
+            call()
+
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    seconds = medians({"step": step}, 50, first=5)["step"]
+    torch.set_num_threads(num_threads)
+    return seconds * EPOCHS * num_members * num_rows / BATCH_SIZE
+
+
 def time_all(num_members: int, num_rows: int, num_rounds: int) -> dict[str, tuple[float, float]]:
     """Median wall and processor seconds of a round of each, taking turns."""
     ways: dict[str, Dovetail | Plain] = {
@@ -166,6 +202,8 @@ def main() -> None:
                 "of looped": seconds["stacked"][1] / seconds["looped"][1],
                 "at most": target,
                 "of plain": seconds["stacked"][1] / seconds["plain"][1],
+                "bare CPU s": (bare := bare_seconds(num_members, num_rows)),
+                "bare of looped": bare / seconds["looped"][1],
             }
         )
     _results.write("chfl_round", "CHFL round, stacked against plain loops", rows)

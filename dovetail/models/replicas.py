@@ -26,6 +26,7 @@ from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.networks import network_input
 from dovetail.models.optimizers import follow_back
 from dovetail.models.owners import DenseNetwork, EncodedNetwork
+from dovetail.models.products import linear_into
 from dovetail.models.vectors import (
     float_buffers,
     statistics_of,
@@ -199,6 +200,7 @@ class _Patches:
         self.patches = list(patches)
         self.patches_T = [own.T for own in patches]
         self.inputs: list[Tensor] = list(inputs)
+        self.inputs_T = [own.T for own in inputs]
         self.inputs_by_row = [own.view(size, channels, positions) for own in inputs]
         self.weight = list(conv.layer.weight)
         self.bias = [own.T for own in conv.layer.bias]
@@ -235,7 +237,7 @@ class _Buffers:
         if conv is not None:
             self.conv = _Patches(conv, self.inputs)
             self.first_output = list(self.outputs[0])
-            self.first_bias = list(first.bias)
+            self.first_bias = [bias[0] for bias in first.bias]
             self.first_weight = list(first.weight)
             self.first_weight_T = [weight.T for weight in first.weight]
             self.first_weight_grad = list(first.weight_grad)
@@ -296,7 +298,7 @@ class StackedReplicas(Replicas):
             else:  # large maps: each replica's at once, while they are in the cache
                 for n, own in enumerate(buffers.first_output):
                     rows = conv.forward(n)
-                    torch.addmm(buffers.first_bias[n], rows, buffers.first_weight_T[n], out=own)
+                    linear_into(own, rows, buffers.first_weight[n], buffers.first_bias[n])
             below = out.relu_() if place < len(linears) - 1 else out
         if self._skip is not None:
             below.baddbmm_(buffers.inputs, self._skip[0].mT)
@@ -329,8 +331,8 @@ class StackedReplicas(Replicas):
             return
         torch.sum(gradient, 1, keepdim=True, out=layer.bias_grad)
         for n, own in enumerate(gradient):
-            torch.mm(own.T, conv.inputs[n], out=buffers.first_weight_grad[n])
-            torch.mm(own, buffers.first_weight[n], out=conv.back)
+            linear_into(buffers.first_weight_grad[n], own.T, conv.inputs_T[n])
+            linear_into(conv.back, own, buffers.first_weight_T[n])
             conv.backward(n)
 
     def _buffers_for(self, size: int, x: Sequence[Tensor]) -> _Buffers:

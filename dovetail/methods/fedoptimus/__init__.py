@@ -467,7 +467,8 @@ def _check_finite(message: Message, name: str) -> None:
     values: Tensor = getattr(message, name)
     if not values.numel():
         return
-    largest = values.abs().max()
+    least, most = values.aminmax()  # not a copy of them all, as by their abs()
+    largest = torch.maximum(-least, most)
     if not largest <= MAX_VALUE:
         what = f"above {MAX_VALUE:g}" if largest.isfinite() else "not finite"
         raise MessageError(f"{message.wire_name()}: {name} is {what}")
