@@ -95,6 +95,12 @@ class Prediction:
         return np.array(self.values, dtype=dtype, copy=copy)
 
 
+def line_of(party: str, about: Mapping[str, Any], what: str = "model") -> str:
+    """A model in a line: whose it is and what it predicts."""
+    predicts = ", ".join(f"{key} {about[key]}" for key in ("label", "method") if key in about)
+    return f"<{what} of {party}{predicts and ': '}{predicts}>"
+
+
 @dataclass(eq=False)
 class Model:
     """The network of one party, with what is needed to use it on raw data.
@@ -124,10 +130,7 @@ class Model:
 
     def __repr__(self) -> str:
         """Whose it is and what it predicts, in a line; ``network`` prints its layers."""
-        predicts = ", ".join(
-            f"{key} {self.about[key]}" for key in ("label", "method") if key in self.about
-        )
-        return f"<model of {self.party}{predicts and ': '}{predicts}>"
+        return line_of(self.party, self.about)
 
     @property
     def any_blocks(self) -> bool:

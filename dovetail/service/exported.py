@@ -23,7 +23,7 @@ from dovetail.models.metrics import all_scores
 from dovetail.models.networks import Shape
 from dovetail.models.places import model_folder
 from dovetail.models.raw import RawRows, read_rows, table_of
-from dovetail.models.saved import Prediction, Raw
+from dovetail.models.saved import Prediction, Raw, line_of
 from dovetail.models.saved import load as load_folder
 from dovetail.models.specs import NetworkSpec
 
@@ -53,6 +53,10 @@ class OnnxModel:
     about: Mapping[str, Any] = field(default_factory=dict)
     spec: NetworkSpec | None = None
     any_blocks: bool = False
+
+    def __repr__(self) -> str:
+        """As of ``Model``."""
+        return line_of(self.party, self.about, "ONNX model")
 
     @property
     def classes(self) -> tuple[str | int, ...]:

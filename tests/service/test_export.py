@@ -38,6 +38,7 @@ def test_the_file_says_what_each_learner_says(tmp_path, table, learner):
     assert written.rows == 64 + len(table)
     assert written.difference <= TOLERANCE
     loaded = dt.load(tmp_path / "m.onnx")
+    assert repr(loaded) == "<ONNX model of clinic: label ill>"
     np.testing.assert_allclose(loaded.predict_proba(table), model.predict_proba(table), atol=1e-5)
     assert loaded.score(table) == pytest.approx(model.score(table), abs=1e-5)
 
