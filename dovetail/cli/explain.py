@@ -96,7 +96,7 @@ def _print(told: Explanation, row: int | None) -> None:
         out.print(table)
     if told.dependence:
         out.print()
-        table = plain_table("what is said along", "from", "to", "", "least", "most")
+        table = plain_table(f"{told.along} along", "from", "to", "", "least", "most")
         for column, along in told.dependence.items():
             means = [mean for _, mean in along]
             table.add_row(

@@ -84,7 +84,9 @@ class Explanation:
         shares: (N, K) what each adds to s of each row; ``start`` is s_0 of each row.
         said: (N,) s of each row.
         how: by which method ``shares`` were found.
-        dependence: column -> (value, mean of what is said) along it.
+        dependence: column -> (value, mean of what is told) along it.
+        along: what that is: "p(yes)" of the second of two classes or of the commonest of more;
+            "value" of a number.
     """
 
     score: str
@@ -96,6 +98,7 @@ class Explanation:
     said: np.ndarray
     how: How
     dependence: Mapping[str, list[tuple[str, float]]] = field(default_factory=dict)
+    along: str = "value"
 
     def of_row(self, row: int) -> dict[str, float]:
         """Column -> what it adds to what is said of this row, the most first."""
@@ -114,6 +117,7 @@ class Explanation:
             "importance": [vars(each) for each in self.importance],
             "shares": {"how": self.how, "mean": self.mean_shares()},
             "dependence": {name: list(map(list, own)) for name, own in self.dependence.items()},
+            "along": self.along,
         }
         if row is not None:
             told["row"] = {
@@ -200,8 +204,11 @@ def explain(
         else [groups.names[place] for place in np.argsort(-sizes)]
     )
     dependence = {column: _along(model, groups, x, column) for column in ranked[:depend]}
+    along = "value"
+    if isinstance(model.task, Classification):
+        along = f"p({model.task.classes[_class_along(model, _some(x))]})"
     return Explanation(
-        name, base, tuple(importance), groups.names, shares, start, said, how, dependence
+        name, base, tuple(importance), groups.names, shares, start, said, how, dependence, along
     )
 
 
@@ -447,6 +454,17 @@ def _orders(
     return shares, start
 
 
+def _some(x: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: own[:500] for name, own in x.items()}
+
+
+def _class_along(model: Explained, some: Mapping[str, Tensor]) -> int:
+    """The class whose probability is told along a column."""
+    if model.task.num_outputs == 2:
+        return 1
+    return int(model.outputs(some).argmax(dim=1).mode().values)
+
+
 def _along(
     model: Explained, groups: _Groups, x: Mapping[str, Tensor], column: str
 ) -> list[tuple[str, float]]:
@@ -454,7 +472,7 @@ def _along(
     one where there are more, or the value."""
     fitted = groups.fitted[column]
     block, place = groups.places[column][0]
-    some = {name: own[:500] for name, own in x.items()}
+    some = _some(x)
     features: list[tuple[str, Tensor]] = []
     width = place.stop - place.start
     if isinstance(fitted, CategoryColumn):
@@ -472,7 +490,7 @@ def _along(
                 raw = 0.0
             features.append((f"{raw:.4g}", own))
     told = []
-    usual = int(model.outputs(some).argmax(dim=1).mode().values)
+    which = _class_along(model, some)
     for text, own in features:
         moved = dict(some)
         for name, part in groups.places[column]:
@@ -480,7 +498,6 @@ def _along(
             moved[name][:, part] = own
         outputs = model.outputs(moved)
         if isinstance(model.task, Classification):
-            which = 1 if model.task.num_outputs == 2 else usual
             mean = float(outputs.softmax(dim=1)[:, which].mean())
         else:
             mean = float(outputs[:, 0].mean()) * model.task.scale + model.task.mean

@@ -46,7 +46,7 @@ def page(title: str, told: Explanation, *, row: int | None = None) -> str:
     for column, along in told.dependence.items():
         plots.append(
             dots(
-                f"mean of what is said where {column} is so in every row",
+                f"mean {told.along} where {column} is so in every row",
                 [Spread(value, f"{mean:.4f}", mean, 0.0) for value, mean in along],
             )
         )

@@ -662,6 +662,8 @@ def test_what_a_model_leans_on_and_how_rows_differ_are_told_in_tables(
     assert "<svg" in (tmp_path / "page.html").read_text()
     told = json.loads(dovetail("explain", trained, patients, "--row", 0, "--json", "-q").out)
     assert len(told["dependence"]) == 3
+    assert told["along"] == "p(malignant)"
+    assert any(line.startswith("p(malignant) along") for line in lines)
     done = dovetail("explain", trained, patients, "--row", 4000)
     assert done.code == 2
     assert "there is no 4000" in done.err
