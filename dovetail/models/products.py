@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-#: ``F.linear`` is MKL's, which makes no use of AVX-512 on an AMD EPYC; oneDNN, which PyTorch takes
-#: for convolutions, does: 80 us instead of 150 for 128 rows, 896 inputs and 64 outputs. This is how
-#: ``torch.compile`` calls it; by ``Tensor.to_mkldnn``, which copies, it is 115 to 140.
-_ONE_DNN = (
-    getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-    if torch.backends.mkldnn.is_available()
-    else None
-)
+
+def _one_dnn() -> Any:
+    """oneDNN's linear layer as ``torch.compile`` calls it; None where it cannot be called so.
+
+    ``F.linear`` is MKL's, which makes no use of AVX-512 on an AMD EPYC; oneDNN, which PyTorch takes
+    for convolutions, does: 80 us instead of 150 for 128 rows, 896 inputs and 64 outputs. By
+    ``Tensor.to_mkldnn``, which is public and copies, it is 115 to 140. What is not public may be
+    another one tomorrow, so it is tried before it is trusted.
+    """
+    if not torch.backends.mkldnn.is_available():
+        return None
+    try:
+        call = torch.ops.mkldnn._linear_pointwise
+        x = torch.arange(6.0).reshape(2, 3)
+        right = torch.equal(call(x, x, x[:, 0], "none", [], ""), x @ x.T + x[:, 0])
+    except Exception:  # whatever it says, there is another way
+        return None
+    return call if right else None
+
+
+_ONE_DNN = _one_dnn()
 
 #: Multiplications below which oneDNN gains nothing.
 _LARGE = 4_000_000

@@ -9,6 +9,15 @@ import torch.nn.functional as F
 from dovetail.models import products
 
 
+def test_a_library_that_is_called_otherwise_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Changed:
+        def _linear_pointwise(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return x @ weight.T
+
+    monkeypatch.setattr(torch.ops, "mkldnn", Changed(), raising=False)
+    assert products._one_dnn() is None
+
+
 @pytest.mark.parametrize("has_one_dnn", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_product_is_that_of_linear(
