@@ -20,8 +20,8 @@ def _one_dnn() -> Any:
         return None
     try:
         call = torch.ops.mkldnn._linear_pointwise
-        x = torch.arange(6.0).reshape(2, 3)
-        right = torch.equal(call(x, x, x[:, 0], "none", [], ""), x @ x.T + x[:, 0])
+        x, bias = torch.arange(6.0).reshape(2, 3), torch.arange(2.0)
+        right = torch.equal(call(x, x, bias, "none", [], ""), x @ x.T + bias)
     except Exception:  # whatever it says, there is another way
         return None
     return call if right else None
@@ -41,7 +41,9 @@ def linear_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = No
         and x.dtype == torch.float32
         and x.numel() * len(weight) >= _LARGE
     ):
-        out.copy_(_ONE_DNN(x, weight, bias, "none", [], ""))
+        # It reads a bias as if it lay in one piece.
+        piece = bias if bias is None else bias.contiguous()
+        out.copy_(_ONE_DNN(x, weight, piece, "none", [], ""))
     elif bias is None:
         torch.mm(x, weight.T, out=out)
     else:

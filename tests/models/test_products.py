@@ -27,7 +27,15 @@ def test_a_product_is_that_of_linear(
         monkeypatch.setattr(products, "_ONE_DNN", None)
     x, weight, bias = (torch.randn(size, dtype=dtype) for size in ((128, 896), (64, 896), (64,)))
     back = torch.randn(128, 64, dtype=dtype)
-    calls = [(x, weight, bias), (x, weight), (back.T, x.T), (back, weight.T), (x[:9], weight, bias)]
+    apart = torch.randn(64, 2, dtype=dtype)[:, 0]
+    calls = [
+        (x, weight, bias),
+        (x, weight, apart),
+        (x, weight),
+        (back.T, x.T),
+        (back, weight.T),
+        (x[:9], weight, bias),
+    ]
     for args in calls:
         expected = F.linear(*args)
         out = torch.full_like(expected, torch.nan)
