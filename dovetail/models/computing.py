@@ -80,6 +80,11 @@ class _Here(local):
 _here = _Here()
 
 
+def is_narrow() -> bool:
+    """Whether products of this thread are computed in bfloat16."""
+    return _here.narrow
+
+
 class _Narrow(TorchFunctionMode):
     """Computes the products of float32 in bfloat16, and gives float32."""
 

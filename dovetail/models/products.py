@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dovetail.models.computing import is_narrow
+
 
 def _one_dnn() -> Any:
     """oneDNN's linear layer as ``torch.compile`` calls it; None where it cannot be called so.
@@ -33,18 +35,49 @@ _ONE_DNN = _one_dnn()
 _LARGE = 4_000_000
 
 
-def linear_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
-    """``F.linear`` of (B, I) and (O, I), which no gradient follows, into memory that is there."""
-    if (
+def _is_one_dnns(x: Tensor, outputs: int) -> bool:
+    """Whether it is to multiply (B, I) by (I, O)."""
+    return (
         _ONE_DNN is not None
         and x.device.type == "cpu"
         and x.dtype == torch.float32
-        and x.numel() * len(weight) >= _LARGE
-    ):
-        # It reads a bias as if it lay in one piece.
-        piece = bias if bias is None else bias.contiguous()
-        out.copy_(_ONE_DNN(x, weight, piece, "none", [], ""))
+        and x.numel() * outputs >= _LARGE
+        and not is_narrow()
+    )
+
+
+def _by_one_dnn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    # It reads a bias as if it lay in one piece.
+    piece = bias if bias is None else bias.contiguous()
+    product: Tensor = _ONE_DNN(x, weight, piece, "none", [], "")
+    return product
+
+
+def linear_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
+    """``F.linear`` of (B, I) and (O, I), which no gradient follows, into memory that is there."""
+    if _is_one_dnns(x, len(weight)):
+        out.copy_(_by_one_dnn(x, weight, bias))
     elif bias is None:
         torch.mm(x, weight.T, out=out)
     else:
         torch.addmm(bias, x, weight.T, out=out)
+
+
+def batched_into(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
+    """x W, or x W + b, of (K, B, I), (K, I, O) and (K, 1, O), into memory."""
+    if _is_one_dnns(x[0], weight.shape[2]):
+        for k, own in enumerate(out):
+            own.copy_(_by_one_dnn(x[k], weight[k].T, None if bias is None else bias[k, 0]))
+    elif bias is None:
+        torch.bmm(x, weight, out=out)
+    else:
+        torch.baddbmm(bias, x, weight, out=out)
+
+
+def add_batched(out: Tensor, x: Tensor, weight: Tensor, scale: float) -> None:
+    """``scale`` x W of (K, B, I) and (K, I, O), added to what is there."""
+    if _is_one_dnns(x[0], weight.shape[2]):
+        for k, own in enumerate(out):
+            own.add_(_by_one_dnn(x[k], weight[k].T, None), alpha=scale)
+    else:
+        out.baddbmm_(x, weight, alpha=scale)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from dovetail.models.columns import Columns
 from dovetail.models.optimizers import Optimizer
+from dovetail.models.products import add_batched, batched_into
 
 #: Values of one place in all networks: (K, I, O), or one (I, O) for each where I differs.
 _Stacked = Tensor | list[Tensor]
@@ -244,7 +245,7 @@ class StackedColumns:
         for i, (weight, bias, *_) in enumerate(layers):
             _linear(below, weight, bias, z[i])
             if i and self.mu:
-                z[i].baddbmm_(common[i - 1], laterals[i - 1][0], alpha=self.mu)  # Eq. (6)
+                add_batched(z[i], common[i - 1], laterals[i - 1][0], self.mu)  # Eq. (6)
             if i < self._num_layers - 1:
                 z[i].relu_()
             below = z[i]
@@ -253,14 +254,8 @@ class StackedColumns:
         above = self._backward(layers, [x_unique, *z[:-1]], gradient)
         if self.mu:
             for i, (_, lateral_gradient) in enumerate(laterals):
-                torch.baddbmm(
-                    lateral_gradient,
-                    common[i].mT,
-                    above[i + 1],
-                    beta=0,
-                    alpha=self.mu,
-                    out=lateral_gradient,
-                )
+                batched_into(lateral_gradient, common[i].mT, above[i + 1])
+                lateral_gradient *= self.mu
         return losses_K
 
     def _common_outputs(self, x: Tensor) -> list[Tensor]:
@@ -283,7 +278,7 @@ class StackedColumns:
             torch.sum(gradient, 1, keepdim=True, out=bias_gradient)
             if i:
                 back = self._back[i - 1][:, : gradient.shape[1]]
-                torch.bmm(gradient, _tensor(weight).mT, out=back)
+                batched_into(back, gradient, _tensor(weight).mT)
                 torch.ops.aten.threshold_backward.grad_input(back, inputs[i], 0, grad_input=back)
                 gradient = back
                 above.append(gradient)
@@ -293,7 +288,7 @@ class StackedColumns:
 def _linear(x: Tensor, weight: _Stacked, bias: Tensor, out: Tensor) -> None:
     """x W + b of each network; features beyond those that it has weights for are not read."""
     if isinstance(weight, Tensor):
-        torch.baddbmm(bias, x, weight, out=out)
+        batched_into(out, x, weight, bias)
         return
     for k, own in enumerate(weight):
         torch.addmm(bias[k], x[k, :, : len(own)], own, out=out[k])
@@ -301,7 +296,7 @@ def _linear(x: Tensor, weight: _Stacked, bias: Tensor, out: Tensor) -> None:
 
 def _weight_gradient(x: Tensor, gradient: Tensor, out: _Stacked) -> None:
     if isinstance(out, Tensor):
-        torch.bmm(x.mT, gradient, out=out)
+        batched_into(out, x.mT, gradient)
         return
     for k, own in enumerate(out):
         torch.mm(x[k, :, : len(own)].T, gradient[k], out=own)
