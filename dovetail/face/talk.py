@@ -88,7 +88,12 @@ class _Bars:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is None:
+            self._done()
         self._progress.stop()
+
+    def _done(self) -> None:
+        """All went well: bars as they stay."""
 
 
 class _PointBar(_Bars):
@@ -122,7 +127,7 @@ class _EpochBars(_Bars):
             told.pop()
         scores = "  ".join(told)
         if stage not in self._tasks:
-            self._end_stages()
+            self._done()
             self._tasks[stage] = self._progress.add_task(
                 f"{self._title}{stage}", total=total, unit="", scores=""
             )
@@ -134,17 +139,7 @@ class _EpochBars(_Bars):
             scores=scores,
         )
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self._end_stages()
-        super().__exit__(kind, error, trace)
-
-    def _end_stages(self) -> None:
+    def _done(self) -> None:
         """A stage that stopped early is done, too: no bar is left standing half way."""
         for task in self._progress.tasks:
             self._progress.update(task.id, total=task.completed)

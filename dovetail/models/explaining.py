@@ -203,10 +203,11 @@ def explain(
         if importance
         else [groups.names[place] for place in np.argsort(-sizes)]
     )
-    dependence = {column: _along(model, groups, x, column) for column in ranked[:depend]}
+    which = _class_along(model, x)
+    dependence = {column: _along(model, groups, x, column, which) for column in ranked[:depend]}
     along = "value"
     if isinstance(model.task, Classification):
-        along = f"p({model.task.classes[_class_along(model, _some(x))]})"
+        along = f"p({model.task.classes[which]})"
     return Explanation(
         name, base, tuple(importance), groups.names, shares, start, said, how, dependence, along
     )
@@ -458,18 +459,18 @@ def _some(x: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: own[:500] for name, own in x.items()}
 
 
-def _class_along(model: Explained, some: Mapping[str, Tensor]) -> int:
-    """The class whose probability is told along a column."""
+def _class_along(model: Explained, x: Mapping[str, Tensor]) -> int:
+    """The class whose probability is told along a column: the second of two, the commonest of
+    more; 0 of a value."""
     if model.task.num_outputs == 2:
         return 1
-    return int(model.outputs(some).argmax(dim=1).mode().values)
+    return int(model.outputs(_some(x)).argmax(dim=1).mode().values)
 
 
 def _along(
-    model: Explained, groups: _Groups, x: Mapping[str, Tensor], column: str
+    model: Explained, groups: _Groups, x: Mapping[str, Tensor], column: str, which: int
 ) -> list[tuple[str, float]]:
-    """Value -> the mean of what is said: the probability of the second class, or of the commonest
-    one where there are more, or the value."""
+    """Value -> the mean of what is told: this class's probability, or the value."""
     fitted = groups.fitted[column]
     block, place = groups.places[column][0]
     some = _some(x)
@@ -490,7 +491,6 @@ def _along(
                 raw = 0.0
             features.append((f"{raw:.4g}", own))
     told = []
-    which = _class_along(model, some)
     for text, own in features:
         moved = dict(some)
         for name, part in groups.places[column]:
