@@ -37,8 +37,8 @@ from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.methods import apfed
 from dovetail.models import TABLE_3, EncoderSpec, Head, Perceptron
 from dovetail.network import Engine, InProcess, LedgerFile
+from dovetail.network.client import AS_EVER, Way, serve
 from dovetail.network.credentials import Credentials
-from dovetail.network.dialling import AS_EVER, Way, serve
 from dovetail.network.host import Host
 from dovetail.network.stream import Stream
 

@@ -30,10 +30,10 @@ from torch import Tensor
 from benchmarks import _results
 from dovetail import data as dd
 from dovetail import methods
-from dovetail.experiment.runfile import load_run
-from dovetail.experiment.setup import pooled_parts, read_pooled
 from dovetail.methods import chfl
 from dovetail.methods.base import Loaded
+from dovetail.runs.runfile import load_run
+from dovetail.runs.setup import pooled_parts, read_pooled
 
 RUNS = Path(__file__).parents[1] / "runs"
 #: What a user has, whatever a cell of the paper's tables says.
@@ -187,7 +187,12 @@ PARTIES = next(iter(ROUNDS))
 def trained(run_file: str, sets: tuple[str, ...], seed: int, share: float) -> Told:
     """What was said after each round of CHFL, of validation rows and of held-out ones."""
     # All rounds are made: each rule ends by its own patience.
-    keys = ["rulers=[]", "evaluate_every=0", "chfl.patience=1000", "chfl.search.learning_rate=[]"]
+    keys = [
+        "baselines=[]",
+        "evaluate_every=0",
+        "chfl.patience=1000",
+        "chfl.search.learning_rate=[]",
+    ]
     keys += ["chfl.search.mu=[]", *(f"chfl.{key}" for key in USER), *sets]
     run = load_run(RUNS / run_file, overrides=tuple(keys))
     assert run.data is not None

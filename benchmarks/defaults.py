@@ -29,13 +29,13 @@ from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.data import Regression
-from dovetail.experiment.runfile import DataSection, check_run
-from dovetail.experiment.setup import Given, load_data, read_pooled, setup
-from dovetail.experiment.stages import run as run_stages
 from dovetail.files import merge
 from dovetail.files import override as parsed
 from dovetail.methods.base import Loaded
 from dovetail.models.learners import Best, Rows, hard_targets, make_folds
+from dovetail.runs.runfile import DataSection, check_run
+from dovetail.runs.setup import Given, load_data, read_pooled, setup
+from dovetail.runs.stages import run as run_stages
 
 RESULTS = Path(__file__).parent / "results" / "defaults.jsonl"
 CHOICE = RESULTS.with_name("defaults_choice.jsonl")

@@ -45,8 +45,8 @@ from torch import Tensor
 from benchmarks import _results
 from benchmarks._line import issue, listening, running
 from dovetail.network import LedgerFile, Message, encode
+from dovetail.network.client import serve
 from dovetail.network.credentials import Credentials
-from dovetail.network.dialling import serve
 from dovetail.network.frames import options
 from dovetail.network.host import Host
 from dovetail.network.messages import decode, open_message

@@ -42,8 +42,8 @@ from dovetail.network import InProcess, LedgerFile, Party, encode
 from dovetail.network.flare import Answers, Flare, collab_calls, quiet
 from dovetail.network.host import Host
 from dovetail.network.stream import Stream
-from dovetail.site import flaresite
-from dovetail.site.flarehere import SERVER, Federation, provision
+from dovetail.node import flaresite
+from dovetail.node.flarehere import SERVER, Federation, provision
 
 TARGET = 2.0
 CHANNEL = "dovetail-benchmark"

@@ -21,10 +21,10 @@ import torch
 from benchmarks import _results
 from dovetail import data as dd
 from dovetail import methods
-from dovetail.experiment.runfile import load_run
 from dovetail.files import run_name
 from dovetail.methods.base import Loaded
-from dovetail.methods.hyfem.wiring import HyfemSection
+from dovetail.methods.hyfem.plugin import HyfemSection
+from dovetail.runs.runfile import load_run
 
 RUNS = Path(__file__).parents[1] / "runs" / "hyfem"
 SHARE = 0.1
@@ -37,7 +37,7 @@ def validated(
     sets = [f"hyfem.{each}" for each in settings.split(",")]
     if extractor is not None:
         sets.append(f'hyfem.extractors={{"*"={extractor}}}')
-    sets += [f"hyfem.rounds={rounds}", "rulers=[]", "evaluate_every=0"]
+    sets += [f"hyfem.rounds={rounds}", "baselines=[]", "evaluate_every=0"]
     run = load_run(RUNS / cell, overrides=tuple(sets))
     assert run.data is not None
     section = run.data
@@ -69,7 +69,7 @@ def validated(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cell", help="a run file of runs/hyfem, or figures.toml:CELL")
-    parser.add_argument("stage", help="hyfem, or a ruler")
+    parser.add_argument("stage", help="hyfem, or a baseline")
     parser.add_argument("settings", nargs="+", help="key=value,key=value of [hyfem]")
     parser.add_argument("--extractor", help='of all blocks, as TOML: { kind = "small-cnn" }')
     parser.add_argument("--rounds", type=int, default=24, help="of the trials [24]")

@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--add", action="store_true", help="to the results that there are")
     asked = parser.parse_args()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dovetail.site.join", "dovetail.experiment.train"])
+    context.set_forkserver_preload(["dovetail.node.join", "dovetail.runs.train"])
     found: dict[int, dict[str, Any]] = {}
     for num in asked.parties:
         found[num] = measured(context, num, asked.rounds)

@@ -27,7 +27,7 @@ import torch
 from benchmarks import _results
 from benchmarks._line import issue, listening, running
 from benchmarks.apfed_stream import CASES, DRIVER, PARTY, Turns, run_party
-from dovetail.network.dialling import Way
+from dovetail.network.client import Way
 from dovetail.network.stream import Stream
 
 TINYPROXY = 'Port {port}\nListen 127.0.0.1\nTimeout 600\nAllow 127.0.0.1\nLogFile "{log}"\n'

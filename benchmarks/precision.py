@@ -20,14 +20,14 @@ import torch
 
 from benchmarks import _results
 from benchmarks.exchange import There
-from dovetail.experiment.runfile import check_run
-from dovetail.experiment.setup import load_data, setup
 from dovetail.files import toml_tables
 from dovetail.methods.apfed.stages import label_home
 from dovetail.methods.method import Training
 from dovetail.models import EncoderHeadNetwork, Model, network_input
 from dovetail.network import Precision, decode, encode
 from dovetail.network.messages import PRECISIONS
+from dovetail.runs.runfile import check_run
+from dovetail.runs.setup import load_data, setup
 
 
 def train(made: Training, stage: str, seed: int) -> dict[str, float]:

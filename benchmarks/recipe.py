@@ -121,12 +121,12 @@ def main() -> None:
         joined.wait(60)
     (result,) = (bank / "out").rglob("result.json")
     told = json.loads(result.read_text())
-    scores = {"apfed-d": told["parties"], **told["rulers"]}
+    scores = {"apfed-d": told["parties"], **told["baselines"]}
     print(shlex.join(["python", "-m", "benchmarks.recipe", *sys.argv[1:]]))
     print(f"{time.monotonic() - begun:.0f} s; test AUC:")
     for name in TOLD:
         if name in scores:
-            own = scores[name].get("bank", scores[name])  # a ruler's stand by themselves
+            own = scores[name].get("bank", scores[name])  # a baseline's stand by themselves
             print(f"  {name:12} {100 * own['auc']:.1f}")
     if not asked.keep:
         shutil.rmtree(folder)

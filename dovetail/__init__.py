@@ -13,9 +13,13 @@ from dovetail import errors
 from dovetail.errors import DovetailError
 
 if TYPE_CHECKING:
-    from dovetail import alignment, data, experiment, models, network
-    from dovetail.face.aligning import Matched, align
-    from dovetail.face.deals import (
+    from dovetail import alignment, data, models, network, runs
+    from dovetail.api.aligning import Matched, align
+    from dovetail.api.fit import fit
+    from dovetail.api.inspecting import Inspection, inspect
+    from dovetail.api.lines import Partners, join, listen
+    from dovetail.api.methods import CHFL, APFed, FedOptimus, HyFEM, Method
+    from dovetail.api.partitions import (
         Blocks,
         ByColumn,
         Columns,
@@ -26,13 +30,9 @@ if TYPE_CHECKING:
         Strips,
         simulate,
     )
-    from dovetail.face.fit import fit
-    from dovetail.face.inspecting import Inspection, inspect
-    from dovetail.face.lines import Partners, join, listen
-    from dovetail.face.methods import CHFL, APFed, FedOptimus, HyFEM, Method
-    from dovetail.face.party import Party
-    from dovetail.face.run import Run
-    from dovetail.face.scores import Scores
+    from dovetail.api.party import Party
+    from dovetail.api.run import Run
+    from dovetail.api.scores import Scores
     from dovetail.methods import apfed, chfl, fedoptimus, hyfem, vertical
     from dovetail.methods.fedoptimus import selection
     from dovetail.service.exported import load
@@ -67,7 +67,6 @@ __all__ = [
     "chfl",
     "data",
     "errors",
-    "experiment",
     "fedoptimus",
     "fit",
     "hyfem",
@@ -77,6 +76,7 @@ __all__ = [
     "load",
     "models",
     "network",
+    "runs",
     "selection",
     "simulate",
     "vertical",
@@ -88,7 +88,7 @@ _LAZY = {
     "apfed": ("dovetail.methods.apfed", None),
     "chfl": ("dovetail.methods.chfl", None),
     "data": ("dovetail.data", None),
-    "experiment": ("dovetail.experiment", None),
+    "runs": ("dovetail.runs", None),
     "fedoptimus": ("dovetail.methods.fedoptimus", None),
     "hyfem": ("dovetail.methods.hyfem", None),
     "load": ("dovetail.service.exported", "load"),
@@ -96,31 +96,31 @@ _LAZY = {
     "network": ("dovetail.network", None),
     "selection": ("dovetail.methods.fedoptimus.selection", None),
     "vertical": ("dovetail.methods.vertical", None),
-    "Blocks": ("dovetail.face.deals", "Blocks"),
-    "ByColumn": ("dovetail.face.deals", "ByColumn"),
-    "Columns": ("dovetail.face.deals", "Columns"),
-    "CommonUnique": ("dovetail.face.deals", "CommonUnique"),
-    "Owners": ("dovetail.face.deals", "Owners"),
-    "Partition": ("dovetail.face.deals", "Partition"),
-    "Simulation": ("dovetail.face.deals", "Simulation"),
-    "Strips": ("dovetail.face.deals", "Strips"),
-    "simulate": ("dovetail.face.deals", "simulate"),
-    "fit": ("dovetail.face.fit", "fit"),
-    "Partners": ("dovetail.face.lines", "Partners"),
-    "Matched": ("dovetail.face.aligning", "Matched"),
-    "align": ("dovetail.face.aligning", "align"),
-    "Inspection": ("dovetail.face.inspecting", "Inspection"),
-    "inspect": ("dovetail.face.inspecting", "inspect"),
-    "join": ("dovetail.face.lines", "join"),
-    "listen": ("dovetail.face.lines", "listen"),
-    "CHFL": ("dovetail.face.methods", "CHFL"),
-    "APFed": ("dovetail.face.methods", "APFed"),
-    "FedOptimus": ("dovetail.face.methods", "FedOptimus"),
-    "HyFEM": ("dovetail.face.methods", "HyFEM"),
-    "Method": ("dovetail.face.methods", "Method"),
-    "Party": ("dovetail.face.party", "Party"),
-    "Run": ("dovetail.face.run", "Run"),
-    "Scores": ("dovetail.face.scores", "Scores"),
+    "Blocks": ("dovetail.api.partitions", "Blocks"),
+    "ByColumn": ("dovetail.api.partitions", "ByColumn"),
+    "Columns": ("dovetail.api.partitions", "Columns"),
+    "CommonUnique": ("dovetail.api.partitions", "CommonUnique"),
+    "Owners": ("dovetail.api.partitions", "Owners"),
+    "Partition": ("dovetail.api.partitions", "Partition"),
+    "Simulation": ("dovetail.api.partitions", "Simulation"),
+    "Strips": ("dovetail.api.partitions", "Strips"),
+    "simulate": ("dovetail.api.partitions", "simulate"),
+    "fit": ("dovetail.api.fit", "fit"),
+    "Partners": ("dovetail.api.lines", "Partners"),
+    "Matched": ("dovetail.api.aligning", "Matched"),
+    "align": ("dovetail.api.aligning", "align"),
+    "Inspection": ("dovetail.api.inspecting", "Inspection"),
+    "inspect": ("dovetail.api.inspecting", "inspect"),
+    "join": ("dovetail.api.lines", "join"),
+    "listen": ("dovetail.api.lines", "listen"),
+    "CHFL": ("dovetail.api.methods", "CHFL"),
+    "APFed": ("dovetail.api.methods", "APFed"),
+    "FedOptimus": ("dovetail.api.methods", "FedOptimus"),
+    "HyFEM": ("dovetail.api.methods", "HyFEM"),
+    "Method": ("dovetail.api.methods", "Method"),
+    "Party": ("dovetail.api.party", "Party"),
+    "Run": ("dovetail.api.run", "Run"),
+    "Scores": ("dovetail.api.scores", "Scores"),
 }
 
 if not TYPE_CHECKING:  # a type checker sees the imports above and reports any other name

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from dovetail.cli.main import main
-from dovetail.methods import METHODS, Driver, Method, Party, Round, answers, pooled
+from dovetail.methods import METHODS, Driver, Method, Party, Round, handles, pooled
 from dovetail.methods.section import Section
 from dovetail.models import ColumnsSpec, RandomStream
 from dovetail.network import Message
@@ -47,7 +47,7 @@ class Member(Party):  # a party: its rows stay in here
     def __init__(self, home):
         self.home, self.x_NF = home, home.x_NF[:, : home.common]
 
-    @answers
+    @handles
     def begin(self, ask: Begin):
         places, outputs = tuple(range(self.home.common)), self.home.task.num_outputs
         self.spec = ColumnsSpec(places, (), ask.widths, outputs)
@@ -55,14 +55,14 @@ class Member(Party):  # a party: its rows stay in here
             self.net = self.spec.build()
         return Weights(parameters_to_vector(self.net.parameters()).detach())
 
-    @answers
+    @handles
     def gradient(self, ask: Weights):
         weights = list(self.net.parameters())
         vector_to_parameters(ask.weights_P, weights)
         loss = cross_entropy(self.net(self.x_NF), self.home.labels_N, reduction="sum")
         return Gradient(parameters_to_vector(torch.autograd.grad(loss, weights)), len(self.x_NF))
 
-    @answers
+    @handles
     def finish(self, ask: Finish):
         vector_to_parameters(ask.weights_P, self.net.parameters())
         return ask

@@ -44,8 +44,8 @@ def brief_expectation(monkeypatch: pytest.MonkeyPatch) -> None:
 
     It fits forty linear models, which takes most of its time where tables are small.
     """
-    from dovetail.experiment import expecting
     from dovetail.models.learners.linear import Linear
+    from dovetail.runs import expected_gain
 
-    monkeypatch.setattr(expecting, "LEARNERS", {"linear": Linear(penalties=(0.1,))})
-    monkeypatch.setattr(expecting, "_PAIRS", 1)
+    monkeypatch.setattr(expected_gain, "LEARNERS", {"linear": Linear(penalties=(0.1,))})
+    monkeypatch.setattr(expected_gain, "_PAIRS", 1)

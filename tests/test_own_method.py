@@ -1,4 +1,4 @@
-"""The method of docs/own-method.md is one: it trains, equals its ruler, and can be installed."""
+"""The method of docs/own-method.md is one: it trains, equals its baseline, and can be installed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from safetensors.torch import load_file
 from dovetail import data as dd
 from dovetail import methods
 from dovetail.errors import ConfigError
-from dovetail.experiment.runfile import RunFile, check_run
 from dovetail.network import Message
+from dovetail.runs.runfile import RunFile, check_run
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "own-method.md").read_text()
@@ -85,7 +85,7 @@ def test_the_method_of_the_page_equals_pooled_gradient_descent_and_predicts(fold
     run = folder / "out" / "run" / "seed-1"
     result = json.loads((run / "result.json").read_text())
     losses = [scores["log_loss"] for scores in result["parties"].values()]
-    assert losses == pytest.approx([result["rulers"]["pooled-sgd"]["log_loss"]] * 3, abs=1e-5)
+    assert losses == pytest.approx([result["baselines"]["pooled-sgd"]["log_loss"]] * 3, abs=1e-5)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     by_stage = {stage: [n["round"] for n in lines if n["stage"] == stage] for stage in ("fedsgd",)}
     assert by_stage == {"fedsgd": [1, 2, 3, 4]}
@@ -96,7 +96,7 @@ def test_the_method_of_the_page_equals_pooled_gradient_descent_and_predicts(fold
 
 def test_an_installed_method_is_one_of_dovetails(folder: Path) -> None:
     install(folder, PACKAGE)
-    done = execute(folder, INSTALLED, "--seed", "0", "--set", "rulers=[]", "--json")
+    done = execute(folder, INSTALLED, "--seed", "0", "--set", "baselines=[]", "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out)["method"] == "fedsgd"
     text = (folder / "out" / "run" / "ledger.jsonl").read_text()
@@ -290,7 +290,7 @@ class Question(Message):
 
 
 class Silent(methods.Party):
-    @methods.answers
+    @methods.handles
     def question(self, ask: Question) -> None: ...
 
 

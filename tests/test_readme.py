@@ -9,9 +9,9 @@ from pathlib import Path
 import forked
 import pytest
 
-from dovetail.experiment.runfile import check_run
 from dovetail.methods.validation import validate
-from dovetail.site.partyfile import party_file
+from dovetail.node.partyfile import party_file
+from dovetail.runs.runfile import check_run
 
 ROOT = Path(__file__).parents[1]
 

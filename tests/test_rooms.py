@@ -18,13 +18,13 @@ FLOORS = (
     "privacy",
     "alignment",
     "methods",
-    "site",
-    "experiment",
+    "node",
+    "runs",
     "audit",
     "report",
     "service",
     "bench",
-    "face",
+    "api",
     "cli",
 )
 
@@ -41,7 +41,7 @@ ROOMS["service"] = {"data", "models", "report"}
 #: The methods' folders, and a file that is one: none knows another's.
 METHODS = ("apfed", "chfl", "fedoptimus", "hyfem", "vertical")
 
-#: What is wired beside a method: classic vertical learning is APFed's ruler.
+#: What is wired beside a method: classic vertical learning is APFed's baseline.
 BESIDE_METHOD = {"apfed": {"vertical"}}
 
 #: What stands beside the rooms.
@@ -262,10 +262,10 @@ def test_nothing_runs_code_that_came_as_data(path):
             "import dovetail.methods.hyfem.stages",
             ["dovetail.methods.hyfem.stages"],
         ),
-        ("dovetail.site.home", "from dovetail.experiment import run", ["dovetail.experiment.run"]),
-        ("dovetail.experiment.rulers", "from dovetail import apfed, vertical", []),
-        ("dovetail.experiment.rulers", "import dovetail.cli.main", ["dovetail.cli.main"]),
-        ("dovetail.cli.main", "from dovetail import __version__, experiment", []),
+        ("dovetail.node.home", "from dovetail.runs import run", ["dovetail.runs.run"]),
+        ("dovetail.runs.baselines", "from dovetail import apfed, vertical", []),
+        ("dovetail.runs.baselines", "import dovetail.cli.main", ["dovetail.cli.main"]),
+        ("dovetail.cli.main", "from dovetail import __version__, runs", []),
     ],
 )
 def test_an_import_against_the_table_is_found(module, line, wrong):

@@ -27,8 +27,8 @@ from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.methods import apfed, vertical
 from dovetail.models import Head, OptimizerConfig, Perceptron
 from dovetail.network import Engine, InProcess, LedgerFile
+from dovetail.network.client import serve
 from dovetail.network.credentials import Credentials
-from dovetail.network.dialling import serve
 from dovetail.network.host import Host
 
 EVERY = 50

@@ -11,17 +11,17 @@ from typing import Any
 
 from dovetail.audit import malicious as steered
 from dovetail.audit.attack import Settings, attack
+from dovetail.audit.defence_search import Tried
 from dovetail.audit.scenes import encoded, scene_of
 from dovetail.audit.tape import MAX_ROWS, Tape
-from dovetail.audit.trying import Tried
 from dovetail.audit.verdict import THRESHOLDS, Finding, over_seeds, worst_of
 from dovetail.errors import ConfigError
-from dovetail.experiment.runfile import RunFile, resolved
-from dovetail.experiment.setup import load_data, setup
-from dovetail.methods.base import SILENT, Loaded, Talk
+from dovetail.methods.base import SILENT, Loaded, Progress
 from dovetail.methods.outcome import mean_over
 from dovetail.network.inprocess import overheard
-from dovetail.network.patience import write_text
+from dovetail.network.retry import write_text
+from dovetail.runs.runfile import RunFile, resolved
+from dovetail.runs.setup import load_data, setup
 
 #: What ``audit.json`` is.
 FORMAT = "dovetail audit 1"
@@ -98,14 +98,14 @@ def audit(
     stages: Sequence[str] = (),
     settings: Settings | None = None,
     malicious: bool = False,
-    talk: Talk = SILENT,
+    talk: Progress = SILENT,
 ) -> Audit:
     """Train again, and attack what crosses.
 
     Args:
         run: what was trained; simulated, or party files that are all here.
         seeds: of the run.
-        stages: the method and rulers to audit; () the method.
+        stages: the method and baselines to audit; () the method.
         settings: how attacks are made.
         malicious: try peers that break the protocol, too (``malicious.py``).
 
@@ -119,9 +119,9 @@ def audit(
         )
     settings = settings or Settings()
     stages = tuple(stages) or (run.method,)
-    unknown = [name for name in stages if name not in (run.method, *run.rulers)]
+    unknown = [name for name in stages if name not in (run.method, *run.baselines)]
     if unknown:
-        names = ", ".join((run.method, *run.rulers))
+        names = ", ".join((run.method, *run.baselines))
         raise ConfigError(f"the run has no stage {unknown[0]!r}; it has {names}")
     started = time.perf_counter()
     loaded = load_data(run, talk=talk)

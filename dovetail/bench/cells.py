@@ -42,7 +42,7 @@ class Cell:
         run: the run file, below the folder of run files; "" where there is none.
         labels: column of the table -> what it says of this cell. Cells of the same labels are one
             group: their runs are pooled.
-        scores: name in ``result.json`` (the run's method, or a ruler) -> what the table calls it;
+        scores: name in ``result.json`` (the run's method, or a baseline) -> its name in the table;
             "local@north" is one party's, others are the mean over parties.
         overrides: as of ``--set``.
         paper: table and row of the figures to compare with; None: the paper prints none.
@@ -130,7 +130,7 @@ class Run:
     result: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def more(self, other: str) -> dict[str, float]:
-        """Method and rulers -> another score, as it is; the method -> megabytes that all sent."""
+        """Method and baselines -> another score; the method -> megabytes that all sent."""
         if other != "megabytes":
             return scores_of(self.result, other)
         sent = self.result.get("bytes")
@@ -228,11 +228,11 @@ def paper_other(table: str, row: str, score: str, other: str) -> float | None:
 
 
 def scores_of(result: Mapping[str, Any], score: str) -> dict[str, float]:
-    """Method and rulers -> the score, of the result of one seed; the mean over parties."""
+    """Method and baselines -> the score, of the result of one seed; the mean over parties."""
     own = result.get("mean")
     if own is None:
         own = next(iter(result["parties"].values()), {})
-    every = {result["method"]: own, **result["rulers"]}
+    every = {result["method"]: own, **result["baselines"]}
     return {name: scores[score] for name, scores in every.items() if score in scores}
 
 

@@ -21,7 +21,7 @@ if sys.platform == "linux":
     _CONTEXT = multiprocessing.get_context("forkserver")
     _CONTEXT.set_forkserver_preload(
         [
-            "dovetail.experiment.train",
+            "dovetail.runs.train",
             "lightgbm",
             "pandas",
             "scipy.optimize",

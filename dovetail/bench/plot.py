@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dovetail.bench.cells import Line, Run, Table, mean_and_spread
-from dovetail.experiment import write_text
 from dovetail.files import read_toml
 from dovetail.methods.outcome import number
 from dovetail.report.panels import panels_svg
+from dovetail.runs import write_text
 
 
 def draw(table: Table, lines: Sequence[Line], runs: Sequence[Run], path: Path) -> bool:

@@ -117,14 +117,14 @@ LABELS = {
 def _apfed_labels() -> Iterator[Cell]:
     for data, counts in LABELS.items():
         image = data == "fmnist"
-        rulers = () if image else ("pooled", "tvfl", "tvfl-0", "tvfl-a", "tvfl-r")
+        baselines = () if image else ("pooled", "tvfl", "tvfl-0", "tvfl-a", "tvfl-r")
         for labels in counts:
             yield Cell(
                 name=f"{data}-labels-{labels}",
                 run=f"apfed/{data}-labels.toml",
                 overrides=(f"data.labels={labels}",),
                 labels={"data": data, "labels": labels},
-                scores=_some(APFED_WIDE, "alone", "apfed-r", "apfed-c", *rulers),
+                scores=_some(APFED_WIDE, "alone", "apfed-r", "apfed-c", *baselines),
                 score="accuracy" if image else "auc",
                 kind=data,
             )
@@ -393,7 +393,7 @@ def _hyfem_matching() -> Iterator[Cell]:
                 run=_hyfem_run(name),
                 overrides=(
                     *(f"hyfem.{key}" for key in ("calibrate=false", *keys)),
-                    "rulers=[]",
+                    "baselines=[]",
                 ),
                 labels={"data": HYFEM_CELLS[name][0], "matching": title},
                 scores=_some(HYFEM, "server", "hyfem"),
@@ -408,7 +408,7 @@ MATCHED = {"": "every round", "-unmatched": "never"}
 
 def _hyfem_pull() -> Iterator[Cell]:
     """Alg. 2 line 2 beside Eq. (22a), with and without matching; C.4's mu_2."""
-    alone = ("rulers=[]", "hyfem.start=own")
+    alone = ("baselines=[]", "hyfem.start=own")
     ways: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "restart": ("the server's (Alg. 2)", "0", ()),
         **{
@@ -463,21 +463,21 @@ FEDOPTIMUS_ROWS = {
     "kstep": "K-Step",
     "fedoptimus": "FedOptimus",
 }
-FEDOPTIMUS_RULERS = {"classic": "classic vertical, one label owner", "pooled": "pooled"}
+FEDOPTIMUS_BASELINES = {"classic": "classic vertical, one label owner", "pooled": "pooled"}
 
 
 def _fedoptimus_table_1() -> Iterator[Cell]:
     for data, title in FEDOPTIMUS_DATA.items():
         for row, method in FEDOPTIMUS_ROWS.items():
-            rulers = FEDOPTIMUS_RULERS if row == "fedoptimus" else {}
+            baselines = FEDOPTIMUS_BASELINES if row == "fedoptimus" else {}
             yield Cell(
                 name=f"{data}-{row}",
                 run=f"fedoptimus/table1.toml:{data}-{row}",
                 labels={"data": title},
-                scores={"fedoptimus": method, **rulers},
+                scores={"fedoptimus": method, **baselines},
                 paper=("fedoptimus-table1", f"{title}, {method}"),
                 checkpoint_every=100,
-                kind=f"{data}-{'rulers' if rulers else 'row'}",
+                kind=f"{data}-{'baselines' if baselines else 'row'}",
             )
 
 
@@ -489,7 +489,7 @@ def _fedoptimus_adult() -> Iterator[Cell]:
             labels={"data": f"Adult, 4 data owners, 5 label owners, {settings}"},
             scores={
                 "fedoptimus": "FedOptimus",
-                "classic": FEDOPTIMUS_RULERS["classic"],
+                "classic": FEDOPTIMUS_BASELINES["classic"],
                 "alone": "each label owner alone",
                 "pooled": "pooled",
             },
@@ -595,7 +595,7 @@ _EVERY = (
     ),
     Table(
         name="hyfem-figures",
-        title="HyFEM, Figures 4, 5, 9 and 10: server and parties beside rulers",
+        title="HyFEM, Figures 4, 5, 9 and 10: server and parties beside baselines",
         cells=tuple(_hyfem_figures()),
         over="round",
         note="The paper draws curves without numbers.",

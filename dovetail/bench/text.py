@@ -22,7 +22,7 @@ from dovetail.bench.cells import (
     told_numbers,
 )
 from dovetail.errors import ConfigError
-from dovetail.network.patience import write_text
+from dovetail.network.retry import write_text
 
 #: At or above the paper's figure, as printed; and below it.
 ABOVE, BELOW = "▲", "▼"

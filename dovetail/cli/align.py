@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli import early
+from dovetail.cli import precheck
 from dovetail.cli.options import AsJson, Certificates, Listen, Quiet
 from dovetail.errors import ConfigError
 
@@ -64,15 +64,15 @@ def align(
     they are tried in order, each on the rows that none before has matched. To see beforehand what
     they are worth: dovetail align shop.toml --dry-run (docs/alignment.md).
     """
-    early.check_files(parties)
-    from dovetail.cli.elsewhere import Elsewhere
+    precheck.check_files(parties)
+    from dovetail.api import aligning
+    from dovetail.api.lines import Partners
     from dovetail.cli.output import show
-    from dovetail.experiment.proposing import read_agreed
-    from dovetail.experiment.runfile import load_run
-    from dovetail.face import aligning
-    from dovetail.face.lines import Partners
+    from dovetail.cli.remote import Elsewhere
     from dovetail.files import read_run
-    from dovetail.site.partyfile import open_site
+    from dovetail.node.partyfile import open_site
+    from dovetail.runs.proposing import read_agreed
+    from dovetail.runs.runfile import load_run
 
     paths = tuple(parties)
     run = load_run(paths[0]) if len(paths) == 1 and "party" not in read_run(paths[0]) else None

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli import early
+from dovetail.cli import precheck
 from dovetail.cli.options import AsJson, Quiet, RunKeys
 from dovetail.errors import ConfigError
 
@@ -20,7 +20,7 @@ def audit(
     run: Annotated[Path, typer.Argument(help="A run's folder, or a run file (TOML).")],
     stage: Annotated[
         list[str] | None,
-        typer.Option(help="The method or a ruler of the run; repeat for several. [the method]"),
+        typer.Option(help="The method or a baseline of the run; repeat for several. [the method]"),
     ] = None,
     seeds: Annotated[
         int, typer.Option(min=1, help="How many of the run's seeds to train again.")
@@ -60,10 +60,10 @@ def audit(
     if fail_over is not None and fail_over not in _FAIL_OVER:
         raise ConfigError(f"--fail-over takes low or high, got {fail_over!r}")
     if not run.is_dir():
-        early.check_run(run, overrides)
+        precheck.check_run(run, overrides)
+    from dovetail.api.auditing import audit as audit_of
     from dovetail.audit.verdict import VERDICTS
     from dovetail.cli.output import show
-    from dovetail.face.auditing import audit as audit_of
 
     found = audit_of(
         run,

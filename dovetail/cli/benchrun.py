@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table as Grid
 
 from dovetail import bench
-from dovetail.bench.places import (
+from dovetail.bench.folders import (
     Options,
     Place,
     chosen_cells,

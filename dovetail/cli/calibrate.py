@@ -33,7 +33,7 @@ def calibrate(
     and are kept for `dovetail predict --coverage 0.9`. All of it is written into the model's
     folder, and is in what is exported and served from then on.
     """
-    from dovetail.models.places import model_folder
+    from dovetail.models.model_folders import model_folder
     from dovetail.service.calibrating import calibrated
 
     folder = model_folder(model)

@@ -30,7 +30,7 @@ def card(
     """
     from dovetail.models.card import card as make
     from dovetail.models.card import kept_heads, write_card
-    from dovetail.models.places import model_folder
+    from dovetail.models.model_folders import model_folder
 
     folder = model_folder(model)
     columns = tuple(name.strip() for name in by.split(",")) if by else ()

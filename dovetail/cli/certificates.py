@@ -17,7 +17,7 @@ from dovetail.errors import ConfigError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dovetail.site.issuing import Folder
+    from dovetail.node.issuing import Folder
 
 
 #: Why a certificate is revoked, in the words of RFC 5280.
@@ -96,8 +96,8 @@ def certificates(
     runs takes up new files within seconds, and drops a line whose certificate is on the list.
     """
     from dovetail.network.certificates import host_name
-    from dovetail.site import issuing
-    from dovetail.site.issuing import Folder
+    from dovetail.node import issuing
+    from dovetail.node.issuing import Folder
 
     now = datetime.now(UTC)
     folder, parties = Folder(out), tuple(names or ())

@@ -12,7 +12,7 @@ import typer
 from dovetail.cli.options import AsJson, Device, Quiet
 
 if TYPE_CHECKING:
-    from dovetail.experiment.runfile import RunFile
+    from dovetail.runs.runfile import RunFile
 
 
 def demo(
@@ -33,12 +33,12 @@ def demo(
     """
     import torch
 
+    from dovetail.api.progress import talk_of
+    from dovetail.api.scores import Scores
     from dovetail.cli.output import console, say, show
-    from dovetail.experiment.runfile import check_run
-    from dovetail.experiment.train import train_seeds
-    from dovetail.face.scores import Scores
-    from dovetail.face.talk import talk_of
     from dovetail.files import toml_tables
+    from dovetail.runs.runfile import check_run
+    from dovetail.runs.train import train_seeds
 
     text = resources.files("dovetail.cli").joinpath("demo.toml").read_text()
     values = toml_tables(text, where="demo.toml")

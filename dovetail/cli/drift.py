@@ -29,13 +29,13 @@ def drift(
     is what is large and no chance. With labels in DATA, the score now beside the score then. The
     exit code is 1 where there is an alarm.
     """
+    from dovetail.api.shown import plain_table, terminal_text
     from dovetail.cli.output import console
     from dovetail.data import TableEncoder, read_table
     from dovetail.errors import DataError, ModelError
-    from dovetail.face.shown import plain_table, terminal_text
     from dovetail.models.card import score_then
     from dovetail.models.metrics import headline
-    from dovetail.models.places import model_folder
+    from dovetail.models.model_folders import model_folder
     from dovetail.service.exported import load
     from dovetail.service.watching import LEAST_ROWS, warning
     from dovetail.service.watching import drift as compare

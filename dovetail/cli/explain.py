@@ -41,7 +41,7 @@ def explain(
     """
     from dovetail.errors import DataError
     from dovetail.models import load
-    from dovetail.models.places import model_folder
+    from dovetail.models.model_folders import model_folder
     from dovetail.service.explained import HOW, page
 
     folder = model_folder(model)
@@ -70,8 +70,8 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def _print(told: Explanation, row: int | None) -> None:
+    from dovetail.api.shown import plain_table, terminal_text
     from dovetail.cli.output import console
-    from dovetail.face.shown import plain_table, terminal_text
 
     out = console()
     if told.base is not None:

@@ -33,7 +33,7 @@ def export(
     pip install 'dovetail[export]'.
     """
     from dovetail.methods.fedoptimus.predicting import open_model
-    from dovetail.models.places import model_folder
+    from dovetail.models.model_folders import model_folder
     from dovetail.service.export import export as write
 
     written = write(open_model(model_folder(model)), out, check=check, blocks=tuple(block or ()))

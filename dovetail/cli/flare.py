@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dovetail.cli import early
+from dovetail.cli import precheck
 from dovetail.cli.options import (
     Align,
     AsJson,
@@ -27,8 +27,8 @@ from dovetail.cli.options import (
 from dovetail.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dovetail.experiment.runfile import RunFile
-    from dovetail.experiment.train import Agreed
+    from dovetail.runs.runfile import RunFile
+    from dovetail.runs.train import Agreed
 
 flare = typer.Typer(
     name="flare",
@@ -60,10 +60,10 @@ def flare_export(
     The job has the run file and names of classes; no code, no data and no path of this machine.
     Each site reads its own party file (dovetail flare site), and answers what its policy allows.
     """
-    early.check_run(run, overrides)
-    from dovetail.experiment.flarerun import write_job
-    from dovetail.experiment.runfile import load_run
-    from dovetail.site.engines import FlareSection
+    precheck.check_run(run, overrides)
+    from dovetail.node.engines import FlareSection
+    from dovetail.runs.flarerun import write_job
+    from dovetail.runs.runfile import load_run
 
     _need_nvflare()
     run_file = load_run(run, recipe=recipe, overrides=tuple(overrides or ()))
@@ -103,8 +103,8 @@ def flare_site(
     Writes local/dovetail.toml, and adds the classes that Dovetail's jobs name to class_allow_list
     in local/resources.json.
     """
-    from dovetail.site.flaresite import prepare_site
-    from dovetail.site.partyfile import open_site
+    from dovetail.node.flaresite import prepare_site
+    from dovetail.node.partyfile import open_site
 
     said: dict[str, str | None] = {"driver": driver}
     if party is not None:
@@ -141,14 +141,14 @@ def flare_simulate(
     first dealt out, into OUT-parties.
     """
     check_one_way(resume=resume, overwrite=overwrite)
-    early.check_run(run, overrides)
+    precheck.check_run(run, overrides)
+    from dovetail.api.scores import Scores
     from dovetail.cli.output import say, show
-    from dovetail.experiment.dealing import deal
-    from dovetail.experiment.flarerun import simulate, simulated
-    from dovetail.experiment.runfile import load_run
-    from dovetail.experiment.train import check_folder, check_free, check_participation
-    from dovetail.face.scores import Scores
     from dovetail.files import run_name
+    from dovetail.runs.flarerun import simulate, simulated
+    from dovetail.runs.runfile import load_run
+    from dovetail.runs.splitting import deal
+    from dovetail.runs.train import check_folder, check_free, check_participation
 
     _need_nvflare()
     loaded = load_run(run, recipe=recipe, overrides=tuple(overrides or ()))
@@ -196,7 +196,7 @@ def _agreed(
     Raises:
         ConfigError: another run, or a party that has not signed.
     """
-    from dovetail.experiment.proposing import read_agreed
+    from dovetail.runs.proposing import read_agreed
 
     if proposal is None:
         return None

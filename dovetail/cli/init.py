@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli import early
+from dovetail.cli import precheck
 from dovetail.cli.options import Quiet
 
 
@@ -71,7 +71,7 @@ def init(
     Writes NAME.toml, and of an owner run.toml; every key stands there, explained, with its default.
     Both can be run as they are. Files that are there are not replaced without --force.
     """
-    early.check_table(table, out)
+    precheck.check_table(table, out)
     from dovetail.cli.initial import Answers, run_init
 
     run_init(

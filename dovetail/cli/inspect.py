@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli import early
+from dovetail.cli import precheck
 from dovetail.cli.options import AsJson, HideBelow, Quiet, RunKeys
 
 
@@ -37,9 +37,9 @@ def inspect(
     "refused", one whose table lacks a column that its file names "column missing"; with
     --hide-below 10, less than that "fewer than 10 (hidden)".
     """
-    early.check_files(run, overrides)
+    precheck.check_files(run, overrides)
+    from dovetail.api.inspecting import inspect as inspected
     from dovetail.cli.output import say, show
-    from dovetail.face.inspecting import inspect as inspected
 
     found = inspected(
         list(run),

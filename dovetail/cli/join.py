@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli import early
+from dovetail.cli import precheck
 from dovetail.cli.options import Certificates, Device, Quiet
 
 
@@ -64,11 +64,11 @@ def join(
     for each in driver:
         check_address(each.rpartition("=")[2])
     through = check_proxy(proxy)
-    early.check_join(party, driver, name, tls_name=tls_name or (), certificates=certificates)
+    precheck.check_join(party, driver, name, tls_name=tls_name or (), certificates=certificates)
     from dovetail.models.devices import device as device_of
-    from dovetail.network.dialling import Way
-    from dovetail.site.join import serve_site
-    from dovetail.site.partyfile import open_site
+    from dovetail.network.client import Way
+    from dovetail.node.join import serve_site
+    from dovetail.node.partyfile import open_site
 
     place = device_of(device or "cpu")
     site = open_site(party)

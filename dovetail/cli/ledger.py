@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dovetail.cli import early
+from dovetail.cli import precheck
 from dovetail.cli.options import AsJson
 from dovetail.cli.output import console, say
 from dovetail.errors import ConfigError, NetworkError
@@ -20,9 +20,9 @@ from dovetail.network.printable import printable
 if TYPE_CHECKING:
     from cryptography import x509
 
-    from dovetail.network.books import Agreement
     from dovetail.network.heads import Compared
     from dovetail.network.ledger import Verified
+    from dovetail.network.reconcile import Agreement
 
 #: What may stand before the files.
 WORDS = ("verify", "prove", "check")
@@ -84,7 +84,7 @@ def ledger(
     if record is not None:
         if word != "verify":
             raise ConfigError("--record goes with dovetail ledger verify")
-        early.check_record(record)
+        precheck.check_record(record)
         _show_record(record, [_book(name) for name in names], ca=ca, as_json=as_json)
     elif word == "prove":
         _prove(names, by=by, out=out)
@@ -93,7 +93,7 @@ def ledger(
     elif len(names) > 1:
         _compare([_book(name) for name in names], ca=ca, as_json=as_json)
     elif names:
-        early.check_ledger(_book(names[0]))
+        precheck.check_ledger(_book(names[0]))
         _show(_book(names[0]), noted=noted, short=word == "verify", as_json=as_json)
     else:
         raise ConfigError(f"dovetail ledger {word} takes a ledger, got none")
@@ -154,8 +154,8 @@ def _compare(paths: Sequence[Path], *, ca: Path | None, as_json: bool) -> None:
     Raises:
         NetworkError: a ledger that is not what its party has said it was, or two that differ.
     """
-    from dovetail.network.books import reconcile
     from dovetail.network.heads import compare
+    from dovetail.network.reconcile import reconcile
 
     authorities = _authorities(ca)
     compared: list[Compared] = []
@@ -229,7 +229,7 @@ def _show_record(path: Path, books: Sequence[Path], *, ca: Path | None, as_json:
     Raises:
         DovetailError: that thing.
     """
-    from dovetail.site.record import check_record
+    from dovetail.node.record import check_record
 
     if path.is_dir():
         path /= "record.json"
@@ -253,8 +253,8 @@ def _prove(names: Sequence[str], *, by: Path | None, out: Path | None) -> None:
         ConfigError: not a file and a number.
         NetworkError: it cannot be proved.
     """
-    from dovetail.network.books import prove
-    from dovetail.network.patience import write_text
+    from dovetail.network.reconcile import prove
+    from dovetail.network.retry import write_text
 
     if len(names) != 2 or not names[1].isdecimal():
         raise ConfigError(
@@ -276,7 +276,7 @@ def _check(names: Sequence[str], *, ca: Path | None, as_json: bool) -> None:
         ConfigError: not one file.
         NetworkError: it shows nothing.
     """
-    from dovetail.network.books import check_line
+    from dovetail.network.reconcile import check_line
 
     if len(names) != 1:
         raise ConfigError("dovetail ledger check takes the file of one proof")

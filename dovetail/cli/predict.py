@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dovetail.cli import early
+from dovetail.cli import precheck
 from dovetail.cli.options import AllowUnseen, AsJson, Certificates, Device, Quiet, TrainedModel
 from dovetail.errors import DataError
 
@@ -82,13 +82,13 @@ def predict(
     Who does not come or answer is left out, and named. Rows that are not like those of training
     are told of (dovetail drift tells more). --coverage 0.9 needs dovetail calibrate.
     """
-    early.check_models([str(model)])
+    precheck.check_models([str(model)])
     import numpy as np
 
-    from dovetail.cli.elsewhere import Elsewhere
+    from dovetail.api.progress import talk_of
+    from dovetail.api.reading import gather
+    from dovetail.cli.remote import Elsewhere
     from dovetail.data import write_table
-    from dovetail.face.reading import gather
-    from dovetail.face.talk import talk_of
     from dovetail.models.devices import device as device_named
     from dovetail.service.watching import shift
 

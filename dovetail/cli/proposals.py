@@ -13,23 +13,21 @@ from rich.text import Text
 
 from dovetail.cli.output import console, say
 from dovetail.errors import ConfigError
-from dovetail.experiment.proposing import page, propose, review
-from dovetail.experiment.runfile import RunFile, load_run
 from dovetail.methods.party import Site
 from dovetail.network.certificates import certificate_name
 from dovetail.network.credentials import Credentials, certificates_beside
 from dovetail.network.identity import Certified
-from dovetail.network.patience import write_text
 from dovetail.network.printable import printable
-from dovetail.site.agreements import Agreements
-from dovetail.site.engines import StreamSection
-from dovetail.site.home import (
+from dovetail.network.retry import write_text
+from dovetail.node.agreements import Agreements
+from dovetail.node.engines import StreamSection
+from dovetail.node.home import (
     agreements_of,
     certificates_of,
     home_of,
 )
-from dovetail.site.partyfile import open_site
-from dovetail.site.proposal import (
+from dovetail.node.partyfile import open_site
+from dovetail.node.proposal import (
     Proposal,
     differences,
     read_proposal,
@@ -37,6 +35,8 @@ from dovetail.site.proposal import (
     sign,
     signature_path,
 )
+from dovetail.runs.proposing import page, propose, review
+from dovetail.runs.runfile import RunFile, load_run
 
 
 def run_propose(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli import early
+from dovetail.cli import precheck
 from dovetail.cli.options import HideBelow, Quiet
 
 
@@ -31,7 +31,7 @@ def report(
     run with spread; one that still trains shows what there is so far. With --hide-below 10, who
     shares how many is told as inspect does: "none", "fewer than 10 (hidden)", or "column missing".
     """
-    early.check_runs(folders)
+    precheck.check_runs(folders)
     from dovetail.cli.output import say
     from dovetail.report.make import make_report
 

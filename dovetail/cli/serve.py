@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli import early
+from dovetail.cli import precheck
 from dovetail.cli.options import Listen, Quiet
 
 
@@ -66,13 +66,13 @@ def serve(
 
     Each answer says whether they had a part in it.
     """
-    early.check_models(models)
+    precheck.check_models(models)
     from contextlib import ExitStack
     from functools import partial
 
-    from dovetail.cli.elsewhere import Elsewhere
+    from dovetail.cli.remote import Elsewhere
     from dovetail.errors import ConfigError
-    from dovetail.models.places import model_folder
+    from dovetail.models.model_folders import model_folder
     from dovetail.network.credentials import revoked_by
     from dovetail.service.serving import Address, named, run
 
@@ -88,8 +88,8 @@ def serve(
         jointly = column = None
         found = named(models, model_folder)
         if section is not None and party is not None:
-            from dovetail.face.serving import JointPredictor, id_column, served_folder, standing
-            from dovetail.face.talk import talk_of
+            from dovetail.api.progress import talk_of
+            from dovetail.api.serving import JointPredictor, id_column, served_folder, standing
 
             found = named(models, served_folder)
             asks = standing(

@@ -28,7 +28,7 @@ def track(
     It is a pyfunc without any pickle: MLflow imports Dovetail, which reads the model's folder.
     `mlflow models serve -m URI` answers then. Needs pip install 'dovetail[track]'.
     """
-    from dovetail.models.places import model_folder
+    from dovetail.models.model_folders import model_folder
     from dovetail.service.flavour import log_mlflow, save_mlflow
 
     folder = model_folder(model)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli import early
+from dovetail.cli import precheck
 from dovetail.cli.options import (
     AsJson,
     Device,
@@ -60,16 +60,16 @@ def train(
     for them, aligns with them unless `dovetail align` did, and trains.
     """
     check_one_way(resume=resume, overwrite=overwrite)
-    early.check_run(run, overrides)
+    precheck.check_run(run, overrides)
+    from dovetail.api.progress import talk_of
+    from dovetail.api.scores import Scores
     from dovetail.cli.output import say, show
-    from dovetail.experiment.proposing import read_agreed
-    from dovetail.experiment.runfile import load_run
-    from dovetail.experiment.setup import Given
-    from dovetail.experiment.train import check_participation, train_seeds
-    from dovetail.face.scores import Scores
-    from dovetail.face.talk import talk_of
     from dovetail.files import run_name
-    from dovetail.models.places import next_commands
+    from dovetail.models.model_folders import next_commands
+    from dovetail.runs.proposing import read_agreed
+    from dovetail.runs.runfile import load_run
+    from dovetail.runs.setup import Given
+    from dovetail.runs.train import check_participation, train_seeds
 
     changes = [*(overrides or ())]
     if track:

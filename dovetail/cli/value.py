@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli import early
+from dovetail.cli import precheck
 from dovetail.cli.options import AsJson, Quiet, RunKeys
 from dovetail.errors import ConfigError
 
@@ -62,10 +62,10 @@ def value(
     with all party files in one place.
     """
     if not run.is_dir():
-        early.check_run(run, overrides)
+        precheck.check_run(run, overrides)
+    from dovetail.api.valuing import check_out
+    from dovetail.api.valuing import value as value_of
     from dovetail.cli.output import show
-    from dovetail.face.valuing import check_out
-    from dovetail.face.valuing import value as value_of
 
     check_out(out)
     found = value_of(

@@ -66,7 +66,7 @@ class Blocks(Partitioned):
         blocks: names of all, in the order of the server's features.
         block_inputs: block -> how raw data becomes it.
         common: blocks that every party has; what FedAvg and FedProx can use.
-        pooled: all blocks of every training row that any party has; the pooled ruler's.
+        pooled: all blocks of every training row that any party has; the pooled baseline's.
         pooled_test: all blocks of the test rows; None where there is no test part.
     """
 

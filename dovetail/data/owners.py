@@ -36,7 +36,7 @@ class Owners(Partitioned):
         validation: label owner -> ids and labels of rows that only choose settings; else None.
         test_labels: (N_test,) labels of the test rows; None where there is no test part.
         axis: the tensor dimension along which the parts of a row, as network inputs, stand side by
-            side in the order of the data owners; what the pooled ruler is given.
+            side in the order of the data owners; what the pooled baseline is given.
     """
 
     data_owners: tuple[str, ...]

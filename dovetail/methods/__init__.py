@@ -1,22 +1,22 @@
 """The methods that a run file can name: the only table of names.
 
-Each is a folder of this room whose ``wiring.py`` has a ``Method``; its settings are a section of
-run files and party files that has its name. An installed package can bring more (``own.py``).
+Each is a folder of this room whose ``plugin.py`` has a ``Method``; its settings are a section of
+run files and party files that has its name. An installed package can bring more (``plugins.py``).
 """
 
 from __future__ import annotations
 
 from dovetail.errors import ConfigError
-from dovetail.methods.apfed.wiring import Apfed
+from dovetail.methods.apfed.plugin import Apfed
 from dovetail.methods.base import Run
-from dovetail.methods.chfl.wiring import Chfl
-from dovetail.methods.fedoptimus.wiring import FedOptimus
+from dovetail.methods.baselines import TITLES as BASELINES
+from dovetail.methods.chfl.plugin import Chfl
+from dovetail.methods.fedoptimus.plugin import FedOptimus
 from dovetail.methods.homes import Home, pooled
-from dovetail.methods.hyfem.wiring import Hyfem
-from dovetail.methods.loop import Driver, Party, Round, answers
+from dovetail.methods.hyfem.plugin import Hyfem
+from dovetail.methods.loop import Driver, Party, Round, handles
 from dovetail.methods.method import Method
-from dovetail.methods.own import installed
-from dovetail.methods.rulers import TITLES as RULERS
+from dovetail.methods.plugins import installed
 
 __all__ = [
     "METHODS",
@@ -25,10 +25,10 @@ __all__ = [
     "Method",
     "Party",
     "Round",
-    "answers",
     "check",
     "coordinated",
     "every",
+    "handles",
     "method_of",
     "pooled",
     "stages",
@@ -85,22 +85,22 @@ def title(method: str, name: str) -> str:
 
 
 def check(run: Run, *, where: str) -> None:
-    """Refuse a run whose method does not go with its rulers, partition or sections.
+    """Refuse a run whose method does not go with its baselines, partition or sections.
 
     Raises:
         ConfigError: naming the file and the key.
     """
     method = method_of(run.method)
-    for ruler in run.rulers:
-        if ruler not in method.stages:
+    for baseline in run.baselines:
+        if baseline not in method.stages:
             raise ConfigError(
-                f"{where}: {ruler!r} is no ruler beside {run.method!r}; there are "
+                f"{where}: {baseline!r} is no baseline beside {run.method!r}; there are "
                 f"{', '.join(method.stages)}"
             )
-        if ruler in RULERS and run.engine.kind != "inprocess" and coordinated(run.method):
+        if baseline in BASELINES and run.engine.kind != "inprocess" and coordinated(run.method):
             raise ConfigError(
-                f"{where}: the ruler {ruler!r} learns from a party's own rows, and a coordinator "
-                "has none; leave it out"
+                f"{where}: the baseline {baseline!r} learns from a party's own rows, and a "
+                "coordinator has none; leave it out"
             )
     for key in ("class_weights", "threshold", "calibrate"):
         if getattr(run, key) is not None and not method.decides:

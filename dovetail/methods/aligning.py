@@ -9,7 +9,7 @@ from dovetail import alignment as psi
 from dovetail import data as dd
 from dovetail.alignment.stored import load_rows
 from dovetail.errors import AlignmentError, ConfigError
-from dovetail.methods.base import SILENT, Talk
+from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.party import Site
 from dovetail.network import InProcess
 
@@ -56,7 +56,7 @@ def responders(
 
 
 def align_sites(
-    sites: Mapping[str, Site], initiator: str, *, workers: int, talk: Talk = SILENT
+    sites: Mapping[str, Site], initiator: str, *, workers: int, talk: Progress = SILENT
 ) -> tuple[psi.Aligned, dd.Alignment]:
     """What the initiator learns, and every party's rows, by private set intersection."""
     with psi.Workers(workers) as shared, talk.points("aligning") as bar:
@@ -67,7 +67,7 @@ def align_sites(
 
 
 def count_sites(
-    sites: Mapping[str, Site], initiator: str, *, workers: int = 1, talk: Talk = SILENT
+    sites: Mapping[str, Site], initiator: str, *, workers: int = 1, talk: Progress = SILENT
 ) -> dict[str, psi.Overlap]:
     """How many rows each partner has and shares with the initiator; nobody learns which."""
     with psi.Workers(workers) as shared, talk.points("counting") as bar:

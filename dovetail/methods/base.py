@@ -49,7 +49,7 @@ class Waiting(Protocol):
         """Called at once, and whenever somebody comes or goes."""
 
 
-class Talk:
+class Progress:
     """Tells whoever watches; this one tells nobody."""
 
     def say(self, text: str) -> None:
@@ -78,7 +78,7 @@ class _Silent:
 
 
 #: Tells nobody.
-SILENT = Talk()
+SILENT = Progress()
 
 # --- A party's side of a run -------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class CountsReleases(Protocol):
         """Every row was released so often, or more, whatever its state says."""
 
 
-class Finishing:
+class SavesModel:
     """A party whose model is kept as soon as training is over.
 
     Args:
@@ -222,7 +222,7 @@ class Run(Protocol):
     @property
     def method(self) -> str: ...
     @property
-    def rulers(self) -> tuple[str, ...]: ...
+    def baselines(self) -> tuple[str, ...]: ...
     @property
     def evaluate_every(self) -> int: ...
     @property

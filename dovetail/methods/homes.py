@@ -19,10 +19,10 @@ from dovetail.data.datasets import draw_rows
 from dovetail.data.tables import distinct
 from dovetail.errors import ConfigError, DataError
 from dovetail.files import meant
-from dovetail.methods.base import SILENT, Run, Talk
+from dovetail.methods.base import SILENT, Progress, Run
+from dovetail.methods.baselines import OwnRows
 from dovetail.methods.outcome import Scores, judged
 from dovetail.methods.party import Site
-from dovetail.methods.rulers import OwnRows
 from dovetail.methods.section import Section
 from dovetail.models import Model, NetworkSpec
 from dovetail.models.decisions import Decided
@@ -205,7 +205,7 @@ def home_of_site(site: Site, settings: Any) -> Home:
 
 
 def pooled(homes: Mapping[str, Home]) -> dict[str, Home]:
-    """One home with everybody's rows and the features that all have; for a ruler."""
+    """One home with everybody's rows and the features that all have; for a baseline."""
     first = next(iter(homes.values()))
     x_NF = torch.cat([home.x_NF[:, : home.common] for home in homes.values()])
     labels_N = torch.cat([home.labels_N for home in homes.values()])
@@ -267,7 +267,7 @@ def own_task(site: Site, section: Any) -> dd.Task:
 
 
 def common_task(
-    sites: Mapping[str, Site], name: str, whose: str, *, where: str, talk: Talk = SILENT
+    sites: Mapping[str, Site], name: str, whose: str, *, where: str, talk: Progress = SILENT
 ) -> dd.Task:
     """All classes that parties of one process have between them, or how numbers are standardised.
 
@@ -372,7 +372,7 @@ def check_stages(
                 f"{where}: [{section}.stages.{stage}] is no stage; there are {', '.join(stages)}"
                 f"{meant(stage, stages)}"
             )
-    for stage in dict.fromkeys((run.method, *run.rulers, *own)):
+    for stage in dict.fromkeys((run.method, *run.baselines, *own)):
         if stage not in stages:
             continue  # a model alone, which has no settings of the method
         check_settings(

@@ -10,13 +10,13 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
+from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints, overload
 
 import torch
 from torch import Tensor, nn
 
 from dovetail.errors import PartyError, TrainingError
-from dovetail.methods.leftout import LeftOut, end_told, in_round
+from dovetail.methods.missing_parties import LeftOut, end_told, in_round
 from dovetail.methods.outcome import is_due
 from dovetail.models import Model
 from dovetail.models.optimizers import Optimizer
@@ -34,22 +34,30 @@ P_co = TypeVar("P_co", bound="Played", covariant=True)
 # --- A party's side ----------------------------------------------------------------------------
 
 
-def answers(handler: F) -> F:
-    """Marks a method of a ``Party`` that answers the message which its argument is annotated as."""
-    handler.__dict__["answers"] = True
-    return handler
+@overload
+def handles(handler: F, /) -> F: ...
+@overload
+def handles(*, before_begin: bool = False) -> Callable[[F], F]: ...
+def handles(handler: F | None = None, /, *, before_begin: bool = False) -> F | Callable[[F], F]:
+    """Marks a method of a ``Party`` as the handler of the message that it is annotated with.
 
+    Args:
+        before_begin: the message may come before ``begin``.
+    """
 
-def answers_always(handler: F) -> F:
-    """The same, of a message that may come before ``begin``."""
-    handler.__dict__["always"] = True
-    return answers(handler)
+    def mark(handler: F) -> F:
+        handler.__dict__["handles"] = True
+        if before_begin:
+            handler.__dict__["before_begin"] = True
+        return handler
+
+    return mark if handler is None else mark(handler)
 
 
 class Party:
     """A party's side of a run: one handler a message.
 
-    A handler is marked with ``answers``; what it takes is by its annotation, and a message whose
+    A handler is marked with ``handles``; what it takes is by its annotation, and a message whose
     tensors are not as declared (``Message.check``) does not reach it. The one that is named
     ``begin`` comes first: what it was sent is saved, and sent to it again before ``saved`` is put
     back. After the one that is named ``finish`` its model is kept at its home.
@@ -74,12 +82,12 @@ class Party:
         super().__init_subclass__(**options)
         handlers = dict(cls._handlers)
         for name, value in list(vars(cls).items()):
-            if getattr(value, "__dict__", {}).get("answers"):
+            if getattr(value, "__dict__", {}).get("handles"):
                 hints = get_type_hints(value)
                 hints.pop("return", None)
                 (kind,) = hints.values()
                 handlers[kind] = name
-                if "always" in value.__dict__:
+                if "before_begin" in value.__dict__:
                     cls._early |= {name}
                 if name == "finish":
                     cls.finish_with = kind
@@ -328,7 +336,7 @@ class Driver:
 
     def judged(self, network: Engine) -> Mapping[str, float]:
         """Party -> how good its model is on rows that it keeps out of training, 0 to 1; asked when
-        training is over, where settings are tried (``experiment/trials.py``)."""
+        training is over, where settings are tried (``runs/trials.py``)."""
         return {}
 
     def spent(self) -> Sequence[Mapping[str, Any]]:

@@ -1,7 +1,7 @@
 """A method: what a run file and a party file say of it, and what makes its two sides.
 
 A method's folder has its paper (``methods/chfl/__init__.py``), what its run trains
-(``stages.py``), and how both files, the run's and a party's, set it up (``wiring.py``). No other
+(``stages.py``), and how both files, the run's and a party's, set it up (``plugin.py``). No other
 room names a method.
 """
 
@@ -17,7 +17,19 @@ from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
-from dovetail.methods.base import SILENT, Asked, Finishing, Loaded, Maker, Parts, Place, Run, Talk
+from dovetail.methods.base import (
+    SILENT,
+    Asked,
+    Loaded,
+    Maker,
+    Parts,
+    Place,
+    Progress,
+    Run,
+    SavesModel,
+)
+from dovetail.methods.baselines import TITLES as BASELINES
+from dovetail.methods.baselines import OwnRows, train_baselines
 from dovetail.methods.homes import (
     DRIVER,
     Homes,
@@ -37,8 +49,6 @@ from dovetail.methods.outcome import (
     told,
 )
 from dovetail.methods.party import Algorithm, Site
-from dovetail.methods.rulers import TITLES as RULERS
-from dovetail.methods.rulers import OwnRows, train_rulers
 from dovetail.methods.section import Section
 from dovetail.models import Model
 from dovetail.models.decisions import Decide, Decided
@@ -60,7 +70,7 @@ class Method:
         name: its section of both files.
         Settings: the section of a run file; every key has a default.
         HomeSettings: the section of a party file, likewise; None: it has none.
-        stages: what can be trained, the method and its rulers -> what a table calls it.
+        stages: what can be trained, the method and its baselines -> what a table calls it.
         scores: other names under which its stages are scored -> what a table calls them.
         partitions: the kinds of partition that it is simulated on.
         driven_by: who drives it over a network: the "active" party, or a "coordinator" without
@@ -135,7 +145,7 @@ class Method:
         return homes_of_partition(data)
 
     def homes(self, stage: str, homes: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The homes that a stage trains with; ``pooled(homes)`` for a ruler with all rows."""
+        """The homes that a stage trains with; ``pooled(homes)`` for a baseline with all rows."""
         return homes
 
     def homes_of(self, training: Training, stage: str) -> Mapping[str, Any]:
@@ -236,9 +246,9 @@ class Method:
         self, training: Training, stage: str, seed: int, observe: Observer
     ) -> Outcome | None:
         """What a stage comes to that asks nobody: a model alone; None: it is another."""
-        if stage not in RULERS:
+        if stage not in BASELINES:
             return None
-        return train_rulers(stage, self.rows_alone(training), seed, observe, training.deciding)
+        return train_baselines(stage, self.rows_alone(training), seed, observe, training.deciding)
 
     def own_rows(self, home: Any) -> OwnRows:
         """What a party has for a model alone, on its own columns."""
@@ -308,9 +318,9 @@ class Method:
 
     # --- A run ----------------------------------------------------------------------------------
 
-    def rulers(self, run: Run) -> tuple[str, ...]:
+    def baselines(self, run: Run) -> tuple[str, ...]:
         """What is trained beside the method."""
-        return run.rulers
+        return run.baselines
 
     def asks(self, run: Run) -> tuple[str, ...]:
         """What policies of its parties must agree to, by its name there, for these stages."""
@@ -341,7 +351,7 @@ class Method:
         )
 
     def load_sites(
-        self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Talk = SILENT
+        self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Progress = SILENT
     ) -> Parts:
         """Party files: training and test data, and how each is aligned, where that matters.
 
@@ -397,7 +407,7 @@ class Method:
 
                 if party.finish_with is None:
                     return party
-                return Finishing(party, party.finish_with, keep)
+                return SavesModel(party, party.finish_with, keep)
 
             return make
 
@@ -448,9 +458,9 @@ class Training:
         return self.run.method
 
     @property
-    def rulers(self) -> tuple[str, ...]:
+    def baselines(self) -> tuple[str, ...]:
         """What to train beside it."""
-        return self.kind.rulers(self.run)
+        return self.kind.baselines(self.run)
 
     @property
     def elsewhere(self) -> bool:

@@ -1,4 +1,4 @@
-"""One simulated run: a method, and the rulers beside it, on the same rows and seed.
+"""One simulated run: a method, and the baselines beside it, on the same rows and seed.
 
 What is common to all methods. Each has a file beside this one with its ``Setup``.
 """
@@ -88,7 +88,7 @@ class Outcome:
 
     Attributes:
         scores: name -> party -> scores on the test rows. A stage has its own name; it may have
-            others, which count as rulers.
+            others, which count as baselines.
         models: party -> what it can use alone, where there is such a thing.
         bottoms: party -> what it can use together with others' models only.
         joint: what somebody uses while its partners are there; it can do without them.
@@ -117,13 +117,13 @@ class Setup(Protocol):
         """What the run is about; its models are kept."""
 
     @property
-    def rulers(self) -> tuple[str, ...]:
+    def baselines(self) -> tuple[str, ...]:
         """What to train beside it."""
 
     def train(
         self, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
     ) -> Outcome:
-        """Train the method or a ruler, from the checkpoint on; a line for each epoch or round."""
+        """Train the method or a baseline, from the checkpoint on; a line an epoch or round."""
 
 
 def number(line: Mapping[str, Any]) -> int:

@@ -1,6 +1,6 @@
 """A party as its own file describes it: its table, what it agrees to, its settings of each method.
 
-``site/partyfile.py`` reads the file; every method is given what stands here, whether the party is
+``node/partyfile.py`` reads the file; every method is given what stands here, whether the party is
 simulated, in this process, or answers a driver from its home.
 """
 

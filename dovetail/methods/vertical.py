@@ -1,6 +1,6 @@
 """Classic vertical federated learning: trains together, and must predict together.
 
-The ruler of the APFed paper (Liu et al., arXiv:2409.04111v2, Section 2; "TVFL" in its Table 2).
+The baseline of the APFed paper (Liu et al., arXiv:2409.04111v2, Section 2; "TVFL" in its Table 2).
 Every party encodes its own columns, one party with labels holds the task module over all codes.
 
     h^p = f_Theta_p(x^p)                                       Eq. (2)
@@ -52,7 +52,7 @@ from dovetail.data import (
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.methods import loop
 from dovetail.methods.limits import NO_LIMITS, Limits, limits_of
-from dovetail.methods.loop import Driver, Epoch, Party, answers
+from dovetail.methods.loop import Driver, Epoch, Party, handles
 from dovetail.models import (
     EncoderSpec,
     Head,
@@ -188,7 +188,7 @@ class Member(Party):
         self._secret = secret
         self._code_BD: Tensor | None = None
 
-    @answers
+    @handles
     def begin(self, message: Open) -> Opened:
         """Make its encoder."""
         row_shape = tuple(self.shared.x.shape[1:])
@@ -207,7 +207,7 @@ class Member(Party):
         shape = output_shape(self.encoder, row_shape, self.device)
         return Opened(math.prod(shape))
 
-    @answers
+    @handles
     def encode(self, message: Encode) -> Codes:
         """Codes of these samples."""
         table = self.test if message.test else self.shared
@@ -226,7 +226,7 @@ class Member(Party):
             self._code_BD = code_BD
         return noted(Codes(code_BD.detach()), cost)
 
-    @answers
+    @handles
     def update(self, message: CodeGradient) -> Updated:
         """One step, as the label owner wants the last codes to move."""
         if self._code_BD is None:
@@ -415,7 +415,7 @@ class Owner(Driver):
             ConfigError: there is nobody, or a run that would not keep a party's limits.
         """
         if not network.parties:
-            raise ConfigError("the ruler 'tvfl' needs at least one party beside the active one")
+            raise ConfigError("the baseline 'tvfl' needs at least one party beside the active one")
         opened = network.ask(dict.fromkeys(network.parties, Open(self.seed)), Opened).or_raise()
         self.open({party: each.code_width for party, each in opened.items()}, limits_of(opened))
 

@@ -1,7 +1,7 @@
 """A model's card: what it is, what it was trained on, how good it is and for whom.
 
 ``card.json`` for programs and ``card.md`` for people, beside the model. What is in the model's own
-description is told; what a run's folder around it says (scores, rulers, ledger, audit) is added
+description is told; what a run's folder around it says (scores, baselines, ledger, audit) is added
 where it is there; scores of groups come from rows that are given.
 """
 
@@ -221,13 +221,13 @@ def _run(folder: Path, party: str, *, joint: bool) -> dict[str, Any] | None:
     left it."""
     place = folder.resolve().parent.parent
     ledger = _ledger(place / "ledger.jsonl")
-    told: dict[str, Any] = {"scores": {}, "rulers": {}, "recovered": None, "warnings": []}
+    told: dict[str, Any] = {"scores": {}, "baselines": {}, "recovered": None, "warnings": []}
     try:
         result = json.loads((place / "result.json").read_text(encoding="utf-8"))
-        rulers = _rulers(result, party)
+        baselines = _baselines(result, party)
         told |= {
-            "scores": rulers.get("joint", {}) if joint else result["parties"].get(party, {}),
-            "rulers": rulers,
+            "scores": baselines.get("joint", {}) if joint else result["parties"].get(party, {}),
+            "baselines": baselines,
             "recovered": result.get("recovered"),
             "warnings": result.get("warnings", []),
             "bytes": result.get("bytes"),
@@ -240,13 +240,13 @@ def _run(folder: Path, party: str, *, joint: bool) -> dict[str, Any] | None:
     return {**told, "ledger": ledger, "audit": audit}
 
 
-def _rulers(result: Mapping[str, Any], party: str) -> dict[str, dict[str, float]]:
-    """Ruler -> its scores of this party; of one that has none of it the mean, which is said."""
+def _baselines(result: Mapping[str, Any], party: str) -> dict[str, dict[str, float]]:
+    """Baseline -> its scores of this party; of one that has none of it the mean, which is said."""
     by_party: dict[str, Mapping[str, Any]] = {}
     for stage in result.get("stages", {}).values():
         by_party |= stage.get("scores", {})
     found = {}
-    for name, mean in result.get("rulers", {}).items():
+    for name, mean in result.get("baselines", {}).items():
         own = by_party.get(name, {})
         if party in own or len(own) < 2:
             found[name] = dict(own.get(party, mean))
@@ -394,7 +394,7 @@ def markdown(told: Mapping[str, Any]) -> str:
         rows = [["this model", *map(_number, run["scores"].values())]]
         rows += [
             [name, *(_number(own.get(each)) for each in run["scores"])]
-            for name, own in run["rulers"].items()
+            for name, own in run["baselines"].items()
         ]
         lines += _table(["", *run["scores"]], rows)
         lines += [f"- {each}" for each in run["warnings"]]

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dovetail.network.checkpoint import Checkpoint, Keeper, State, Stateful, StatefulParty
+    from dovetail.network.checkpoint import Checkpoint, Checkpointed, State, Stateful, StatefulParty
     from dovetail.network.composite import Composite
     from dovetail.network.costs import noted
     from dovetail.network.engine import Engine, Party, Pending, Replies
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Bytes",
     "Checkpoint",
+    "Checkpointed",
     "Composite",
     "Doubles",
     "Engine",
@@ -40,7 +41,6 @@ __all__ = [
     "Header",
     "InProcess",
     "Integers",
-    "Keeper",
     "Ledger",
     "LedgerFile",
     "Message",
@@ -62,7 +62,7 @@ __all__ = [
 
 #: File of this room -> what of it is a name of the room.
 _LAZY = {
-    "checkpoint": ("Checkpoint", "Keeper", "State", "Stateful", "StatefulParty"),
+    "checkpoint": ("Checkpoint", "Checkpointed", "State", "Stateful", "StatefulParty"),
     "composite": ("Composite",),
     "costs": ("noted",),
     "engine": ("Engine", "Party", "Pending", "Replies"),

@@ -45,7 +45,7 @@ from torch import Tensor
 from dovetail.errors import CheckpointError, ConfigError, MessageError, PartyError
 from dovetail.network.engine import Engine, Party
 from dovetail.network.messages import Message
-from dovetail.network.patience import patiently
+from dovetail.network.retry import patiently
 
 FORMAT = "dovetail checkpoint 1"
 
@@ -124,7 +124,7 @@ class ChangedError(CheckpointError):
     """A party is not what it was when it saved; its states are left as they are."""
 
 
-class Keeper:
+class Checkpointed:
     """A party that saves and restores its state when the driver says so; else the party itself.
 
     Args:
@@ -334,7 +334,8 @@ class Checkpoint:
         if self.folder is None:
             return dict(parties)
         return {
-            name: Keeper(party, self.folder / "parties" / name) for name, party in parties.items()
+            name: Checkpointed(party, self.folder / "parties" / name)
+            for name, party in parties.items()
         }
 
     def done(self) -> int:

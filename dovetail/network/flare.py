@@ -33,11 +33,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dovetail.errors import DovetailError, MessageError, NetworkError
+from dovetail.network.connection import Connection, Link
 from dovetail.network.control import Failed
 from dovetail.network.host import Host
 from dovetail.network.ledger import LedgerFile
-from dovetail.network.lines import Lines
-from dovetail.network.link import Connection, Link
 from dovetail.network.messages import (
     MAX_MESSAGE_BYTES,
     PROTOCOL,
@@ -46,6 +45,7 @@ from dovetail.network.messages import (
     open_message,
 )
 from dovetail.network.printable import printable
+from dovetail.network.sessions import Lines
 
 #: Seconds until a call is made again, under the same number.
 CALL_S = 60.0

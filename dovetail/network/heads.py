@@ -35,7 +35,7 @@ from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.identity import Identity, check_proof
 from dovetail.network.ledger import LedgerFile, Verified, verify
 from dovetail.network.messages import Message
-from dovetail.network.patience import patiently
+from dovetail.network.retry import patiently
 from dovetail.network.tree import Tree
 
 #: Seconds from one head of a party that is kept for good to the next.

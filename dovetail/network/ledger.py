@@ -24,7 +24,7 @@ from typing import Any
 from dovetail.errors import NetworkError
 from dovetail.network.costs import cost_of
 from dovetail.network.messages import Message, OnWire, Precision, on_wire
-from dovetail.network.patience import patiently
+from dovetail.network.retry import patiently
 from dovetail.network.tree import Digests, Tree, leaf_hash
 
 _Tensor = tuple[str, tuple[int, ...], str]  # name, shape, dtype

@@ -29,6 +29,7 @@ from cryptography import x509
 
 from dovetail.errors import ConfigError, MessageError
 from dovetail.network.certificates import read_certificates
+from dovetail.network.connection import Connection, Link
 from dovetail.network.credentials import Credentials, expiry_warning
 from dovetail.network.frames import (
     MAX_HELLO_PROOF_BYTES,
@@ -43,12 +44,11 @@ from dovetail.network.frames import (
 )
 from dovetail.network.identity import Certified
 from dovetail.network.ledger import LedgerFile
-from dovetail.network.lines import Lines
-from dovetail.network.link import Connection, Link
 from dovetail.network.messages import MAX_MESSAGE_BYTES
-from dovetail.network.patience import raise_descriptor_limit
 from dovetail.network.printable import printable
 from dovetail.network.renewal import LOOK_S, Renewed, renewed
+from dovetail.network.retry import raise_descriptor_limit
+from dovetail.network.sessions import Lines
 
 #: Connections at one time, beside a few for each party, of whoever reaches the port.
 MAX_STRANGERS = 64

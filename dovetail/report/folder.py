@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from dovetail.errors import ConfigError
 from dovetail.methods.outcome import number
 from dovetail.models.metrics import SCORES
-from dovetail.models.places import JOINT
+from dovetail.models.model_folders import JOINT
 from dovetail.privacy import spent_text
 
 B = TypeVar("B", bound=BaseModel)
@@ -246,9 +246,9 @@ class Seed:
 
     @property
     def stages(self) -> list[str]:
-        """The method, then its rulers, then whatever else was trained."""
-        rulers = self.settings.get("rulers", [])
-        named = [self.method, *(ruler for ruler in rulers if isinstance(ruler, str))]
+        """The method, then its baselines, then whatever else was trained."""
+        baselines = self.settings.get("baselines", [])
+        named = [self.method, *(baseline for baseline in baselines if isinstance(baseline, str))]
         return list(dict.fromkeys([*named, *self.done, *self.lines]))
 
     def scores(self) -> dict[str, dict[str, dict[str, float]]]:

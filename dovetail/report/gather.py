@@ -12,15 +12,15 @@ from typing import Any
 from dovetail import data as dd
 from dovetail import methods
 from dovetail.errors import DovetailError
-from dovetail.experiment import coverage
-from dovetail.experiment.inspecting import part_of
-from dovetail.experiment.runfile import RunFile, check_run
-from dovetail.experiment.setup import load_data
 from dovetail.models import generator
+from dovetail.node.partyfile import fingerprints, open_sites
 from dovetail.report.folder import Run
 from dovetail.report.page import Coverage
 from dovetail.report.tables import Names
-from dovetail.site.partyfile import fingerprints, open_sites
+from dovetail.runs import coverage
+from dovetail.runs.inspecting import part_of
+from dovetail.runs.runfile import RunFile, check_run
+from dovetail.runs.setup import load_data
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:

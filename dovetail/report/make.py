@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dovetail.errors import ConfigError
-from dovetail.experiment import versions, write_text
 from dovetail.report.folder import read_run
 from dovetail.report.gather import coverage_of, known_names, names_of
 from dovetail.report.page import html
+from dovetail.runs import versions, write_text
 
 #: Packages whose version a page names.
 _PACKAGES = ("dovetail", "torch", "numpy", "scikit-learn")

@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dovetail.experiment.coverage import Groups, Overlaps, Part, group, summary
-from dovetail.experiment.situations import overlaps
-from dovetail.experiment.wording import name_list
 from dovetail.methods.outcome import ALONE
 from dovetail.models.metrics import SCORES
 from dovetail.models.metrics import TITLES as NAMES
@@ -32,6 +29,7 @@ from dovetail.report.tables import (
     Headline,
     Names,
     Titles,
+    baselines_sent,
     comparable,
     compared_table,
     flows,
@@ -40,7 +38,6 @@ from dovetail.report.tables import (
     message_table,
     missed_table,
     party_table,
-    rulers_sent,
     score_table,
     scored,
     search_table,
@@ -58,6 +55,9 @@ from dovetail.report.views import (
     render,
 )
 from dovetail.report.worth import Worth, worths
+from dovetail.runs.coverage import Groups, Overlaps, Part, group, summary
+from dovetail.runs.situations import overlaps
+from dovetail.runs.wording import name_list
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ class _RunView:
     held: _Held | None
     flows: Sequence[Flow]
     messages: TableView | None
-    rulers_sent: str
+    baselines_sent: str
     missed: TableView | None
     searched: TableView | None
     worths: Sequence[Worth]
@@ -155,7 +155,7 @@ def _view(run: Run, titles: Titles, coverage: Coverage | None) -> _RunView:
         None if coverage is None else _held(coverage),
         flows(run),
         message_table(run),
-        rulers_sent(run, titles),
+        baselines_sent(run, titles),
         missed_table(run, titles),
         search_table(run),
         worths(run),
@@ -188,7 +188,7 @@ def _held(coverage: Coverage) -> _Held:
 
 @dataclass
 class _Curve:
-    """One line of every plot: a run's method, or a ruler."""
+    """One line of every plot: a run's method, or a baseline."""
 
     name: str
     is_main: bool
@@ -197,7 +197,7 @@ class _Curve:
 
 
 def _curves(runs: Sequence[Run], names: Names) -> list[_Curve]:
-    """Methods first. Of several runs: each one's method, and its ruler that learns alone."""
+    """Methods first. Of several runs: each one's method, and its baseline that learns alone."""
     found: list[_Curve] = []
     for place, run in enumerate(runs):
         stages = dict.fromkeys([run.method, *(s for seed in run.seeds for s in seed.stages)])
@@ -306,7 +306,7 @@ def _chart(curves: Sequence[_Curve], what: str, x_name: str) -> Chart | None:
 
 
 def _dots(runs: Sequence[Run], names: Names, score: str) -> Dots | None:
-    """Each method's and ruler's score, the best first; with each seed's."""
+    """Each method's and baseline's score, the best first; with each seed's."""
     rows = []
     for place, run in enumerate(runs):
         for row in scored(run):

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dovetail.experiment.wording import bytes_text, count_text, name_list
 from dovetail.methods.outcome import ALONE
 from dovetail.models.metrics import SCORES, on_rows
 from dovetail.models.metrics import TITLES as NAMES
@@ -16,6 +15,7 @@ from dovetail.models.recovered import over_seeds, recovered_text
 from dovetail.report.chart import mean_std
 from dovetail.report.folder import Run, Seed, Sent
 from dovetail.report.views import Cell, TableView
+from dovetail.runs.wording import bytes_text, count_text, name_list
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Titles:
 
 @dataclass(frozen=True)
 class Scored:
-    """A method's or ruler's scores.
+    """A method's or baseline's scores.
 
     Attributes:
         name: stage, or other name of a score.
@@ -89,7 +89,7 @@ class Scored:
 
 
 def scored(run: Run) -> list[Scored]:
-    """The method first, then rulers and other names, in the order that they were trained."""
+    """The method first, then baselines and other names, in the order that they were trained."""
     each = [seed.scores() for seed in run.seeds]
     names = dict.fromkeys([run.method, *(name for scores in each for name in scores)])
     return [
@@ -153,7 +153,7 @@ def value_text(values: Sequence[float]) -> str:
 
 
 def score_table(run: Run, titles: Titles) -> TableView:
-    """The method and its rulers by score, with seconds; each is a mean over parties and seeds."""
+    """The method and its baselines by score, with seconds; means over parties and seeds."""
     rows = scored(run)
     columns = [score for score in SCORES if any(row.values(score) for row in rows)]
     body: list[Sequence[str | Cell]] = []
@@ -176,7 +176,7 @@ def score_table(run: Run, titles: Titles) -> TableView:
 
 
 def party_table(run: Run, titles: Titles) -> TableView | None:
-    """Each party's score by method and ruler; None for one party."""
+    """Each party's score by method and baseline; None for one party."""
     score = headline_score(run)
     rows = [row for row in scored(run) if len(row.parties) > 1]
     if score is None or not rows:
@@ -208,7 +208,7 @@ def party_table(run: Run, titles: Titles) -> TableView | None:
 
 
 def compared_table(runs: Sequence[Run], names: Names, score: str) -> TableView:
-    """One score: methods and rulers by run."""
+    """One score: methods and baselines by run."""
     found = [{row.name: row for row in scored(run)} for run in runs]
     body: list[Sequence[str | Cell]] = []
     own = [
@@ -532,8 +532,8 @@ def _shape(shapes: Sequence[Sequence[int]]) -> str:
     return "×".join(sizes) or "scalar"
 
 
-def rulers_sent(run: Run, titles: Titles) -> str:
-    """What the rulers sent besides, in one sentence; "" where they sent nothing."""
+def baselines_sent(run: Run, titles: Titles) -> str:
+    """What the baselines sent besides, in one sentence; "" where they sent nothing."""
     totals: dict[str, int] = {}
     for seed in run.seeds:
         for sent in seed.sent:
@@ -545,7 +545,7 @@ def rulers_sent(run: Run, titles: Titles) -> str:
         for stage, total in totals.items()
         if total
     ]
-    return f"Rulers are not part of it; theirs: {', '.join(each)}." if each else ""
+    return f"Baselines are not part of it; theirs: {', '.join(each)}." if each else ""
 
 
 # --- Missed, settings, versions -------------------------------------------------------------------

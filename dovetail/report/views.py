@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dovetail.experiment.coverage import (
+from dovetail.runs.coverage import (
     Groups,
     Overlaps,
     Part,
@@ -25,8 +25,8 @@ from dovetail.experiment.coverage import (
     summary,
     widths,
 )
-from dovetail.experiment.situations import Fit, recommended
-from dovetail.experiment.wording import bytes_text, count_text, share_text
+from dovetail.runs.situations import Fit, recommended
+from dovetail.runs.wording import bytes_text, count_text, share_text
 
 #: Colours on light and on dark ground; a name stands beside each use, so that they may repeat and
 #: nothing rests on telling them apart.

@@ -20,8 +20,8 @@ from dovetail.models import Model
 from dovetail.models.calibration import radius_of
 from dovetail.models.decisions import decision_as_said
 from dovetail.models.metrics import all_scores
+from dovetail.models.model_folders import model_folder
 from dovetail.models.networks import Shape
-from dovetail.models.places import model_folder
 from dovetail.models.raw import RawRows, read_rows, table_of
 from dovetail.models.saved import Prediction, Raw, line_of
 from dovetail.models.saved import load as load_folder

@@ -309,8 +309,8 @@ def test_both_sides_must_list_the_same_keys() -> None:
 def test_dirty_twins_are_found_with_the_stated_recall(tmp_path: Path) -> None:
     from dovetail.methods.aligning import align_sites
     from dovetail.methods.base import SILENT
-    from dovetail.site.overlaps import aligned_here, counted_here
-    from dovetail.site.partyfile import open_sites
+    from dovetail.node.overlaps import aligned_here, counted_here
+    from dovetail.node.partyfile import open_sites
 
     script = runpy.run_path(str(SCRIPT))
     files = script["make"](tmp_path, clinic=400, registry=320, both=240, seed=1)

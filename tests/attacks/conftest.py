@@ -25,10 +25,10 @@ from dovetail.network.certificates import (
 )
 from dovetail.network.credentials import Credentials
 from dovetail.network.stream import Stream
-from dovetail.site.home import Refusals
-from dovetail.site.partyfile import open_site
-from dovetail.site.runs import Runs
-from dovetail.site.teller import Teller
+from dovetail.node.home import Refusals
+from dovetail.node.partyfile import open_site
+from dovetail.node.runs import Runs
+from dovetail.node.status_line import StatusLine
 
 SHOP = """
 [party]
@@ -129,7 +129,7 @@ class Home:
 @pytest.fixture
 def shop_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Home]:
     lines: list[str] = []
-    monkeypatch.setattr(Teller, "say", lambda self, text: lines.append(text))
+    monkeypatch.setattr(StatusLine, "say", lambda self, text: lines.append(text))
 
     def start(
         ids: list[str], policy: str = "", change: Callable[[Path], None] = lambda table: None
@@ -139,7 +139,7 @@ def shop_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
         site = open_site(party_file)
         home = tmp_path / "shop.site"
         home.mkdir(exist_ok=True)
-        teller = Teller("bank", quiet=True)
+        teller = StatusLine("bank", quiet=True)
         refusals = Refusals(home / "refusals.jsonl", teller.say)
         return Home(home, Runs(site, home, refusals, teller, torch.device("cpu")), lines)
 

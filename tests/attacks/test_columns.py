@@ -32,7 +32,7 @@ from dovetail.models import (
 )
 from dovetail.network import Engine, InProcess, Message
 from dovetail.network.stream import Stream
-from dovetail.site.partyfile import open_site
+from dovetail.node.partyfile import open_site
 
 #: The README's.
 WIDTHS = (64, 32)

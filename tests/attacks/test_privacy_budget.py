@@ -10,11 +10,11 @@ from dovetail import data as dd
 from dovetail.alignment import psi
 from dovetail.errors import ConfigError, PartyError
 from dovetail.methods import apfed
-from dovetail.methods.apfed.wiring import home_fields, partner_home
+from dovetail.methods.apfed.plugin import home_fields, partner_home
 from dovetail.methods.base import Place
 from dovetail.network.checkpoint import Restore, Save
+from dovetail.node.partyfile import open_site
 from dovetail.privacy import most_releases
-from dovetail.site.partyfile import open_site
 
 FILE = """
 [party]

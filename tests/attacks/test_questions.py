@@ -19,10 +19,9 @@ from dovetail.alignment import psi
 from dovetail.alignment.stored import StoredRows, digest, save_rows
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.errors import AlignmentError, ConfigError, ModelError
-from dovetail.experiment.runfile import check_run, load_run
 from dovetail.files import split_cell
 from dovetail.methods import apfed, chfl, fedoptimus, hyfem, vertical
-from dovetail.methods.apfed import distil, recalling
+from dovetail.methods.apfed import distil, inference
 from dovetail.methods.apfed.sections import ApfedSection
 from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.limits import LimitError
@@ -31,7 +30,8 @@ from dovetail.models import Head, Perceptron, randomness
 from dovetail.models.decisions import Decide
 from dovetail.network import InProcess, Message
 from dovetail.network.checkpoint import Restore, Restored, Save
-from dovetail.site.limits import Guard, RunLimits
+from dovetail.node.limits import Guard, RunLimits
+from dovetail.runs.runfile import check_run, load_run
 
 IDS = [f"P-{number:03d}" for number in range(300)]
 RUN = "a1/apfed/seed-0"
@@ -147,7 +147,7 @@ def test_another_driver_is_told_nothing_of_a_run_and_leaves_its_networks_as_they
     def recall(driver: str) -> Any:
         psi.align(home.engine("b2/predict", driver), IDS)
         party = home.runs.open("b2/predict", "recalling", driver)
-        return party.handle(recalling.Recall(run, torch.arange(16)))
+        return party.handle(inference.Recall(run, torch.arange(16)))
 
     train("bank")
     codes = recall("bank").code_BE
@@ -373,7 +373,7 @@ def test_every_run_file_that_ships_keeps_to_what_a_home_agrees_to() -> None:
         steps = settings.steps_per_epoch or 0
         passes = settings.epochs * max(1, steps * settings.batch_size / rows)
         limits.check_run("shop", rows, batch_size=settings.batch_size, passes=passes)
-        stages = len(run.rulers) + 1
+        stages = len(run.baselines) + 1
         assert len(run.all_seeds()) * stages <= PolicySection().max_runs_per_day
     assert asked > 100
 
@@ -534,7 +534,7 @@ def test_scores_of_weights_that_a_coordinator_makes_have_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two that differ in one row alone tell its label: 30 of 30 by 60, with no round trained."""
-    monkeypatch.setattr("dovetail.site.limits._MOST_LINES", 20)
+    monkeypatch.setattr("dovetail.node.limits._MOST_LINES", 20)
     known = methods.METHODS["chfl"].algorithms["chfl"]
     policy = PolicySection(algorithms=("chfl",), max_uses=6)
 

@@ -27,11 +27,11 @@ from dovetail.network.certificates import (
     key_pem,
     new_key,
 )
-from dovetail.network.checkpoint import Keeper, Restore, Save
+from dovetail.network.checkpoint import Checkpointed, Restore, Save
 from dovetail.network.credentials import Credentials
 from dovetail.network.identity import Certified
+from dovetail.node.runs import GivenSums
 from dovetail.privacy import MaskKeys, SecretSums, from_fixed, total
-from dovetail.site.runs import GivenSums
 
 COMMON = ("age", "dose")
 NAMES = ("ada", "bea", "cy", "dan")
@@ -61,7 +61,7 @@ def begin(config: chfl.Config = CONFIG) -> chfl.Begin:
 class Attacker:
     """A coordinator that speaks to each member as it likes."""
 
-    def __init__(self, members: Mapping[str, chfl.Member | Keeper]) -> None:
+    def __init__(self, members: Mapping[str, chfl.Member | Checkpointed]) -> None:
         self.members = dict(members)
         coordinator = chfl.Coordinator(CONFIG, seed=5)
         for each in self.members.values():
@@ -72,7 +72,7 @@ class Attacker:
     def honest(self, name: str) -> Tensor:
         """What only this member should know."""
         own = self.members[name]
-        own = own.party if isinstance(own, Keeper) else own  # type: ignore[assignment]
+        own = own.party if isinstance(own, Checkpointed) else own  # type: ignore[assignment]
         assert isinstance(own, chfl.Member)
         return own.common_vector()
 
@@ -238,10 +238,10 @@ def test_one_key_serves_no_second_share(attacker: Attacker) -> None:
 
 @pytest.mark.parametrize("trick", ["train again", "begin again", "restore", "forget", "restart"])
 def test_no_message_makes_a_member_forget_that_it_has_shared(tmp_path: Path, trick: str) -> None:
-    def home(name: str) -> Keeper:
+    def home(name: str) -> Checkpointed:
         rounds = GivenSums(tmp_path / name / "sums", "hub", "a1/chfl")
         sums = SecretSums(name, run="a1/chfl", driver="hub", rounds=rounds)
-        return Keeper(member(name, sums), tmp_path / name / "states")
+        return Checkpointed(member(name, sums), tmp_path / name / "states")
 
     attacker = Attacker({name: home(name) for name in NAMES})
     for each in attacker.members.values():

@@ -15,8 +15,8 @@ from dovetail.alignment import psi
 from dovetail.errors import PartyError
 from dovetail.methods import apfed, vertical
 from dovetail.network.checkpoint import Restore, Restored, Save, Saved, load_state, save_state
-from dovetail.site.fingerprint import table_digest
-from dovetail.site.partyfile import open_site
+from dovetail.node.fingerprint import table_digest
+from dovetail.node.partyfile import open_site
 
 IDS = [f"P-{number:03d}" for number in range(40)]
 RUN = "a1/apfed/seed-0"

@@ -10,15 +10,15 @@ import pytest
 from dovetail.audit import malicious
 from dovetail.audit.attack import Settings
 from dovetail.audit.attacks import labels
+from dovetail.audit.defence_search import BEST_ALONE, recommend, try_defences
 from dovetail.audit.defences import Defence
 from dovetail.audit.run import Audit, audit
-from dovetail.audit.trying import BEST_ALONE, recommend, try_defences
 from dovetail.errors import ConfigError
-from dovetail.experiment.runfile import check_run, resolved
-from dovetail.methods import rulers
+from dovetail.methods import baselines
 from dovetail.methods.apfed.stacks import Once
 from dovetail.privacy import PrivateSteps, Release
 from dovetail.report.audit import defences, defences_svg
+from dovetail.runs.runfile import check_run, resolved
 
 pytestmark = pytest.mark.usefixtures("brief_learners")
 
@@ -211,8 +211,8 @@ def test_a_grid_of_fedoptimus_noises_embeddings_and_gradients():
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_a_grid_of_chfl_trains_its_weights_with_noise(monkeypatch: pytest.MonkeyPatch):
-    quick = {name: rulers.LEARNERS[name] for name in ("linear", "boosting")}
-    monkeypatch.setattr(rulers, "LEARNERS", quick)
+    quick = {name: baselines.LEARNERS[name] for name in ("linear", "boosting")}
+    monkeypatch.setattr(baselines, "LEARNERS", quick)
     partition = {"kind": "common-unique", "parties": 2, "common": 0.3}
     chfl = {"widths": [8], "rounds": 4, "local_epochs": 2, "batch_size": 16, "learning_rate": 0.01}
     grid = (Defence("as it is", {}), Defence("loud", {"private": PrivateSteps(noise=20.0)}))

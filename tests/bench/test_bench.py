@@ -105,7 +105,7 @@ def test_other_scores_have_columns_of_their_own_beside_the_papers() -> None:
     result = {
         "method": "fedoptimus",
         "parties": {"a": {"accuracy": 0.9, "log_loss": 0.25}},
-        "rulers": {"pooled": {"accuracy": 0.9, "log_loss": 0.125}},
+        "baselines": {"pooled": {"accuracy": 0.9, "log_loss": 0.125}},
         "bytes": {"a": {"sent": 1_500_000}, "b": {"sent": 1_000_000}},
     }
     made = Run(one, 0, {"fedoptimus": 0.9, "pooled": 0.9}, 1.0, Path("nowhere"), result)
@@ -128,7 +128,7 @@ def test_ours_is_above_where_it_is_at_least_what_the_paper_prints(value: float, 
     assert rows[0][4] == said
 
 
-def test_a_difference_to_a_ruler_is_taken_run_by_run() -> None:
+def test_a_difference_to_a_baseline_is_taken_run_by_run() -> None:
     one, two = cell("one", scores={"alone": "alone"}), cell("two", scores={"apfed-c": "APFed-C"})
     table = Table(name="toy", title="Toy", cells=(one, two), against="alone")
     # Gains of 1, 2 and 3 points: 2 ± 1. Seed 3 was not trained alone.
@@ -197,7 +197,7 @@ def test_one_partys_score_is_read_where_a_cell_names_it(tmp_path: Path) -> None:
     cell = Cell(name="c", run="", labels={}, scores={"local@north": "", "local": ""}, score="auc")
     of_parties = {"north": {"auc": 0.9}, "south": {"auc": 0.7}}
     stages = {"local": {"seconds": 2.0, "scores": {"local": of_parties}}}
-    result = {"method": "chfl", "mean": {"auc": 0.6}, "rulers": {"local": {"auc": 0.8}}}
+    result = {"method": "chfl", "mean": {"auc": 0.6}, "baselines": {"local": {"auc": 0.8}}}
     run = bench.read_run(cell, 0, tmp_path, {**result, "stages": stages})
     assert run.scores == {"chfl": 0.6, "local": 0.8, "local@north": 0.9}
 

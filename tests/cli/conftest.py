@@ -28,7 +28,7 @@ class Done:
 #: Columns of the built-in breast cancer set, dealt to a clinic and a lab; a few steps.
 RUN = """
 method = "apfed-c"
-rulers = ["alone"]
+baselines = ["alone"]
 evaluate_every = 0
 
 [data]
@@ -133,7 +133,7 @@ epochs = 2
 learning_rate = 0.05
 """
 
-#: They agree to the ruler, and to questions about few rows: they have few.
+#: They agree to the baseline, and to questions about few rows: they have few.
 POLICY = """[policy]
 algorithms = ["align", "apfed", "tvfl"]
 min_rows = 1

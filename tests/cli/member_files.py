@@ -13,14 +13,14 @@ from torch import Tensor
 
 import dovetail as package
 from dovetail import data as dd
-from dovetail.experiment.runfile import load_run
-from dovetail.experiment.setup import load_data, setup
 from dovetail.methods import chfl
+from dovetail.methods.chfl.plugin import config
 from dovetail.methods.chfl.stages import stage_config
-from dovetail.methods.chfl.wiring import config
 from dovetail.methods.method import Training
 from dovetail.models.owners import load_bottom
 from dovetail.network import InProcess
+from dovetail.runs.runfile import load_run
+from dovetail.runs.setup import load_data, setup
 
 MEMBERS = ("north", "south", "west")
 

@@ -73,10 +73,10 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         r"apfed\.encoder: input should be 'table-3' or 'table-4', got 'table-5'",
     ),
     "a mistyped encoder": ("encoder = [8]", 'encoder = "tabel-3"', "did you mean 'table-3'"),
-    "a mistyped ruler": (
-        'rulers = ["alone"]',
-        'rulers = ["tvfl", "alnoe"]',
-        r"rulers\.1: input should be .*'alnoe'; did you mean 'alone'\?",
+    "a mistyped baseline": (
+        'baselines = ["alone"]',
+        'baselines = ["tvfl", "alnoe"]',
+        r"baselines\.1: input should be .*'alnoe'; did you mean 'alone'\?",
     ),
     "a mistyped kind of partition": (
         'kind = "columns"',

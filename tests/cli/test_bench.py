@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 
 from dovetail import bench, methods
-from dovetail.bench import places, session
+from dovetail.bench import folders, session
 from dovetail.bench.cells import Line
 from dovetail.bench.child import Child
 from dovetail.bench.text import body
 from dovetail.cli.main import app
 from dovetail.errors import DovetailError
-from dovetail.experiment.runfile import load_run
 from dovetail.files import split_cell
-from dovetail.methods.rulers import TITLES
+from dovetail.methods.baselines import TITLES
+from dovetail.runs.runfile import load_run
 
 RUNS = Path(__file__).parents[2] / "runs"
 
@@ -105,7 +105,7 @@ def test_it_runs_every_cell_and_seed_and_writes_the_table(
     ]  # fmt: skip
     result = json.loads((out / "toy/one/seed-1/result.json").read_text())
     assert lines[2]["apfed-c"] == result["parties"]["clinic"]["accuracy"]
-    assert lines[2]["alone"] == result["rulers"]["alone"]["accuracy"]
+    assert lines[2]["alone"] == result["baselines"]["alone"]["accuracy"]
     page = (out / "toy.md").read_text()
     assert "`dovetail bench toy --seeds 2`" in page
     mean = 50 * (lines[0]["alone"] + lines[2]["alone"])
@@ -161,7 +161,7 @@ def test_runs_on_images_are_known_again(dovetail: Any, here: Any, write_run: Any
 def test_a_run_that_was_stopped_goes_on(
     dovetail: Any, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dovetail.experiment import RunFolder
+    from dovetail.runs import RunFolder
 
     here(cell("one", "apfed.epochs=4"))
     epoch = RunFolder.epoch
@@ -246,7 +246,7 @@ def test_run_files_that_are_not_there_are_named(dovetail: Any, here: Any, tmp_pa
 
 def test_two_at_once_in_one_folder_are_refused(dovetail: Any, here: Any, tmp_path: Path) -> None:
     here(cell("one"))
-    with places.locked(tmp_path / "out" / "bench"):
+    with folders.locked(tmp_path / "out" / "bench"):
         done = dovetail("bench", "toy")
     assert done.code == 2
     assert "another dovetail bench works in out/bench" in done.err
@@ -284,12 +284,12 @@ def test_every_cell_is_a_run_file_that_trains_what_the_cell_scores() -> None:
             if each.unavailable:
                 continue
             run = load_run(RUNS / each.run, overrides=each.overrides)
-            named = {run.method, *run.rulers, *methods.method_of(run.method).scores}
+            named = {run.method, *run.baselines, *methods.method_of(run.method).scores}
             if run.method == "apfed-d":  # scores the models alone by itself
                 named |= set(TITLES)
             recipes = tomllib.loads(split_cell(RUNS / each.run)[0].read_text()).get("recipes", {})
             for recipe in recipes:
-                named |= {*load_run(RUNS / each.run, recipe=recipe).rulers}
+                named |= {*load_run(RUNS / each.run, recipe=recipe).baselines}
             # NAME@PARTY is one party's score.
             assert {score.partition("@")[0] for score in each.scores} <= named, each.name
 
@@ -299,7 +299,7 @@ def test_every_cell_is_a_run_file_that_trains_what_the_cell_scores() -> None:
 
 def train(run: Path, out: Path) -> list[str]:
     # Without validation rows no epoch is the best, so that none ends it early.
-    longer = ["--set", "apfed.epochs=100", "--set", "apfed.validation=0.0", "--set", "rulers=[]"]
+    longer = ["--set", "apfed.epochs=100", "--set", "apfed.validation=0.0", "--set", "baselines=[]"]
     return ["train", str(run), "--out", str(out), *longer, "--resume", "--quiet"]
 
 

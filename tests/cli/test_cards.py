@@ -24,7 +24,7 @@ def test_training_leaves_a_card_with_what_left_whom_and_an_audit_is_told_on_it(
     card = json.loads((folder / "card.json").read_text())
     result = json.loads((run / "result.json").read_text())
     assert card["run"]["scores"] == result["parties"]["clinic"]
-    assert card["run"]["rulers"].keys() == {"alone"}
+    assert card["run"]["baselines"].keys() == {"alone"}
     lines = (run / "ledger.jsonl").read_bytes()
     assert card["run"]["ledger"]["sha256"] == hashlib.sha256(lines).hexdigest()
     sent = card["run"]["ledger"]["sent"]
@@ -56,12 +56,12 @@ def test_training_leaves_a_card_with_what_left_whom_and_an_audit_is_told_on_it(
     )
 
 
-def test_a_card_compares_its_party_with_the_rulers_of_that_party(
+def test_a_card_compares_its_party_with_the_baselines_of_that_party(
     tmp_path: Path, dovetail: Callable[..., Any]
 ) -> None:
     write_members(tmp_path, "hyfem", MEMBERS)
     files = json.dumps([f"{name}.toml" for name in MEMBERS])
-    run = f'method = "hyfem"\nrulers = ["standalone"]\nparties = {files}\n{SETTINGS["hyfem"]}'
+    run = f'method = "hyfem"\nbaselines = ["standalone"]\nparties = {files}\n{SETTINGS["hyfem"]}'
     (tmp_path / "run.toml").write_text(run)
     done = dovetail("train", "run.toml", "--out", "out", "-q")
     assert done.code == 0, done.err
@@ -71,7 +71,9 @@ def test_a_card_compares_its_party_with_the_rulers_of_that_party(
         folder = tmp_path / "out" / "models" / name
         card = json.loads((folder / "card.json").read_text())["run"]
         assert card["scores"] == result["parties"][name]
-        assert card["rulers"] == {"standalone": alone[name]}
+        assert card["baselines"] == {"standalone": alone[name]}
         assert "| standalone |" in (folder / "card.md").read_text()
     server = json.loads((tmp_path / "out" / "models" / "server" / "card.json").read_text())["run"]
-    assert server["rulers"] == {"standalone (mean of 3 parties)": result["rulers"]["standalone"]}
+    assert server["baselines"] == {
+        "standalone (mean of 3 parties)": result["baselines"]["standalone"]
+    }

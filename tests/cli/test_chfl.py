@@ -1,4 +1,4 @@
-"""``method = "chfl"``: simulated, and from party files; models, rulers, settings and mistakes."""
+"""``method = "chfl"``: simulated, and from party files; models, baselines, mistakes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import torch
 
 import dovetail as package
 from dovetail import data as dd
-from dovetail.experiment import RunFolder
-from dovetail.experiment.runfile import load_run
-from dovetail.experiment.setup import load_data, setup
 from dovetail.files import grid_cells
 from dovetail.methods.chfl.stages import pool
 from dovetail.methods.method import Training
 from dovetail.models import Columns, load
+from dovetail.runs import RunFolder
+from dovetail.runs.runfile import load_run
+from dovetail.runs.setup import load_data, setup
 
 RUN = """
 method = "chfl"
-rulers = ["chfl-mu0", "common", "local", "fedprox", "simple", "pooled"]
+baselines = ["chfl-mu0", "common", "local", "fedprox", "simple", "pooled"]
 evaluate_every = 0
 
 [data]
@@ -98,21 +98,21 @@ def party_files(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_run_scores_every_party_and_its_rulers(dovetail: Any, run_file: Path) -> None:
+def test_a_run_scores_every_party_and_its_baselines(dovetail: Any, run_file: Path) -> None:
     done = dovetail("train", "run.toml")
     assert (done.code, "CHFL, predicts alone: mean of 3 parties" in done.out) == (0, True), done.err
     said = result(run_file.parent / "out" / "run")
     assert said["parties"].keys() == {"party-1", "party-2", "party-3"}
     accuracies = [each["accuracy"] for each in said["parties"].values()]
     assert said["mean"]["accuracy"] == pytest.approx(sum(accuracies) / 3)
-    assert said["rulers"].keys() == {
+    assert said["baselines"].keys() == {
         "chfl-mu0", "common", "local", "fedprox", "simple", "pooled",
     }  # fmt: skip
-    assert all(each["accuracy"] > 0.6 for each in (said["mean"], *said["rulers"].values()))
+    assert all(each["accuracy"] > 0.6 for each in (said["mean"], *said["baselines"].values()))
 
 
 def test_a_model_predicts_from_its_partys_raw_columns(dovetail: Any, run_file: Path) -> None:
-    dovetail("train", "run.toml", "-q", "--set", "rulers=[]")
+    dovetail("train", "run.toml", "-q", "--set", "baselines=[]")
     out = run_file.parent / "out" / "run"
     model = package.load(out / "models" / "party-2")
     encoder = model.inputs["columns"]
@@ -131,7 +131,7 @@ def test_a_model_predicts_from_its_partys_raw_columns(dovetail: Any, run_file: P
 
 
 def test_rounds_are_told_with_validation_and_the_best_so_far(dovetail: Any, run_file: Path) -> None:
-    dovetail("train", "run.toml", "-q", "--set", 'rulers=["local"]', "--set", "evaluate_every=2")
+    dovetail("train", "run.toml", "-q", "--set", 'baselines=["local"]', "--set", "evaluate_every=2")
     told = lines(run_file.parent / "out" / "run")
     assert [(line["stage"], line["round"]) for line in told] == [
         (stage, number) for stage in ("chfl", "local") for number in (1, 2, 3)
@@ -144,7 +144,7 @@ def test_rounds_are_told_with_validation_and_the_best_so_far(dovetail: Any, run_
 
 
 def test_scores_are_of_the_round_that_validation_chose(dovetail: Any, run_file: Path) -> None:
-    dovetail("train", "run.toml", "-q", "--set", "rulers=[]", "--set", "evaluate_every=1")
+    dovetail("train", "run.toml", "-q", "--set", "baselines=[]", "--set", "evaluate_every=1")
     out = run_file.parent / "out" / "run"
     best = lines(out)[-1]["best"]
     assert result(out)["mean"]["accuracy"] == lines(out)[best - 1]["accuracy"]
@@ -167,14 +167,14 @@ def test_all_stages_but_learning_alone_send_weights(dovetail: Any, run_file: Pat
 
 
 @pytest.mark.slow
-def test_the_common_column_is_the_same_in_the_method_and_in_its_ruler(
+def test_the_common_column_is_the_same_in_the_method_and_in_its_baseline(
     dovetail: Any, run_file: Path
 ) -> None:
-    dovetail("train", "run.toml", "-q", "--set", "rulers=[]", "--set", 'chfl.choose="last"')
+    dovetail("train", "run.toml", "-q", "--set", "baselines=[]", "--set", 'chfl.choose="last"')
     ours = package.load(run_file.parent / "out" / "run" / "models" / "party-1").network
     assert isinstance(ours, Columns)
     dovetail(
-        "train", "run.toml", "-q", "--set", "rulers=[]", "--set", 'chfl.choose="last"',
+        "train", "run.toml", "-q", "--set", "baselines=[]", "--set", 'chfl.choose="last"',
         "--set", "method=common", "--out", "common",
     )  # fmt: skip
     theirs = package.load(run_file.parent / "common" / "models" / "party-1").network
@@ -188,7 +188,7 @@ def test_the_common_column_is_the_same_in_the_method_and_in_its_ruler(
 def test_masked_sums_give_what_plain_ones_give(dovetail: Any, run_file: Path) -> None:
     for secure in ("false", "true"):
         dovetail(
-            "train", "run.toml", "-q", "--set", "rulers=[]", "--set", f"chfl.secure={secure}",
+            "train", "run.toml", "-q", "--set", "baselines=[]", "--set", f"chfl.secure={secure}",
             "--out", secure,
         )  # fmt: skip
     plain, masked = (result(run_file.parent / name) for name in ("false", "true"))
@@ -203,7 +203,7 @@ def test_masked_sums_give_what_plain_ones_give(dovetail: Any, run_file: Path) ->
 
 
 def test_a_part_of_the_parties_trains_in_each_round(dovetail: Any, run_file: Path) -> None:
-    dovetail("train", "run.toml", "-q", "--set", "rulers=[]", "--set", "chfl.participation=0.34")
+    dovetail("train", "run.toml", "-q", "--set", "baselines=[]", "--set", "chfl.participation=0.34")
     out = run_file.parent / "out" / "run"
     sent = [line["count"] for line in ledger(out) if line["message"] == "chfl.Trained"]
     assert sum(sent) == 3  # one party in each of three rounds
@@ -219,7 +219,7 @@ SEARCH = ("--set", "chfl.search.mu=[0.25, 1.0]", "--set", "chfl.search.learning_
 def test_a_search_logs_what_it_tried_and_trains_with_the_best(
     dovetail: Any, run_file: Path
 ) -> None:
-    dovetail("train", "run.toml", "-q", "--set", 'rulers=["chfl-mu0"]', *SEARCH)
+    dovetail("train", "run.toml", "-q", "--set", 'baselines=["chfl-mu0"]', *SEARCH)
     told = lines(run_file.parent / "out" / "run")
     tried = {
         line["trial"]["mu"]: line["validation_loss"]
@@ -239,7 +239,7 @@ def test_with_a_seed_of_its_own_the_search_is_done_once_for_all_seeds(
     dovetail: Any, run_file: Path
 ) -> None:
     dovetail(
-        "train", "run.toml", "-q", "--set", "rulers=[]", *SEARCH, "--set", "chfl.search.seed=0",
+        "train", "run.toml", "-q", "--set", "baselines=[]", *SEARCH, "--set", "chfl.search.seed=0",
         "--seed", 4, "--seed", 5,
     )  # fmt: skip
     first, second = (lines(run_file.parent / "out" / "run" / f"seed-{seed}") for seed in (4, 5))
@@ -254,7 +254,7 @@ def test_with_a_seed_of_its_own_the_search_is_done_once_for_all_seeds(
 @pytest.mark.slow
 def test_what_a_stage_is_given_is_not_searched(dovetail: Any, run_file: Path) -> None:
     dovetail(
-        "train", "run.toml", "-q", "--set", 'rulers=["local"]', *SEARCH,
+        "train", "run.toml", "-q", "--set", 'baselines=["local"]', *SEARCH,
         "--set", "chfl.stages.chfl.mu=0.5", "--set", "chfl.stages.chfl.learning_rate=0.02",
     )  # fmt: skip
     out = run_file.parent / "out" / "run"
@@ -276,7 +276,7 @@ def without_seconds(value: Any) -> Any:
 def test_a_stopped_run_resumes_as_if_it_had_not(
     dovetail: Any, run_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ("-q", "--set", 'rulers=["local"]', *SEARCH)
+    options = ("-q", "--set", 'baselines=["local"]', *SEARCH)
     assert dovetail("train", "run.toml", *options, "--out", "whole").code == 0
     epoch = RunFolder.epoch
 
@@ -306,7 +306,7 @@ def test_a_stopped_run_resumes_as_if_it_had_not(
 
 
 def test_party_files_train_on_the_columns_that_all_offer(dovetail: Any, party_files: Path) -> None:
-    done = dovetail("train", "parties.toml", "-q", "--set", "rulers=[]")
+    done = dovetail("train", "parties.toml", "-q", "--set", "baselines=[]")
     assert done.code == 0, done.err
     out = party_files.parent / "out" / "parties"
     said = result(out)
@@ -328,7 +328,7 @@ def test_party_files_train_on_the_columns_that_all_offer(dovetail: Any, party_fi
 def test_what_is_common_is_what_all_files_offer(dovetail: Any, party_files: Path) -> None:
     text = (party_files.parent / "east.toml").read_text()
     (party_files.parent / "east.toml").write_text(text.replace("mean *", "mean ar*"))
-    dovetail("train", "parties.toml", "-q", "--set", "rulers=[]")
+    dovetail("train", "parties.toml", "-q", "--set", "baselines=[]")
     model = package.load(party_files.parent / "out" / "parties" / "models" / "north")
     assert isinstance(model.network, Columns)
     assert len(model.network.common_places) == 1  # "mean area" alone
@@ -369,7 +369,7 @@ def refused(done: Any) -> str:
         ("data.partition.common=0", "partition"),
         ("data.partition.parties=600", "too few for 600 parties"),
         ('data.task="regression"', "common-unique deals out rows with classes"),
-        ('rulers=["tvfl"]', "'tvfl' is no ruler beside 'chfl'"),
+        ('baselines=["tvfl"]', "'tvfl' is no baseline beside 'chfl'"),
     ],
 )
 def test_a_setting_that_cannot_be_is_told_in_a_sentence(
@@ -441,7 +441,9 @@ def test_a_party_file_that_does_not_fit_is_named(
 
 def test_rows_of_party_files_are_not_pooled(dovetail: Any, party_files: Path) -> None:
     words = "'pooled' needs everybody's rows in one place; leave it out"
-    assert words in refused(dovetail("train", "parties.toml", "-q", "--set", 'rulers=["pooled"]'))
+    assert words in refused(
+        dovetail("train", "parties.toml", "-q", "--set", 'baselines=["pooled"]')
+    )
 
 
 # --- Parts -------------------------------------------------------------------------------------
@@ -475,7 +477,7 @@ HEART = Path(__file__).parents[2] / "examples" / "heart"
 
 
 def test_four_hospitals_train_from_their_own_files(dovetail: Any, tmp_path: Path) -> None:
-    quick = ("--set", "rulers=[]", "--set", "chfl.rounds=1", "--set", "chfl.local_epochs=1")
+    quick = ("--set", "baselines=[]", "--set", "chfl.rounds=1", "--set", "chfl.local_epochs=1")
     done = dovetail("train", HEART / "run.toml", "--out", "run", *quick)
     assert done.code == 0, done.err
     models = [load(tmp_path / "run" / "models" / name) for name in ("cleveland", "long-beach")]
@@ -493,10 +495,13 @@ def test_a_table_that_says_whose_rows_are_trains_with_both_methods(
     names = ("cleveland", "budapest", "switzerland")
     frames = [pd.read_csv(HEART / f"{name}.csv").assign(hospital=name) for name in names]
     pd.concat(frames).to_csv(tmp_path / "patients.csv", index=False)
-    for method, rulers in (("chfl", '["common", "linear", "pooled"]'), ("hyfem", '["standalone"]')):
+    for method, baselines in (
+        ("chfl", '["common", "linear", "pooled"]'),
+        ("hyfem", '["standalone"]'),
+    ):
         (tmp_path / "run.toml").write_text(f"""
 method = "{method}"
-rulers = {rulers}
+baselines = {baselines}
 evaluate_every = 0
 [data]
 source = "patients.csv"

@@ -1,4 +1,4 @@
-"""What people decide by, of every method: scores, warnings, rulers alone, weights, thresholds."""
+"""What people decide by, of every method: scores, warnings, baselines, weights, thresholds."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def test_every_method_tells_what_people_decide_by(
     threshold = "" if method == "fedoptimus" else 'threshold = "f1"\n'
     keys = (
         f'{threshold}class_weights = "balanced"\n'
-        'rulers = ["best-alone", "linear", "majority"]\nevaluate_every = 0\n'
+        'baselines = ["best-alone", "linear", "majority"]\nevaluate_every = 0\n'
     )
     write_sites(tmp_path, method, table, keys=keys)
     done = dovetail("train", "run.toml", "--json", "-q")
     assert done.code == 0, done.err
     result = json.loads(done.out)
-    assert {"best-alone", "linear", "majority"} <= result["rulers"].keys()
-    assert result["rulers"]["linear"]["auc"] > 0.8  # the columns tell nearly all
+    assert {"best-alone", "linear", "majority"} <= result["baselines"].keys()
+    assert result["baselines"]["linear"]["auc"] > 0.8  # the columns tell nearly all
     scores = result["parties"]["north"]
     for name in ("macro_f1", "balanced_accuracy", "average_precision", "brier", "ece"):
         assert 0 <= scores[name] <= 1
@@ -88,16 +88,16 @@ def costs(name: str, seed: int, *, shared: bool) -> dict[str, list[str]]:
 def test_every_method_predicts_numbers_from_party_files(
     dovetail: Any, tmp_path: Path, method: str
 ) -> None:
-    keys = 'rulers = ["linear", "majority"]\nevaluate_every = 0\n'
+    keys = 'baselines = ["linear", "majority"]\nevaluate_every = 0\n'
     write_sites(tmp_path, method, costs, task="regression", keys=keys)
     done = dovetail("train", "run.toml", "--json", "-q")
     assert done.code == 0, done.err
     result = json.loads(done.out)
     scores = result["parties"]["north"]
     assert scores.keys() >= {"rmse", "mae", "r2"}
-    assert result["rulers"]["linear"]["r2"] > 0.9
-    assert result["rulers"]["linear"]["rmse"] < 100  # in the label's own unit
-    assert result["rulers"]["majority"]["r2"] < 0.1
+    assert result["baselines"]["linear"]["r2"] > 0.9
+    assert result["baselines"]["linear"]["rmse"] < 100  # in the label's own unit
+    assert result["baselines"]["majority"]["r2"] < 0.1
     low, high = result["stages"][method]["details"][method]["north"]["intervals"]["rmse"]
     assert low <= scores["rmse"] <= high
     if method == "fedoptimus":  # its label owners predict with the data owners

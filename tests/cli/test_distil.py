@@ -88,7 +88,7 @@ def test_a_run_keeps_a_model_that_predicts_alone_and_one_that_predicts_with_part
     done = dovetail("train", "run.toml", "--out", "out")
     assert done.code == 0, done.err
     result = json.loads((dealt.folder / "out" / "result.json").read_text())
-    assert set(result["rulers"]) == {
+    assert set(result["baselines"]) == {
         "best-alone",
         "linear",
         "boosting",
@@ -144,7 +144,9 @@ def test_a_gate_that_stays_closed_keeps_the_best_model_alone_bit_for_bit(
     ]
     assert files[0].read_bytes() == files[1].read_bytes()
     own = json.loads((dealt.folder / "alone" / "result.json").read_text())
-    assert own["parties"]["clinic"] == result["parties"]["clinic"] == result["rulers"]["best-alone"]
+    assert (
+        own["parties"]["clinic"] == result["parties"]["clinic"] == result["baselines"]["best-alone"]
+    )
 
 
 def test_a_run_whose_partners_all_send_nonsense_is_not_called_done(
@@ -211,7 +213,7 @@ def test_parties_on_machines_of_their_own_distil_the_same_and_predict_together(
     assert weights[0].read_bytes() == weights[1].read_bytes()
     apart, here = federation.result("apart"), federation.result("here")
     assert apart["parties"]["clinic"] == pytest.approx(here["parties"]["clinic"])
-    assert apart["rulers"]["joint"] == pytest.approx(here["rulers"]["joint"])
+    assert apart["baselines"]["joint"] == pytest.approx(here["baselines"]["joint"])
 
     card = json.loads((folder / "apart" / "models" / "clinic" / "card.json").read_text())
     for name in ("lab", "registry"):  # where its own record stood when it last told

@@ -25,7 +25,7 @@ from dovetail.network.ledger import verify
 #: As ``PARTY_RUN`` of conftest.py, with the partners elsewhere.
 RUN = """
 method = "apfed"
-rulers = ["alone", "tvfl"]
+baselines = ["alone", "tvfl"]
 evaluate_every = 0
 parties = ["clinic.toml"]
 test = 0.25
@@ -121,7 +121,11 @@ def assert_refused(done: Any, words: str) -> None:
         ),
         ('["clinic.toml"]', '["clinic.toml", "lab.toml"]', "parties names one file, the driver's"),
         ('method = "apfed"', 'method = "apfed-c"', "'apfed-c' sets every passive party's loss"),
-        ('"alone", "tvfl"', '"pooled"', "the ruler 'pooled' puts everybody's columns in one place"),
+        (
+            '"alone", "tvfl"',
+            '"pooled"',
+            "the baseline 'pooled' puts everybody's columns in one",
+        ),
         ("[apfed]", "[apfed]\ntrade_off = { shop = 1.0 }", "names 'shop', which is no passive par"),
         (
             "[engine]",
@@ -192,7 +196,7 @@ def test_a_mistake_in_aligning_is_one_sentence(
 def test_the_settings_of_a_network_are_kept_with_the_run_and_repeat_it(
     federation: Clinics, tmp_path: Path
 ) -> None:
-    from dovetail.experiment.runfile import check_run, load_run, resolved
+    from dovetail.runs.runfile import check_run, load_run, resolved
 
     path = federation.write_run(("wait_s", 'certificates = "certificates/clinic"\nwait_s'))
     settings = resolved(load_run(path), 0)
@@ -257,7 +261,7 @@ def test_parties_on_machines_of_their_own_train_the_same_model(
     told = result(apart)
     assert told["missed"] == {}
     assert told.keys() == result(here).keys()
-    for key in ("parties", "rulers", "stages"):
+    for key in ("parties", "baselines", "stages"):
         assert told[key] == result(here)[key]
 
     for partner in partners:
@@ -306,7 +310,7 @@ def test_a_partner_that_a_run_ends_of_reads_so_in_its_own_terminal(
         federation.dealt.change(f"{name}.toml", (allowed, f'{allowed}, "apfed-d"'))
     lab = federation.join_lying("lab", kind)
     federation.join("registry")
-    changed = ("--set", f"method={method}", "--set", "rulers=[]")
+    changed = ("--set", f"method={method}", "--set", "baselines=[]")
     driver = federation.start("train", federation.write_run(), "--out", "apart", *changed)
     assert driver.ended() == 2
     assert re.search(rf"party 'lab': .*({why})", driver.said()), driver.said()

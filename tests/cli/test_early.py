@@ -21,12 +21,12 @@ import pytest
 from pydantic import BaseModel
 
 from dovetail import cli
-from dovetail.cli import early
+from dovetail.cli import precheck
 from dovetail.cli.main import COMMANDS
 from dovetail.errors import ConfigError, DataError, DovetailError
-from dovetail.experiment import runfile
 from dovetail.methods import METHODS, stages
-from dovetail.site import partyfile
+from dovetail.node import partyfile
+from dovetail.runs import runfile
 
 KEYS = Path(cli.__file__).parent / "keys.json"
 
@@ -198,7 +198,7 @@ def check_words(
     """Both refuse this file in the same words."""
     with pytest.raises(error) as full:
         late(path)
-    monkeypatch.setattr(early, "_is_late", lambda: False)
+    monkeypatch.setattr(precheck, "_is_late", lambda: False)
     with pytest.raises(error) as quick:
         soon(path)
     assert str(quick.value) == str(full.value)
@@ -218,27 +218,27 @@ def test_a_mistake_is_told_early_in_the_words_it_has_later(
     for old, new in changes:
         path = tmp_path / "run.toml"
         path.write_text(RUN.replace(old, new))
-        check_words(ConfigError, runfile.load_run, early.check_run, path, monkeypatch)
+        check_words(ConfigError, runfile.load_run, precheck.check_run, path, monkeypatch)
 
 
 def test_every_run_file_here_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(early, "_is_late", lambda: False)
+    monkeypatch.setattr(precheck, "_is_late", lambda: False)
     root = Path(cli.__file__).parent.parent.parent
     files = [path for path in root.glob("runs/**/*.toml") if "\n[[grid]]" not in path.read_text()]
     assert len(files) > 3
     for path in files:
-        early.check_run(path)
+        precheck.check_run(path)
 
 
 def test_ids_that_may_be_the_same_are_left_to_who_reads_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(early, "_is_late", lambda: False)
+    monkeypatch.setattr(precheck, "_is_late", lambda: False)
     path = tmp_path / "lab.toml"
     path.write_text(PARTY)
     for ids in (["1", "01"], ["1.0", "1"], ["?", "?"], ["b 1", " b 1"], ["", ""], ["b1", "b2"]):
         (tmp_path / "lab.csv").write_text("patient,age\n" + "".join(f"{each},1\n" for each in ids))
-        early.check_party(path)
+        precheck.check_party(path)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_table_is_told_early_in_the_words_it_has_later(
         duckdb.read_csv(str(tmp_path / "lab.csv")).write_parquet(str(tmp_path / "lab.parquet"))
     path = tmp_path / "lab.toml"
     path.write_text(PARTY.replace(*change))
-    check_words(DataError, partyfile.open_site, early.check_party, path, monkeypatch)
+    check_words(DataError, partyfile.open_site, precheck.check_party, path, monkeypatch)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import torch
 
 from dovetail import data as dd
 from dovetail.data import Classification, Regression
-from dovetail.experiment.expecting import expected
+from dovetail.runs.expected_gain import expected
 
 
 @pytest.mark.slow

@@ -16,9 +16,9 @@ from owner_files import HERE, write_owners, write_table
 import dovetail as package
 from dovetail import data as dd
 from dovetail.cli.train import train
-from dovetail.experiment.runfile import load_run
 from dovetail.files import grid_cells
 from dovetail.models.owners import load_bottom
+from dovetail.runs.runfile import load_run
 
 RUNS = Path(__file__).parents[2] / "runs" / "fedoptimus"
 
@@ -204,10 +204,10 @@ def test_whole_images_are_cut_into_strips_and_a_strip_is_refused(
 
 
 @pytest.mark.slow
-def test_rulers_and_a_selection_stand_beside_it(
+def test_baselines_and_a_selection_stand_beside_it(
     dovetail: Any, write: Callable[..., Path], tmp_path: Path
 ) -> None:
-    run = write(("evaluate_every", 'rulers = ["classic", "alone", "pooled"]\nevaluate_every'))
+    run = write(("evaluate_every", 'baselines = ["classic", "alone", "pooled"]\nevaluate_every'))
     settings = ("--set", "fedoptimus.selection={share=0.67, rows=40}")
     done = dovetail("train", run, "--out", "out", *settings)
     assert done.code == 0, done.err
@@ -215,14 +215,14 @@ def test_rulers_and_a_selection_stand_beside_it(
         assert title in done.out
     line = json.loads((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()[0])
     assert len(line["participants"]) == 2
-    assert len(load_run(tmp_path / "out" / "run.toml").rulers) == 3
+    assert len(load_run(tmp_path / "out" / "run.toml").baselines) == 3
 
 
 @pytest.mark.slow
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     dovetail: Any, write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dovetail.experiment import RunFolder
+    from dovetail.runs import RunFolder
 
     run = write()
     whole = dovetail("train", run, "--out", "whole", "-q")
@@ -357,7 +357,7 @@ def test_an_owner_without_rows_of_a_shard_is_named(dovetail: Any, parties: Path)
         ("parties.toml", ', "clinic.toml", "lab.toml"', "", "all have a label; FedOptimus needs"),
         ("parties.toml", "epochs = 6", "epochs = 6\nbottom = [8]", "in its party file"),
         ("parties.toml", "[fedoptimus]", "test = 0.2\n[fedoptimus]", "active and test are not for"),
-        ("parties.toml", "evaluate", 'rulers = ["pooled"]\nevaluate', "labels in one place"),
+        ("parties.toml", "evaluate", 'baselines = ["pooled"]\nevaluate', "labels in one place"),
     ],
 )
 def test_a_mistake_in_party_files_is_one_sentence(

@@ -17,20 +17,20 @@ import torch
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
-from dovetail.experiment import flarerun
-from dovetail.experiment.dealing import deal
-from dovetail.experiment.flarerun import simulated
-from dovetail.experiment.runfile import check_run, load_run, resolved
-from dovetail.experiment.setup import pooled_parts, read_pooled
-from dovetail.site.flaresite import CLASSES
-from dovetail.site.home import Refusals
-from dovetail.site.partyfile import open_sites
-from dovetail.site.runs import Runs
-from dovetail.site.teller import Teller
+from dovetail.node.flaresite import CLASSES
+from dovetail.node.home import Refusals
+from dovetail.node.partyfile import open_sites
+from dovetail.node.runs import Runs
+from dovetail.node.status_line import StatusLine
+from dovetail.runs import flarerun
+from dovetail.runs.flarerun import simulated
+from dovetail.runs.runfile import check_run, load_run, resolved
+from dovetail.runs.setup import pooled_parts, read_pooled
+from dovetail.runs.splitting import deal
 
 RUN = """
 method = "apfed"
-rulers = ["alone"]
+baselines = ["alone"]
 test = 0.25
 [engine]
 kind = "flare"
@@ -138,7 +138,7 @@ def test_a_mistake_in_the_run_file_is_one_sentence(
 ) -> None:
     changes = [(old, new)]
     if "hyfem" in new:
-        changes += [('rulers = ["alone"]\n', ""), ("test = 0.25\n", "")]
+        changes += [('baselines = ["alone"]\n', ""), ("test = 0.25\n", "")]
     done = dovetail("flare", "export", run_file(*changes), "--out", "job")
     assert done.code == 2
     assert len(done.err.splitlines()) == 1
@@ -269,7 +269,7 @@ def test_a_pooled_set_is_dealt_out_to_files_that_hold_what_the_partition_says(
         expected = pooled.x.column(column).values[[place[each] for each in rows.tolist()]]
         assert site.table.x.column(column).values.tolist() == expected.tolist()
         refusals = Refusals(tmp_path / "refusals.jsonl", print)  # as a site begins
-        Runs(site, tmp_path, refusals, Teller("clinic", quiet=True), torch.device("cpu"))
+        Runs(site, tmp_path, refusals, StatusLine("clinic", quiet=True), torch.device("cpu"))
     assert sites["lab"].sections["apfed"].encoder == (7, 8)
     assert sites["lab"].sections["apfed"].loss == "contrastive"
     (tmp_path / "dealt.toml").write_text(tomli_w.dumps(resolved(dealt, 0)))
@@ -282,13 +282,13 @@ def test_too_small_a_part_in_a_job_here_is_told_and_no_finished_run_is_replaced(
 ) -> None:
     deal()
     missed = {"lab": {"steps": 9, "of": 10, "first": "epoch 1, step 2: its disk is full"}}
-    told = {"method": "apfed", "parties": {}, "rulers": {}, "missed": missed, "seconds": 1.0}
+    told = {"method": "apfed", "parties": {}, "baselines": {}, "missed": missed, "seconds": 1.0}
 
     def job_done(*args: Any, **settings: Any) -> None:
         Path("out/run").mkdir(parents=True)
         Path("out/run/result.json").write_text(json.dumps(told))
 
-    monkeypatch.setattr("dovetail.experiment.flarerun.simulate", job_done)
+    monkeypatch.setattr("dovetail.runs.flarerun.simulate", job_done)
     done = dovetail("flare", "simulate", "run.toml", "--json")
     assert done.code == 2
     assert "party 'lab' was left out of 9 of 10 steps (first: epoch 1, step 2: its d" in done.err

@@ -25,14 +25,14 @@ from flare_jobs import launching, write_changes
 from member_files import MEMBERS, SETTINGS, assert_equal, looped, state_of, write_members
 
 from dovetail.network.ledger import verify
-from dovetail.site.flaresite import prepare_site
+from dovetail.node.flaresite import prepare_site
 
 pytestmark = [
     pytest.mark.network,
     pytest.mark.filterwarnings("default"),  # NVFlare's own
 ]
 
-flarehere = pytest.importorskip("dovetail.site.flarehere", exc_type=ImportError)
+flarehere = pytest.importorskip("dovetail.node.flarehere", exc_type=ImportError)
 
 SITES = ("site-1", "site-2", "site-3")
 
@@ -116,14 +116,14 @@ def forked_jobs(deployed: Deployed) -> Iterator[None]:
 def outcome(folder: Path) -> Any:
     """What a run found, but seconds and what was told of them."""
     found = json.loads((folder / "result.json").read_text())
-    return {key: found[key] for key in ("parties", "rulers", "missed")}
+    return {key: found[key] for key in ("parties", "baselines", "missed")}
 
 
 # --- APFed ----------------------------------------------------------------------------------------
 
 APFED = """
 method = "apfed"
-rulers = ["alone", "tvfl"]
+baselines = ["alone", "tvfl"]
 evaluate_every = 0
 {parties}
 test = 0.25
@@ -283,9 +283,9 @@ def test_apfed_d_as_a_job_distils_the_model_of_one_process(
         clinics.change(f"{name}.toml", ('"align", "apfed", "tvfl"', '"align", "apfed-d"'))
     for kind in ("flare", "here"):
         text = (folder / f"{kind}.toml").read_text()
-        method, rulers = 'method = "apfed-d"', "rulers = []"
+        method, baselines = 'method = "apfed-d"', "baselines = []"
         text = text.replace('method = "apfed"', method).replace(
-            'rulers = ["alone", "tvfl"]', rulers
+            'baselines = ["alone", "tvfl"]', baselines
         )
         (folder / f"{kind}.toml").write_text(text + DISTIL)
     job = folder / "distilled"
@@ -296,8 +296,8 @@ def test_apfed_d_as_a_job_distils_the_model_of_one_process(
     run = fetched / "dovetail"
     assert dovetail("train", "here.toml", "--out", "here", "-q").code == 0
     assert weights(run) == weights(folder / "here")
-    assert outcome(run)["rulers"]["joint"] == pytest.approx(
-        outcome(folder / "here")["rulers"]["joint"]
+    assert outcome(run)["baselines"]["joint"] == pytest.approx(
+        outcome(folder / "here")["baselines"]["joint"]
     )
     assert list((folder / "lab.site" / "models").glob("*/bottom.json"))
 

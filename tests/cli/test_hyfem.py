@@ -1,4 +1,4 @@
-"""``method = "hyfem"``: simulated, and from party files; models, rulers, settings and mistakes."""
+"""``method = "hyfem"``: simulated, and from party files; models, baselines, mistakes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import torch
 import dovetail as package
 from dovetail import data as dd
 from dovetail.errors import ConfigError
-from dovetail.experiment import RunFolder
-from dovetail.experiment.runfile import load_run
-from dovetail.experiment.setup import load_data, setup
 from dovetail.files import grid_cells
 from dovetail.methods import hyfem
-from dovetail.methods.hyfem.wiring import extractors_of, widths_of
+from dovetail.methods.hyfem.plugin import extractors_of, widths_of
 from dovetail.methods.loop import train
 from dovetail.methods.method import Training
 from dovetail.models import Perceptron
 from dovetail.models.blocks import SmallCnn, Unchanged
 from dovetail.network import Checkpoint, InProcess
+from dovetail.runs import RunFolder
+from dovetail.runs.runfile import load_run
+from dovetail.runs.setup import load_data, setup
 
 ASSIGNMENT = """\
 party,blocks,classes
@@ -34,7 +34,7 @@ east,1 2 4,3-8
 
 RUN = """
 method = "hyfem"
-rulers = ["standalone", "pooled", "fedavg", "fedprox", "fedper"]
+baselines = ["standalone", "pooled", "fedavg", "fedprox", "fedper"]
 evaluate_every = 2
 
 [data]
@@ -76,7 +76,7 @@ classes = ["benign", "malignant"]
 
 PARTY_RUN = """
 method = "hyfem"
-rulers = ["standalone", "fedper"]
+baselines = ["standalone", "fedper"]
 parties = ["north.toml", "south.toml", "east.toml"]
 [hyfem]
 rounds = 4
@@ -135,7 +135,7 @@ def party_files(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_parties_and_server_have_scores_and_models_and_rulers_stand_beside(
+def test_parties_and_server_have_scores_and_models_and_baselines_stand_beside(
     dovetail: Any, run_file: Path, tmp_path: Path
 ) -> None:
     done = dovetail("train", run_file, "--out", "run")
@@ -146,7 +146,7 @@ def test_parties_and_server_have_scores_and_models_and_rulers_stand_beside(
     mean = sum(each["accuracy"] for each in said["parties"].values()) / 3
     assert said["mean"]["accuracy"] == pytest.approx(mean)  # without the server
     stages = {"standalone", "pooled", "fedavg", "fedprox", "fedper"}
-    assert set(said["rulers"]) == {"server", *stages}
+    assert set(said["baselines"]) == {"server", *stages}
     models = {folder.name for folder in (tmp_path / "run" / "models").iterdir()}
     assert models == {"north", "south", "east", "server"}
     told = [line for line in lines(tmp_path / "run") if line["stage"] == "hyfem"]
@@ -183,7 +183,7 @@ def test_what_leaves_a_party_is_its_weights_and_alone_nothing_leaves(
 def test_every_models_prediction_needs_only_the_blocks_there_are(
     dovetail: Any, run_file: Path, tmp_path: Path
 ) -> None:
-    assert dovetail("train", run_file, "--out", "run", "-q", "--set", "rulers=[]").code == 0
+    assert dovetail("train", run_file, "--out", "run", "-q", "--set", "baselines=[]").code == 0
     train, _ = dd.load("digits-images")
     assert isinstance(train.x, torch.Tensor)
     images = (train.x[:5, 0] * 255).to(torch.uint8).numpy()
@@ -199,7 +199,7 @@ def test_every_models_prediction_needs_only_the_blocks_there_are(
 
 
 def test_the_server_is_scored_on_all_blocks_and_a_party_on_its_own(run_file: Path) -> None:
-    run = load_run(run_file, overrides=("rulers=[]",))
+    run = load_run(run_file, overrides=("baselines=[]",))
     data = load_data(run)
     task = setup(run, 0, data)
     assert isinstance(task, Training)
@@ -235,7 +235,7 @@ def test_standalone_is_training_with_a_coordinator_of_ones_own(run_file: Path) -
 def test_the_folders_run_file_has_the_assignment_in_it(
     dovetail: Any, run_file: Path, tmp_path: Path
 ) -> None:
-    settings = ("--set", "rulers=[]")
+    settings = ("--set", "baselines=[]")
     assert dovetail("train", run_file, "--out", "run", "-q", *settings).code == 0
     (tmp_path / "who.csv").unlink()
     assert dovetail("train", "run/run.toml", "--out", "again", "-q").code == 0
@@ -260,7 +260,7 @@ def test_a_run_stopped_in_any_stage_resumes_as_if_it_had_not(
 
     def kept(folder: Path) -> Any:
         said, ledger = result(folder), (folder / "ledger.jsonl").read_text()
-        return timeless(folder), said["parties"], said["rulers"], ledger
+        return timeless(folder), said["parties"], said["baselines"], ledger
 
     train, resumed = ("train", run_file, "--out", "stopped", "-q", *settings), []
     for num_lines in (2, 3, 5, 8, 17):  # one run, stopped again and again
@@ -334,7 +334,7 @@ def test_extractors_and_widths_are_chosen_by_name(run_file: Path) -> None:
         ("hyfem.stages.hyfem.rounds=0", "[hyfem.stages.hyfem]: rounds: "),
         ("hyfem.stages.guess.rounds=1", "[hyfem.stages.guess] is no stage; there are hyfem"),
         ("hyfem.classes=[1,2]", "in simulation the data say"),
-        ('rulers=["chfl"]', "'chfl' is no ruler beside 'hyfem'"),
+        ('baselines=["chfl"]', "'chfl' is no baseline beside 'hyfem'"),
         ('data.partition.assignment="where.csv"', "cannot read the assignment"),
         ('data.partition.blocks="halves"', "quadrants"),
         ('data.task="regression"', "classes, not numbers"),
@@ -384,7 +384,7 @@ def test_party_files_learn_together_and_each_predicts_from_its_own_table(
     assert done.code == 0, done.err
     said = result(tmp_path / "run")
     assert set(said["parties"]) == set(HELD)
-    assert set(said["rulers"]) == {"standalone", "fedper"}  # nobody has all blocks to test
+    assert set(said["baselines"]) == {"standalone", "fedper"}  # nobody has all blocks to test
     for name in HELD:
         done = dovetail("predict", f"run/models/{name}", f"{name}.csv", "--id", "row", "--json")
         assert done.code == 0, done.err
@@ -397,7 +397,7 @@ def test_party_files_learn_together_and_each_predicts_from_its_own_table(
 def test_a_block_is_encoded_alike_at_all_parties_by_what_all_have_in_it(
     party_files: Path, dovetail: Any, tmp_path: Path
 ) -> None:
-    assert dovetail("train", party_files, "--out", "run", "-q", "--set", "rulers=[]").code == 0
+    assert dovetail("train", party_files, "--out", "run", "-q", "--set", "baselines=[]").code == 0
     models = {name: package.load(tmp_path / "run" / "models" / name) for name in (*HELD, "server")}
     run = load_run(party_files)
     task = setup(run, 0, load_data(run))

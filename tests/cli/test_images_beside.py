@@ -29,7 +29,7 @@ widths = [8]
 
 RUN = """
 method = "hyfem"
-rulers = ["standalone"]
+baselines = ["standalone"]
 parties = ["both.toml", "table.toml", "images.toml"]
 [hyfem]
 rounds = 24

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
+from dovetail.api.inspecting import of_parts
 from dovetail.cli.output import show
 from dovetail.data import PartyData
 from dovetail.errors import ConfigError
-from dovetail.experiment.coverage import Part
-from dovetail.face.inspecting import of_parts
+from dovetail.runs.coverage import Part
 
 
 @pytest.fixture(autouse=True)

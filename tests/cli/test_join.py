@@ -40,12 +40,12 @@ from dovetail.network.credentials import Credentials
 from dovetail.network.host import Host
 from dovetail.network.ledger import verify
 from dovetail.network.stream import Stream
-from dovetail.site.home import Home, Refusals
-from dovetail.site.join import describe
-from dovetail.site.partyfile import PolicySection, Site, open_site, party_file
-from dovetail.site.runs import Runs
-from dovetail.site.secret import home_secret, run_key
-from dovetail.site.teller import Teller
+from dovetail.node.home import Home, Refusals
+from dovetail.node.join import describe
+from dovetail.node.partyfile import PolicySection, Site, open_site, party_file
+from dovetail.node.runs import Runs
+from dovetail.node.secret import home_secret, run_key
+from dovetail.node.status_line import StatusLine
 
 BANK_IDS = np.array([f"P-{number:02d}" for number in range(40)])
 SHOP_IDS = np.array([f"P-{number:02d}" for number in range(50, 10, -1)])
@@ -108,7 +108,7 @@ class At:
     home: Path
     runs: Runs
     host: Host
-    teller: Teller
+    teller: StatusLine
 
     def refused(self) -> list[dict[str, Any]]:
         path = self.home / "refusals.jsonl"
@@ -125,7 +125,7 @@ def joined(shop_file: Callable[..., Path], tmp_path: Path) -> Callable[..., At]:
         site = open_site(shop_file(policy))
         home = tmp_path / "shop.site"
         home.mkdir(exist_ok=True)
-        teller = Teller("bank", quiet=True)
+        teller = StatusLine("bank", quiet=True)
         refusals = Refusals(home / "refusals.jsonl", teller.say)
         runs = Runs(site, home, refusals, teller, torch.device("cpu"))
         host = Host("shop", runs.open, admit=site.policy.admit, on_refusal=refusals.record)
@@ -311,7 +311,7 @@ def test_an_alignment_that_cannot_be_saved_is_not_reported_as_done(
     def full(path: Path, stored: StoredRows) -> None:
         raise AlignmentError(f"cannot write {path}")
 
-    monkeypatch.setattr("dovetail.site.runs.save_rows", full)
+    monkeypatch.setattr("dovetail.node.runs.save_rows", full)
     with pytest.raises(PartyError, match="it cannot save its rows of the alignment") as raised:
         psi.align(shop.engine("a2", "psi"), BANK_IDS)
     assert str(shop.home) not in str(raised.value)
@@ -342,7 +342,7 @@ def test_a_member_of_classic_vertical_learning_goes_on_only_when_told_from_where
 def test_states_of_a_drivers_last_runs_are_kept(
     joined: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.site.runs.KEPT_RUNS", 3)
+    monkeypatch.setattr("dovetail.node.runs.KEPT_RUNS", 3)
     shop = joined()
     psi.align(shop.engine("a1", "psi"), BANK_IDS)
     other = shop.home / "checkpoints" / "other" / "a1+apfed"

@@ -8,9 +8,9 @@ import torch
 from dovetail.errors import ConfigError
 from dovetail.methods import apfed, chfl, hyfem
 from dovetail.network import Message
-from dovetail.site.partyfile import algorithms
-from dovetail.site.runs import Watched
-from dovetail.site.teller import Activity
+from dovetail.node.partyfile import algorithms
+from dovetail.node.runs import Watched
+from dovetail.node.status_line import Activity
 
 
 class Deaf:

@@ -13,7 +13,7 @@ import pytest
 
 from dovetail import __version__
 from dovetail.cli import main as cli
-from dovetail.experiment import runfolder
+from dovetail.runs import runfolder
 
 
 def test_help_answers_without_torch() -> None:
@@ -65,7 +65,7 @@ def test_ctrl_c_ends_in_130_and_one_sentence(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dovetail.experiment.train.train_seeds", interrupted)
+    monkeypatch.setattr("dovetail.runs.train.train_seeds", interrupted)
     done = dovetail("train", write_run())
     assert done.code == 130
     assert done.err == "dovetail: stopped; what was finished is kept (see --resume)\n"
@@ -75,7 +75,7 @@ def test_a_bug_is_not_swallowed(write_run: Any, monkeypatch: pytest.MonkeyPatch)
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("dovetail.experiment.train.train_seeds", broken)
+    monkeypatch.setattr("dovetail.runs.train.train_seeds", broken)
     monkeypatch.setattr("sys.argv", ["dovetail", "train", str(write_run())])
     with pytest.raises(ZeroDivisionError):
         cli.main()

@@ -14,13 +14,13 @@ import torch
 from dovetail import data as dd
 from dovetail import methods
 from dovetail.errors import ConfigError
-from dovetail.experiment import Outcome, score
 from dovetail.methods.base import Loaded
 from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer, told
 from dovetail.methods.section import Section
 from dovetail.models import EncoderHead, Head, Model, Perceptron, RandomStream
 from dovetail.network import Checkpoint
+from dovetail.runs import Outcome, score
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class EachAlone:
     """Every party has a network of its own, which nobody trains; the clinic's labels test all."""
 
     method: str
-    rulers: tuple[str, ...]
+    baselines: tuple[str, ...]
     data: dd.Partitioned
 
     def train(
@@ -67,12 +67,12 @@ class Guessing(Method):
             raise ConfigError(f"{where}: no guessing on an abacus")
 
     def setup(self, run: Any, loaded: Loaded, device: torch.device) -> EachAlone:
-        return EachAlone(run.method, run.rulers, loaded.data)
+        return EachAlone(run.method, run.baselines, loaded.data)
 
 
 RUN = """
 method = "guess"
-rulers = ["guess-twice"]
+baselines = ["guess-twice"]
 [data]
 source = "breast-cancer"
 test = 0.25
@@ -109,7 +109,7 @@ def test_a_table_has_a_row_for_each_party_and_their_mean(dovetail: Any, tmp_path
         ["guessing: clinic", *shown(result["parties"]["clinic"])],
         ["guessing: lab", *shown(result["parties"]["lab"])],
         ["guessing: mean of 2 parties", *shown(result["mean"])],
-        ["guessing again", *shown(result["rulers"]["guess-twice"])],
+        ["guessing again", *shown(result["baselines"]["guess-twice"])],
     ]
 
 
@@ -125,9 +125,11 @@ def test_each_partys_model_predicts(dovetail: Any, tmp_path: Path, patients: Pat
     assert "out/run has 2 models; name one" in refused(dovetail("predict", "out/run", patients))
 
 
-def test_a_method_has_its_own_rulers_partitions_and_checks(dovetail: Any, tmp_path: Path) -> None:
-    words = "'tvfl' is no ruler beside 'guess'; there are guess, guess-twice"
-    assert words in refused(dovetail("train", "run.toml", "--set", 'rulers=["tvfl"]'))
+def test_a_method_has_its_own_baselines_partitions_and_checks(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    words = "'tvfl' is no baseline beside 'guess'; there are guess, guess-twice"
+    assert words in refused(dovetail("train", "run.toml", "--set", 'baselines=["tvfl"]'))
     (tmp_path / "strips.toml").write_text(
         RUN[: RUN.index("partition")] + 'partition = { kind = "strips", views = 2 }\n'
     )

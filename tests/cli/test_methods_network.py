@@ -30,7 +30,7 @@ pytestmark = pytest.mark.network
 
 RUN = """
 method = "{method}"
-rulers = {rulers}
+baselines = {baselines}
 [engine]
 kind = "stream"
 listen = "127.0.0.1:{port}"
@@ -43,7 +43,7 @@ timeout_s = 120
 
 HERE = """
 method = "{method}"
-rulers = {rulers}
+baselines = {baselines}
 parties = {files}
 """
 
@@ -55,7 +55,7 @@ class Case:
     Attributes:
         names: its parties; the last is the one that stalls.
         driver: the coordinator's name.
-        rulers: trained beside it.
+        baselines: trained beside it.
         long: rounds of a run that is killed in the middle.
         changing: what a line of a round says anew when it is repeated.
         sent: party -> a message of this method that its ledger has.
@@ -65,7 +65,7 @@ class Case:
     method: str
     names: tuple[str, ...]
     driver: str
-    rulers: tuple[str, ...]
+    baselines: tuple[str, ...]
     long: int
     changing: frozenset[str]
     sent: dict[str, str]
@@ -79,12 +79,12 @@ class Case:
         else:
             write_members(folder, self.method, self.names, policy=policy)
         port, names = free_port(), json.dumps([*self.names])
-        rulers = json.dumps([*self.rulers])
+        baselines = json.dumps([*self.baselines])
         run = RUN.format(
-            method=self.method, rulers=rulers, port=port, names=names, driver=self.driver
+            method=self.method, baselines=baselines, port=port, names=names, driver=self.driver
         )
         files = json.dumps([f"{name}.toml" for name in self.names])
-        here = HERE.format(method=self.method, rulers=rulers, files=files)
+        here = HERE.format(method=self.method, baselines=baselines, files=files)
         (folder / "network.toml").write_text(run + SETTINGS[self.method])
         (folder / "here.toml").write_text(here + SETTINGS[self.method])
         drivers = ("--driver", self.driver, "--driver", "north", "--host", "127.0.0.1")
@@ -178,7 +178,7 @@ def test_a_round_closes_at_its_deadline_with_who_answered(
     joined = [federation.join(name) for name in case.names]
     rounds = 50 if case is FEDOPTIMUS else 80  # a round of FedOptimus has many exchanges
     changed = (f"{case.method}.rounds={rounds}", f"{case.method}.timeout_s=2", "checkpoint_every=0")
-    changed += ("rulers=[]", "min_participation=0")  # a slow machine may miss many rounds
+    changed += ("baselines=[]", "min_participation=0")  # a slow machine may miss many rounds
     settings = [part for each in changed for part in ("--set", each)]
     driver = federation.start("train", "network.toml", "--out", "apart", *settings)
     federation.wait_for_lines("apart", 3, driver)
@@ -205,7 +205,7 @@ def test_a_coordinator_that_was_killed_goes_on_where_it_was(
 ) -> None:
     for name in case.names:
         federation.join(name)
-    settings = ("--set", f"{case.method}.rounds={case.long}", "--set", "rulers=[]")
+    settings = ("--set", f"{case.method}.rounds={case.long}", "--set", "baselines=[]")
     federation.train_whole_and_killed(case.long, *settings)
     whole, stopped = (
         [
@@ -237,7 +237,7 @@ def test_a_party_whose_answers_are_refused_reads_why_in_its_own_terminal(
     kind, liar = LIES[case.method]
     others = [federation.join(name) for name in case.names if name != liar]
     lying = federation.join_lying(liar, kind)
-    settings = ("--set", "rulers=[]", "--set", "min_participation=0")
+    settings = ("--set", "baselines=[]", "--set", "min_participation=0")
     driver = federation.start("train", "network.toml", "--out", "apart", *settings)
     assert driver.ended() == 0, driver.said()
     assert f"party {liar!r} is left out of round 1: {kind}" in driver.said()
@@ -330,7 +330,7 @@ def test_members_with_certificates_sum_in_secret_what_they_sum_in_the_clear(
     dovetail: Any, tmp_path: Path
 ) -> None:
     names, case = MEMBERS, replace(CHFL, names=MEMBERS)
-    settings = ("--set", "rulers=[]", "--set", "chfl.rounds=12")
+    settings = ("--set", "baselines=[]", "--set", "chfl.rounds=12")
     plain: dict[Path, str] = {}
     with case.written(dovetail, tmp_path).ending() as federation:
         for name in names:

@@ -22,8 +22,6 @@ from dovetail import data as dd
 from dovetail import methods
 from dovetail.alignment.stored import load_rows
 from dovetail.errors import AlignmentError, ConfigError, PartyError
-from dovetail.experiment.runfile import load_run
-from dovetail.experiment.setup import Loaded, load_data, setup
 from dovetail.methods import fedoptimus
 from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.fedoptimus.owners import align_owners, relay_alignment
@@ -33,13 +31,15 @@ from dovetail.network.control import Failed
 from dovetail.network.engine import R, Replies
 from dovetail.network.host import Host
 from dovetail.network.ledger import LedgerFile, verify
-from dovetail.site.asking import Asker
-from dovetail.site.driver import Coordinator
-from dovetail.site.engines import StreamSection
-from dovetail.site.home import Refusals
-from dovetail.site.partyfile import open_site
-from dovetail.site.runs import Runs
-from dovetail.site.teller import Teller
+from dovetail.node.driver import Coordinator
+from dovetail.node.engines import StreamSection
+from dovetail.node.home import Refusals
+from dovetail.node.joint_prediction import Asker
+from dovetail.node.partyfile import open_site
+from dovetail.node.runs import Runs
+from dovetail.node.status_line import StatusLine
+from dovetail.runs.runfile import load_run
+from dovetail.runs.setup import Loaded, load_data, setup
 
 SETTINGS = """
 [fedoptimus]
@@ -104,7 +104,7 @@ def joined(folder: Path, names: Sequence[str], driver: str) -> dict[str, Host]:
     for name in names:
         site, home = open_site(folder / f"{name}.toml"), folder / f"{name}.site"
         home.mkdir(exist_ok=True)
-        teller = Teller(driver, quiet=True)
+        teller = StatusLine(driver, quiet=True)
         refusals = Refusals(home / "refusals.jsonl", teller.say)
         runs = Runs(site, home, refusals, teller, torch.device("cpu"))
         ledger = LedgerFile(home / "ledger.jsonl", name)
@@ -294,8 +294,8 @@ class AskingHere(Asker):
         site = open_site(folder / f"{name}.toml")
         section = StreamSection(kind="stream", listen="127.0.0.1:1", partners=(*hosts,))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("dovetail.site.asking.listens", lambda *arguments: None)
-            patch.setattr("dovetail.site.asking.certificates_of", lambda site: folder)
+            patch.setattr("dovetail.node.joint_prediction.listens", lambda *arguments: None)
+            patch.setattr("dovetail.node.joint_prediction.certificates_of", lambda site: folder)
             super().__init__(site, kept_top(folder, name), section)
         self.hosts = hosts
         self._numbers = itertools.count(time.time_ns())

@@ -17,12 +17,12 @@ import torch
 from sklearn.model_selection import train_test_split
 
 from dovetail import data as dd
-from dovetail import experiment
-from dovetail.experiment.runfile import load_run
-from dovetail.experiment.setup import load_data, setup
+from dovetail import runs
 from dovetail.methods import apfed
 from dovetail.models import Head, Perceptron
 from dovetail.network import InProcess
+from dovetail.runs.runfile import load_run
+from dovetail.runs.setup import load_data, setup
 
 
 def assert_refused(done: Any, words: str) -> None:
@@ -258,18 +258,18 @@ def test_a_run_uses_what_align_left_and_aligns_anew_where_it_is_gone(
     dovetail: Any, deal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dealt = deal()
-    dealt.change("run.toml", ('"apfed"', '"apfed"\nrulers = ["tvfl"]'))
+    dealt.change("run.toml", ('"apfed"', '"apfed"\nbaselines = ["tvfl"]'))
 
     def train(folder: str) -> tuple[bytes, Any]:
         done = dovetail("train", "run.toml", "-q", "--out", folder)
         assert (done.code, done.err) == (0, "")
-        return weights(folder), (result(folder)["parties"], result(folder)["rulers"])
+        return weights(folder), (result(folder)["parties"], result(folder)["baselines"])
 
     anew = train("anew")
     assert not list(dealt.folder.glob("*.safetensors"))
     dovetail("align", *dealt.files, "-q")
     with monkeypatch.context() as patched:
-        patched.setattr("dovetail.methods.apfed.wiring.align_sites", None)  # not called
+        patched.setattr("dovetail.methods.apfed.plugin.align_sites", None)  # not called
         assert train("stored") == anew
     (dealt.folder / "lab.aligned.safetensors").unlink()
     assert train("again") == anew
@@ -323,29 +323,37 @@ def test_a_part_that_is_broken_is_refused(dovetail: Any, deal: Any) -> None:
 
 
 @pytest.mark.slow
-def test_the_rulers_are_what_they_are_on_their_own(dovetail: Any, deal: Any) -> None:
+def test_the_baselines_are_what_they_are_on_their_own(dovetail: Any, deal: Any) -> None:
     dealt = deal()
-    dealt.change("run.toml", ('"apfed"', '"apfed"\nrulers = ["alone", "tvfl"]'))
+    dealt.change("run.toml", ('"apfed"', '"apfed"\nbaselines = ["alone", "tvfl"]'))
     done = dovetail("train", "run.toml", "--out", "both")
     assert done.code == 0
     assert "learned alone" in done.out
     assert "classic vertical, partners present" in done.out
-    rulers = result("both")["rulers"]
-    assert rulers.keys() == {"alone", "tvfl", "tvfl-0", "tvfl-a", "tvfl-r"}
+    baselines = result("both")["baselines"]
+    assert baselines.keys() == {"alone", "tvfl", "tvfl-0", "tvfl-a", "tvfl-r"}
     # Alone, nobody else is asked, and lambda = 0 is the same bit for bit.
     dovetail(
-        "train", "run.toml", "-q", "--out", "alone", "--set", "method=alone", "--set", "rulers=[]"
+        "train",
+        "run.toml",
+        "-q",
+        "--out",
+        "alone",
+        "--set",
+        "method=alone",
+        "--set",
+        "baselines=[]",
     )
     dovetail("train", "run.toml", "-q", "--out", "zero", "--set", "apfed.trade_off=0.0")
-    assert result("alone")["parties"]["clinic"] == rulers["alone"]
+    assert result("alone")["parties"]["clinic"] == baselines["alone"]
     assert weights("alone") == weights("zero") != weights("both")
     # Classic vertical learning by ids in the clear, of training and of test rows.
-    run = load_run(dealt.folder / "run.toml", overrides=("method=tvfl", "rulers=[]"))
+    run = load_run(dealt.folder / "run.toml", overrides=("method=tvfl", "baselines=[]"))
     clear = setup(run, 0, replace(load_data(run), alignment=None, test_alignment=None))
-    ((_, outcome),) = experiment.run(clear, 0, lambda *_: None)
+    ((_, outcome),) = runs.run(clear, 0, lambda *_: None)
     told = result("both")["stages"]["tvfl"]["details"]
     assert json.loads(json.dumps(outcome.scores)) == {
-        name: {"clinic": {**rulers[name], "details": told[name]["clinic"]}}
+        name: {"clinic": {**baselines[name], "details": told[name]["clinic"]}}
         for name in outcome.scores
     }
     assert len(outcome.scores) == 4
@@ -571,8 +579,8 @@ MISTAKES: dict[str, tuple[str, str, str, str]] = {
     "everybody's columns in one place": (
         "run.toml",
         "test = 0.25",
-        'test = 0.25\nrulers = ["pooled"]',
-        r"the ruler 'pooled' puts everybody's columns in one place, .*; leave it out",
+        'test = 0.25\nbaselines = ["pooled"]',
+        r"the baseline 'pooled' puts everybody's columns in one place, .*; leave it out",
     ),
     "one loss for all": (
         "run.toml",
@@ -580,10 +588,10 @@ MISTAKES: dict[str, tuple[str, str, str, str]] = {
         'method = "apfed-c"',
         r"'apfed-c' sets every passive party's loss, .*; write method = \"apfed\"",
     ),
-    "one loss for all, as a ruler": (
+    "one loss for all, as a baseline": (
         "run.toml",
         "test = 0.25",
-        'test = 0.25\nrulers = ["apfed-r"]',
+        'test = 0.25\nbaselines = ["apfed-r"]',
         r"'apfed-r' sets every passive party's loss",
     ),
     "both kinds of data": (
@@ -761,7 +769,7 @@ def test_classic_learning_is_refused_where_only_apfed_is_allowed(dovetail: Any, 
     dealt.change("lab.toml", ("[apfed]", '[policy]\nalgorithms = ["align", "apfed"]\n[apfed]'))
     assert dovetail("train", "run.toml", "-q").code == 0
     words = "party 'lab' refuses 'tvfl': its policy allows align, apfed"
-    tvfl = ("--overwrite", "--set", 'rulers=["tvfl"]')
+    tvfl = ("--overwrite", "--set", 'baselines=["tvfl"]')
     assert_refused(dovetail("train", "run.toml", "-q", *tvfl), words)
 
 
@@ -769,7 +777,7 @@ def test_learning_alone_is_no_partners_affair(dovetail: Any, deal: Any) -> None:
     dealt = deal()
     for name in ("lab.toml", "registry.toml"):
         dealt.change(name, ("[apfed]", '[policy]\nalgorithms = ["align", "tvfl"]\n[apfed]'))
-    tvfl = ("--set", "method=tvfl", "--set", 'rulers=["alone"]')
+    tvfl = ("--set", "method=tvfl", "--set", 'baselines=["alone"]')
     assert dovetail("train", "run.toml", "-q", *tvfl).err == ""
     dealt.change("lab.toml", ('"align", "tvfl"', ""))
     assert dovetail("train", "run.toml", "-q", "--overwrite", "--set", "method=alone").err == ""

@@ -13,13 +13,12 @@ from member_files import MEMBERS, SETTINGS, write_members
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError, DovetailError, MessageError
-from dovetail.experiment.runfile import load_run
-from dovetail.experiment.setup import load_data, setup
 from dovetail.methods import fedoptimus, vertical
-from dovetail.methods.apfed.wiring import home_fields, partner_home
+from dovetail.methods.apfed.plugin import home_fields, partner_home
 from dovetail.methods.base import Place
 from dovetail.methods.method import Training
 from dovetail.methods.outcome import Outcome
+from dovetail.node.partyfile import open_site
 from dovetail.privacy import (
     Account,
     PrivateSteps,
@@ -29,7 +28,8 @@ from dovetail.privacy import (
     epsilon,
     most_releases,
 )
-from dovetail.site.partyfile import open_site
+from dovetail.runs.runfile import load_run
+from dovetail.runs.setup import load_data, setup
 
 NOISE = "{ clip = 1.0, noise = 20.0 }"
 

@@ -17,11 +17,9 @@ from markdown_it import MarkdownIt
 from dovetail import methods
 from dovetail.cli.proposals import _changes, _show
 from dovetail.errors import ConfigError, MessageError
-from dovetail.experiment.proposing import _messages, page, propose, review
-from dovetail.experiment.runfile import load_run
 from dovetail.methods import chfl
+from dovetail.methods.chfl.plugin import ChflSection
 from dovetail.methods.chfl.stages import stage_config
-from dovetail.methods.chfl.wiring import ChflSection
 from dovetail.models.saved import load
 from dovetail.network.certificates import (
     Authority,
@@ -33,14 +31,16 @@ from dovetail.network.credentials import Credentials
 from dovetail.network.identity import Certified
 from dovetail.network.ledger import verify
 from dovetail.network.revocation import Revocations
-from dovetail.site.agreements import Agreements, Show
-from dovetail.site.partyfile import open_site
-from dovetail.site.proposal import Proposal, Signature, agreed_run, parse_proposal, sign, split_run
+from dovetail.node.agreements import Agreements, Show
+from dovetail.node.partyfile import open_site
+from dovetail.node.proposal import Proposal, Signature, agreed_run, parse_proposal, sign, split_run
+from dovetail.runs.proposing import _messages, page, propose, review
+from dovetail.runs.runfile import load_run
 
 RUN = """
 method = "apfed"
 parties = ["clinic.toml"]
-rulers = ["alone"]
+baselines = ["alone"]
 test = 0.25
 evaluate_every = 0
 
@@ -469,7 +469,7 @@ def test_a_later_no_ends_what_was_signed(homes: Homes) -> None:
 def test_a_no_is_not_forgotten_for_proposals_that_a_driver_heaps_up(
     homes: Homes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dovetail.site.agreements.KEPT_PROPOSALS", 3)
+    monkeypatch.setattr("dovetail.node.agreements.KEPT_PROPOSALS", 3)
     lab = homes.lab()
     name = homes.signed(lab)
     yes = lab.signatures(name)
@@ -566,7 +566,7 @@ FIELDS = set(chfl.Config.model_fields)
 def test_stage_settings_are_what_begin_carries(tmp_path: Path) -> None:
     text = """
 method = "chfl"
-rulers = ["common"]
+baselines = ["common"]
 
 [engine]
 kind = "stream"

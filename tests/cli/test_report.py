@@ -81,7 +81,7 @@ def test_a_page_that_cannot_be_written_is_one_sentence(dovetail, trained):
 
 def test_few_shared_samples_are_hidden_from_a_page_to_be_handed_on(dovetail, deal, tmp_path):
     deal()
-    done = dovetail("train", "run.toml", "--set", 'method="alone"', "--set", "rulers=[]", "-q")
+    done = dovetail("train", "run.toml", "--set", 'method="alone"', "--set", "baselines=[]", "-q")
     assert done.code == 0, done.err
 
     def told(*options):

@@ -12,11 +12,11 @@ from typing import Any
 import forked
 import pytest
 
-from dovetail.experiment import RunFolder
+from dovetail.runs import RunFolder
 
 LONGER = (
     ("epochs = 2", "epochs = 4"),
-    ('rulers = ["alone"]', 'rulers = ["alone", "tvfl"]'),
+    ('baselines = ["alone"]', 'baselines = ["alone", "tvfl"]'),
     ("evaluate_every = 0", "evaluate_every = 2"),
     ('method = "apfed-c"', 'method = "apfed-r"'),
 )
@@ -223,7 +223,7 @@ def test_a_damaged_checkpoint_is_told_in_a_sentence(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_lines", [2, 10])  # in the method, and in the last ruler
+@pytest.mark.parametrize("num_lines", [2, 10])  # in the method, and in the last baseline
 def test_a_killed_process_resumes_as_if_it_had_not_been(
     dovetail: Any, write_run: Any, tmp_path: Path, num_lines: int
 ) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from dovetail import data as dd
-from dovetail.experiment.runfile import load_run
 from dovetail.files import grid_cells, run_name
+from dovetail.runs.runfile import load_run
 
 # Read before a test changes the environment.
 DATA = os.environ.get("DOVETAIL_DATA", "nowhere")

@@ -11,9 +11,9 @@ from ordinary_files import RUNS, write_sites
 from test_ordinary_tables import columns
 
 from dovetail import load
-from dovetail.experiment.runfile import SearchSection, load_run
-from dovetail.experiment.setup import NOTHING, load_data
-from dovetail.experiment.trials import judging
+from dovetail.runs.runfile import SearchSection, load_run
+from dovetail.runs.setup import NOTHING, load_data
+from dovetail.runs.trials import judging
 
 #: Method -> a key and its values; the first does not learn.
 KEYS = {

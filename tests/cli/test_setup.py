@@ -6,10 +6,10 @@ import tomllib
 
 import torch
 
-from dovetail.experiment import pool
-from dovetail.experiment.runfile import check_run
-from dovetail.experiment.setup import load_data, setup
 from dovetail.methods.method import Training
+from dovetail.runs import pool
+from dovetail.runs.runfile import check_run
+from dovetail.runs.setup import load_data, setup
 
 RUN = """
 method = "apfed-c"

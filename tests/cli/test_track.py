@@ -11,9 +11,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from dovetail.experiment import track
-from dovetail.experiment.track import Tracks, final_scores, numbers_and_texts
 from dovetail.methods import base
+from dovetail.runs import track
+from dovetail.runs.track import Tracks, final_scores, numbers_and_texts
 
 Lines = list[dict[str, Any]]
 

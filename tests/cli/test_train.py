@@ -166,13 +166,13 @@ def test_a_key_is_changed_with_set(dovetail: Any, write_run: Any, tmp_path: Path
     done = dovetail(
         "train", write_run(), "-q", "--out", "here",
         "--set", "apfed.epochs=1", "--set", "passive.lab.loss=reconstruction",
-        "--set", "method=apfed", "--set", "rulers=[]",
+        "--set", "method=apfed", "--set", "baselines=[]",
     )  # fmt: skip
     assert (done.code, done.err) == (0, "")
     kept = tomllib.loads((tmp_path / "here" / "run.toml").read_text())
     assert kept["apfed"]["epochs"] == 1
     assert kept["passive"]["lab"]["loss"] == "reconstruction"
-    assert (kept["method"], kept["rulers"]) == ("apfed", [])
+    assert (kept["method"], kept["baselines"]) == ("apfed", [])
     assert len((tmp_path / "here" / "metrics.jsonl").read_text().splitlines()) == 1
 
 

@@ -53,7 +53,7 @@ def test_partners_are_ranked_and_written_for_other_tools(
 def test_a_run_s_folder_is_valued_as_the_run_was_trained(
     dovetail: Any, write_run: Any, tmp_path: Path
 ) -> None:
-    run = write_run(('rulers = ["alone"]', 'rulers = ["alone"]\nseeds = [4, 7]'))
+    run = write_run(('baselines = ["alone"]', 'baselines = ["alone"]\nseeds = [4, 7]'))
     assert dovetail("train", run, "--quiet").code == 0
     done = dovetail("value", "out/run", "--by", "loo", "--json")
     assert done.code == 0, done.err
@@ -61,7 +61,7 @@ def test_a_run_s_folder_is_valued_as_the_run_was_trained(
     trained = json.loads((tmp_path / "out/run/result.json").read_text())
     assert found["seeds"] == [4, 7]
     assert found["all"]["mean"] == pytest.approx(trained["parties"]["clinic"]["auc"]["mean"])
-    assert found["none"]["mean"] == pytest.approx(trained["rulers"]["alone"]["auc"]["mean"])
+    assert found["none"]["mean"] == pytest.approx(trained["baselines"]["alone"]["auc"]["mean"])
     assert (tmp_path / "out/run/value.json").exists()
 
 

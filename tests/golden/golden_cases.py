@@ -117,7 +117,7 @@ def select(columns: Mapping[str, Any], *prefixes: str) -> list[str]:
 
 APFED = """
 method = "apfed"
-rulers = ["apfed-r", "apfed-c", "alone", "pooled", "tvfl"]
+baselines = ["apfed-r", "apfed-c", "alone", "pooled", "tvfl"]
 [data]
 source = "breast-cancer"
 test = 0.25
@@ -152,7 +152,7 @@ temperature = 0.5
 
 APFED_PEOPLE = """
 method = "apfed-c"
-rulers = ["alone", "pooled", "tvfl"]
+baselines = ["alone", "pooled", "tvfl"]
 [data]
 source = "people.csv"
 label = "buys"
@@ -187,7 +187,7 @@ encoder = [8]
 
 APFED_STRIPS = """
 method = "apfed-r"
-rulers = ["alone", "pooled", "tvfl"]
+baselines = ["alone", "pooled", "tvfl"]
 [data]
 source = "digits-images"
 test = 0.25
@@ -213,7 +213,7 @@ encoder = { channels = [4], kernels = [3], strides = [1] }
 
 CHFL = """
 method = "chfl"
-rulers = ["chfl-mu0", "common", "local", "fedprox", "simple", "pooled"]
+baselines = ["chfl-mu0", "common", "local", "fedprox", "simple", "pooled"]
 [data]
 source = "breast-cancer"
 test = 0.25
@@ -240,7 +240,7 @@ east,1 2 4,3-8
 
 HYFEM = """
 method = "hyfem"
-rulers = ["standalone", "pooled", "fedavg", "fedprox", "fedper"]
+baselines = ["standalone", "pooled", "fedavg", "fedprox", "fedper"]
 [data]
 source = "digits-images"
 test = 0.25
@@ -260,7 +260,7 @@ bottom-right = "unchanged"
 
 FEDOPTIMUS = """
 method = "fedoptimus"
-rulers = ["classic", "alone", "pooled"]
+baselines = ["classic", "alone", "pooled"]
 [data]
 source = "breast-cancer"
 test = 0.25
@@ -287,7 +287,7 @@ selection = { share = 0.67, rows = 40, every = 12 }
 
 FEDOPTIMUS_STRIPS = """
 method = "fedoptimus"
-rulers = ["classic"]
+baselines = ["classic"]
 [data]
 source = "digits-images"
 test = 0.25
@@ -331,12 +331,12 @@ CHFL_CANCER = simulation(CHFL, write_cancer)
 HYFEM_DIGITS = simulation(HYFEM, write_who, write_digits)
 OWNERS_CANCER = simulation(FEDOPTIMUS, write_cancer)
 SPENT = ('data.label="spent"', 'data.task="regression"')
-NO_RULERS = "rulers=[]"
+NO_BASELINES = "baselines=[]"
 
 
 def stage(name: str) -> tuple[str, str]:
-    """Settings of a run of this ruler alone, whose final weights are then kept."""
-    return (f'method="{name}"', NO_RULERS)
+    """Settings of a run of this baseline alone, whose final weights are then kept."""
+    return (f'method="{name}"', NO_BASELINES)
 
 
 SIMULATED = (
@@ -357,7 +357,7 @@ SIMULATED = (
             'apfed.distil.students=["linear"]',
         ),
     ),
-    Case("apfed-float16", APFED_CANCER, (NO_RULERS, 'engine.precision="float16"', "seed=3")),
+    Case("apfed-float16", APFED_CANCER, (NO_BASELINES, 'engine.precision="float16"', "seed=3")),
     Case("apfed-people", simulation(APFED_PEOPLE, write_people)),
     Case(
         "apfed-regression",
@@ -367,8 +367,8 @@ SIMULATED = (
     Case("apfed-strips", simulation(APFED_STRIPS, write_digits)),
     Case("chfl", CHFL_CANCER),
     *(
-        Case(f"chfl-{name}", CHFL_CANCER, stage(ruler))
-        for name, ruler in {
+        Case(f"chfl-{name}", CHFL_CANCER, stage(baseline))
+        for name, baseline in {
             "mu0": "chfl-mu0",
             "common": "common",
             "local": "local",
@@ -381,19 +381,19 @@ SIMULATED = (
         "chfl-gate",
         CHFL_CANCER,
         (
-            NO_RULERS,
+            NO_BASELINES,
             "chfl.gate=true",
             "chfl.zero_start=true",
             "chfl.unique_weight_decay=0.01",
             'chfl.choose="loss"',
         ),
     ),
-    Case("chfl-secure", CHFL_CANCER, (NO_RULERS, "chfl.secure=true")),
+    Case("chfl-secure", CHFL_CANCER, (NO_BASELINES, "chfl.secure=true")),
     Case(
         "chfl-search",
         CHFL_CANCER,
         (
-            'rulers=["common"]',
+            'baselines=["common"]',
             "chfl.search.mu=[0.25, 1.0]",
             "chfl.search.rounds=2",
             "chfl.participation=0.67",
@@ -411,7 +411,7 @@ SIMULATED = (
     Case(
         "fedoptimus-by-columns",
         OWNERS_CANCER,
-        (NO_RULERS, 'fedoptimus.selection={share=0.34, rows=40, by="columns", secure=true}'),
+        (NO_BASELINES, 'fedoptimus.selection={share=0.34, rows=40, by="columns", secure=true}'),
     ),
     Case("fedoptimus-strips", simulation(FEDOPTIMUS_STRIPS, write_digits)),
 )
@@ -503,7 +503,7 @@ def apfed_parties() -> Federation:
             ),
         },
         driver="clinic",
-        run='rulers = ["alone", "tvfl"]\ntest = 0.25',
+        run='baselines = ["alone", "tvfl"]\ntest = 0.25',
         settings="[apfed]\nencoder = [8]\nhead = [8]\nepochs = 2\nlearning_rate = 0.05\n"
         'optimizer = "sgd"\nweight_decay = 1e-4\nvalidation = 0.0\ndropout = 0.5\n',
     )
@@ -529,7 +529,7 @@ def chfl_parties() -> Federation:
             )
         },
         driver="coordinator",
-        run='rulers = ["common", "local"]',
+        run='baselines = ["common", "local"]',
         settings=CHFL[CHFL.index("[chfl]") :],
     )
 
@@ -554,7 +554,7 @@ def hyfem_parties() -> Federation:
         method="hyfem",
         parties=parties,
         driver="server",
-        run='rulers = ["fedper"]',
+        run='baselines = ["fedper"]',
         settings=(
             f"[hyfem]\n{classes}\nrounds = 4\nlocal_steps = 4\nbatch_size = 16\n"
             'schedule = "constant"\n'
@@ -594,7 +594,7 @@ FEDERATIONS = {
 OF_PARTIES = (
     *(Case(f"parties-{name}", each.write, (), 1e-7) for name, each in FEDERATIONS.items()),
     Case("parties-tvfl", FEDERATIONS["apfed"].write, stage("tvfl"), 1e-7),
-    Case("parties-chfl-secure", FEDERATIONS["chfl"].write, (NO_RULERS, "chfl.secure=true")),
+    Case("parties-chfl-secure", FEDERATIONS["chfl"].write, (NO_BASELINES, "chfl.secure=true")),
 )
 
 CASES = {case.name: case for case in (*SIMULATED, *OF_PARTIES)}

@@ -19,14 +19,14 @@ ROWS = "fedoptimus.selection.rows=12"
 
 #: Run -> the case that it is of, and its settings.
 FINISHED: dict[str, tuple[str, tuple[str, ...]]] = {
-    "apfed": ("apfed", ('rulers=["alone", "tvfl"]',)),
-    "apfed-seeds": ("apfed", ('rulers=["alone"]', "seeds=[0, 1]")),
-    "apfed-strips": ("apfed-strips", ("rulers=[]",)),
-    "chfl": ("chfl", ('rulers=["common"]', "chfl.rounds=2")),
-    "hyfem": ("hyfem", ("rulers=[]", "hyfem.rounds=1")),
+    "apfed": ("apfed", ('baselines=["alone", "tvfl"]',)),
+    "apfed-seeds": ("apfed", ('baselines=["alone"]', "seeds=[0, 1]")),
+    "apfed-strips": ("apfed-strips", ("baselines=[]",)),
+    "chfl": ("chfl", ('baselines=["common"]', "chfl.rounds=2")),
+    "hyfem": ("hyfem", ("baselines=[]", "hyfem.rounds=1")),
     "fedoptimus": (
         "fedoptimus",
-        ("rulers=[]", "fedoptimus.epochs=1", "fedoptimus.selection.rows=12"),
+        ("baselines=[]", "fedoptimus.epochs=1", "fedoptimus.selection.rows=12"),
     ),
     "parties-apfed": ("parties-apfed", ()),
 }

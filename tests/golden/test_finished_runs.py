@@ -24,10 +24,10 @@ def test_a_model_of_before_predicts_what_it_predicted(name: str, tmp_path: Path)
 
 
 def means(folder: Path) -> list[dict[str, Any]]:
-    """The scores of a run, its method's and its rulers', each a mean where there are several."""
+    """The scores of a run, its method's and its baselines', each a mean where there are several."""
     result = json.loads((folder / "result.json").read_text())
     method = result.get("mean") or next(iter(result["parties"].values()))
-    return [method, *result["rulers"].values()]
+    return [method, *result["baselines"].values()]
 
 
 @pytest.mark.parametrize("name", FINISHED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dovetail.methods.fedoptimus.wiring import FedOptimusSection
+from dovetail.methods.fedoptimus.plugin import FedOptimusSection
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,6 @@ from dovetail.data import (
     table_from_arrays,
 )
 from dovetail.errors import ConfigError
-from dovetail.experiment import run
-from dovetail.experiment.runfile import check_run
-from dovetail.experiment.setup import setup as setup_of
 from dovetail.methods import fedoptimus
 from dovetail.methods.base import Loaded
 from dovetail.methods.fedoptimus import predicting
@@ -35,6 +32,9 @@ from dovetail.methods.fedoptimus.stages import (
 )
 from dovetail.models.owners import ColumnsMlp, StripCnn
 from dovetail.network import Checkpoint
+from dovetail.runs import run
+from dovetail.runs.runfile import check_run
+from dovetail.runs.setup import setup as setup_of
 
 NUM_ROWS = 90
 CONFIG = fedoptimus.Config(
@@ -126,7 +126,7 @@ def test_everybody_together_has_each_label_once_and_side_by_side_the_whole_image
     assert torch.equal(tested[torch.arange(9)], images(9).x[:, :, :4])
 
 
-def test_rulers_have_no_momentum_and_all_data_owners():
+def test_baselines_have_no_momentum_and_all_data_owners():
     config = CONFIG.model_copy(update={"share": 0.5, "iterate_average": 3})
     for stage in ("classic", "alone", "pooled"):
         told = stage_config(config, stage, {"epochs": 7})
@@ -142,7 +142,7 @@ def test_rulers_have_no_momentum_and_all_data_owners():
 
 @pytest.mark.slow
 def test_every_stage_is_scored_at_its_label_owners():
-    outcomes, lines = trained(setup(rulers=("classic", "alone", "pooled")))
+    outcomes, lines = trained(setup(baselines=("classic", "alone", "pooled")))
     scores = {stage: outcome.scores[stage] for stage, outcome in outcomes.items()}
     assert scores["fedoptimus"].keys() == scores["alone"].keys() == {"label-1", "label-2"}
     assert scores["classic"].keys() == scores["pooled"].keys() == {EVERYBODY}
@@ -230,7 +230,7 @@ def test_a_number_is_learned_too():
 
 def test_each_alone_is_as_if_no_other_label_owner_were_there():
     data = owners(table(), table(40, seed=1), data_owners=3, label_owners=2)
-    both = trained(setup(data=data, rulers=("alone",)))[0]["alone"]
+    both = trained(setup(data=data, baselines=("alone",)))[0]["alone"]
     homes = holdings(data, dict.fromkeys(data.data_owners, ColumnsMlp((8,))))
     for name in data.label_owners:
         other = next(each for each in data.label_owners if each != name)
@@ -249,4 +249,4 @@ def test_each_alone_is_as_if_no_other_label_owner_were_there():
 def test_what_needs_one_place_is_refused_elsewhere():
     data = OwnerHomes(Federation([]), None, Classification((0, 1)), {}, "y", {})
     with pytest.raises(ConfigError, match="'pooled' needs everybody's labels in one place"):
-        setup(data=data, rulers=("pooled",))
+        setup(data=data, baselines=("pooled",))

@@ -1,4 +1,4 @@
-"""Party dropout and LASER as rulers of a run; and what rows that no partner has are good for."""
+"""Party dropout and LASER as baselines of a run; and what rows that no partner has are good for."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from dovetail.errors import ConfigError
-from dovetail.experiment.runfile import check_run
-from dovetail.experiment.setup import load_data, setup
-from dovetail.experiment.stages import run as run_stages
-from dovetail.methods.apfed.wiring import _stages
+from dovetail.methods.apfed.plugin import _stages
 from dovetail.methods.outcome import Outcome
+from dovetail.runs.runfile import check_run
+from dovetail.runs.setup import load_data, setup
+from dovetail.runs.stages import run as run_stages
 
 SECTION = {"max_steps": 150, "folds": 2, "copies": 1, "widths": [16, 8], "bins": 4}
 
@@ -66,7 +66,7 @@ def test_rows_that_the_partner_lacks_train_too(stage: str) -> None:
 def test_parties_with_files_of_their_own_do_not_agree_to_one_place(stage: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
     values = {"method": stage, "parties": ["bank.toml"], "test": 0.3}
     run = check_run(values, where="run.toml")
-    with pytest.raises(ConfigError, match=f"the ruler '{stage}' puts everybody's columns in one"):
+    with pytest.raises(ConfigError, match=f"the baseline '{stage}' puts everybody's columns in"):
         _stages(run, where="run.toml")
 
 

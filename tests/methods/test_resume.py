@@ -19,7 +19,15 @@ from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.errors import CheckpointError, ConfigError, PartyError, TrainingError
 from dovetail.methods import apfed, vertical
 from dovetail.models import Head, Perceptron, RandomStream
-from dovetail.network import Checkpoint, InProcess, Keeper, Message, State, Stateful, StatefulParty
+from dovetail.network import (
+    Checkpoint,
+    Checkpointed,
+    InProcess,
+    Message,
+    State,
+    Stateful,
+    StatefulParty,
+)
 from dovetail.network.checkpoint import load_state
 
 NUM_ROWS, NUM_EPOCHS = 24, 4
@@ -232,7 +240,7 @@ class Restarting:
     def __init__(self, make: Callable[[], apfed.Passive], folder: Path, at: int) -> None:
         self.make, self.folder, self.at = make, folder, at
         self.num_codes = 0
-        self.keeper = Keeper(make(), folder)
+        self.keeper = Checkpointed(make(), folder)
 
     @property
     def accepts(self) -> tuple[type[Message], ...]:
@@ -241,7 +249,7 @@ class Restarting:
     def handle(self, message: Message) -> Message:
         if isinstance(message, apfed.Codes):
             if self.num_codes == self.at:
-                self.keeper = Keeper(self.make(), self.folder)
+                self.keeper = Checkpointed(self.make(), self.folder)
                 assert self.keeper.resume_latest() == self.at // 3
             self.num_codes += 1
         return self.keeper.handle(message)

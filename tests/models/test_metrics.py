@@ -12,8 +12,8 @@ from sklearn import metrics
 
 from dovetail.data import UNSEEN, Classification, Regression
 from dovetail.errors import DataError
-from dovetail.experiment import headline, mean_and_spread, score
 from dovetail.models.metrics import all_scores, details, headline_score
+from dovetail.runs import headline, mean_and_spread, score
 
 TWO = Classification(("no", "yes"))
 THREE = Classification(("a", "b", "c"))

@@ -32,8 +32,8 @@ from dovetail.network.certificates import (
     key_pem,
     new_key,
 )
+from dovetail.network.client import Event, serve
 from dovetail.network.credentials import Credentials
-from dovetail.network.dialling import Event, serve
 from dovetail.network.host import Host
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.stream import Stream

@@ -13,11 +13,11 @@ import pytest
 
 from dovetail.errors import NetworkError
 from dovetail.network import ledger as ledgers
-from dovetail.network.books import Agreement, check_line, prove, reconcile
 from dovetail.network.control import Failed
 from dovetail.network.heads import Heads, heads_of
 from dovetail.network.ledger import LedgerFile, verify
 from dovetail.network.messages import Message
+from dovetail.network.reconcile import Agreement, check_line, prove, reconcile
 from dovetail.network.tree import Tree, leaf_hash, path, root_of
 
 

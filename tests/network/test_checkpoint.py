@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from dovetail.errors import CheckpointError, ConfigError, MessageError, PartyError
-from dovetail.network import Checkpoint, Engine, InProcess, Keeper, Message, State
+from dovetail.network import Checkpoint, Checkpointed, Engine, InProcess, Message, State
 from dovetail.network.checkpoint import (
     Restore,
     Restored,
@@ -332,7 +332,7 @@ def test_no_checkpoint_sends_and_writes_nothing(tmp_path: Path) -> None:
 def test_a_party_keeps_the_last_two_steps_only(tmp_path: Path) -> None:
     driver, network, checkpoint, _ = fresh(tmp_path)
     list(train(driver, network, checkpoint))
-    assert Keeper(Adder(), tmp_path / "parties" / "lab").steps() == [6, 5]
+    assert Checkpointed(Adder(), tmp_path / "parties" / "lab").steps() == [6, 5]
 
 
 def test_a_driver_that_falls_between_the_parties_save_and_its_own_goes_on(
@@ -345,7 +345,7 @@ def test_a_driver_that_falls_between_the_parties_save_and_its_own_goes_on(
     monkeypatch.setattr(driver, "state", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         next(run)
-    assert Keeper(Adder(), tmp_path / "parties" / "lab").steps() == [3, 2]
+    assert Checkpointed(Adder(), tmp_path / "parties" / "lab").steps() == [3, 2]
     driver, network, checkpoint, _ = fresh(tmp_path)
     assert list(train(driver, network, checkpoint)) == [3, 4, 5, 6]
     assert driver.told == UNDISTURBED
@@ -381,21 +381,21 @@ def test_where_every_party_is_needed_a_save_that_one_missed_is_none(
 
 
 def test_a_party_whose_process_was_restarted_goes_on_from_its_own_save(tmp_path: Path) -> None:
-    keeper = Keeper(Adder(), tmp_path)
+    keeper = Checkpointed(Adder(), tmp_path)
     assert keeper.resume_latest() is None
     for number in (1, 2, 3):
         keeper.handle(Add(number))
         assert keeper.handle(Save("toy", number, number - 1)).done == number  # type: ignore[attr-defined]
     restarted = Adder()
-    assert Keeper(restarted, tmp_path).resume_latest() == 3
+    assert Checkpointed(restarted, tmp_path).resume_latest() == 3
     assert restarted.total == 6
     (tmp_path / "3.safetensors").write_bytes(b"half a file")
-    assert Keeper(restarted, tmp_path).resume_latest() == 2
+    assert Checkpointed(restarted, tmp_path).resume_latest() == 2
     assert restarted.total == 3
 
 
 def test_saving_the_beginning_forgets_what_an_older_run_left(tmp_path: Path) -> None:
-    keeper = Keeper(Adder(), tmp_path)
+    keeper = Checkpointed(Adder(), tmp_path)
     keeper.handle(Save("toy", 9, 8))
     keeper.handle(Save("toy", 0, 0))
     assert keeper.steps() == [0]
@@ -407,7 +407,7 @@ def test_saving_the_beginning_forgets_what_an_older_run_left(tmp_path: Path) -> 
 @pytest.mark.parametrize("done", [-1, 2**63])
 def test_a_party_saves_no_step_that_cannot_be(tmp_path: Path, done: int) -> None:
     with pytest.raises(MessageError, match="there is no step"):
-        Keeper(Adder(), tmp_path).handle(Save("toy", done, 0))
+        Checkpointed(Adder(), tmp_path).handle(Save("toy", done, 0))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -453,7 +453,7 @@ def test_a_party_that_cannot_save_is_told_before_the_first_step() -> None:
 def test_a_lie_about_the_step_is_not_believed(tmp_path: Path) -> None:
     saved_run(tmp_path, 3)
 
-    class Liar(Keeper):
+    class Liar(Checkpointed):
         def handle(self, message: Message) -> Message:
             return Restored(2) if isinstance(message, Restore) else super().handle(message)
 
@@ -494,11 +494,11 @@ def test_a_state_that_does_not_fit_is_told_without_torchs_traceback(
         def restore(self, state: State) -> None:
             nn.Linear(2, 2).load_state_dict(nn.Linear(3, 2).state_dict())
 
-    Keeper(Adder(), tmp_path).handle(Save("toy", 1, 0))
+    Checkpointed(Adder(), tmp_path).handle(Save("toy", 1, 0))
     with pytest.raises(CheckpointError, match=r"1\.safetensors does not fit .*size mismatch"):
-        Keeper(Wide(), tmp_path).resume_latest()
+        Checkpointed(Wide(), tmp_path).resume_latest()
     with pytest.raises(CheckpointError) as raised:
-        Keeper(Wide(), tmp_path).handle(Restore("toy", 1, exactly=True))
+        Checkpointed(Wide(), tmp_path).handle(Restore("toy", 1, exactly=True))
     # What the driver hears; the log at home has the rest.
     assert str(raised.value) == (
         "its saved state of step 1 cannot be read, written or does not fit; its log has the details"
@@ -510,12 +510,12 @@ def test_a_state_that_does_not_fit_is_told_without_torchs_traceback(
 def test_where_a_party_cannot_write_no_path_is_told(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("no folder")
     with pytest.raises(CheckpointError, match=r"^its saved state of step 1 cannot be") as raised:
-        Keeper(Adder(), tmp_path / "home").handle(Save("toy", 1, 0))
+        Checkpointed(Adder(), tmp_path / "home").handle(Save("toy", 1, 0))
     assert "home" not in str(raised.value)
 
 
 def test_a_party_that_missed_a_save_keeps_the_newest_one_before(tmp_path: Path) -> None:
-    keeper = Keeper(Adder(), tmp_path)
+    keeper = Checkpointed(Adder(), tmp_path)
     keeper.handle(Save("toy", 4, 3))
     keeper.handle(Save("toy", 5, 4))
     keeper.handle(Save("toy", 7, 6))  # it was away when 6 was saved, and the driver falls now
@@ -541,7 +541,7 @@ def test_extra_comes_back_with_the_driver(tmp_path: Path) -> None:
 def test_requests_name_the_drivers_file(tmp_path: Path) -> None:
     asked = []
 
-    class Listening(Keeper):
+    class Listening(Checkpointed):
         def handle(self, message: Message) -> Message:
             asked.append(message)
             return super().handle(message)

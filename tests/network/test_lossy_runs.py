@@ -38,8 +38,8 @@ from dovetail.methods import apfed
 from dovetail.models import Head, Perceptron
 from dovetail.network import Engine, InProcess
 from dovetail.network.certificates import Authority
+from dovetail.network.client import serve
 from dovetail.network.credentials import Credentials
-from dovetail.network.dialling import serve
 from dovetail.network.host import Host
 from dovetail.network.stream import Stream
 

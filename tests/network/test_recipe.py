@@ -77,11 +77,11 @@ def test_the_recipe_for_two_machines_works_by_copy_and_paste(tmp_path: Path) -> 
         joined.terminate()
         joined.wait(60)
     told = json.loads((bank / "out" / "run" / "result.json").read_text())
-    solo, rulers = told["parties"]["bank"]["auc"], told["rulers"]
+    solo, baselines = told["parties"]["bank"]["auc"], told["baselines"]
     # Income alone: the classes' margin has a correlation of 1 / sqrt(5.25) with it, an AUC of 0.65.
-    assert solo > max(rulers["linear"]["auc"], rulers["boosting"]["auc"]) - 0.02
+    assert solo > max(baselines["linear"]["auc"], baselines["boosting"]["auc"]) - 0.02
     assert solo > 0.6
-    assert rulers["joint"]["auc"] > solo + 0.2
+    assert baselines["joint"]["auc"] > solo + 0.2
     said = (tmp_path / "bank.txt").read_text()
     rows = list(csv.reader(line for line in said.splitlines() if re.match(r"c\d+,", line)))
     assert len(rows) == 20

@@ -20,15 +20,15 @@ from processes import Answer, Doubles, Question
 
 from dovetail.errors import ConfigError, MessageError
 from dovetail.network.certificates import Authority, certificate_pem, read_certificates, tls_name
+from dovetail.network.client import Event, Way, serve
 from dovetail.network.credentials import Credentials, certificate_warnings
-from dovetail.network.dialling import Event, Way, serve
 from dovetail.network.host import Host
 from dovetail.network.identity import Certified
 from dovetail.network.renewal import Renewed
 from dovetail.network.revocation import Revocations
 from dovetail.network.stream import Stream
-from dovetail.site import issuing
-from dovetail.site.issuing import Folder
+from dovetail.node import issuing
+from dovetail.node.issuing import Folder
 
 pytestmark = pytest.mark.network
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from dovetail.methods.fedoptimus import selection
 from dovetail.network import Engine, InProcess, Party
 from dovetail.network.certificates import Authority
-from dovetail.network.dialling import serve
+from dovetail.network.client import serve
 from dovetail.network.host import Host
 from dovetail.network.stream import Stream
 

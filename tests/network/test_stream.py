@@ -28,8 +28,8 @@ from dovetail.errors import ConfigError, NetworkError
 from dovetail.methods import apfed
 from dovetail.network import Engine, InProcess, encode
 from dovetail.network.certificates import Authority
+from dovetail.network.client import MAX_WAITING, Event, serve
 from dovetail.network.credentials import Credentials
-from dovetail.network.dialling import MAX_WAITING, Event, serve
 from dovetail.network.frames import CHUNK_BYTES, MESSAGE, METHOD, Hello, frames, options
 from dovetail.network.host import Host
 from dovetail.network.ledger import LedgerFile, verify

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from dovetail.errors import ConfigError
-from dovetail.experiment.runfile import check_run
-from dovetail.experiment.setup import load_data, setup
 from dovetail.methods import vertical
 from dovetail.network import LedgerFile, noted
 from dovetail.network.ledger import verify
 from dovetail.privacy import epsilon
+from dovetail.runs.runfile import check_run
+from dovetail.runs.setup import load_data, setup
 
 COLUMNS = {
     "kind": "columns",

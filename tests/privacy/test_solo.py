@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from dovetail.errors import ConfigError
-from dovetail.experiment.runfile import check_run
-from dovetail.experiment.setup import load_data, setup
 from dovetail.methods import apfed
 from dovetail.methods.apfed.stages import active_config, label_home
 from dovetail.methods.method import Training
 from dovetail.models import Head
 from dovetail.privacy import epsilon
+from dovetail.runs.runfile import check_run
+from dovetail.runs.setup import load_data, setup
 
 PARTITION = {
     "kind": "columns",

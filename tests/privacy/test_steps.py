@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dovetail.experiment.runfile import check_run
-from dovetail.experiment.setup import load_data, setup
 from dovetail.privacy import PrivateSteps, Stepping, epsilon
+from dovetail.runs.runfile import check_run
+from dovetail.runs.setup import load_data, setup
 
 
 def made() -> tuple[nn.Module, Tensor, Tensor]:

@@ -13,7 +13,6 @@ import torch
 
 from dovetail.data import PartyData
 from dovetail.errors import ConfigError
-from dovetail.experiment.coverage import Part
 from dovetail.report import Coverage, Names, html, read_run
 from dovetail.report.chart import (
     Series,
@@ -24,6 +23,7 @@ from dovetail.report.chart import (
     points_of,
     ticks,
 )
+from dovetail.runs.coverage import Part
 
 NAMES = Names(
     {"apfed": "apfed", "alone": "apfed", "chfl": "chfl"},
@@ -49,10 +49,16 @@ def sent(sender="bank", receiver="shop", count=3, shape=(4, 8)):
 
 
 def write_seed(path, seed=0, *, own=0.75, alone=0.5, finished=True, missed=None, **settings):
-    """A run of APFed at a bank, with a ruler; a line per epoch, three of them."""
+    """A run of APFed at a bank, with a baseline; a line per epoch, three of them."""
     (path / "models" / "bank").mkdir(parents=True)
     (path / "models" / "bank" / "model.json").write_text("{}")
-    run = {"method": "apfed", "seed": seed, "rulers": ["alone"], "apfed": {"epochs": 3}, **settings}
+    run = {
+        "method": "apfed",
+        "seed": seed,
+        "baselines": ["alone"],
+        "apfed": {"epochs": 3},
+        **settings,
+    }
     run = {"chfl": {"rounds": 30}, **run}
     (path / "run.toml").write_text(tomli_w.dumps(run))
     lines = [
@@ -181,7 +187,12 @@ def test_the_page_asks_for_nothing(tmp_path):
 def test_nothing_from_a_folder_becomes_a_tag(tmp_path):
     evil = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
     path = write_seed(tmp_path / "<i>run", missed={evil: {"rounds": 1, "of": 2, "first": evil}})
-    run = {"method": "apfed", "rulers": [evil], "data": {"source": evil, "label": evil}, evil: evil}
+    run = {
+        "method": "apfed",
+        "baselines": [evil],
+        "data": {"source": evil, "label": evil},
+        evil: evil,
+    }
     (path / "run.toml").write_text(tomli_w.dumps(run))
     (path / "ledger.jsonl").write_text(json.dumps(sent(evil, evil)) + "\n")
     stages = {"apfed": done(0.5, party=evil), evil: done(0.5, party=evil, stage=evil)}

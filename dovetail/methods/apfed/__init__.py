@@ -71,9 +71,9 @@ from dovetail.data import Alignment, Classification, Minibatches, PartyData, Sha
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.methods import loop
 from dovetail.methods.apfed.private import Solo
-from dovetail.methods.leftout import LeftOut
 from dovetail.methods.limits import NO_LIMITS, Limits, limits_of
-from dovetail.methods.loop import Driver, Epoch, Party, answers
+from dovetail.methods.loop import Driver, Epoch, Party, handles
+from dovetail.methods.missing_parties import LeftOut
 from dovetail.models import (
     Convolutional,
     EncoderHead,
@@ -336,7 +336,7 @@ class Passive(Party):
         """D, the width of codes."""
         return {} if self.network is None else {"D": self._width}
 
-    @answers
+    @handles
     def begin(self, begin: Begin) -> Ready:
         """Make its network."""
         width = max(math.prod(begin.code_shape), begin.projected_width)
@@ -396,7 +396,7 @@ class Passive(Party):
             )
         return network
 
-    @answers
+    @handles
     def gradient(self, codes: Codes) -> CodeGradient:
         """How it wants these codes to move, at its parameters before their update."""
         x = network_input(self.shared[codes.samples_B], self.device)

@@ -55,10 +55,10 @@ from dovetail.data.inputs import Input
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.methods.apfed.released import RELEASED, Release
 from dovetail.methods.apfed.stacks import Config, Once, PartnerConfig, Stack
-from dovetail.methods.leftout import LeftOut
+from dovetail.methods.baselines import features
 from dovetail.methods.limits import NO_LIMITS, Limits, Uses
-from dovetail.methods.loop import Driver, Party, answers
-from dovetail.methods.rulers import features
+from dovetail.methods.loop import Driver, Party, handles
+from dovetail.methods.missing_parties import LeftOut
 from dovetail.models import Bottom, RandomStream, Secret, follow_back, generator, key_of
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.joint import Bottoms, BottomsSpec
@@ -178,7 +178,7 @@ class Partner(Party):
         self.input = input
         self.released: Release | None = None
 
-    @answers
+    @handles
     def begin(self, message: Begin) -> Ready:
         """Make its networks, or what it releases once."""
         if message.stacks == (RELEASED,) and message.members == 1:
@@ -236,7 +236,7 @@ class Partner(Party):
         self.members, self._codes = 1, None
         return Ready((self.released.width,))
 
-    @answers
+    @handles
     def encode(self, message: Encode) -> Codes:
         """Codes of these samples, after a step by the gradient of the last ones."""
         if self.released is not None and message.stacks == (RELEASED,):
@@ -273,7 +273,7 @@ class Partner(Party):
             self._codes = message.stacks, code_ND
         return Codes(code_ND.detach())
 
-    @answers
+    @handles
     def finish(self, message: Finish) -> Finished:
         """Back to the best weights."""
         self._check_stacks(message, message.keep)

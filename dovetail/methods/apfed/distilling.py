@@ -19,6 +19,14 @@ from dovetail.errors import ConfigError
 from dovetail.methods.apfed import distil
 from dovetail.methods.apfed.home import LabelHome
 from dovetail.methods.apfed.stacks import Config
+from dovetail.methods.baselines import (
+    NOTHING_ELSE,
+    TITLES,
+    features,
+    held_out_decision,
+    judged_rows,
+    majority_of,
+)
 from dovetail.methods.outcome import (
     Deciding,
     Observer,
@@ -26,14 +34,6 @@ from dovetail.methods.outcome import (
     about_decision,
     numbers,
     score_party,
-)
-from dovetail.methods.rulers import (
-    NOTHING_ELSE,
-    TITLES,
-    features,
-    held_out_decision,
-    judged_rows,
-    majority_of,
 )
 from dovetail.models import Model, derive_seed, generator, key_of
 from dovetail.models.decisions import Decided

@@ -13,8 +13,8 @@ from dovetail.data import Alignment, Federation, ImageInput, Partitioned, PartyD
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil
 from dovetail.methods.apfed.distilling import ALONE, Distilling, finish, train_alone
-from dovetail.methods.apfed.gone import GONE, train_gone
 from dovetail.methods.apfed.home import LabelHome, PartnerHome
+from dovetail.methods.apfed.missing_party_baselines import GONE, train_gone
 from dovetail.methods.apfed.sections import ApfedSection
 from dovetail.methods.apfed.stacks import Config as DistilTeacher
 from dovetail.methods.base import weighed
@@ -33,7 +33,7 @@ LOSSES: Mapping[str, Literal["reconstruction", "contrastive"] | None] = {
     "apfed-c": "contrastive",
 }
 
-#: Rulers as the paper's Table 2 names them, from what stands in for the partners.
+#: Baselines as the paper's Table 2 names them, from what stands in for the partners.
 SUBSTITUTES: Mapping[vertical.Substitute, str] = {
     "zeros": "tvfl-0",
     "average": "tvfl-a",

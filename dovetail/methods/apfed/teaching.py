@@ -25,9 +25,9 @@ from dovetail.methods.apfed.distil import (
     Table,
     Told,
 )
-from dovetail.methods.leftout import end_told
 from dovetail.methods.limits import asked_for, limits_of
 from dovetail.methods.loop import Epoch
+from dovetail.methods.missing_parties import end_told
 from dovetail.models.learners.rows import row_losses
 from dovetail.network import Checkpoint, Engine, check_shape
 

@@ -49,7 +49,7 @@ Departures from the paper:
     - The simple method of V-B5 reads "the output of the common network": its class probabilities.
     - A party without columns of its own has the common column alone.
 
-Rulers, as ``method``: "common" is FedAvg on the common columns (FedProx with ``proximal`` > 0),
+Baselines, as ``method``: "common" is FedAvg on the common columns (FedProx with ``proximal`` > 0),
 "local" is each member alone with all its columns, "simple" is V-B5. Pooled on common is "local"
 with one member that has everyone's rows and nothing but the common columns.
 """
@@ -92,10 +92,10 @@ from dovetail.errors import (
     PartyError,
     TrainingError,
 )
-from dovetail.methods.leftout import end
-from dovetail.methods.loop import Driver, Party, answers, answers_always
+from dovetail.methods.loop import Driver, Party, handles
 from dovetail.methods.loop import Round as BaseRound
 from dovetail.methods.loop import train as train  # chfl.train(coordinator, network)
+from dovetail.methods.missing_parties import end
 from dovetail.methods.outcome import goodness
 from dovetail.models import (
     Column,
@@ -580,7 +580,7 @@ class Member(Party):
             return {"P": 0}
         return {"P": sum(each.numel() for each in self.columns.common.parameters())}
 
-    @answers_always
+    @handles(before_begin=True)
     def describe(self, ask: Describe) -> Description:
         """What it offers, and what others must know of it."""
         summaries = self.home.summaries()
@@ -605,7 +605,7 @@ class Member(Party):
             tuple(int(count) for _, _, count in listed),
         )
 
-    @answers
+    @handles
     def begin(self, begin: Begin) -> Ready:
         """Build its network, and take its batches from the start."""
         try:
@@ -708,7 +708,7 @@ class Member(Party):
         self.best_accuracy = -1.0
         return Ready(len(common))
 
-    @answers
+    @handles
     def average(self, message: Average) -> Scored:
         """Take theta_c over, and score with it."""
         assert self.columns is not None
@@ -801,7 +801,7 @@ class Member(Party):
         """Whether it has the theta_c that this round starts from."""
         return self.columns is not None and message.number == self.installed + 1
 
-    @answers
+    @handles
     def train(self, message: Train) -> Trained:
         """ClientLocalLearning."""
         if not self.can_train(message):
@@ -836,13 +836,13 @@ class Member(Party):
         if not self.config.secure or self.trained != number or self.installed >= number:
             raise PartyError(self.name, f"has no weights to sum for round {number}")
 
-    @answers
+    @handles
     def key(self, message: GiveKey) -> PublicKey:
         """A new key for this round's sum."""
         self._check_trained(message.number)
         return PublicKey(*map(_bytes, self.sums.key(message.number)))
 
-    @answers
+    @handles
     def share(self, message: GiveShare) -> Share:
         """Its share of the sum."""
         self._check_trained(message.number)
@@ -861,7 +861,7 @@ class Member(Party):
         )
         return Share(share)
 
-    @answers
+    @handles
     def finish(self, message: Finish) -> Finished:
         """Keep the parameters of the round that was chosen."""
         assert self.columns is not None

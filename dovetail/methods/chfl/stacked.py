@@ -15,7 +15,7 @@ from dovetail.data import Classification
 from dovetail.methods.chfl import Finished, Member, Train, Trained, pull
 from dovetail.models import StackedColumns, StackedOptimizer
 from dovetail.models.computing import one_core_each
-from dovetail.network import Engine, InProcess, Keeper, Message, Party, Pending
+from dovetail.network import Checkpointed, Engine, InProcess, Message, Party, Pending
 from dovetail.network.engine import R
 
 #: So many networks at once; more do not fit in a processor's cache, and are no faster.
@@ -33,7 +33,7 @@ class StackedInProcess(Engine):
     their size after a round (tests hold 1e-4).
 
     Args:
-        parties: name -> member, or a ``Keeper`` of one.
+        parties: name -> member, or a ``Checkpointed`` of one.
         driver: the driver's name, in the ledger.
         options: more for ``InProcess``.
     """
@@ -45,7 +45,9 @@ class StackedInProcess(Engine):
         self._members = {
             name: member
             for name, party in parties.items()
-            if isinstance(member := party.party if isinstance(party, Keeper) else party, Member)
+            if isinstance(
+                member := party.party if isinstance(party, Checkpointed) else party, Member
+            )
         }
         self._stacks: dict[tuple[str, ...], Stack] = {}
 

@@ -1,4 +1,4 @@
-"""CHFL as a run trains it, beside the rulers of the paper's Table II and section V-B5."""
+"""CHFL as a run trains it, beside the baselines of the paper's Table II and section V-B5."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dovetail.alignment.stored import trial_stage
 from dovetail.data import PartyData, TableEncoder, stacked
 from dovetail.data.common_unique import BLOCK
 from dovetail.methods import chfl
+from dovetail.methods.baselines import OwnRows
 from dovetail.methods.chfl.search import Trial, search_grid
 from dovetail.methods.method import Training
 from dovetail.methods.outcome import Observer, Scores, score_party
-from dovetail.methods.rulers import OwnRows
 from dovetail.models import Model
 from dovetail.models.decisions import Decided
 from dovetail.network import Checkpoint, Engine
@@ -44,7 +44,7 @@ _METHODS: Mapping[str, str] = {
 #: What users have: chosen on held-out rows, see the documentation.
 UNIQUE_WEIGHT_DECAY = 1e-2
 
-#: The only party of the ruler "pooled".
+#: The only party of the baseline "pooled".
 POOLED = "pooled"
 
 

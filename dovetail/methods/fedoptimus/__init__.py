@@ -71,9 +71,9 @@ from dovetail.errors import (
     PartyError,
     TrainingError,
 )
-from dovetail.methods.leftout import end
 from dovetail.methods.limits import LimitError
-from dovetail.methods.loop import Driver, Party, Played, answers
+from dovetail.methods.loop import Driver, Party, Played, handles
+from dovetail.methods.missing_parties import end
 from dovetail.methods.outcome import goodness_of_error
 from dovetail.models import (
     Model,
@@ -649,7 +649,7 @@ class DataOwner(Party):
         """E, the width of embeddings."""
         return {} if self.replicas is None else {"E": self.config.embedding}
 
-    @answers
+    @handles
     def begin(self, begin: BeginData) -> DataReady:
         """Make its network, a replica for each label owner."""
         config = _config(begin)
@@ -739,7 +739,7 @@ class DataOwner(Party):
             return shards[0].x[torch.cat([shared.rows_S for shared in shards]).unique()]
         return torch.cat([shared.x[shared.rows_S] for shared in shards])
 
-    @answers
+    @handles
     def step(self, message: Step) -> Embeddings:
         """Learn from the last batches, and embed the next."""
         replicas = self.replicas
@@ -802,7 +802,7 @@ class DataOwner(Party):
                 shared[batch]  # says whose samples they are
         return list(shards[0].x[self._rows_S[samples_B + starts]].split(sizes))
 
-    @answers
+    @handles
     def end_round(self, message: Average) -> Averaged:
         """Learn from the round's last batches, and average."""
         self._check_gradient(message)
@@ -812,7 +812,7 @@ class DataOwner(Party):
             self.kept_P = self.server.w_P.clone()
         return Averaged(message.round)
 
-    @answers
+    @handles
     def embed(self, message: Embed) -> Embeddings:
         """Embeddings of these samples; nothing is learned."""
         embedding_BE = self._embed(message)
@@ -823,7 +823,7 @@ class DataOwner(Party):
         receiver = _COORDINATOR if id(held.x) in trained else _COORDINATOR_TEST
         return self._noised(receiver, held.rows_S[message.samples_B], embedding_BE)
 
-    @answers
+    @handles
     def finish(self, message: FinishData) -> Finished:
         """Training is over: its bottom model is as it is."""
         return Finished()
@@ -1028,7 +1028,7 @@ class LabelOwner(Party):
         num = sum(parameter.numel() for parameter in self.top.parameters())
         return {"E": self.config.embedding, "P": num}
 
-    @answers
+    @handles
     def begin(self, begin: BeginLabels) -> LabelsReady:
         """Make its top."""
         config = _config(begin)
@@ -1083,7 +1083,7 @@ class LabelOwner(Party):
         task = json.dumps(self.task.to_json())
         return LabelsReady(len(self.samples), len(self.labels_S), len(self.test_labels), task)
 
-    @answers
+    @handles
     def draw(self, message: Draw) -> Batch:
         """Its next batch."""
         return Batch(self.number, self._draw())
@@ -1093,7 +1093,7 @@ class LabelOwner(Party):
             self.batch = next(self.batches)
         return self.batch
 
-    @answers
+    @handles
     def learn(self, message: Learn) -> Learned:
         """One step of its top."""
         top = self.top
@@ -1171,7 +1171,7 @@ class LabelOwner(Party):
         """Its gradients, where they are noised."""
         return [] if self.released is None else self.released.spent("gradients", _COORDINATOR)
 
-    @answers
+    @handles
     def take_top(self, message: TakeTop) -> TopTaken:
         """Go on from all label owners' top."""
         assert self.top is not None
@@ -1183,7 +1183,7 @@ class LabelOwner(Party):
             self.kept_P = message.top_P.clone()
         return TopTaken(message.round)
 
-    @answers
+    @handles
     def measure(self, message: Measure) -> Measured:
         """How good its top is on its test samples, of which these come next."""
         anew = _InOrder(torch.arange(len(self.test_labels)))
@@ -1199,12 +1199,12 @@ class LabelOwner(Party):
         self._num_scored += starts
         return measured
 
-    @answers
+    @handles
     def give_held_out(self, message: GiveHeldOut) -> HeldOut:
         """The samples that it kept out of training."""
         return HeldOut(self.held_out if self.budget is None else self.held_out[:0])
 
-    @answers
+    @handles
     def validate(self, message: Validate) -> Measured:
         """How good its top is on samples that it kept out; after the last it decides."""
         if self.budget is not None:
@@ -1237,7 +1237,7 @@ class LabelOwner(Party):
             num_right = int((outputs_NC.argmax(dim=1) == labels_N).sum())
         return Measured(loss, num_right, len(labels_N))
 
-    @answers
+    @handles
     def finish(self, message: FinishLabels) -> Finished:
         """Training is over: its top is as it is."""
         return Finished()

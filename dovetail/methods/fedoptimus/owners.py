@@ -34,7 +34,8 @@ from dovetail.errors import (
     PartyError,
 )
 from dovetail.methods import fedoptimus
-from dovetail.methods.base import SILENT, Asked, CarryingDriver, Finishing, Maker, Talk
+from dovetail.methods.base import SILENT, Asked, CarryingDriver, Maker, Progress, SavesModel
+from dovetail.methods.baselines import OwnRows
 from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.fedoptimus.stages import (
     Columns,
@@ -51,10 +52,9 @@ from dovetail.methods.homes import (
     draw_share,
     own_task,
 )
+from dovetail.methods.inference import kept_at
 from dovetail.methods.outcome import about_decision
 from dovetail.methods.party import Site
-from dovetail.methods.recall import kept_at
-from dovetail.methods.rulers import OwnRows
 from dovetail.methods.section import Section
 from dovetail.models.owners import (
     Bottom,
@@ -67,7 +67,7 @@ from dovetail.models.owners import (
 from dovetail.network import InProcess, State
 from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.checkpoint import StatefulParty
-from dovetail.network.patience import write_text
+from dovetail.network.retry import write_text
 from dovetail.privacy import Release
 
 _log = logging.getLogger(__name__)
@@ -251,7 +251,7 @@ def check_counted(home: Home, what: str) -> None:
 
 
 def align_owners(
-    labellers: Mapping[str, Site], holders: Mapping[str, Site], *, talk: Talk = SILENT
+    labellers: Mapping[str, Site], holders: Mapping[str, Site], *, talk: Progress = SILENT
 ) -> dict[str, dict[str, dict[str, Tensor]]]:
     """Label owner -> part -> party -> its row of each sample that all data owners have.
 
@@ -469,7 +469,7 @@ def _trains(site: Site, live: _Live) -> Maker:
                     asked.keep(replace(model, about=about), {})
 
             assert own.finish_with is not None
-            return Finishing(own, own.finish_with, keep)
+            return SavesModel(own, own.finish_with, keep)
 
         return make
 

@@ -38,8 +38,8 @@ from dovetail.methods.fedoptimus import (
     asked_sums,
     checked_embedding,
 )
-from dovetail.methods.loop import answers
-from dovetail.methods.recall import Recaller
+from dovetail.methods.inference import Recaller
+from dovetail.methods.loop import handles
 from dovetail.models import Model, Prediction, load
 from dovetail.models.owners import (
     Bottom,
@@ -263,7 +263,7 @@ def join(top: Model, bottoms: Sequence[Bottom]) -> Model:
 class Recalling(Recaller):
     """A data owner after training: embeds with the network that it kept of a run."""
 
-    @answers
+    @handles
     def recall(self, message: Recall) -> Embeddings:
         """Embeddings of these samples."""
         return Embeddings(self.embed(message.trained, message.samples_B))

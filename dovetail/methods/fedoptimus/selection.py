@@ -499,7 +499,7 @@ def ross(num_rows: int, counts: np.ndarray, same: np.ndarray, nearer: np.ndarray
 
 
 def pooled(x_NF: np.ndarray, labels_N: np.ndarray, neighbours: int = 3) -> float:
-    """I in nats where one place has all columns: the ruler, by trees instead of messages.
+    """I in nats where one place has all columns: the baseline, by trees instead of messages.
 
     Args:
         x_NF: (N, F) rows.

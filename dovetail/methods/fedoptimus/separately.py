@@ -1,4 +1,4 @@
-"""Each label owner's run by itself: what drives the ruler "alone"."""
+"""Each label owner's run by itself: what drives the baseline "alone"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedOptimus as a run trains it, beside its rulers: classic vertical, each alone, and pooled."""
+"""FedOptimus as a run trains it, beside its baselines: classic vertical, each alone, and pooled."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from torch import Tensor
 
 from dovetail.data import Input, Owners, PartyData, SharedRows, Task
 from dovetail.errors import ConfigError
-from dovetail.methods import fedoptimus, leftout
+from dovetail.methods import fedoptimus, missing_parties
 from dovetail.methods.base import Place
+from dovetail.methods.baselines import OwnRows
 from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.fedoptimus.separately import Separately
 from dovetail.methods.method import Staged
 from dovetail.methods.outcome import Deciding, Scores, score_party
-from dovetail.methods.rulers import OwnRows
 from dovetail.models import Model, Secret
 from dovetail.models.decisions import Decided
 from dovetail.models.owners import BottomSpec
@@ -400,7 +400,7 @@ def asked_scores(driver: fedoptimus.Coordinator, network: Engine) -> dict[str, S
     found = predicting.score(asked, network, label_owners=tested)
     away = {owner: why for own in found.values() for owner, why in own.missed.items()}
     for owner in away.keys() - driver.scored_without:
-        leftout.scored_without(owner, away[owner])
+        missing_parties.scored_without(owner, away[owner])
     driver.scored_without = set(away)
     driver.measured = {
         name: {"accuracy": own.accuracy} if own.accuracy is not None else {"mse": own.loss}

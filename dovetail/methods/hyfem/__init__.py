@@ -88,9 +88,9 @@ from dovetail.data import (
     summarise,
 )
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
-from dovetail.methods.leftout import end
-from dovetail.methods.loop import Driver, Party, answers, answers_always
+from dovetail.methods.loop import Driver, Party, handles
 from dovetail.methods.loop import Round as BaseRound
+from dovetail.methods.missing_parties import end
 from dovetail.methods.outcome import goodness
 from dovetail.models import (
     Model,
@@ -492,7 +492,7 @@ class Member(Party):
             "W": sum(x.numel() for x in tensors_of(network.classifier)),
         }
 
-    @answers_always
+    @handles(before_begin=True)
     def hold(self, hello: Hello) -> Holding:
         """What it has."""
         counts: tuple[int, ...] = ()
@@ -513,7 +513,7 @@ class Member(Party):
             counts,
         )
 
-    @answers
+    @handles
     def begin(self, begin: Begin) -> Ready:
         """Make its networks."""
         own = _task_text(self.task)
@@ -613,7 +613,7 @@ class Member(Party):
             self.stepping = Stepping(private, self.name, len(self.labels), rng)
         return Ready()
 
-    @answers
+    @handles
     def update(self, train: Train) -> Trained:
         """Alg. 2, ClientUpdate."""
         if train.number < 1:
@@ -706,7 +706,7 @@ class Member(Party):
         if not isinstance(self.task, Classification):
             raise ConfigError("hyfem.calibrate is for classes, and the labels are numbers")
 
-    @answers
+    @handles
     @torch.no_grad()
     def moments(self, message: GiveMoments) -> Moments:
         """CCVR: its features' first two moments, class by class."""
@@ -725,7 +725,7 @@ class Member(Party):
             torch.from_numpy(found.covariances_CDD).float(),
         )
 
-    @answers
+    @handles
     @torch.no_grad()
     def judge(self, message: Judge) -> Judged:
         """How many of the rows that did not train are right with this slice."""
@@ -748,13 +748,13 @@ class Member(Party):
         x = {name: block[self.judged] for name, block in self.blocks.items()}
         return self.model().outputs(x), self.labels[self.judged.to(self.device)].cpu()
 
-    @answers
+    @handles
     def tell_score(self, message: GiveScore) -> Score:
         """How good its model is on rows that did not train."""
         held = self.held_out() if self.home.budget is None else None
         return Score(0.0, 0) if held is None else Score(goodness(self.task, *held), len(held[1]))
 
-    @answers
+    @handles
     def finish(self, finish: Finish) -> Finished:
         """Take its slice over."""
         self.started = True
@@ -855,7 +855,7 @@ class Coordinator(Driver):
                 f"no party holds the block {missing[0]!r}; parties hold {sorted(held)}: leave it "
                 "out, or ask a party that has it"
             )
-        # One party alone may lack classes: it is the ruler of those that learn together.
+        # One party alone may lack classes: it is the baseline of those that learn together.
         if isinstance(self.task, Classification) and len(self.holdings) > 1:
             counts = np.array([holding.classes for holding in self.holdings.values()]).sum(axis=0)
             unseen = [name for name, n in zip(self.task.classes, counts, strict=True) if n == 0]

@@ -1,4 +1,4 @@
-"""HyFEM as a run trains it, beside the rulers of the paper's section 4 and Appendix C.1."""
+"""HyFEM as a run trains it, beside the baselines of the paper's section 4 and Appendix C.1."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from dovetail.data import Input, PartyData, TableEncoder, Task
 from dovetail.methods import hyfem
+from dovetail.methods.baselines import OwnRows, features
 from dovetail.methods.loop import Driver
 from dovetail.methods.outcome import Scores, score_party
-from dovetail.methods.rulers import OwnRows, features
 from dovetail.models import Model
 from dovetail.models.blocks import Extractor
 from dovetail.models.decisions import Decided
@@ -30,7 +30,7 @@ Stage = Literal["hyfem", "standalone", "pooled", "fedavg", "fedprox", "fedper"]
 #: Who drives, in ledgers and among the models.
 SERVER = "server"
 
-#: The only party of the ruler "pooled".
+#: The only party of the baseline "pooled".
 POOLED = "pooled"
 
 

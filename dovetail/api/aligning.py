@@ -1,0 +1,251 @@
+"""``dovetail.align``: which rows are the same sample, found privately, kept at each home."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dovetail.api.lines import Partners
+from dovetail.api.party import Party
+from dovetail.api.progress import talk_of
+from dovetail.api.shown import Shown, line
+from dovetail.errors import ConfigError
+from dovetail.methods.party import Site
+from dovetail.node.driver import Driver
+from dovetail.node.overlaps import aligned_here, counted_here, rated, starter_of, with_driver
+from dovetail.node.partyfile import add_site
+from dovetail.runs.coverage import hides, shown
+from dovetail.runs.train import Agreed
+
+WHERE = "dovetail.align"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Matched(Shown):
+    """Which rows are shared, in numbers.
+
+    Attributes:
+        result: who began, how many rows each has and shares; of match keys what each has found; of
+            parties with a truth column how much of it is right; where each one's part is kept.
+        least: smaller numbers of shared rows are hidden in what is shown.
+    """
+
+    result: Mapping[str, Any]
+    least: int = 0
+
+    @property
+    def shared(self) -> dict[str, int]:
+        """Partner -> rows it shares with the party that began."""
+        return dict(self.result["shared"])
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it; numbers that are too small to be shown are named instead."""
+        return dict(self._hidden)
+
+    @cached_property
+    def _hidden(self) -> Mapping[str, Any]:
+        result, least = self.result, self.least
+        small = {name: count for name, count in result["shared"].items() if hides(count, least)}
+        if not small:
+            return result
+        kept = {name: count for name, count in result["shared"].items() if name not in small}
+        told = {name: shown(count, least=least) for name, count in small.items()}
+        rest = {name: value for name, value in result.items() if name not in ("keys", "truth")}
+        return {**rest, "shared": kept, "shared_by_all": None, "not_shown": told}
+
+    def shown(self) -> Iterator[RenderableType]:
+        yield self._table()
+        yield from self._key_tables()
+        for text in self._learned():
+            yield line(text)
+
+    def _table(self) -> Table:
+        result, least = self.result, self.least
+        starter = result["initiator"]
+        table = Table(title=Text(f"Shared with {starter!r}"), title_justify="left")
+        table.add_column("party")
+        for name in ("rows", "shared", ""):
+            table.add_column(name, justify="right")
+        own = result["rows"][starter]
+        table.add_row(Text(starter), f"{own:,}", "", "")
+        for name, count in result["shared"].items():
+            share = "" if hides(count, least) else f"{count / own:.1%}"
+            rows = f"{result['rows'][name]:,}"
+            table.add_row(Text(name), rows, shown(count, least=least), share)
+        if "shared_by_all" in result:
+            count = result["shared_by_all"]
+            share = "" if hides(count, least) else f"{count / own:.1%}"
+            table.add_row("all of them", "", shown(count, least=least), share)
+        return table
+
+    def _key_tables(self) -> Iterator[Table]:
+        """What each match key has found, of each partner; with truth, how much of it is right."""
+        result = self._hidden
+        for party, passes in result.get("keys", {}).items():
+            truth = result.get("truth", {}).get(party)
+            right = truth["right_by_key"] if truth else [None] * len(passes)
+            caption = None
+            if truth and truth["precision"] is not None and truth["recall"] is not None:
+                caption = (
+                    f"{truth['in_both']:,} people are at both: recall {truth['recall']:.3f}, "
+                    f"precision {truth['precision']:.4f}"
+                )
+            table = Table(
+                title=Text(f"Found by key, with {party!r}"),
+                title_justify="left",
+                caption=caption,
+                caption_justify="left",
+            )
+            table.add_column("key")
+            counted = {"entered": "entered", "ambiguous": "shared key", "missing": "no key"}
+            if result["mode"] == "intersection":  # a count does not tell how many have one there
+                counted["entered_there"] = "there"
+            counted["matched"] = "matched"
+            for name in (*counted.values(), *["wrong"] * bool(truth)):
+                table.add_column(name, justify="right")
+            for each, num_right in zip(passes, right, strict=True):
+                counts = [each[name] for name in counted]
+                wrong = [] if num_right is None else [each["matched"] - num_right]
+                table.add_row(Text(each["key"]), *(f"{count:,}" for count in (*counts, *wrong)))
+            yield table
+
+    def _learned(self) -> Iterator[str]:
+        """What each side knows now that it did not know before."""
+        result = self.result
+        starter = result["initiator"]
+        if result["mode"] == "cardinality":
+            yield (
+                f"{starter!r} has learned how many rows each partner has and shares; each partner "
+                f"how many rows {starter!r} has. Nobody has learned which."
+            )
+            return
+        yield (
+            f"{starter!r} has learned which of its rows each partner has; each partner which of "
+            f"its rows {starter!r} has. Nothing else (docs/alignment.md)."
+        )
+        files = ", ".join(result["files"].values())
+        if len(result["files"]) == 1:
+            yield f"Each party keeps its own part at home; {starter!r}: {files}"
+        else:
+            yield f"Each party keeps its own part at home: {files}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RatedKeys(Shown):
+    """What match keys are worth at home, and how few guesses would try all of each.
+
+    Attributes:
+        keys: of each its name, the rows, and how many are ``unique``, ``ambiguous``, ``missing``.
+    """
+
+    keys: Sequence[Mapping[str, Any]]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """All of it, ready for JSON."""
+        return [dict(each) for each in self.keys]
+
+    def shown(self) -> Iterator[RenderableType]:
+        table = Table(title="Each key by itself; nothing has been sent", title_justify="left")
+        table.add_column("key")
+        for name in ("own alone", "shared key", "no key", "guesses"):
+            table.add_column(name, justify="right")
+        for each in self.keys:
+            rows = each["rows"]
+            shares = (f"{each[name] / rows:.1%}" for name in ("unique", "ambiguous", "missing"))
+            table.add_row(Text(each["key"]), *shares, f"{each['guesses']:.1e}")
+        yield table
+        yield line(
+            "own alone: rows that this key can match. shared key: several rows have the same, so "
+            "that none of them can be."
+        )
+        yield line(
+            "guesses: how many keys try every combination of values such as your rows have. A "
+            "driver may try policy.max_ids of them a day: where that is not far fewer, it can find "
+            "out who is in your table (docs/alignment.md)."
+        )
+
+
+def align(
+    parties: Party | str | Path | Sequence[Party | str | Path],
+    *,
+    count: bool = False,
+    initiator: str | None = None,
+    partners: Partners | None = None,
+    hide_below: int = 0,
+    workers: int = 1,
+    quiet: bool = False,
+) -> Matched:
+    """Find which rows are the same sample, by private set intersection.
+
+    What ``dovetail align`` does: no party sees another's ids, which are compared multiplied by
+    both parties' secrets. Each party's part is kept at its home, where ``fit`` finds it.
+
+    Args:
+        parties: two parties or party files, or more; with ``partners``, the one that drives.
+        count: count what is shared, and keep nothing; nobody learns which.
+        initiator: who begins; None: the one with labels, or the first.
+        partners: parties on other machines, of ``listen``.
+        hide_below: smaller numbers of shared rows are hidden, for handing on.
+        workers: processes for the arithmetic.
+        quiet: show no bar.
+
+    Raises:
+        ConfigError: too few parties, or what does not go together.
+        AlignmentError: ids or match keys that cannot be compared.
+        NetworkError: partners who do not come.
+    """
+    listed = [parties] if isinstance(parties, (Party, str, Path)) else list(parties)
+    sites: dict[str, Site] = {}
+    for each in listed:
+        add_site(sites, (each if isinstance(each, Party) else Party.read(each)).site)
+    if partners is not None:
+        if len(sites) != 1:
+            raise ConfigError(f"{WHERE}: with partners elsewhere give the one party that drives")
+        (site,) = sites.values()
+        return align_with(
+            site, partners, count=count, hide_below=hide_below, workers=workers, quiet=quiet
+        )
+    if len(sites) < 2:
+        raise ConfigError(
+            "name two party files or more: dovetail align bank.toml shop.toml; or where the "
+            "others are elsewhere: dovetail align bank.toml --partners shop --listen HOST:PORT"
+        )
+    starter = initiator or starter_of(sites)
+    if starter not in sites:
+        raise ConfigError(f"--initiator is {starter!r}; parties are {sorted(sites)}")
+    act = counted_here if count else aligned_here
+    return Matched(act(sites, starter, workers=workers, talk=talk_of(shown=not quiet)), hide_below)
+
+
+def align_with(
+    site: Site,
+    partners: Partners,
+    *,
+    count: bool,
+    hide_below: int,
+    workers: int,
+    quiet: bool,
+    agreed: Agreed | None = None,
+) -> Matched:
+    """The same with partners elsewhere; ``agreed`` is the proposal that all have signed."""
+    with partners.driving(site, resume=False, talk=talk_of(shown=not quiet)) as driver:
+        assert isinstance(driver, Driver)  # a site drives
+        if agreed is not None:
+            driver.agreed(*agreed)
+        return Matched(with_driver(driver, count=count, workers=workers), hide_below)
+
+
+def rate_keys(party: Party | str | Path) -> RatedKeys:
+    """What a party's match keys are worth, at home; nothing is sent.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    return RatedKeys(rated((party if isinstance(party, Party) else Party.read(party)).site))

@@ -1,0 +1,192 @@
+"""``dovetail.audit``: a run's own messages, attacked as their receivers could."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dovetail.api.progress import talk_of
+from dovetail.api.shown import Shown, framed, line
+from dovetail.audit.attack import Settings
+from dovetail.audit.defence_search import Tried
+from dovetail.audit.defence_search import try_defences as try_each
+from dovetail.audit.run import Audit, write_audit
+from dovetail.audit.run import audit as audit_of
+from dovetail.audit.verdict import THRESHOLDS, VERDICTS, Finding, Verdict
+from dovetail.errors import ConfigError
+from dovetail.models.card import renew_all
+from dovetail.report.audit import audit_page, defences_svg
+from dovetail.runs import write_text
+from dovetail.runs.runfile import load_run
+from dovetail.runs.valuing import places_of
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Audited(Shown):
+    """What each party could learn of the others.
+
+    Attributes:
+        audit: findings, scores, what was not tried.
+        folder: the run's, where ``audit.json`` and ``audit.html`` are.
+    """
+
+    audit: Audit
+    folder: Path
+
+    @property
+    def verdict(self) -> str:
+        """The strongest of all findings: "none", "low" or "high"."""
+        return self.audit.verdict
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The most telling first."""
+        return sorted(
+            self.audit.findings, key=lambda each: (-VERDICTS.index(each.verdict), -each.advantage)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        return self.audit.to_json()
+
+    @cached_property
+    def page(self) -> str:
+        """One page to read or print, HTML."""
+        return audit_page(self.to_json(), self.folder.name)
+
+    def _repr_html_(self) -> str:
+        return framed(self.page, height=700)
+
+    def shown(self) -> Iterator[RenderableType]:
+        audit = self.audit
+        yield self._table()
+        for stage, scores in audit.scores.items():
+            told = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+            yield line(f"{stage}: {told}")
+        yield line(f"Verdicts: {THRESHOLDS}.")
+        worst = [
+            (each, each.worst)
+            for each in self.findings
+            if each.worst is not None and each.target == "columns"
+        ]
+        if worst:
+            first, (name, before, after) = max(worst, key=lambda each: each[1][2] - each[1][1])
+            yield line(
+                f"Worst off: {first.owner}'s {name!r}, R2 {before:.2f} without messages, "
+                f"{after:.2f} with ({first.channel} to {first.observer})."
+            )
+        if audit.tried is not None:
+            yield _tried_table(audit.tried)
+            for name, why in audit.tried.failed.items():
+                yield line(f"{name}: did not train ({why}).")
+            told = audit.tried.recommended or "none of these; the table is the curve"
+            yield line(f"Within {audit.tried.limit!r}, the best on held-out rows: {told}.")
+        yield line(f"Not tried: {'; '.join(audit.not_tried)}.")
+        yield line(f"Audit: {self.folder / 'audit.html'}, {self.folder / 'audit.json'}")
+
+    def _table(self) -> Table:
+        """A row a finding."""
+        table = Table()
+        numbers = ("without", "with", "gained")
+        for name in ("who learns of whom", "what", "attack", *numbers, "verdict"):
+            table.add_column(name, justify="right" if name in numbers else "left")
+        several = len(self.audit.stages) > 1 or self.audit.malicious
+        for each in self.findings:
+            stage = f" ({each.stage})" if several else ""
+            cells = (
+                f"{each.observer} <- {each.owner}",
+                f"{each.target} from {each.channel}{stage}",
+                each.threat.attack,
+                f"{each.baseline:.3f}",
+                f"{each.score:.3f}",
+                f"{each.advantage:+.0%} [{each.low:+.0%}, {each.high:+.0%}]",
+                each.verdict,
+            )
+            table.add_row(*map(Text, cells))
+        return table
+
+
+def audit(
+    run: str | Path,
+    *,
+    stages: Sequence[str] = (),
+    seeds: int = 1,
+    known: int = 100,
+    fast: bool = False,
+    malicious: bool = False,
+    try_defences: bool = False,
+    limit: Verdict = "low",
+    recipe: str | None = None,
+    overrides: Sequence[str] = (),
+    quiet: bool = False,
+) -> Audited:
+    """Attack a run's own messages; what ``dovetail audit`` does.
+
+    Trains the run again in this process, by its own settings and seeds, keeps what crosses, and
+    attacks it as a receiver would. ``audit.json`` and ``audit.html``, in the run's folder, have
+    all of it. Nothing found is no proof that there is nothing to find.
+
+    Args:
+        run: a run's folder, or a run file; all parties here.
+        stages: the method and baselines to audit; (): the method.
+        seeds: how many of the run's to train again.
+        known: rows of the other side that an attacker knows.
+        fast: linear attackers only.
+        malicious: also peers that break the protocol.
+        try_defences: also train with a dozen defences, and say what each costs.
+        limit: the verdict that a recommended defence may have at most.
+        recipe, overrides: of the run file.
+        quiet: tell nothing on the way.
+
+    Raises:
+        ConfigError: a run whose partners are elsewhere, or a stage it does not have.
+    """
+    if limit not in VERDICTS[:-1]:
+        raise ConfigError(f"--limit takes none or low, got {limit!r}")
+    file, folder, found_seeds = places_of(Path(run), recipe)
+    run_file = load_run(file, recipe=recipe, overrides=tuple(overrides))
+    every = (found_seeds or run_file.all_seeds())[:seeds]
+    talk = talk_of(shown=not quiet)
+    found = audit_of(
+        run_file,
+        every,
+        stages=tuple(stages),
+        settings=Settings(known=known, network=not fast),
+        malicious=malicious,
+        talk=talk,
+    )
+    if try_defences:
+        found.tried = try_each(run_file, every, limit=limit, talk=talk)
+    write_audit(found, folder)
+    told = Audited(found, folder)
+    write_text(folder / "audit.html", told.page)
+    if found.tried is not None:
+        write_text(folder / "defences.svg", defences_svg(found.tried.to_json()))
+    renew_all(folder)
+    return told
+
+
+def _tried_table(tried: Tried) -> Table:
+    """A row a defence."""
+    names = list(dict.fromkeys(name for cell in tried.cells for name in cell.advantage))
+    table = Table(title="Defences", title_justify="left")
+    for name in ("defence", "held out", "test", *names, "verdict", "epsilon"):
+        table.add_column(name, justify="left" if name in ("defence", "verdict") else "right")
+    for cell in tried.cells:
+        test = cell.test.get("auc", cell.test.get("accuracy", cell.test.get("r2")))
+        table.add_row(
+            cell.name,
+            f"{cell.held_out:.3f}",
+            "" if test is None else f"{test:.3f}",
+            *(f"{cell.advantage[name]:+.0%}" if name in cell.advantage else "" for name in names),
+            cell.verdict if cell.advantage else "",
+            "" if cell.epsilon is None else f"{cell.epsilon:.3g}",
+        )
+    return table

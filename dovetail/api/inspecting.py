@@ -1,0 +1,474 @@
+"""``dovetail.inspect``: who holds what, which methods fit and why, and what would cross."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dovetail import methods
+from dovetail.api.fit import Parties
+from dovetail.api.partitions import Simulation
+from dovetail.api.party import Party
+from dovetail.api.picture import picture
+from dovetail.api.progress import talk_of
+from dovetail.api.shown import Shown, framed, plain_table, terminal_text
+from dovetail.audit.measured import MEASURED, SETTINGS
+from dovetail.errors import ConfigError
+from dovetail.files import read_run
+from dovetail.methods.aligning import count_sites
+from dovetail.methods.apfed.plugin import passives
+from dovetail.methods.apfed.sections import ApfedSection, PassiveFields
+from dovetail.methods.base import Progress
+from dovetail.methods.party import Site
+from dovetail.node.home import warnings_of
+from dovetail.node.partyfile import open_sites
+from dovetail.report import views
+from dovetail.runs import coverage, situations, write_text
+from dovetail.runs.coverage import Overlaps, Part
+from dovetail.runs.expected_gain import Expected
+from dovetail.runs.inspecting import (
+    as_values,
+    expected_of_part,
+    expected_of_site,
+    message_sizes,
+    part_of,
+)
+from dovetail.runs.runfile import RunFile, check_run, load_run
+from dovetail.runs.setup import NOTHING, Given, load_data
+from dovetail.runs.situations import Fit, MessageSize, Sizes
+from dovetail.runs.wording import bytes_text, count_text
+
+WHERE = "dovetail.inspect"
+
+#: In the place of a run file's path: the next step is a word of Python.
+PYTHON = ""
+
+#: More lines of messages than this are cut short; JSON has them all.
+_MESSAGES_SHOWN = 8
+
+Expecting = Callable[[Overlaps], Expected | None]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Inspection(Shown):
+    """Who holds what, and which method fits.
+
+    Attributes:
+        title: what was inspected.
+        parts: what each party brings.
+        overlaps: the samples that they share.
+        fits: of each method whether it fits, why, the next command and the messages to come.
+        expected: what the label owner's own rows say of help, where APFed fits.
+        stage: what is to be trained, such as "apfed-d", if that is said.
+        elsewhere: partners on other machines, whose tables cannot be looked at from here.
+    """
+
+    title: str
+    parts: Sequence[Part]
+    overlaps: Overlaps
+    fits: Sequence[Fit]
+    expected: Expected | None = None
+    stage: str | None = None
+    elsewhere: Sequence[str] = ()
+
+    @property
+    def recommended(self) -> str | None:
+        """The method that fits best; None: none does as things are."""
+        best = situations.recommended(self.fits)
+        return None if best is None else best.method
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        return as_values(self.parts, self.fits, self.overlaps, title=self.title, hint=self.expected)
+
+    @cached_property
+    def page(self) -> str:
+        """One self-contained page, HTML: the picture, its numbers, overlaps, methods."""
+        return views.html(self.parts, self.fits, self.overlaps, title=self.title)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the page.
+
+        Raises:
+            ConfigError: it cannot be written.
+        """
+        path = Path(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, self.page)
+        except OSError as error:
+            raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+        return path
+
+    def _repr_html_(self) -> str:
+        return framed(self.page, height=700)
+
+    def shown(self) -> Iterator[RenderableType]:
+        yield terminal_text(self.title, style="bold")
+        yield terminal_text(coverage.summary(self.parts, self.overlaps))
+        yield ""
+        if self.overlaps.groups is not None and not self.overlaps.least:
+            yield picture(self.parts, self.overlaps.groups)
+            yield ""
+        yield _party_table(self.parts)
+        yield ""
+        if self.overlaps.shared or self.overlaps.withheld:
+            yield from _overlap_lines(self.overlaps)
+            yield ""
+        if self.elsewhere:
+            yield terminal_text(
+                f"Partners on other machines: {', '.join(self.elsewhere)}. Their tables stay "
+                "there, so which method fits is not said here. While they run dovetail join, this "
+                "counts the rows that they share:"
+            )
+            yield terminal_text(f"  dovetail align {shlex.quote(self.title)} --count")
+            if self.expected is not None:
+                yield ""
+                yield from map(terminal_text, self.expected.sentences())
+            return
+        yield _method_table(self.fits)
+        yield ""
+        best = situations.recommended(self.fits)
+        if best is None:
+            yield terminal_text(
+                "None of the four fits as things are; each line above says what is missing."
+            )
+            return
+        if self.expected is not None:
+            yield from map(terminal_text, self.expected.sentences())
+            yield ""
+        own = None if self.stage is None else methods.method_of(self.stage).name
+        for fit in self.fits:
+            if fit.applies and fit.messages:
+                yield from _message_lines(fit.title, fit.messages)
+                stage = self.stage if fit.method == own else None
+                yield from map(terminal_text, _told(fit.method, stage))
+                yield ""
+        yield Text.assemble("Recommended: ", (best.title, "bold"))
+        command = terminal_text(best.next_command, style="bold" if best.available else "")
+        said = terminal_text("Next: ") + command
+        said.no_wrap, said.overflow = True, "ignore"  # a command is copied in one piece
+        yield said
+
+
+def inspect(
+    parties: Parties,
+    *,
+    private: bool = False,
+    hide_below: int = 0,
+    overrides: Sequence[str] = (),
+    quiet: bool = False,
+) -> Inspection:
+    """Who has what, and which of the methods fit and why; what ``dovetail inspect`` does.
+
+    Reads every party's table; trains nothing but a linear model of the label owner's columns,
+    which says by cross-validation how its score grows with labels.
+
+    Args:
+        parties: parties, party files, one run file, or one table that ``simulate`` deals out.
+        private: compare ids only blinded, by private set intersection, and count; there is no
+            picture of samples then.
+        hide_below: smaller numbers of shared samples are hidden, for handing on.
+        overrides: changes of a run file's keys, such as "apfed.epochs=5".
+        quiet: tell of nothing but the result.
+
+    Returns:
+        What a terminal or a notebook shows; ``to_json()``, ``save("page.html")``, ``recommended``.
+
+    Raises:
+        ConfigError: a file that does not fit.
+        DataError: tables that cannot be read or compared.
+    """
+    talk = talk_of(shown=not quiet)
+    if isinstance(parties, Simulation):
+        if overrides:
+            raise ConfigError(f"{WHERE}: overrides change a run file's keys")
+        deal, given = _run_of(parties)
+        return _of_simulation(
+            deal,
+            given,
+            title=repr(parties).strip("<>"),
+            private=private,
+            least=hide_below,
+            path=PYTHON,
+        )
+    listed = [parties] if isinstance(parties, (Party, str, Path)) else list(parties)
+    paths = [Path(each) for each in listed if isinstance(each, (str, Path))]
+    run: RunFile | None = None
+    lacking: dict[str, str] = {}
+    title = ", ".join(each.name if isinstance(each, Party) else str(each) for each in listed)
+    if len(listed) == len(paths) == 1 and "party" not in read_run(paths[0]):
+        run = load_run(paths[0], overrides=tuple(overrides))
+        if run.data is not None:
+            return _of_simulation(
+                run, NOTHING, title=title, private=private, least=hide_below, path=str(paths[0])
+            )
+        sites = open_sites(tuple(map(Path, run.parties or ())), lacking=lacking)
+        path = str(paths[0])
+    else:
+        if overrides:
+            raise ConfigError("--set changes a run file's keys; party files were named")
+        path = "RUN" if len(paths) == len(listed) else PYTHON
+        sites = _sites(listed, lacking)
+    for sentence in (
+        *lacking.values(),
+        *(warning for site in sites.values() for warning in warnings_of(site)),
+    ):
+        talk.warn(f"dovetail: {sentence}")
+    withheld = dict.fromkeys(lacking, "column missing")
+    parts = [part_of(site) for site in sites.values()]
+    sizes = counts = None
+    if run is not None:
+        own = {name: site.settings("apfed", PassiveFields) for name, site in sites.items()}
+        sizes = message_sizes(run.settings("apfed", ApfedSection), parts, own)
+    if private:
+        counts = _counted(sites, parts, withheld, talk)
+
+    elsewhere = () if run is None else getattr(run.engine, "partners", ())
+    if elsewhere and not parts:
+        raise ConfigError(
+            f"{title} names no party file: its partners ({', '.join(elsewhere)}) are on other "
+            "machines; name the party files that are here"
+        )
+
+    def expecting(overlaps: Overlaps) -> Expected | None:
+        unlabelled = None if elsewhere else overlaps.unlabelled()
+        return expected_of_site(sites[overlaps.centre], unlabelled=unlabelled)
+
+    return of_parts(
+        parts,
+        title=title,
+        run_path=path,
+        overlaps_by_cardinality=counts,
+        withheld=withheld,
+        least=hide_below,
+        sizes=sizes,
+        expecting=expecting,
+        stage=None if run is None else run.method,
+        elsewhere=elsewhere,
+    )
+
+
+def of_parts(
+    parts: Sequence[Part],
+    *,
+    title: str,
+    run_path: str = "RUN",
+    overlaps_by_cardinality: Mapping[str, int] | None = None,
+    withheld: Mapping[str, str] | None = None,
+    least: int = 0,
+    sizes: Sizes | None = None,
+    expecting: Expecting | None = None,
+    stage: str | None = None,
+    elsewhere: Sequence[str] = (),
+) -> Inspection:
+    """The same of what parties bring.
+
+    Args:
+        parts: the parties.
+        title: what was inspected.
+        run_path: the run file, for the next command; ``PYTHON``: it is one of Python.
+        overlaps_by_cardinality: party -> samples it shares with the party with labels (the first
+            of them, or the first party where none has), where ids are not to be compared.
+        withheld: party -> why there is no such number of it.
+        least: smaller numbers of shared samples are hidden.
+        sizes: of batches and codes, where a run file says; None assumes ``Sizes()``.
+        expecting: what the label owner's own rows say of help, where APFed fits.
+        stage: what the run file trains, such as "apfed-d": the next command does not change it,
+            and what its messages tell is its own.
+        elsewhere: partners on other machines.
+
+    Raises:
+        DataError: parties that cannot be compared.
+    """
+    overlaps = situations.overlaps(
+        parts, by_cardinality=overlaps_by_cardinality, withheld=withheld, least=least
+    )
+    command_path = shlex.quote(run_path)
+    fits = [
+        replace(fit, next_command=fit.next_command.replace("RUN", command_path, 1))
+        for fit in situations.fits(parts, counted=overlaps, sizes=sizes)
+    ]
+    own = None if stage is None else methods.method_of(stage).name
+    if run_path == PYTHON:
+        fits = [
+            replace(fit, next_command=f"dovetail.fit(dovetail.{fit.title}(), ...)")
+            if fit.available
+            else fit
+            for fit in fits
+        ]
+    fits = [
+        replace(fit, next_command=fit.next_command.partition(" --set method=")[0])
+        if fit.method == own != stage
+        else fit
+        for fit in fits
+    ]
+    labelled = any(part.data.labels is not None for part in parts)
+    helped = any(fit.applies and fit.method == "apfed" for fit in fits) or (elsewhere and labelled)
+    hint = expecting(overlaps) if expecting is not None and helped else None
+    return Inspection(title, parts, overlaps, fits, hint, stage, elsewhere)
+
+
+def _run_of(simulation: Simulation) -> tuple[RunFile, Given]:
+    """A run of the first method that is simulated on this partition, to read its rows by."""
+    kind = simulation.section.partition.kind
+    method = next(name for name, each in methods.every().items() if kind in each.partitions)
+    test = None if simulation.pooled[1] is not None else 0.25
+    values = {"method": method, "data": simulation.values(test, Path())}
+    return check_run(values, where=WHERE), Given(WHERE, pooled=simulation.pooled)
+
+
+def _of_simulation(
+    run: RunFile,
+    given: Given,
+    *,
+    title: str,
+    private: bool,
+    least: int,
+    path: str = "RUN",
+) -> Inspection:
+    """One table that is dealt out."""
+    if private:
+        raise ConfigError(
+            "--private is for party files; this run file deals out one pooled data set"
+        )
+    loaded = load_data(run, given=given)
+    parts = coverage.from_partition(loaded.data)
+    sizes = message_sizes(run.settings("apfed", ApfedSection), parts, passives(run, loaded))
+    by_name = {part.name: part.data for part in parts}
+
+    def expecting(overlaps: Overlaps) -> Expected | None:
+        return expected_of_part(
+            by_name[overlaps.centre], loaded.data.task, unlabelled=overlaps.unlabelled()
+        )
+
+    return of_parts(
+        parts,
+        title=title,
+        run_path=path,
+        least=least,
+        sizes=sizes,
+        expecting=expecting,
+        stage=run.method if given is NOTHING else None,
+    )
+
+
+def _sites(listed: Sequence[Party | str | Path], lacking: dict[str, str]) -> dict[str, Site]:
+    """Of files and of parties, in their order."""
+    files = [Path(each) for each in listed if isinstance(each, (str, Path))]
+    read = open_sites(tuple(files), lacking=lacking) if files else {}
+    by_path = {site.path: site for site in read.values()}
+    sites: dict[str, Site] = {}
+    for each in listed:
+        site = each.site if isinstance(each, Party) else by_path.get(Path(each))
+        if site is None:
+            continue  # lacks a column: named above
+        if site.name in sites:
+            raise ConfigError(f"{WHERE}: two parties are called {site.name!r}; names must differ")
+        sites[site.name] = site
+    if not sites:
+        raise ConfigError(f"{WHERE}: there is no party to look at")
+    return sites
+
+
+def _counted(
+    sites: Mapping[str, Site], parts: Sequence[Part], withheld: dict[str, str], talk: Progress
+) -> dict[str, int]:
+    """Party -> samples shared with the one in the middle; who refuses is withheld.
+
+    Raises:
+        ConfigError: all refuse.
+    """
+    middle = situations.centre(parts)
+    for name, site in sites.items():
+        if name != middle:
+            try:
+                site.check_policy("align", middle)
+            except ConfigError:
+                withheld[name] = "refused"
+                if {*sites} - {*withheld} == {middle}:  # there is nothing to be counted
+                    raise
+    agreeing = {name: site for name, site in sites.items() if name not in withheld}
+    counted = count_sites(agreeing, middle, talk=talk)
+    return {name: overlap.num_shared for name, overlap in counted.items()}
+
+
+# --- What is shown --------------------------------------------------------------------------------
+
+
+def _party_table(parts: Sequence[Part]) -> Table:
+    table = plain_table("party", "blocks (columns)", "classes", "rows", "labelled", right=2)
+    for part in parts:
+        has_labels = part.data.labels is not None
+        table.add_row(
+            terminal_text(part.name),
+            terminal_text(coverage.blocks_text(part) or "none"),
+            terminal_text(coverage.classes_text(part) or "-"),
+            f"{part.data.num_rows:,}",
+            f"{len(part.data.labelled_rows()):,}" if has_labels else "-",
+        )
+    return table
+
+
+def _overlap_lines(overlaps: Overlaps) -> tuple[RenderableType, ...]:
+    centre = overlaps.centre
+    rows = overlaps.rows[centre]
+    said = f"Samples shared with {centre}, which has {count_text(rows, 'row')}"
+    if overlaps.common is not None:
+        said += f"; {coverage.shown(overlaps.common, least=overlaps.least)} are at every party"
+    if overlaps.groups is None:
+        said += " (counted without comparing ids in the clear)"
+    table = plain_table("party", "rows", "shared", f"of {centre}'s", right=3)
+    for name in (*overlaps.shared, *overlaps.withheld):
+        said_of = (overlaps.shown(name), overlaps.share_shown(name))
+        num_rows = f"{overlaps.rows[name]:,}" if name in overlaps.rows else "-"
+        table.add_row(terminal_text(name), num_rows, *said_of)
+    return terminal_text(said), table
+
+
+def _method_table(fits: Sequence[Fit]) -> Table:
+    table = plain_table("method", "does it fit?")
+    for fit in fits:
+        style = "bold green" if fit.applies else ""
+        table.add_row(terminal_text(fit.title, style=style), terminal_text(fit.reason))
+    return table
+
+
+def _told(method: str, stage: str | None) -> list[str]:
+    """What receivers of its messages learn by default settings, as audits found."""
+    lines = [f"  {line}" for line in MEASURED.get(stage or method, MEASURED.get(method, ()))]
+    if not lines:
+        return ["What they tell: dovetail audit RUN measures it."]
+    settings = SETTINGS.get(stage or method, SETTINGS.get(method, ()))
+    bounded = ["What bounds it, in a run file (priced by dovetail audit RUN --try):"]
+    bounded += [f"  {line}" for line in wrap(", ".join(settings), 90)]
+    return [
+        "What they tell, by default settings (yours: dovetail audit RUN):",
+        *lines,
+        *(bounded if settings else ()),
+    ]
+
+
+def _message_lines(title: str, messages: Sequence[MessageSize]) -> tuple[RenderableType, ...]:
+    table = plain_table("party", "with", "per", "sends", "receives", right=2)
+    for size in messages[:_MESSAGES_SHOWN]:
+        table.add_row(
+            terminal_text(size.party),
+            terminal_text(size.partner),
+            size.per,
+            bytes_text(size.sent_bytes),
+            bytes_text(size.received_bytes),
+        )
+    more = len(messages) - _MESSAGES_SHOWN
+    if more > 0:
+        table.add_row(terminal_text(f"and {more:,} more"))
+    return terminal_text(f"Messages with {title} ({messages[0].assuming}):"), table

@@ -1,0 +1,176 @@
+"""Methods as Python objects: the sections of a run file, checked when they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+from dovetail import methods
+from dovetail.data.tables import nearest
+from dovetail.errors import ConfigError
+from dovetail.methods.apfed.sections import PassiveFields
+from dovetail.methods.validation import validate
+
+#: What helpers learn by -> what it makes APFed in a run file, where one table is dealt out.
+LOSSES: Mapping[str, str] = {"reconstruction": "apfed-r", "contrastive": "apfed-c"}
+
+#: The joint model distilled into the label owner's own: no loss of helpers, a stage of its own.
+DISTIL = "apfed-d"
+
+
+class Method:
+    """What is trained, and its settings; the same keys as in a run file.
+
+    For a method of an installed package, or a baseline on its own; the four papers' have classes.
+
+    Args:
+        stage: what ``method =`` of a run file may be, such as ``"tvfl"`` or ``"fedoptimus"``.
+        settings: its section of a run file.
+
+    Raises:
+        ConfigError: no such method, or a key or value that does not fit, with the nearest known.
+    """
+
+    def __init__(self, stage: str, **settings: Any) -> None:
+        known = methods.stages()
+        if stage not in known:
+            raise ConfigError(f"there is no method {stage!r}{nearest(stage, known)}")
+        self._stage = stage
+        self._settings = settings
+        validate(self._method.Settings, settings, where=f"dovetail.{self._said}")
+
+    @property
+    def stage(self) -> str:
+        """What ``method =`` of a run file would be."""
+        return self._stage
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The keys that were given."""
+        return dict(self._settings)
+
+    @property
+    def name(self) -> str:
+        """Its section of a run file."""
+        return self._method.name
+
+    @property
+    def _method(self) -> methods.Method:
+        return methods.method_of(self._stage)
+
+    @property
+    def _said(self) -> str:
+        return f"Method({self._stage!r})"
+
+    def __repr__(self) -> str:
+        given = "".join(f", {key}={value!r}" for key, value in self._settings.items())
+        return f"Method({self._stage!r}{given})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and repr(other) == repr(self)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+
+class _Paper(Method):
+    """A method with a class of its own."""
+
+    of: ClassVar[str]  # its stage
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(self.of, **settings)
+
+    @property
+    def _said(self) -> str:
+        return type(self).__name__
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{key}={value!r}" for key, value in self._settings.items())
+        return f"{type(self).__name__}({given})"
+
+
+class APFed(_Paper):
+    """Partners help to train, and the party with the labels then predicts alone (Liu et al.).
+
+    Args:
+        loss: what helpers learn by that say nothing else: ``"contrastive"`` (APFed-C) or
+            ``"reconstruction"`` (APFed-R); helpers on other machines choose for themselves. Or
+            ``"distil"`` (APFed-D): the joint model is distilled into the label owner's own.
+        passive: more settings of helpers in this process that do not set them: ``encoder``,
+            ``learning_rate``, ``temperature``, ...
+        settings: the section ``[apfed]`` of a run file: ``encoder``, ``head``, ``epochs``,
+            ``steps_per_epoch``, ``batch_size``, ``learning_rate``, ``trade_off``, ...
+
+    Raises:
+        ConfigError: a key or value that does not fit.
+    """
+
+    of = "apfed"
+
+    def __init__(
+        self,
+        loss: Literal["contrastive", "reconstruction", "distil"] | None = None,
+        *,
+        passive: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        if loss is not None and loss not in (*LOSSES, "distil"):
+            known = ", ".join((*LOSSES, "distil"))
+            raise ConfigError(f"dovetail.APFed: loss is one of {known}, got {loss!r}")
+        super().__init__(**settings)
+        if loss == "distil":
+            self._stage = DISTIL
+        self.loss = loss
+        own = {"loss": loss} if loss in LOSSES else {}
+        self.passive: dict[str, Any] = {**own, **(passive or {})}
+        validate(PassiveFields, self.passive, where="dovetail.APFed, passive")
+
+    def __repr__(self) -> str:
+        loss = "" if self.loss is None else f"loss={self.loss!r}"
+        passive = {key: value for key, value in self.passive.items() if key != "loss"}
+        given = [loss, f"passive={passive!r}" if passive else ""]
+        given += [f"{key}={value!r}" for key, value in self._settings.items()]
+        return f"APFed({', '.join(filter(None, given))})"
+
+
+class CHFL(_Paper):
+    """Parties of one kind with other samples, and some columns in common (Mori et al.).
+
+    Args:
+        settings: the section ``[chfl]`` of a run file: ``rounds``, ``local_epochs``, ``mu``,
+            ``learning_rate``, ...
+
+    Raises:
+        ConfigError: a key or value that does not fit.
+    """
+
+    of = "chfl"
+
+
+class HyFEM(_Paper):
+    """Parties with any blocks of any samples, each with labels of its own (Zhang et al.).
+
+    Args:
+        settings: the section ``[hyfem]`` of a run file: ``rounds``, ``width``, ``mu_1``, ``mu_2``,
+            ``learning_rate``, ...
+
+    Raises:
+        ConfigError: a key or value that does not fit.
+    """
+
+    of = "hyfem"
+
+
+class FedOptimus(_Paper):
+    """Many owners of columns, several owners of labels, who predict together (Shrivastava et al.).
+
+    Args:
+        settings: the section ``[fedoptimus]`` of a run file: ``rounds``, ``sync_every``,
+            ``server``, ``selection``, ``learning_rate``, ...
+
+    Raises:
+        ConfigError: a key or value that does not fit.
+    """
+
+    of = "fedoptimus"

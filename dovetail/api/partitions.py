@@ -1,0 +1,331 @@
+"""One table dealt out to parties, to try things out: what ``[data]`` of a run file says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from dovetail import data as dd
+from dovetail.api.party import keep_table
+from dovetail.data.frames import Frame, table_from_frame
+from dovetail.errors import ConfigError
+from dovetail.methods.section import Section
+from dovetail.methods.validation import validate
+from dovetail.runs.partitions import AnyPartition
+from dovetail.runs.runfile import DataSection
+from dovetail.runs.setup import read_pooled
+
+
+class _Deal(Section):
+    """A partition alone, to be checked as one of a run file is."""
+
+    partition: AnyPartition
+
+
+class Partition:
+    """Who gets which part of one table; made by ``Columns``, ``Strips``, ``Blocks``, ..."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, **keys: Any) -> None:
+        self.keys: dict[str, Any] = {"kind": self.kind, **keys}
+        validate(_Deal, {"partition": self.keys}, where=f"dovetail.{type(self).__name__}")
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{key}={value!r}" for key, value in self.keys.items() if key != "kind")
+        return f"{type(self).__name__}({given})"
+
+
+class Columns(Partition):
+    """A table's columns by party; all have the same samples. For APFed.
+
+    Args:
+        parties: party -> globs of its columns.
+        active: who has the labels; None: the first.
+        overlap: the share of the active party's training rows that the others have, or party ->
+            share.
+    """
+
+    kind = "columns"
+
+    def __init__(
+        self,
+        parties: Mapping[str, str | Sequence[str]],
+        *,
+        active: str | None = None,
+        overlap: float | Mapping[str, float] = 1.0,
+    ) -> None:
+        named = {
+            name: [globs] if isinstance(globs, str) else list(globs)
+            for name, globs in parties.items()
+        }
+        first = next(iter(named), "")
+        super().__init__(
+            parties=named,
+            active=first if active is None else active,
+            overlap=dict(overlap) if isinstance(overlap, Mapping) else overlap,
+        )
+
+
+class Strips(Partition):
+    """Images cut into strips, one for each party. For APFed.
+
+    Args:
+        views: how many strips.
+        active: the place, from 1, of the party that has the labels.
+        axis: the side that is cut: "height" or "width".
+    """
+
+    kind = "strips"
+
+    def __init__(
+        self, views: int, *, active: int = 1, axis: Literal["height", "width"] = "height"
+    ) -> None:
+        super().__init__(views=views, active=active, axis=axis)
+
+
+class CommonUnique(Partition):
+    """A table's rows by party; some columns are at all parties, the rest at one each. For CHFL.
+
+    Args:
+        parties: how many, or their names.
+        common: the share of the columns that all have.
+        validation: the share of each party's rows that validate.
+        seed: which columns and rows go where.
+    """
+
+    kind = "common-unique"
+
+    def __init__(
+        self,
+        parties: int | Sequence[str] = 5,
+        *,
+        common: float = 0.3,
+        validation: float = 0.25,
+        seed: int = 0,
+    ) -> None:
+        given = parties if isinstance(parties, int) else list(parties)
+        super().__init__(parties=given, common=common, validation=validation, seed=seed)
+
+
+class ByColumn(Partition):
+    """A table that says in a column whose each row is. For CHFL and HyFEM.
+
+    Args:
+        column: says whose a row is.
+        parties: its values.
+        columns: globs of the features; "-" before one leaves it out.
+        measured: a party has the columns with a value in this share of its rows or more.
+        rows: party -> how many training rows it has; else all.
+        guest: a party that trains on nothing, and whose rows test the others' models.
+        validation: the share of each party's training rows that validate.
+        seed: which rows are drawn.
+    """
+
+    kind = "by-column"
+
+    def __init__(
+        self,
+        column: str,
+        parties: Sequence[str],
+        *,
+        columns: Sequence[str] = ("*",),
+        measured: float = 0.5,
+        rows: Mapping[str, int] | None = None,
+        guest: str | None = None,
+        validation: float = 0.25,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            column=column,
+            parties=list(parties),
+            columns=list(columns),
+            measured=measured,
+            rows=dict(rows or {}),
+            guest=guest,
+            validation=validation,
+            seed=seed,
+        )
+
+
+class Blocks(Partition):
+    """Blocks of columns or pixels, and classes, by party. For HyFEM.
+
+    Args:
+        blocks: block -> globs of its columns; of images "quadrants" or "quadrants-channels".
+        assignment: a CSV file, or shares ``{"party": ..., "blocks": [...], "classes": [...],
+            "rows": ...}``.
+        disjoint: no two parties share a training row.
+        seed: which rows go where.
+    """
+
+    kind = "blocks"
+
+    def __init__(
+        self,
+        blocks: Mapping[str, Sequence[str]] | Literal["quadrants", "quadrants-channels"],
+        *,
+        assignment: str | Path | Sequence[Mapping[str, Any]],
+        disjoint: bool = False,
+        seed: int = 0,
+    ) -> None:
+        shares = (
+            os.path.abspath(assignment)
+            if isinstance(assignment, (str, Path))
+            else [dict(share) for share in assignment]
+        )
+        named = (
+            blocks
+            if isinstance(blocks, str)
+            else {name: list(globs) for name, globs in blocks.items()}
+        )
+        super().__init__(blocks=named, assignment=shares, disjoint=disjoint, seed=seed)
+
+
+class Owners(Partition):
+    """Columns over data owners, labels over label owners. For FedOptimus.
+
+    Args:
+        data_owners: how many, their names, or name -> globs of its columns.
+        label_owners: how many, or their names.
+        axis: of images: the side that is cut.
+        skew: of the classes over label owners, a Dirichlet's; None: even.
+        validation: the share of each label owner's rows that validate.
+        seed: which columns and rows go where.
+    """
+
+    kind = "owners"
+
+    def __init__(
+        self,
+        data_owners: int | Sequence[str] | Mapping[str, Sequence[str]],
+        *,
+        label_owners: int | Sequence[str],
+        axis: Literal["height", "width"] = "height",
+        skew: float | None = None,
+        validation: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        data: Any = data_owners
+        if isinstance(data_owners, Mapping):
+            data = {name: list(globs) for name, globs in data_owners.items()}
+        elif not isinstance(data_owners, int):
+            data = list(data_owners)
+        labels = label_owners if isinstance(label_owners, int) else list(label_owners)
+        keys = {} if skew is None else {"skew": skew}
+        super().__init__(
+            data_owners=data,
+            label_owners=labels,
+            axis=axis,
+            validation=validation,
+            seed=seed,
+            **keys,
+        )
+
+
+class Simulation:
+    """One table, and how it is dealt out; made by ``simulate``."""
+
+    def __init__(self, section: DataSection, frames: Mapping[str, dd.Table]) -> None:
+        self.section = section
+        self._frames = frames
+        if frames:
+            train, test = dd.load(
+                frames["source"],
+                label=section.label,
+                id=section.id,
+                test_source=frames.get("test_source", section.test_source),
+                split_column=section.split_column,
+            )
+            self.pooled: tuple[dd.Dataset, dd.Dataset | None] = train, test
+        else:
+            self.pooled = read_pooled(section)
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Who gets a part."""
+        return self.section.partition.party_names()
+
+    def values(self, test: float | None, folder: Path) -> dict[str, Any]:
+        """[data] of a run file; of DataFrames, that which ``keep`` writes to the folder."""
+        values = self.section.model_dump(mode="json", exclude_none=True, exclude_unset=True)
+        values |= {key: os.path.abspath(folder / f"{key}.parquet") for key in self._frames}
+        if self.pooled[1] is None and test is not None:
+            values["test"] = test
+        return values
+
+    def keep(self, folder: Path) -> None:
+        """Write DataFrames to files that only the owner reads."""
+        for key, table in self._frames.items():
+            folder.mkdir(parents=True, exist_ok=True)
+            keep_table(table, table.names, folder / f"{key}.parquet")
+
+    def __repr__(self) -> str:
+        rows = self.pooled[0].num_rows
+        return f"<Simulation of {', '.join(self.parties)}: {rows:,} rows of one table>"
+
+
+def simulate(
+    source: str | Path | Frame,
+    partition: Partition,
+    *,
+    label: str | None = None,
+    id: str | None = None,
+    task: Literal["classification", "regression"] = "classification",
+    test_source: str | Path | Frame | None = None,
+    split_column: str | None = None,
+    split_seed: int = 0,
+    rows: int | None = None,
+    labels: int | None = None,
+    categorical: Sequence[str] = (),
+    max_categories: int = 100,
+) -> Simulation:
+    """One table, dealt to parties in this process; give it to ``fit`` in the place of parties.
+
+    Args:
+        source: a DataFrame, a path, a ``SELECT``, or a data set that is built in
+            ("breast-cancer", "digits", "digits-images").
+        partition: who gets what: ``Columns``, ``Strips``, ``CommonUnique``, ``ByColumn``,
+            ``Blocks``, ``Owners``.
+        label: the column to predict.
+        id: the column that says which sample a row is; rows are numbered without it.
+        task: "classification" or "regression".
+        test_source: test rows of their own.
+        split_column: the column that says "test" in test rows.
+        split_seed: of the test share and of ``rows``.
+        rows: train on so many, drawn once.
+        labels: keep so many labels, drawn by the run's seed.
+        categorical: number columns that are codes.
+        max_categories: a column with more keeps so many of the most frequent.
+
+    Raises:
+        ConfigError: keys or values that do not fit.
+        DataError: a table that cannot be used.
+    """
+    frames = {}
+    values: dict[str, Any] = {"partition": partition.keys}
+    for key, given in {"source": source, "test_source": test_source}.items():
+        if given is None:
+            continue
+        if isinstance(given, (str, Path)):
+            values[key] = str(given)
+        else:
+            frames[key] = table_from_frame(given)
+            values[key] = "a DataFrame"
+    if frames and "source" not in frames:
+        raise ConfigError("dovetail.simulate: give source and test_source both as DataFrames")
+    options = {
+        "label": label,
+        "id": id,
+        "split_column": split_column,
+        "rows": rows,
+        "labels": labels,
+        "categorical": list(categorical) or None,
+        "max_categories": None if max_categories == 100 else max_categories,
+        "split_seed": split_seed or None,
+        "task": None if task == "classification" else task,
+    }
+    values |= {key: value for key, value in options.items() if value is not None}
+    return Simulation(validate(DataSection, values, where="dovetail.simulate"), frames)

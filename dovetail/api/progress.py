@@ -1,0 +1,177 @@
+"""What a run tells whoever watches it, on standard error: of commands, and of ``dovetail.fit``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import (
+    Progress as RichProgress,
+)
+from rich.status import Status
+from rich.text import Text
+
+from dovetail.methods.base import Progress
+from dovetail.methods.outcome import number
+from dovetail.network.printable import printable
+
+#: Columns of a bar's title, and of a bar in a narrow terminal.
+_TITLE, _LEAST_BAR = 16, 10
+
+#: The scores that are shown.
+SCORES = ("accuracy", "auc", "rmse", "mae", "r2", "validation")
+
+
+def say(text: str) -> None:
+    """One line on standard error."""
+    print(f"dovetail: {printable(text)}", file=sys.stderr, flush=True)
+
+
+class Quiet(Progress):
+    """Tells only what must not be missed: who is lost, and who was left out."""
+
+    def warn(self, text: str) -> None:
+        say(text)
+
+
+class Terminal(Quiet):
+    """Bars that move, and lines."""
+
+    def say(self, text: str) -> None:
+        say(text)
+
+    def points(self, title: str) -> _PointBar:
+        return _PointBar(title)
+
+    def epochs(self, title: str) -> _EpochBars:
+        return _EpochBars(title)
+
+    def waiting(self, place: str) -> _Waiting:
+        return _Waiting(place)
+
+
+def talk_of(*, shown: bool) -> Progress:
+    """A terminal, or one that is quiet."""
+    return Terminal() if shown else Quiet()
+
+
+class _Bars:
+    """Bars on standard error while the context is open."""
+
+    def __init__(self, *columns: ProgressColumn) -> None:
+        console = Console(stderr=True)
+        # Text that does not fit beside a bar of full length is cut, numbers first.
+        bar_width = max(_LEAST_BAR, min(40, console.width - 70))
+        self._progress = RichProgress(
+            TextColumn(f"{{task.description:<{_TITLE}}}"),
+            BarColumn(bar_width),
+            *columns,
+            console=console,
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._done()
+        self._progress.stop()
+
+    def _done(self) -> None:
+        """All went well: bars as they stay."""
+
+
+class _PointBar(_Bars):
+    """One bar for an alignment."""
+
+    def __init__(self, title: str) -> None:
+        percentage = TextColumn("{task.percentage:>3.0f} %")
+        super().__init__(percentage, TimeRemainingColumn())
+        self._task = self._progress.add_task(title, total=None)
+
+    def points(self, done: int, total: int) -> None:
+        """So many points of so many are done."""
+        self._progress.update(self._task, completed=done, total=total)
+
+
+class _EpochBars(_Bars):
+    """One bar a stage."""
+
+    def __init__(self, title: str) -> None:
+        scores = TextColumn("{task.fields[scores]}")
+        unit = TextColumn("{task.fields[unit]}")
+        super().__init__(MofNCompleteColumn(), unit, TimeRemainingColumn(), scores)
+        self._title = title
+        self._tasks: dict[str, TaskID] = {}
+
+    def epoch(self, stage: str, total: int, line: Mapping[str, Any]) -> None:
+        """One epoch or round of a stage is done."""
+        told = [f"{name} {line[name]:.3f}" for name in ("loss", *SCORES) if name in line]
+        beside = max(_TITLE, len(self._title + stage)) + _LEAST_BAR + len(f"{total}/{total}") + 18
+        while len(told) > 1 and beside + len("  ".join(told)) > self._progress.console.width:
+            told.pop()
+        scores = "  ".join(told)
+        if stage not in self._tasks:
+            self._done()
+            self._tasks[stage] = self._progress.add_task(
+                f"{self._title}{stage}", total=total, unit="", scores=""
+            )
+        self._progress.update(
+            self._tasks[stage],
+            completed=number(line),
+            total=total,  # one that stops early says so with its last line
+            unit="rounds" if "round" in line else "epochs",
+            scores=scores,
+        )
+
+    def _done(self) -> None:
+        """A stage that stopped early is done, too: no bar is left standing half way."""
+        for task in self._progress.tasks:
+            self._progress.update(task.id, total=task.completed)
+
+
+class _Waiting:
+    """Says who is here and who is missing: on a terminal in one place, else a line per change."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._console = Console(stderr=True)
+        self._status: Status | None = None
+
+    def __enter__(self) -> _Waiting:
+        if self._console.is_terminal:
+            self._status = self._console.status("")
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def changed(self, here: Iterable[str], missing: Iterable[str]) -> None:
+        """Called at once, and whenever somebody comes or goes."""
+        missing = tuple(missing)
+        told = f"here: {', '.join(here) or 'nobody yet'}"
+        if missing:
+            told = f"waiting at {self._address} for {', '.join(missing)}; {told}"
+        if self._status is not None:
+            self._status.update(Text(f"{told} (Ctrl-C stops)"))
+        else:
+            say(told)

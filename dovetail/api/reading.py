@@ -1,0 +1,369 @@
+"""What a saved model predicts from: a table alone, or with data owners and partners.
+
+A label owner's model of FedOptimus predicts with data owners: with their networks beside it, from
+one table with the columns of those that are there, or from ids, with those on other machines that
+come and answer (``node/joint_prediction.py``).
+
+A joint model of APFed-D predicts with its partners in the same two ways; rows that a partner does
+not answer for are predicted by the solo model that is in the same folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dovetail import data as dd
+from dovetail.data.datasets import whole_numbers
+from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
+from dovetail.methods.base import SILENT, Progress
+from dovetail.methods.fedoptimus import predicting
+from dovetail.models import Model, load
+from dovetail.models.learners.joint import JointSpec
+from dovetail.models.model_folders import JOINT, model_folder
+from dovetail.models.owners import OwnersSpec, load_bottom
+from dovetail.models.raw import read_rows
+from dovetail.node.engines import StreamSection
+from dovetail.node.joint_prediction import Asker, MeanEmbeddings, told
+from dovetail.node.partyfile import open_site, read_party
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """The rows to be predicted, and with what.
+
+    Attributes:
+        model: predicts.
+        ids: name of a column of ids -> (N,) ids; "" where they are row numbers.
+        x: block -> (N, ...) network inputs.
+        labels: (N,) raw labels, where the data have them.
+        answered: (N,) names of the data owners that each row is predicted with, in one text; None
+            where the model needs none.
+        owners: what is said of data owners in JSON.
+    """
+
+    model: Model
+    ids: Mapping[str, np.ndarray]
+    x: Mapping[str, Tensor]
+    labels: dd.Column | None
+    answered: np.ndarray | None = None
+    owners: Mapping[str, Any] = field(default_factory=dict)
+
+
+def gather(
+    folder: Path,
+    source: Path,
+    *,
+    party: Path | None = None,
+    section: StreamSection | None = None,
+    id_column: str | None = None,
+    allow_unseen: bool = False,
+    images: Path | None = None,
+    talk: Progress = SILENT,
+) -> Given:
+    """The model of a folder, and what it predicts the rows of a source from.
+
+    Args:
+        folder: a model's, or a run's with one model.
+        source: raw columns; with ``section`` a table of ids, or of ids and own columns.
+        party: the party file of who asks; without ``section``, of whose rows they are.
+        section: where data owners or partners on other machines dial in.
+        id_column: the column of ids; None: row numbers, or that of the party file.
+        allow_unseen: take categories unseen in training as missing.
+        images: pictures of the source's rows, of a model that takes columns and images.
+        talk: is told whose part is in the predictions, and whose is not.
+
+    Raises:
+        ConfigError: half of what it takes to ask others.
+        ModelError: no such model, or one that does not go with the rows.
+        DataError: rows or ids that cannot be used.
+        NetworkError: no data owner answers.
+    """
+    if section is None:
+        place = model_folder(folder)
+        model = predicting.open_model(place)
+        names = () if party is None or id_column is not None else _ids_of(party)
+        name = names[0] if len(names) == 1 else id_column
+        given = _read_all(
+            model, place, source, name, allow_unseen=allow_unseen, images=images, talk=talk
+        )
+        return given if len(names) < 2 else replace(given, ids=_columns(source, names))
+    if party is None:
+        raise ConfigError(
+            "to predict with data owners on other machines give --party, --partners and --listen, "
+            "for example --party north.toml --partners clinic,lab --listen 0.0.0.0:7443"
+        )
+    if images is not None:
+        raise ConfigError("--images is for a model that predicts alone; leave it out")
+    if (joint := joint_folder(folder)) is not None:
+        return _ask_partners(
+            load(joint), source, party, section, id_column, allow_unseen=allow_unseen, talk=talk
+        )
+    if allow_unseen:
+        raise ConfigError(
+            "--allow-unseen is for a table of columns; data owners on other machines take "
+            "categories unseen in training as missing, leave it out"
+        )
+    return _ask(folder, source, party, section, id_column, talk=talk)
+
+
+def _ids_of(party: Path) -> tuple[str, ...]:
+    """The columns that name a sample, by a party file."""
+    names = read_party(party).id
+    return (names,) if isinstance(names, str) else names
+
+
+def _columns(source: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Columns of ids, as they are printed."""
+    table = dd.read_table(source)
+    return {name: whole_numbers(table.column(name)).values for name in names}
+
+
+# --- With data owners on other machines -----------------------------------------------------------
+
+
+def _ask(
+    folder: Path,
+    source: Path,
+    party: Path,
+    section: StreamSection,
+    id_column: str | None,
+    *,
+    talk: Progress,
+) -> Given:
+    """What data owners on other machines say of the ids in a table.
+
+    Raises:
+        ModelError: not this label owner's model.
+        DataError: ids that cannot be used.
+        NetworkError: no data owner answers.
+    """
+    model, site = load(model_folder(folder)), open_site(party)
+    names = site.party.id if id_column is None else id_column
+    table = dd.read_table(source)
+    label = model.about.get("label")
+    rows = dd.read_party_table(
+        site.name,
+        str(source),
+        id=names,
+        label=label if label in table.names else None,
+        columns=(),
+    )
+    with Asker(site, model, section, talk=talk) as asker:
+        said = asker.ask(rows.ids)
+    answered = np.array(
+        [
+            " ".join(name for name, is_in in zip(said.answered, row, strict=True) if is_in)
+            for row in zip(*(answered.tolist() for answered in said.answered.values()), strict=True)
+        ],
+        dtype=object,
+    )
+    predicted = np.flatnonzero(answered != "")
+    if not len(predicted):
+        raise NetworkError(f"{source}: no data owner answers for any row: {told(said.missed)}")
+    _tell(said, talk)
+    ids = _columns(source, (names,) if isinstance(names, str) else names)
+    left = np.flatnonzero(answered == "")
+    if len(left):
+        shown = ["/".join(str(own[row]) for own in ids.values()) for row in left[:5]]
+        more = ", ..." if len(left) > len(shown) else ""
+        talk.warn(
+            f"{len(left)} of {len(answered)} rows are not predicted, as no data owner "
+            f"that answered has them: {', '.join(shown)}{more}"
+        )
+    return Given(
+        model,
+        {name: own[predicted] for name, own in ids.items()},
+        {name: said.mean_NE[torch.from_numpy(predicted)] for name in model.shapes},
+        None if rows.labels is None else rows.labels.take(predicted),
+        answered[predicted],
+        {
+            "answered": [name for name, own in said.answered.items() if own.any()],
+            "missing": list(said.missed),
+            "reasons": dict(said.missed),
+            "not_predicted": len(left),
+        },
+    )
+
+
+def _tell(said: MeanEmbeddings, talk: Progress) -> None:
+    """Whose embeddings are in the means, and whose are not."""
+    shown = []
+    for name, own in said.answered.items():
+        if own.any():
+            part = "" if own.all() else f" ({int(own.sum()):,} of {len(own):,} rows)"
+            shown.append(f"{name}{part}")
+    left = f"; left out of the mean: {told(said.missed)}" if said.missed else ""
+    talk.warn(f"predicted with the data owners {', '.join(shown)}{left}")
+
+
+# --- With partners of a joint model ---------------------------------------------------------------
+
+
+def joint_folder(folder: Path) -> Path | None:
+    """The folder of a joint model, if it is meant: itself, or that of a run with one."""
+    for place in (folder, folder / "models" / JOINT):
+        try:
+            kind = json.loads((place / "model.json").read_text())["network"]["kind"]
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+        if kind == JointSpec.kind:
+            return place
+    return None
+
+
+def _ask_partners(
+    model: Model,
+    source: Path,
+    party: Path,
+    section: StreamSection,
+    id_column: str | None,
+    *,
+    allow_unseen: bool,
+    talk: Progress,
+) -> Given:
+    """A joint model's rows, with the codes of partners on other machines; who does not come is
+    done without.
+
+    Raises:
+        ModelError: not this label owner's model.
+        DataError: rows or ids that cannot be used.
+    """
+    site = open_site(party)
+    names = site.party.id if id_column is None else id_column
+    table = dd.read_table(source)
+    label = model.about.get("label")
+    known = label if label in table.names else None
+    rows = dd.read_party_table(site.name, str(source), id=names, label=known, columns=())
+    x = read_rows(model, source, allow_unseen=allow_unseen).x
+    missed: Mapping[str, str]
+    with Asker(site, model, section, talk=talk) as asker:
+        try:
+            said = asker.codes(rows.ids)
+            codes, answered, missed = dict(said.codes), said.answered, said.missed
+        except NetworkError as failure:
+            codes, answered = {}, {}
+            missed = {name: str(failure) for name in section.partners}
+    ids = _columns(source, (names,) if isinstance(names, str) else names)
+    by_row = [
+        [name for name, own in answered.items() if bool(own[row])] for row in range(len(rows.ids))
+    ]
+    return _joint_given(model, ids, {**x, **codes}, rows.labels, by_row, missed, talk)
+
+
+def _read_joint(
+    model: Model,
+    place: Path,
+    source: Path,
+    id_column: str | None,
+    *,
+    allow_unseen: bool,
+    talk: Progress,
+) -> Given:
+    """A joint model's rows, from a table that may have the partners' columns, too."""
+    own_rows = read_rows(model, source, id_column=id_column, allow_unseen=allow_unseen)
+    ids, x, labels = own_rows.ids, own_rows.x, own_rows.labels
+    assert isinstance(model.spec, JointSpec)
+    codes: dict[str, Tensor] = {}
+    missed: dict[str, str] = {}
+    for name in model.spec.partners:
+        folder = place.parent / name
+        if not (folder / "bottom.json").exists():
+            missed[name] = f"its networks are not in {folder}"
+            continue
+        bottom = load_bottom(folder)
+        if isinstance(bottom.input, dd.TableEncoder) and not source.is_dir():
+            columns = dd.read_table(source).names
+            lacking = [column for column in bottom.input.columns if column not in columns]
+            if lacking:
+                missed[name] = f"{source} lacks its column {lacking[0]!r}"
+                continue
+        own = replace(
+            model,
+            shapes={name: tuple(bottom.shape)},
+            inputs={} if bottom.input is None else {name: bottom.input},
+        )
+        try:
+            held = read_rows(own, source, allow_unseen=allow_unseen).x
+        except (DataError, ModelError) as error:
+            missed[name] = str(error)
+            continue
+        codes[name] = bottom.embed(held[name])
+    by_row = [list(codes)] * len(ids)
+    return _joint_given(model, {id_column or "": ids}, {**x, **codes}, labels, by_row, missed, talk)
+
+
+def _joint_given(
+    model: Model,
+    ids: Mapping[str, np.ndarray],
+    x: Mapping[str, Tensor],
+    labels: dd.Column | None,
+    by_row: Sequence[Sequence[str]],
+    missed: Mapping[str, str],
+    talk: Progress,
+) -> Given:
+    """What is predicted; says on standard error which rows the solo model says."""
+    assert isinstance(model.spec, JointSpec)
+    needed = 1 if model.spec.partial else len(model.spec.partners)
+    together = sum(len(each) >= needed for each in by_row)
+    here = [name for name in model.spec.partners if name in x]
+    told_missed = f"; missing: {told(missed)}" if missed else ""
+    if together:
+        talk.warn(
+            f"{together} of {len(by_row)} rows are predicted with {', '.join(here)}, the "
+            f"others by the model that needs no partner{told_missed}"
+        )
+    else:
+        talk.warn(
+            "no partner's columns are there, so every row is predicted by the model that "
+            f"needs none{told_missed}"
+        )
+    return Given(
+        model,
+        ids,
+        x,
+        labels,
+        np.array([" ".join(each) for each in by_row], dtype=object),
+        {
+            "answered": here,
+            "missing": list(missed),
+            "reasons": dict(missed),
+            "predicted_together": together,
+        },
+    )
+
+
+# --- With all networks in one place ---------------------------------------------------------------
+
+
+def _read_all(
+    model: Model,
+    place: Path,
+    source: Path,
+    id_column: str | None,
+    *,
+    allow_unseen: bool,
+    images: Path | None,
+    talk: Progress,
+) -> Given:
+    """What a table has of what the model takes."""
+    if isinstance(model.spec, JointSpec):
+        return _read_joint(model, place, source, id_column, allow_unseen=allow_unseen, talk=talk)
+    rows = read_rows(model, source, id_column=id_column, allow_unseen=allow_unseen, images=images)
+    ids, x, labels = rows.ids, rows.x, rows.labels
+    named = {id_column or "": ids}
+    if not isinstance(model.spec, OwnersSpec):
+        return Given(model, named, x, labels)
+    answered = [name for name in model.shapes if name in x]
+    missing = [name for name in model.shapes if name not in x]
+    left = f"; left out of the mean, as their columns are not there: {', '.join(missing)}"
+    talk.warn(f"predicted with the data owners {', '.join(answered)}{left if missing else ''}")
+    by_row = np.full(len(ids), " ".join(answered), dtype=object)
+    return Given(model, named, x, labels, by_row, {"answered": answered, "missing": missing})

@@ -1,0 +1,285 @@
+"""The scores of a run and its baselines: a small table that prints well, and its picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from dovetail import methods
+from dovetail.errors import ConfigError
+from dovetail.models.metrics import SCORES, on_rows, shown_first
+from dovetail.models.recovered import recovered_text
+from dovetail.privacy import spent_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.table import Table
+
+#: One score: a number, or its mean and spread over seeds.
+Value = float | Mapping[str, float]
+
+
+def result_rows(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Title -> scores, of the run's models and of its baselines.
+
+    Where several parties have a model of their own: a row for each, and their mean. Baselines are
+    told by the mean over their parties.
+    """
+    method, own = result["method"], result["parties"]
+    rows: dict[str, Mapping[str, Any]] = {}
+    if "mean" in result:
+        rows |= {f"{methods.title(method, method)}: {party}": own[party] for party in own}
+        rows[f"{methods.title(method, method)}: mean of {len(own)} parties"] = result["mean"]
+    else:
+        rows |= {_title(method, method, scores): scores for scores in own.values()}
+    return rows | {
+        _title(method, name, scores): scores for name, scores in result["baselines"].items()
+    }
+
+
+def _title(method: str, name: str, scores: Mapping[str, Any]) -> str:
+    """What a row is called; scores on other rows than the table's say on which."""
+    said = methods.title(method, name)
+    if "rows" not in scores:
+        return said
+    rows = scores["rows"]
+    num_rows = rows["mean"] if isinstance(rows, Mapping) else rows
+    return f"{said} (on {num_rows:.0f} rows that all have)"
+
+
+def result_intervals(result: Mapping[str, Any]) -> dict[str, Mapping[str, Sequence[float]]]:
+    """Title -> score -> its 95 % interval over draws of the test rows; of one seed, and of rows
+    that are of one party."""
+    method = result["method"]
+    rows: dict[str, Mapping[str, Sequence[float]]] = {}
+    for stage in result.get("stages", {}).values():
+        for name, each in stage.get("details", {}).items():
+            if name == method and "mean" in result:
+                rows |= {
+                    f"{methods.title(method, method)}: {party}": own["intervals"]
+                    for party, own in each.items()
+                }
+            elif len(each) == 1:
+                scores = stage["scores"][name]
+                title = _title(method, name, *scores.values())
+                rows[title] = next(iter(each.values()))["intervals"]
+    return rows
+
+
+def cell(value: Value | None, interval: Sequence[float] | None = None) -> str:
+    """A score as a table shows it.
+
+    >>> cell(0.5), cell({"mean": 0.5, "std": 0.1}), cell(0.5, [0.4, 0.6])
+    ('0.500', '0.500 ± 0.100', '0.500 (0.400 to 0.600)')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        return f"{value['mean']:.3f} ± {value['std']:.3f}"
+    return f"{value:.3f}" + (f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else "")
+
+
+#: Beside the rows of a run that has no score of any.
+UNTESTED = (
+    "No scores, as no rows were held back to test on: test = 0.25 in the run file "
+    "(--set test=0.25) holds back a quarter of those with labels. A coordinator without data has "
+    "none: each party that joined is told its own at home (test_share in its file)."
+)
+
+
+def notes(result: Mapping[str, Any]) -> Iterator[str]:
+    """What stands below the table: how much of the partners' help stays, and plain warnings."""
+    for name, each in _each_seed(result.get("distilled", {})):
+        where = f"seed {name}: " if name else ""
+        for party, why in each["lost"].items():
+            yield f"{where}the joint model was trained without {party!r}: {why}"
+        if not each["pays"]:
+            yield f"{where}The solo model is the best model alone: {each['why']}."
+    if "recovered" in result:
+        yield recovered_text(result["recovered"])
+    for name, spent in _epsilons(result.get("epsilon", ())):
+        where = f"seed {name}: " if name else ""
+        for each in spent:
+            yield where + spent_text(each)
+    for warning in result.get("warnings", ()):
+        yield f"WARNING: {warning}"
+
+
+def _epsilons(told: Any) -> list[tuple[str, Sequence[Mapping[str, Any]]]]:
+    """(Seed, what noised releases cost); "" for a run of one."""
+    return list(told.items()) if isinstance(told, Mapping) else [("", told)]
+
+
+def _each_seed(told: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """(Seed, what it says); "" for a run of one."""
+    return [("", told)] if "pays" in told else list(told.items())
+
+
+def caption(num_seeds: int, intervals: bool) -> str:
+    """What stands behind a score."""
+    if num_seeds > 1:
+        return f"mean ± std of {num_seeds} seeds"
+    return "in brackets: 95 % interval over draws of the test rows" if intervals else ""
+
+
+class Scores(Mapping[str, Mapping[str, Value]]):
+    """Row -> score -> its value, on the test rows; mean and spread where there are several seeds.
+
+    Args:
+        result: ``result.json`` of a run.
+
+    Attributes:
+        names: the scores that any row has.
+        shown: the one or two of them that are printed.
+        notes: what stands below the table: what of the partners' help stays, and warnings.
+    """
+
+    def __init__(self, result: Mapping[str, Any]) -> None:
+        self._rows = result_rows(result)
+        self._num_seeds = len(result.get("seeds", [0]))
+        self.names = [name for name in SCORES if any(name in row for row in self._rows.values())]
+        self.notes = tuple(notes(result)) if self.names else (UNTESTED, *notes(result))
+        self.shown = shown_first(self.names)
+        self._intervals = result_intervals(result)
+
+    def __getitem__(self, row: str) -> Mapping[str, Value]:
+        return self._rows[row]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def to_dict(self) -> dict[str, dict[str, float]]:
+        """Row -> score -> its mean; ``"NAME std"`` has the spread over several seeds."""
+        table: dict[str, dict[str, float]] = {}
+        cells: dict[str, float]
+        for title, row in self._rows.items():
+            cells = table[title] = {}
+            for name in self.names:
+                value = row.get(name)
+                if isinstance(value, Mapping):
+                    cells |= {name: value["mean"], f"{name} std": value["std"]}
+                elif value is not None:
+                    cells[name] = value
+        return table
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A DataFrame with a line for each row.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigError("to_pandas() needs pandas: pip install pandas") from None
+        return pandas.DataFrame.from_dict(self.to_dict(), orient="index")
+
+    def __repr__(self) -> str:
+        if not self.names:
+            return "\n".join(self.notes)
+        lines = [[on_rows(self.shown), *self.shown]]
+        lines += [[title, *self._cells(title)] for title in self]
+        widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+        text = "\n".join(
+            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
+            for line in lines
+        )
+        return "\n".join(filter(None, [text, self._caption, *self.notes]))
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        from rich.text import Text
+
+        if self.names:
+            yield self._table()
+        for note in self.notes:
+            yield Text(note, no_wrap=True, overflow="ignore")
+
+    def _table(self) -> Table:
+        from rich.table import Table
+
+        table = Table(caption=self._caption or None, title_justify="left", caption_justify="left")
+        table.add_column(on_rows(self.shown))
+        for name in self.shown:
+            table.add_column(name, justify="right")
+        for title in self:
+            table.add_row(title, *self._cells(title))
+        return table
+
+    def _cells(self, title: str) -> list[str]:
+        row, intervals = self[title], self._intervals.get(title, {})
+        return [
+            cell(row.get(name), intervals.get(name) if name == self.shown[0] else None)
+            for name in self.shown
+        ]
+
+    @property
+    def _caption(self) -> str:
+        return caption(self._num_seeds, bool(self._intervals))
+
+    def _repr_html_(self) -> str:
+        below = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        if not self.names:
+            return below
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.shown)
+        body = "".join(
+            f'<tr><th style="text-align:left">{escape(title)}</th>'
+            + "".join(f"<td>{text}</td>" for text in self._cells(title))
+            + "</tr>"
+            for title in self
+        )
+        caption = f"<caption>{self._caption}</caption>" if self._caption else ""
+        return (
+            f'<table>{caption}<thead><tr><th style="text-align:left">{on_rows(self.shown)}</th>'
+            f"{head}</tr></thead><tbody>{body}</tbody></table>{below}"
+        )
+
+    def picture(self) -> str:
+        """The first score of each row as a dot on one axis, with its spread: an SVG."""
+        if not self.shown:
+            return ""
+        name = self.shown[0]
+        shown: list[tuple[str, float, float]] = []
+        for title, row in self.items():
+            value = row.get(name)
+            if isinstance(value, Mapping):
+                shown.append((title, value["mean"], value["std"]))
+            elif value is not None:
+                shown.append((title, value, 0.0))
+        low = min(mean - std for _, mean, std in shown)
+        high = max(mean + std for _, mean, std in shown)
+        room = (high - low or 1.0) * 0.05
+        low, high = low - room, high + room
+
+        def at(value: float) -> str:
+            return f"{300 + 380 * (value - low) / (high - low):.1f}"
+
+        parts = []
+        for place, (title, mean, std) in enumerate(shown):
+            y = 22 * place + 12
+            weight = ' font-weight="bold"' if place == 0 else ""
+            cut = title if len(title) <= 46 else title[:45] + "…"
+            parts.append(
+                f'<text x="290" y="{y + 4}" text-anchor="end"{weight}>{escape(cut)}</text>'
+                f'<line x1="300" x2="680" y1="{y}" y2="{y}" opacity=".2"/>'
+                f'<line x1="{at(mean - std)}" x2="{at(mean + std)}" y1="{y}" y2="{y}" '
+                'stroke-width="5" stroke-linecap="round" opacity=".35"/>'
+                f'<circle cx="{at(mean)}" cy="{y}" r="{6 if place == 0 else 4}"/>'
+                f'<text x="690" y="{y + 4}">{mean:.3f}</text>'
+            )
+        height = 22 * len(shown) + 4
+        said = "; ".join(f"{title}: {mean:.3f}" for title, mean, _ in shown)
+        return (
+            f'<svg viewBox="0 0 740 {height}" width="740" style="max-width:100%;height:auto" '
+            'font-size="12" font-family="sans-serif" fill="currentColor" stroke="none" role="img" '
+            f'aria-label="{escape(name)} {on_rows(self.shown)}. {escape(said)}">'
+            f'<g stroke="currentColor">{"".join(parts)}</g></svg>'.replace(
+                "<text ", '<text stroke="none" '
+            )
+        )

@@ -1,0 +1,232 @@
+"""``dovetail.value``: what each partner of a vertical run is worth."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from dovetail.api.progress import talk_of
+from dovetail.api.shown import Shown, line
+from dovetail.errors import ConfigError
+from dovetail.methods.base import Points
+from dovetail.models.devices import device as device_of
+from dovetail.runs import write_text
+from dovetail.runs.runfile import load_run
+from dovetail.runs.setup import load_data, setup
+from dovetail.runs.shapley import MEASURES
+from dovetail.runs.value import Kept, check_valued
+from dovetail.runs.value import value as value_of
+from dovetail.runs.valuing import about, places_of, write_csv
+
+#: Measures, from cheap to dear.
+_TITLES: Mapping[str, str] = {
+    "mi": "mutual information (nats)",
+    "loo": "leave-one-out",
+    "shapley": "Shapley",
+}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Values(Shown):
+    """What partners are worth.
+
+    Attributes:
+        result: what ``value.json`` says: of each partner each measure, and the scores with all
+            and with none.
+        folder: the run's, where ``value.json`` and the trained sets of partners are.
+    """
+
+    result: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def partners(self) -> dict[str, dict[str, float]]:
+        """Partner -> measure -> its mean over seeds; the most worth first."""
+        measures = self._measures()
+        return {
+            partner: {name: values[name]["mean"] for name in measures}
+            for partner, values in self.result["partners"].items()
+        }
+
+    def save(self, path: str | Path) -> Path:
+        """Write a .csv or .json file for other tools.
+
+        Raises:
+            ConfigError: neither.
+        """
+        path = Path(path)
+        _check_kind(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".json":
+            write_text(path, self.text)
+        else:
+            write_csv(path, self.result)
+        return path
+
+    @property
+    def text(self) -> str:
+        """The result as JSON."""
+        return json.dumps(self.result, indent=2) + "\n"
+
+    def shown(self) -> Iterator[RenderableType]:
+        result, num_seeds = self.result, len(self.result["seeds"])
+        head, *rows = self._cells()
+        table = Table(caption=self._caption(), caption_justify="left")
+        for place, title in enumerate(head):
+            table.add_column(title, justify="right" if place else "left")
+        for row in rows:
+            table.add_row(*row)
+        yield table
+        if "all" in result:
+            metric = result["metric"]
+            rest = f"only {', '.join(result['always'])}" if "always" in result else "no partner"
+            yield line(
+                f"{metric} with all {_cell(result['all'], num_seeds, sign='')}, with {rest} "
+                f"{_cell(result['none'], num_seeds, sign='')}; {result['coalitions']} coalitions "
+                f"trained in {result['seconds']:.0f} s"
+            )
+        yield line(f"Values: {self.folder / 'value.json'}")
+
+    def _repr_html_(self) -> str:
+        head, *rows = ([escape(text) for text in row] for row in self._cells())
+        lines = [f"<tr>{''.join(f'<th>{text}</th>' for text in head)}</tr>"]
+        lines += [f"<tr>{''.join(f'<td>{text}</td>' for text in row)}</tr>" for row in rows]
+        caption = f"<caption>{escape(said)}</caption>" if (said := self._caption()) else ""
+        return f"<table>{caption}{''.join(lines)}</table>"
+
+    def _measures(self) -> list[str]:
+        first = next(iter(self.result["partners"].values()))
+        return [name for name in _TITLES if name in first]
+
+    def _cells(self) -> Iterator[list[str]]:
+        """The head, then a row for each partner."""
+        result, measures, num_seeds = self.result, self._measures(), len(self.result["seeds"])
+        head = ["partner"]
+        for name in measures:
+            title = _TITLES[name]
+            if name != "mi":
+                title += f" ({'less ' if result['lower_is_better'] else ''}{result['metric']})"
+            head.append(title + (" ↓" if name == result["by"] else ""))
+        yield head
+        for partner, values in result["partners"].items():
+            yield [partner, *(_cell(values[name], num_seeds) for name in measures)]
+
+    def _caption(self) -> str | None:
+        result, said = self.result, []
+        if len(result["seeds"]) > 1:
+            said.append(f"mean ± std of {len(result['seeds'])} seeds")
+        if "random orders" in result.get("shapley", ""):
+            said.append(f"Shapley of {result['shapley']}")
+            if len(result["seeds"]) == 1:
+                said[-1] += ", ± standard error"
+        return "; ".join(said) or None
+
+
+def value(
+    run: str | Path,
+    *,
+    by: Literal["mi", "loo", "shapley"] | str = "shapley",
+    metric: str | None = None,
+    seeds: int | None = None,
+    partners: Sequence[str] | None = None,
+    permutations: int | None = None,
+    recipe: str | None = None,
+    overrides: Sequence[str] = (),
+    fresh: bool = False,
+    quiet: bool = False,
+) -> Values:
+    """Rank the partners of a run by what they are worth; what ``dovetail value`` does.
+
+    Sets of partners that were trained are kept in ``value.jsonl`` in the run's folder, so that
+    what was stopped goes on; ``value.json`` there has the result.
+
+    Args:
+        run: a run file, or a run's folder; all parties here.
+        by: "mi" (mutual information of a partner's columns with the labels, trains nothing), "loo"
+            (leave-one-out), or "shapley"; each with those before it.
+        metric: a test score; None: AUC, accuracy or RMSE, by the label.
+        seeds: how many; None: those of the run.
+        partners: value these, the others always take part; None: all.
+        permutations: sample Shapley by so many random orders; None: beyond 8 partners 20.
+        recipe, overrides: of the run file.
+        fresh: train again what was trained before.
+        quiet: show no bar.
+
+    Raises:
+        ConfigError: a measure or score that there is not, a method without partners, or partners
+            who are elsewhere.
+    """
+    measure = next((each for each in MEASURES if each == by), None)
+    if measure is None:
+        raise ConfigError(f"--by takes {', '.join(MEASURES)}, got {by!r}")
+    file, folder, found = places_of(Path(run), recipe)
+    run_file = load_run(file, recipe=recipe, overrides=tuple(overrides))
+    check_valued(run_file.method)
+    if run_file.engine.kind != "inprocess":
+        raise ConfigError(
+            f"{file}: partners are valued where all tables are in one place; name every party's "
+            "file in parties, and leave [engine] out"
+        )
+    numbers = found or run_file.all_seeds()
+    if seeds is not None:
+        more = (seed for seed in range(min(numbers), 2**31) if seed not in numbers)
+        numbers = tuple([*numbers, *(next(more) for _ in range(seeds - len(numbers)))][:seeds])
+    device_of(run_file.device)
+    loaded = load_data(run_file, talk=talk_of(shown=not quiet))
+    coalitions = folder / "value.jsonl"
+    if fresh:
+        coalitions.unlink(missing_ok=True)
+    kept = Kept(coalitions, about(run_file))
+    talk, bars = talk_of(shown=measure != "mi" and not quiet), list[Points]()
+    with ExitStack() as stack:
+
+        def progress(done: int, total: int) -> None:
+            if not bars:  # what cannot be valued is refused before there is a bar
+                bars.append(stack.enter_context(talk.points("coalitions")))
+            bars[0].points(done, total)
+
+        result = value_of(
+            lambda seed: setup(run_file, seed, loaded),
+            numbers,
+            kept,
+            by=measure,
+            metric=metric,
+            partners=None if partners is None else tuple(partners),
+            permutations=permutations,
+            progress=progress,
+            clock=time.perf_counter,
+        )
+    values = Values({"method": run_file.method, **result}, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "value.json", values.text)
+    return values
+
+
+def check_out(path: Path | None) -> None:
+    """Refuse a file that ``Values.save`` will not write, before anything is trained.
+
+    Raises:
+        ConfigError: neither .csv nor .json.
+    """
+    if path is not None:
+        _check_kind(path)
+
+
+def _check_kind(path: Path) -> None:
+    if path.suffix not in (".csv", ".json"):
+        raise ConfigError(f"--out takes a .csv or .json file, got {path}")
+
+
+def _cell(values: Mapping[str, float], num_seeds: int, sign: str = "+") -> str:
+    spread = values["std"] if num_seeds > 1 else values.get("error", 0.0)
+    text = format(values["mean"], f"{sign}.4f")
+    return f"{text} ± {spread:.4f}" if spread or num_seeds > 1 else text

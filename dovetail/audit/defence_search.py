@@ -1,0 +1,239 @@
+"""A small grid of defences: what each costs, what each leaves to be learned.
+
+Each cell trains the run with one setting changed, is audited with linear attackers, and is scored
+on labelled rows that were held out of its training: what is recommended is not chosen on test rows,
+whose scores stand beside it. Beside them stands what the label owner would have without anybody:
+the best model alone, of the same rows. Of several seeds a cell is the mean. A cell that does not
+train, as a party refused or its numbers grew without bound, is told and left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from dovetail.audit.attack import Settings, attack
+from dovetail.audit.defences import TRIED, Defence, Grid, Lengths, grid_of
+from dovetail.audit.scenes import encoded, scene_of
+from dovetail.audit.tape import Tape
+from dovetail.audit.verdict import (
+    VERDICTS,
+    Finding,
+    Verdict,
+    over_seeds,
+    worst_of,
+)
+from dovetail.errors import ConfigError, NetworkError, TrainingError
+from dovetail.methods.base import SILENT, Progress
+from dovetail.methods.method import Training
+from dovetail.methods.outcome import mean_over
+from dovetail.network.inprocess import overheard
+from dovetail.runs.runfile import RunFile
+from dovetail.runs.setup import load_data, setup
+
+#: What the cell is called that trains without anybody.
+BEST_ALONE = "the best model alone"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one defence costs and leaves.
+
+    Attributes:
+        name, guarantee: the defence's.
+        held_out: its score on held-out labelled rows; more is better.
+        test: scores on the test rows.
+        advantage: target and channel -> the largest advantage of an attack there.
+        worst: the largest of all but of the model's own.
+        verdict: of all but of the model's own.
+        epsilon: the largest that was counted; None where nothing is.
+        model: the largest advantage of membership from the solo model itself.
+    """
+
+    name: str
+    guarantee: str
+    held_out: float
+    test: Mapping[str, float]
+    advantage: Mapping[str, float]
+    worst: float
+    verdict: Verdict
+    epsilon: float | None
+    model: float = 0.0
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The grid, and what it recommends.
+
+    Attributes:
+        cells: in the order of ``DEFENCES``.
+        limit: the verdict that none of the messages' attacks may exceed.
+        recommended: the best on held-out rows within the limit; None: no cell is.
+        seconds: how long it took.
+        failed: defence -> why it did not train, in one seed at least; it is not among the cells.
+    """
+
+    stage: str
+    cells: Sequence[Cell]
+    limit: Verdict
+    recommended: str | None
+    seconds: float
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def try_defences(
+    run: RunFile,
+    seeds: Sequence[int],
+    *,
+    limit: Verdict = "low",
+    defences: Sequence[Defence] | None = None,
+    talk: Progress = SILENT,
+) -> Tried:
+    """Train and audit each cell, of each seed.
+
+    Raises:
+        ConfigError: a run of another method, or of party files.
+        TrainingError, NetworkError: the run as it is does not train.
+    """
+    started = time.perf_counter()
+    loaded = load_data(run, talk=talk) if run.data is not None else None
+    drawn: dict[str, list[_Drawn]] = {}
+    told: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    for seed in seeds:
+        task = None if loaded is None else setup(run, seed, loaded)
+        grid = grid_of(task) if isinstance(task, Training) else None
+        if grid is None:
+            raise ConfigError(
+                f"--try is for simulated runs of {TRIED}, whose defences are settings; this run is "
+                f"of {run.method!r}" + (", of party files" if run.data is None else "")
+            )
+        assert isinstance(task, Training)
+        task, held = grid.hold_out(task, seed)
+        lengths: Lengths = {"codes": 1.0, "gradients": 1.0}
+        cells = grid.defences if defences is None else defences
+        told |= {each.name: each.guarantee for each in cells}
+        for place, defence in enumerate(cells):
+            if defence.name in failed:
+                continue
+            talk.say(f"{run.method}, seed {seed}: {defence.name}")
+            changed = grid.protected(task, defence, lengths)
+            try:
+                each, median = _draw(changed, run.method, seed, grid, held)
+            except (TrainingError, NetworkError) as error:
+                if place == 0:
+                    raise
+                talk.say(f"{defence.name} did not train: {error}")
+                failed[defence.name] = str(error)
+                continue
+            lengths = median if place == 0 else lengths
+            drawn.setdefault(defence.name, []).append(each)
+        if grid.alone is not None:
+            talk.say(f"{run.method}, seed {seed}: {BEST_ALONE}")
+            each, _ = _draw(task, grid.alone, seed, grid, held)
+            drawn.setdefault(BEST_ALONE, []).append(each)
+    means = [
+        _mean_cell(name, told.get(name, ""), each)
+        for name, each in drawn.items()
+        if name not in failed
+    ]
+    seconds = time.perf_counter() - started
+    return Tried(run.method, means, limit, recommend(means, limit), seconds, failed)
+
+
+def recommend(cells: Sequence[Cell], limit: Verdict) -> str | None:
+    """The best on held-out rows of those within the limit, one that sends nothing left out."""
+    within = [
+        cell
+        for cell in cells
+        if VERDICTS.index(cell.verdict) <= VERDICTS.index(limit) and cell.advantage
+    ]
+    return max(within, key=lambda cell: cell.held_out).name if within else None
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """One cell of one seed."""
+
+    held_out: float
+    test: Mapping[str, float]
+    findings: Sequence[Finding]
+    epsilon: float | None
+
+
+def _draw(task: Training, stage: str, seed: int, grid: Grid, held: Any) -> tuple[_Drawn, Lengths]:
+    """One cell of one seed, and the median length of a row's codes and gradients."""
+    scene = scene_of(task, task.loaded.data)
+    tape = Tape(scene.reading, scene.num_samples())
+    staged = None
+    with overheard(tape):
+        outcome = task.kind.unasked(task, stage, seed, _nobody)
+        if outcome is None:
+            staged = task.played(stage, seed, _nobody)
+            outcome = task.kind.outcome(staged, seed, _nobody)
+    scene = encoded(scene, outcome.models)
+    findings = attack(stage, scene, tape, outcome.models, Settings(network=False))
+    sends = staged is not None and grid.sends(task)
+    spent = [each["epsilon"] for each in outcome.about.get("epsilon", ())]
+    scores = outcome.scores.get(stage)
+    drawn = _Drawn(
+        grid.scored(task, staged, outcome, held),
+        mean_over(scores) if scores else {},
+        [each for each in findings if sends or each.channel == "model"],
+        max(spent) if spent else None,
+    )
+    lengths = {
+        kind: max(
+            [
+                float(torch.linalg.vector_norm(table.last, dim=1).median())
+                for channel, table in tape.tables.items()
+                if channel.what == kind and channel.owner in task.homes
+            ],
+            default=1.0,
+        )
+        or 1.0
+        for kind in ("codes", "gradients")
+    }
+    return drawn, lengths
+
+
+def _nobody(stage: str, total: int, line: dict[str, Any]) -> None:
+    """Is told of epochs."""
+
+
+def _mean_cell(name: str, guarantee: str, drawn: Sequence[_Drawn]) -> Cell:
+    """One cell of all seeds."""
+    by_key: dict[tuple[str, ...], list[Finding]] = {}
+    for each in drawn:
+        for finding in each.findings:
+            by_key.setdefault(finding.key, []).append(finding)
+    found = [over_seeds(each) for each in by_key.values()]
+    of_messages = [each for each in found if each.channel != "model"]
+    spent = [each.epsilon for each in drawn if each.epsilon is not None]
+    scores = [key for key, value in drawn[0].test.items() if isinstance(value, float)]
+    return Cell(
+        name,
+        guarantee,
+        sum(each.held_out for each in drawn) / len(drawn),
+        {key: sum(each.test[key] for each in drawn) / len(drawn) for key in scores},
+        _by_target(of_messages),
+        max((each.advantage for each in of_messages), default=0.0),
+        worst_of(of_messages),
+        max(spent) if spent else None,
+        max((each.advantage for each in found if each.channel == "model"), default=0.0),
+    )
+
+
+def _by_target(findings: Sequence[Finding]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for each in findings:
+        name = f"{each.target} from {each.channel}"
+        found[name] = max(found.get(name, -1.0), each.advantage)
+    return found

@@ -1,0 +1,67 @@
+"""What a command line says of partners on other machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dovetail.errors import ConfigError
+from dovetail.methods.validation import validate
+from dovetail.node.engines import StreamSection
+from dovetail.runs.runfile import RunFile
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What the command line says of partners on other machines."""
+
+    partners: str | None = None
+    listen: str | None = None
+    certificates: Path | None = None
+    wait_s: float | None = None
+    timeout_s: float | None = None
+
+    def section(
+        self,
+        run: RunFile | None,
+        paths: tuple[Path, ...],
+        initiator: str | None,
+        *,
+        where: str = "dovetail align",
+    ) -> StreamSection | None:
+        """Where to listen and for whom; None if all parties are here.
+
+        Raises:
+            ConfigError: half of what it takes, or what does not go with it.
+        """
+        given = {
+            "--partners": self.partners,
+            "--listen": self.listen,
+            "--certificates": self.certificates,
+            "--wait": self.wait_s,
+            "--timeout": self.timeout_s,
+        }
+        said = [name for name, value in given.items() if value is not None]
+        if run is not None and said:
+            raise ConfigError(f"a run file says in [engine] who is elsewhere; leave {said[0]} out")
+        section = None if run is None or run.engine.kind != "stream" else run.engine
+        if said:
+            if self.partners is None or self.listen is None:
+                raise ConfigError(
+                    f"{said[0]} is for partners on other machines: give --partners and --listen, "
+                    "for example --partners shop --listen 0.0.0.0:7443"
+                )
+            values = {
+                "kind": "stream",
+                "listen": self.listen,
+                "partners": tuple(name.strip() for name in self.partners.split(",")),
+                "certificates": None if self.certificates is None else str(self.certificates),
+                "wait_s": self.wait_s,
+                **({} if self.timeout_s is None else {"timeout_s": self.timeout_s}),
+            }
+            section = validate(StreamSection, values, where=where)
+        if section is not None and len(paths) > 1:
+            raise ConfigError("name one party file, the driver's own; --partners names the others")
+        if section is not None and initiator is not None:
+            raise ConfigError("the driver starts; leave --initiator out")
+        return section

@@ -1,0 +1,138 @@
+"""Predicting with partners after APFed-D: each answers codes of rows that both have.
+
+A partner keeps its networks of a run at home. The label owner, who drives, agrees with each on the
+samples by private set intersection, for this prediction only, and asks for their codes. Rows that a
+partner lacks, or where it does not answer, are NaN, and the solo model says them.
+
+    label owner                         partner
+    psi, as ``alignment/psi.py``  <-->  its row of each sample
+    Recall                        ---->
+                                  <---- Recalled
+
+Letters: B rows of a message, N samples, E codes of a partner, all members'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dovetail.errors import MessageError
+from dovetail.methods.base import Asked, Maker
+from dovetail.methods.inference import Recaller, kept_at
+from dovetail.methods.loop import handles
+from dovetail.methods.party import Site
+from dovetail.models import Bottom
+from dovetail.models.learners.joint import BottomsSpec
+from dovetail.network import Engine, Floats, Integers, Message
+from dovetail.network.checkpoint import StatefulParty
+
+# --- What crosses the boundary -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Recall(Message):
+    """Label owner -> partner: codes of these samples, by the networks that you kept of a run."""
+
+    trained: str  # the run's id
+    samples_B: Integers  # places in the order that the two have agreed on
+
+
+@dataclass(frozen=True, eq=False)
+class Recalled(Message):
+    """Partner -> label owner: codes and linear parts of the samples asked for, all members'."""
+
+    code_BE: Floats
+
+
+# --- What a partner executes -------------------------------------------------------------------
+
+
+class Recalling(Recaller):
+    """A partner after training."""
+
+    @handles
+    def recall(self, message: Recall) -> Recalled:
+        """Codes of these samples."""
+        return Recalled(self.embed(message.trained, message.samples_B))
+
+
+def maker(site: Site) -> Maker:
+    """Makes a partner's side of a prediction, for the label owner who asks."""
+
+    def of_run(asked: Asked) -> Callable[[], StatefulParty]:
+        rows_S = asked.rows_S()
+
+        def fits(own: Bottom) -> bool:
+            """What is learned for one label owner's labels tells another about them."""
+            driver = own.about.get("driver", asked.driver)
+            return isinstance(own.spec, BottomsSpec) and driver == asked.driver
+
+        kept = kept_at(site, asked, fits)
+        return lambda: Recalling(site.name, rows_S, kept)
+
+    return of_run
+
+
+# --- What the label owner executes -------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Asking:
+    """Codes of samples.
+
+    Attributes:
+        codes: partner -> (N, E), NaN where it did not answer.
+        missed: partner -> why it left out some that it has.
+    """
+
+    codes: Mapping[str, Tensor]
+    missed: Mapping[str, str]
+
+    @property
+    def answered(self) -> dict[str, Tensor]:
+        """Partner -> (N,) bool."""
+        return {name: ~codes.isnan().any(dim=1) for name, codes in self.codes.items()}
+
+
+def recall(
+    network: Engine,
+    trained: str,
+    widths: Mapping[str, int],
+    held: Mapping[str, Tensor],
+    *,
+    timeout_s: float | None = None,
+    batch_size: int = 1024,
+) -> Asking:
+    """Every partner's codes of the samples that it has; one that fails is not asked for further.
+
+    Args:
+        network: reaches the partners, each a ``Recalling``.
+        trained: id of the run whose networks are meant.
+        widths: partner -> E.
+        held: partner -> (N,) bool, which samples it has.
+        timeout_s: how long a partner may take for a message.
+        batch_size: samples a message.
+    """
+    codes = {
+        name: torch.full((len(held_N), widths[name]), torch.nan) for name, held_N in held.items()
+    }
+    missed: dict[str, str] = {}
+    for batch in torch.arange(max(map(len, held.values()), default=0)).split(batch_size):
+        asked = {name: batch[held_N[batch]] for name, held_N in held.items() if name not in missed}
+        requests = {
+            name: Recall(trained, samples) for name, samples in asked.items() if len(samples)
+        }
+        replies = network.ask(requests, Recalled, timeout_s=timeout_s)
+        missed |= {name: failure.cause for name, failure in replies.failures.items()}
+        for name, reply in replies.items():
+            try:
+                reply.check(B=len(asked[name]), E=widths[name])
+            except MessageError as cause:
+                missed[name] = str(cause)
+                continue
+            codes[name][asked[name]] = reply.code_BE
+    return Asking(codes, missed)

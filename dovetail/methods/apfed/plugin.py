@@ -1,0 +1,570 @@
+"""APFed in a run file: [apfed] for the active party, [passive] for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, get_args
+
+import torch
+
+from dovetail import data as dd
+from dovetail.errors import ConfigError
+from dovetail.files import meant
+from dovetail.methods import apfed, vertical
+from dovetail.methods.aligning import align_sites, label_owner, stored_alignment
+from dovetail.methods.apfed import distil, inference, teaching
+from dovetail.methods.apfed.distilling import ALONE
+from dovetail.methods.apfed.home import LabelHome, PartnerHome, Side
+from dovetail.methods.apfed.missing_party_baselines import GONE
+from dovetail.methods.apfed.private import check_stage
+from dovetail.methods.apfed.sections import STAGES, ApfedSection, PassiveFields
+from dovetail.methods.apfed.stages import (
+    ASK_NOBODY,
+    TOGETHER,
+    distilled,
+    driver_of,
+    homes_of,
+    label_home,
+    model_of,
+    scores_of,
+    train_unasked,
+    vertical_scores,
+)
+from dovetail.methods.base import (
+    SILENT,
+    ActiveDriver,
+    Asked,
+    Loaded,
+    Maker,
+    Parts,
+    Place,
+    Progress,
+    Run,
+    SavesModel,
+)
+from dovetail.methods.limits import NO_LIMITS, limited
+from dovetail.methods.loop import Driver, Party, Played
+from dovetail.methods.method import Method, Staged, Training
+from dovetail.methods.outcome import Observer, Outcome, Scores
+from dovetail.methods.party import Algorithm, Site, algorithm
+from dovetail.methods.section import encoder_spec
+from dovetail.methods.validation import validate
+from dovetail.models import Head, Model
+from dovetail.models.decisions import Decided
+from dovetail.models.model_folders import JOINT
+from dovetail.network import Checkpoint, Engine, InProcess
+from dovetail.network.checkpoint import StatefulParty
+from dovetail.privacy import Release, within
+
+
+def _check_trade_off(run: Run, passives: Collection[str], *, where: str) -> None:
+    """Refuse a weight for a party that is not there."""
+    trade_off = run.settings("apfed", ApfedSection).trade_off
+    for name in trade_off if isinstance(trade_off, Mapping) else ():
+        if name not in passives:
+            raise ConfigError(
+                f"{where}: apfed.trade_off names {name!r}, which is no passive party of this run; "
+                f"they are {sorted(passives)}{meant(name, passives)}"
+            )
+
+
+def _check_releases(run: Run, *, where: str) -> None:
+    """Refuse a defence of messages that no stage of the run sends.
+
+    Raises:
+        ConfigError: which, and whose they are.
+    """
+    stages = {run.method, *run.baselines}
+    named: list[tuple[str, Iterable[Any], str]] = [
+        ("[passive] codes", passive_fields(run, where=where).values(), "codes"),
+        ("apfed.gradients", [run.settings("apfed", ApfedSection)], "gradients"),
+    ]
+    for name, sections, key in named:
+        if any(getattr(each, key) is not None for each in sections) and "tvfl" not in stages:
+            raise ConfigError(
+                f"{where}: {name} is how messages of classic vertical learning (tvfl) leave, and "
+                f"{run.method!r} sends none of them; of APFed it is apfed.codes and "
+                "[passive] gradients"
+            )
+
+
+def _check_names(run: Run, names: Collection[str], *, where: str) -> None:
+    """Refuse a party called as the folder of the joint model is."""
+    if JOINT in names and "apfed-d" in (run.method, *run.baselines):
+        raise ConfigError(
+            f"{where}: a party is called {JOINT!r}, as the folder of the joint model is; give it "
+            "another name"
+        )
+
+
+def passive_fields(run: Run, *, where: str = "run file") -> dict[str, PassiveFields]:
+    """Party -> settings: those for all under [passive], then its own under [passive.NAME]."""
+    for_all = {key: value for key, value in run.passive.items() if not isinstance(value, Mapping)}
+    by_party = {key: value for key, value in run.passive.items() if isinstance(value, Mapping)}
+    names = _passive_names(run)
+    for key in ("encoder", "distil", "gradients", "codes"):  # tables too: of layers, of settings
+        if key in by_party:
+            for_all[key] = by_party.pop(key)
+    for name in by_party:
+        if name not in names:
+            raise ConfigError(
+                f"{where}: [passive.{name}] is no party of this run; passive parties are "
+                f"{sorted(names)}"
+            )
+    return {
+        name: validate(
+            PassiveFields,
+            {**for_all, **by_party.get(name, {})},
+            where=f"{where}, [passive{'.' + name if name in by_party else ''}]",
+        )
+        for name in names
+    }
+
+
+def _passive_names(run: Run) -> list[str]:
+    if run.data is None:
+        return []  # the party files say
+    partition = run.data.partition
+    return [name for name in partition.party_names() if name != partition.active_party()]
+
+
+def _stages(run: Run, *, where: str) -> tuple[str, ...]:
+    """The method and its baselines.
+
+    Raises:
+        ConfigError: one that party files do not allow.
+    """
+    stages = tuple(dict.fromkeys((run.method, *run.baselines)))
+    for stage in stages:
+        if stage in ("apfed-r", "apfed-c"):
+            raise ConfigError(
+                f"{where}: {stage!r} sets every passive party's loss, which with party files is "
+                'each party\'s own; write method = "apfed"'
+            )
+        if stage in ("pooled", *GONE):
+            raise ConfigError(
+                f"{where}: the baseline {stage!r} puts everybody's columns in one place, which "
+                "parties with files of their own do not agree to; leave it out"
+            )
+    return stages
+
+
+def _split(run: Run, sites: Mapping[str, Site], active: str, alignment: dd.Alignment) -> Parts:
+    """Training and test data of these parties, and how all are aligned."""
+    return dd.split_homes(
+        {name: site.table for name, site in sites.items()},
+        active,
+        alignment,
+        fit=lambda table: sites[table.name].fit_input(table),
+        regression=sites[active].party.task == "regression",
+        test=run.test,
+        seed=0,
+    )
+
+
+def _alignment(sites: Mapping[str, Site], active: str, *, talk: Progress = SILENT) -> dd.Alignment:
+    """What ``dovetail align`` left, or an alignment made now."""
+    if len(sites) == 1:
+        return dd.Alignment({active: torch.arange(sites[active].table.num_rows)})
+    stored = stored_alignment(sites, active)
+    if stored is not None:
+        return stored
+    return align_sites(sites, active, workers=1, talk=talk)[1]
+
+
+def passives(run: Run, loaded: Loaded) -> dict[str, PassiveFields]:
+    """Passive party -> settings: of its own file, or in simulation of the run file."""
+    if run.data is not None:
+        return passive_fields(run)
+    return {
+        name: home_fields(loaded.sites[name])
+        for name in loaded.data.train.parties
+        if name != loaded.active
+    }
+
+
+_OPTIMIZED = set(apfed.PassiveConfig.model_fields)
+
+
+def home_fields(site: Site) -> PassiveFields:
+    """[apfed] of a party's file, what it sends in methods it agrees to within its policy's budget.
+
+    Raises:
+        ConfigError: a budget, and gradients or codes that are not noised.
+    """
+    section = site.settings("apfed", PassiveFields)
+    budget, agreed = site.policy.section.privacy, site.policy.section.algorithms
+    if budget is None:
+        return section
+    capped: dict[str, Release | None] = {}
+    for method, key in (("apfed", "gradients"), ("tvfl", "codes")):
+        if method not in agreed:
+            continue
+        own: Release | None = getattr(section, key)
+        if own is None or not own.noise:
+            raise ConfigError(
+                f"party {site.name!r}: policy.privacy sets a budget of epsilon = "
+                f"{budget.epsilon:g}, and its {key} are not noised; set {key} = {{ clip = ..., "
+                "noise = ... } below [apfed]"
+            )
+        capped[key] = within(budget, own, None, what=key, key=key)
+    return section.model_copy(update=capped)
+
+
+def partner_home(fields: PassiveFields) -> PartnerHome:
+    """A partner's settings, of its own file's section or of the run file's."""
+    return PartnerHome(
+        apfed.PassiveConfig(**fields.model_dump(include=_OPTIMIZED)),
+        encoder_spec(fields.encoder),
+        fields.distil,
+    )
+
+
+def _policy(stage: str) -> str:
+    """What a policy calls a stage that asks partners."""
+    return stage if stage in ("tvfl", "apfed-d") else "apfed"
+
+
+class Apfed(Method):
+    """APFed, and classic vertical learning beside it."""
+
+    decides = True
+    name = "apfed"
+    Settings = ApfedSection
+    HomeSettings = PassiveFields
+    stages = STAGES
+    scores: ClassVar[Mapping[str, str]] = {
+        "tvfl-0": "classic vertical, partners gone: zeros",
+        "tvfl-a": "classic vertical, partners gone: average",
+        "tvfl-r": "classic vertical, partners gone: random",
+        "joint": "joint model, partners present",
+        "party-dropout-gone": "party dropout, partners gone",
+        "laser-gone": "LASER, partners gone",
+    }
+    partitions = ("strips", "columns")
+    driven_by = "active"
+    algorithms: ClassVar[Mapping[str, Algorithm]] = {
+        "apfed": algorithm("apfed", apfed.Passive.accepts, begins=(apfed.Begin,), samples=True),
+        "vertical": algorithm(
+            "tvfl",
+            vertical.Member.accepts,
+            goes_on=False,
+            begins=(vertical.Open,),
+            samples=True,
+        ),
+        "distil": algorithm(
+            "apfed-d",
+            distil.Partner.accepts,
+            goes_on=False,
+            begins=(distil.Begin,),
+            samples=True,
+        ),
+        "recalling": algorithm(
+            "apfed-d", inference.Recalling.accepts, goes_on=False, predicts=True
+        ),
+    }
+    models = (
+        "The driver keeps a model that predicts from its own columns alone. Of apfed-d and tvfl it "
+        "also keeps its part of a joint model, and each partner its own part, which answer "
+        "together; of apfed-r and apfed-c a partner keeps nothing."
+    )
+
+    def asks(self, run: Run) -> tuple[str, ...]:
+        """What partners' policies must agree to for these stages."""
+        asking = [name for name in (run.method, *run.baselines) if name not in ASK_NOBODY]
+        return ("align", *dict.fromkeys(map(_policy, asking)))
+
+    def check(self, run: Run, *, where: str) -> None:
+        """Refuse networks that cannot be, and settings for parties that are not in the run.
+
+        Raises:
+            ConfigError: naming the file and the section.
+        """
+        sections: dict[str, ApfedSection | PassiveFields] = {
+            "[apfed]": run.settings("apfed", ApfedSection)
+        }
+        for name, fields in passive_fields(run, where=where).items():
+            sections[f"[passive], party {name!r}"] = fields
+        for section, settings in sections.items():
+            try:
+                encoder_spec(settings.encoder)
+                if isinstance(settings, ApfedSection):
+                    Head(settings.head, settings.dropout)
+            except ConfigError as error:
+                raise ConfigError(f"{where}, {section}: {error}") from None
+        if run.settings("apfed", ApfedSection).private is not None:
+            check_stage(run.method, where=where)
+        _check_releases(run, where=where)
+        if run.data is not None:
+            _check_trade_off(run, _passive_names(run), where=where)
+            _check_names(run, run.data.partition.party_names(), where=where)
+
+    def check_home(self, section: PassiveFields) -> None:
+        """Refuse a network that cannot be."""
+        encoder_spec(section.encoder)
+
+    def load_sites(
+        self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Progress = SILENT
+    ) -> Parts:
+        """Party files: aligned before, or now; training and test data, and how they are aligned.
+
+        Raises:
+            ConfigError: no party or several with labels, a policy that refuses, or a stage that
+                party files do not allow.
+        """
+        active = label_owner(sites, run.active, where=where)
+        _check_trade_off(run, sites.keys() - {active}, where=where)
+        _check_names(run, sites, where=where)
+        stages = _stages(run, where=where)
+        if set(stages) <= ASK_NOBODY:
+            sites = {active: sites[active]}  # nobody else is asked
+        for stage in stages:
+            algorithm = _policy(stage)
+            for name, site in sites.items():
+                if name != active and stage not in ASK_NOBODY:
+                    site.check_policy(algorithm, active)
+        if len(sites) == 1 and not set(stages) <= ASK_NOBODY:
+            raise ConfigError(
+                f"{where}: {active!r} is the only party; name its partners' files in parties, or "
+                'write method = "alone"'
+            )
+        return _split(run, sites, active, _alignment(sites, active, talk=talk))
+
+    def home(self, site: Site) -> PartnerHome:
+        """What a partner has by its own file.
+
+        Raises:
+            ConfigError: a budget, and gradients that are not noised.
+        """
+        return partner_home(home_fields(site))
+
+    def members(self, site: Site, allowed: Collection[str]) -> dict[str, Maker]:
+        """Algorithm -> what makes the party's side of its runs, of those that its policy allows.
+
+        The table is encoded now: its mistakes are told at once.
+        """
+        allowed = [name for name in self.algorithms if name in allowed]
+        if not allowed:
+            return {}
+        input = site.fit_input()
+        x, home = site.table.encoded(input).joined(), self.home(site)
+
+        def maker(side: Side) -> Maker:
+            def of_run(asked: Asked) -> Callable[[], StatefulParty]:
+                shared = dd.SharedRows(site.name, x, asked.rows_S())
+                # test rows are asked for by the same numbers
+                own = replace(home, shared=shared, test=shared, input=input, side=side)
+
+                def make() -> StatefulParty:
+                    party = own.party(asked)
+                    if not isinstance(party, distil.Partner):
+                        return party
+                    keep = lambda: asked.keep(party.bottom_model(), {})  # noqa: E731
+                    return SavesModel(party, distil.Finish, keep)
+
+                return make
+
+            return of_run
+
+        sides = [side for side in get_args(Side) if side in allowed]
+        makers: dict[str, Maker] = {side: maker(side) for side in sides}
+        return makers | ({"recalling": inference.maker(site)} if "recalling" in allowed else {})
+
+    def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
+        """What the party will do, of what its policy agrees to."""
+        section = site.settings("apfed", PassiveFields)
+        if "apfed" in agreed or "tvfl" in agreed:
+            yield f"trains     its own network, {section.loss} loss, rate {section.learning_rate:g}"
+        if "apfed-d" in agreed:
+            yield "encodes    its rows; codes leave it, in training and in predictions (APFed-D)"
+
+    def load_driver(self, run: Run, driver: ActiveDriver, *, where: str) -> Parts:
+        """The driver's own file, whose partners are elsewhere: as of ``load_sites``.
+
+        Raises:
+            ConfigError: it has no labels, or a stage that party files do not allow.
+        """
+
+        site = driver.site
+        active = label_owner({site.name: site}, run.active, where=where)
+        _check_trade_off(run, driver.partners, where=where)
+        _check_names(run, (site.name, *driver.partners), where=where)
+        if set(_stages(run, where=where)) <= ASK_NOBODY:
+            raise ConfigError(
+                f"{where}: nobody else is asked where the method is {run.method!r}; leave [engine] "
+                "out"
+            )
+        return _split(run, {active: site}, active, driver.alignment())
+
+    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
+        """Rate, width and trade-off; of APFed-D the student and what it learns from."""
+        if run.method == "apfed-d":
+            return {
+                "apfed.distil.students": (["linear"], ["boosting"], ["network"]),
+                "apfed.distil.label_share": (0.25, 0.5, 0.75),
+                "apfed.distil.weight_decay": (0.03, 0.1, 0.3),
+            }
+        section = run.settings("apfed", ApfedSection)
+        keys: dict[str, Sequence[Any]] = {
+            "apfed.learning_rate": (5e-4, 1e-3, 2e-3, 5e-3),
+            "apfed.dropout": (0.0, 0.25, 0.5),
+        }
+        if isinstance(section.encoder, tuple):  # the code's width is the partners', too
+            keys["apfed.encoder"] = tuple([width, section.encoder[-1]] for width in (64, 128, 256))
+        if run.method in ("apfed", "apfed-r", "apfed-c"):
+            keys["apfed.trade_off"] = (0.1, 0.3, 1.0, 3.0)
+            keys["passive.learning_rate"] = (5e-4, 2e-3, 5e-3)
+        if run.method == "apfed-c":
+            keys["passive.temperature"] = (0.2, 0.5, 1.0)
+        return keys
+
+    # --- A run ----------------------------------------------------------------------------------
+
+    def baselines(self, run: Run) -> tuple[str, ...]:
+        """What is trained beside the method; APFed-D scores the models alone by itself."""
+        return tuple(name for name in run.baselines if run.method != "apfed-d" or name not in ALONE)
+
+    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Training:
+        """Everything that one seed's run is a function of.
+
+        Raises:
+            ConfigError: partners are elsewhere, and their columns or ids are needed here.
+        """
+        section, data = run.settings("apfed", ApfedSection), loaded.data
+        stages = {run.method, *self.baselines(run)}
+        if loaded.connect is not None:
+            _check_elsewhere(stages, loaded)
+        assert loaded.active is not None
+        alignment = loaded.alignment or data.train.align(loaded.active)
+        tested = loaded.test_alignment
+        if tested is None and data.test is not None and stages & TOGETHER:
+            tested = data.test.align(loaded.active)
+        homes: dict[str, LabelHome | PartnerHome] = {}
+        fields = passives(run, loaded)
+        for name, own in data.train.parties.items():
+            test = None if data.test is None else data.test[name]
+            if name == loaded.active:
+                homes[name] = LabelHome(
+                    train=own,
+                    test=test,
+                    task=data.task,
+                    label=data.label,
+                    input=data.inputs.get(name),
+                    alignment=alignment,
+                    test_alignment=tested,
+                    secret=loaded.secret,
+                )
+                continue
+            home = partner_home(fields[name])
+            shared = dd.SharedRows(name, own.joined(), alignment.rows[name])
+            tests = None
+            if test is not None and tested is not None:
+                tests = dd.SharedRows(name, test.joined(), tested.rows[name])
+            homes[name] = replace(
+                home,
+                shared=shared,
+                test=tests,
+                input=data.inputs.get(name),
+                limits=NO_LIMITS if run.data else loaded.sites[name].policy.section.limits,
+                own=run.data is None,
+            )
+        return Training(
+            kind=self, run=run, settings=section, homes=homes, loaded=loaded, device=device
+        )
+
+    def unasked(
+        self, training: Training, stage: str, seed: int, observe: Observer
+    ) -> Outcome | None:
+        """What the active party learns alone, or of everybody's columns in one place."""
+        return train_unasked(training, stage, seed, observe)
+
+    def homes_of(self, training: Training, stage: str) -> Mapping[str, Any]:
+        """Whoever is asked in a stage, and the active party."""
+        return homes_of(training, stage)
+
+    def party(self, home: PartnerHome, place: Place) -> Party:
+        """A partner's side of a run."""
+        return home.party(place)
+
+    def sides(self, stage: Staged) -> Mapping[str, StatefulParty]:
+        """Partners, of party files within their policies."""
+        return {
+            name: limited(party, stage.homes[name].limits) for name, party in stage.parties.items()
+        }
+
+    def driver_of(
+        self, training: Training, stage: str, homes: Mapping[str, Any], settings: Any, seed: int
+    ) -> Driver:
+        """The active party."""
+        return driver_of(training, stage, homes[label_home(training).name], seed)
+
+    def rounds(self, driver: Driver, network: Engine, checkpoint: Checkpoint) -> Iterator[Played]:
+        """Trains epoch by epoch; the teacher of APFed-D from one judgement to the next."""
+        if isinstance(driver, distil.Active):
+            return teaching.train(driver, network, checkpoint)
+        return super().rounds(driver, network, checkpoint)
+
+    def engine_of(self, training: Training, stage: str, parties: Mapping[str, Any]) -> Engine:
+        """What reaches the partners; alone, nobody."""
+        connect = training.loaded.connect
+        if connect is not None and stage not in ASK_NOBODY:
+            return connect(stage)
+        precision = training.run.engine.precision
+        return InProcess(parties, driver=label_home(training).name, precision=precision)
+
+    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
+        """The active party's scores; of APFed-D when the student has learned."""
+        name, driver = label_home(stage.training).name, stage.driver
+        home = stage.homes[name]
+        if isinstance(driver, vertical.Owner):
+            return vertical_scores(stage, home, last=last)
+        if not isinstance(driver, apfed.Active):
+            return {}
+        decision = stage.decisions.get(name) if last else None
+        scores = scores_of(driver, home, stage.name, last=last, decision=decision)
+        return {stage.name: {name: scores}} if scores else {}
+
+    def decisions(self, stage: Staged) -> dict[str, Decided | None]:
+        """The active party's, by labelled rows that were held out."""
+        home, active, deciding = label_home(stage.training), stage.driver, stage.training.deciding
+        if not deciding.needs_rows or not isinstance(active, apfed.Active):
+            return {}
+        home = stage.homes[home.name]
+        rows = home.held_out(active.seed)
+        assert home.train.labels is not None
+        outputs = active.model().outputs(home.train.joined()[rows])
+        return {home.name: deciding.decision(home.task, outputs, home.train.labels[rows])}
+
+    def kept(self, stage: Staged) -> dict[str, Model]:
+        """What the active party uses alone; pooled columns are nobody's."""
+        name, active = label_home(stage.training).name, stage.driver
+        if stage.name == "pooled" or not isinstance(active, apfed.Active):
+            return {}
+        return {name: model_of(active, stage.homes[name], stage.name)}
+
+    def about(self, stage: Staged) -> dict[str, Any]:
+        """The epoch that was best, too."""
+        active = stage.driver
+        best = active.best.epoch if isinstance(active, apfed.Active) else 0
+        return ({"best epoch": best} if best else {}) | super().about(stage)
+
+    def outcome(self, stage: Staged, seed: int, observe: Observer) -> Outcome:
+        """What a stage came to; of APFed-D the student learns now."""
+        if isinstance(stage.driver, distil.Active):
+            home = stage.homes[label_home(stage.training).name]
+            return distilled(stage, home, seed, observe)
+        return super().outcome(stage, seed, observe)
+
+
+def _check_elsewhere(stages: Collection[str], loaded: Loaded) -> None:
+    """Refuse what partners who live elsewhere cannot do."""
+    tested = loaded.data.test is None or loaded.test_alignment is not None
+    if loaded.alignment is None or not tested:
+        raise ConfigError(
+            "partners live elsewhere, so their ids are not here to compare: give alignment, "
+            "and test_alignment where there are test rows"
+        )
+    for stage in ("pooled", *GONE):
+        if stage in stages:
+            raise ConfigError(f"{stage!r} needs everybody's columns here; leave it out")

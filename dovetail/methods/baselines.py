@@ -1,0 +1,178 @@
+"""What a party can train alone on columns of its own, beside any method: the baselines that count.
+
+"best-alone" is the best of the learners, or the mean of several, by held-out rows; "linear",
+"boosting" and "network" are each of them; "majority" says the commonest class of the labelled
+rows, or their mean. Nothing is chosen on test rows, which are scored when all is chosen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from dovetail.data import Classification, Task
+from dovetail.errors import ConfigError
+from dovetail.methods.outcome import Deciding, Observer, Outcome, Scores, mean_over, score_party
+from dovetail.models import derive_seed
+from dovetail.models.decisions import Decided
+from dovetail.models.learners import (
+    LEARNERS,
+    Fitted,
+    Rows,
+    best_of,
+    first_fold_only,
+    fit_all,
+    hard_targets,
+    make_folds,
+)
+from dovetail.models.networks import network_input
+
+#: Stage -> what a table calls it.
+TITLES: Mapping[str, str] = {
+    "best-alone": "the best model alone",
+    "linear": "linear, alone",
+    "boosting": "boosted trees, alone",
+    "network": "network, alone",
+    "majority": "always the commonest class, or the mean",
+}
+
+#: More labelled rows than this, and one fold's models are enough to choose by.
+MANY_ROWS = 3000
+
+#: Folds of fewer.
+_FOLDS = 4
+
+#: All classes count alike, and the likeliest is said.
+NOTHING_ELSE = Deciding()
+
+
+@dataclass(frozen=True, eq=False)
+class OwnRows:
+    """What a party has for itself.
+
+    Attributes:
+        task: what it predicts.
+        x: its training rows, validation rows among them; rows of columns or images.
+        labels: theirs; where they are missing, rows only help to place bins of numbers.
+        test, test_labels: rows that are scored; None: it has none.
+    """
+
+    task: Task
+    x: Tensor
+    labels: Tensor
+    test: Tensor | None = None
+    test_labels: Tensor | None = None
+
+
+def features(x: Tensor) -> Tensor:
+    """(N, F) float32 of rows of columns or images."""
+    return network_input(x).flatten(1)
+
+
+def judged_rows(rows: Rows) -> Rows:
+    """Rows of which all are held out once, or of many one fold."""
+    if len(rows.x_NF) <= MANY_ROWS:
+        return rows
+    return Rows(
+        rows.x_NF,
+        rows.targets_NC,
+        first_fold_only(rows.folds_N),
+        weights_N=rows.weights_N,
+        regression=rows.regression,
+    )
+
+
+def majority_of(rows: Rows) -> Tensor:
+    """(1, C) outputs that say the commonest class, or the mean."""
+    mean = rows.targets_NC.mean(dim=0, keepdim=True)
+    return mean if rows.regression else (mean + 1e-6).log()
+
+
+def held_out_decision(deciding: Deciding, task: Task, fitted: Fitted, rows: Rows) -> Decided | None:
+    """Threshold and calibration by what models say of rows that they did not see."""
+    judged = ~fitted.held_out_NC.isnan().any(dim=1)
+    targets_NC = rows.targets_NC[judged]
+    labels_N = targets_NC[:, 0] if rows.regression else targets_NC.argmax(dim=1)
+    return deciding.decision(task, fitted.held_out_NC[judged], labels_N)
+
+
+def train_baselines(
+    stage: str,
+    parties: Mapping[str, OwnRows],
+    seed: int,
+    observe: Observer,
+    deciding: Deciding = NOTHING_ELSE,
+) -> Outcome:
+    """One of ``TITLES``, trained and scored at every party that has test rows.
+
+    Raises:
+        ConfigError: no party with columns and test rows of its own, or one with a single labelled
+            row.
+    """
+    tested = {name: own for name, own in parties.items() if own.test is not None}
+    if not tested:
+        raise ConfigError(
+            f"the baseline {stage!r} is trained on a party's own columns and scored on its test "
+            "rows, and no party of this run has both here; leave it out"
+        )
+    scores: dict[str, Scores] = {}
+    for number, (name, own) in enumerate(tested.items(), start=1):
+        started = time.perf_counter()
+        scores[name] = _scored(stage, name, own, seed, deciding)
+        line = {"round": number, "seconds": time.perf_counter() - started}
+        if number == len(tested):
+            line |= mean_over(scores)
+        observe(stage, len(tested), line)
+    return Outcome({stage: scores})
+
+
+def _scored(stage: str, name: str, own: OwnRows, seed: int, deciding: Deciding) -> dict[str, Any]:
+    assert own.test is not None
+    assert own.test_labels is not None
+    regression = not isinstance(own.task, Classification)
+    labelled = ~own.labels.isnan() if regression else own.labels >= 0
+    labels, x_NF = own.labels[labelled], features(own.x)
+    if len(labels) < 2:
+        raise ConfigError(
+            f"the baseline {stage!r}: party {name!r} has {len(labels)} labelled rows; a model "
+            "alone needs two or more"
+        )
+    targets = hard_targets(labels, own.task.num_outputs, regression=regression)
+    weights_C = deciding.weights(own.task, labels)
+    rows = Rows(
+        x_NF[labelled],
+        targets,
+        make_folds(
+            labels,
+            min(_FOLDS, len(labels)),
+            seed=derive_seed(seed, name, "folds"),
+            regression=regression,
+        ),
+        None if weights_C is None else targets @ weights_C,
+        regression=regression,
+    )
+    rows = judged_rows(rows)
+    decision = None
+    if stage == "majority":
+        outputs = majority_of(rows).expand(len(own.test), -1)
+    else:
+        names = tuple(LEARNERS) if stage == "best-alone" else (stage,)
+        learners = [LEARNERS[learner] for learner in names]
+        fitted = fit_all(learners, rows, seed=seed, encode_on=x_NF)
+        best = best_of(fitted, rows) if len(fitted) > 1 else fitted[stage]
+        outputs = best.outputs(features(own.test))
+        decision = held_out_decision(deciding, own.task, best, rows)
+    return score_party(
+        name,
+        stage,
+        own.task,
+        outputs,
+        own.test_labels,
+        learning_rate=0.0,
+        last=True,
+        decision=decision,
+    )

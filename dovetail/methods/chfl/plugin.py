@@ -1,0 +1,382 @@
+"""CHFL in a run file: [chfl], for the coordinator and all parties; and in a party's own file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar, Literal, get_args
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from dovetail import data as dd
+from dovetail.data.common_unique import BLOCK
+from dovetail.errors import ConfigError
+from dovetail.methods import chfl
+from dovetail.methods.base import SILENT, Loaded, Parts, Place, Progress, Run, deciding, weighed
+from dovetail.methods.baselines import TITLES as BASELINES
+from dovetail.methods.baselines import OwnRows
+from dovetail.methods.chfl.stacked import StackedInProcess
+from dovetail.methods.chfl.stages import (
+    POOLED,
+    UNIQUE_WEIGHT_DECAY,
+    Search,
+    Stage,
+    chosen,
+    own_rows,
+    pool,
+    scores_of,
+    stage_config,
+    trained_model,
+)
+from dovetail.methods.homes import (
+    DRIVER,
+    Homes,
+    LabelScale,
+    check_labels,
+    check_settings,
+    check_stages,
+    common_scale,
+    draw_share,
+    own_scale,
+)
+from dovetail.methods.loop import Party
+from dovetail.methods.method import Method, Training
+from dovetail.methods.outcome import Observer, Scores, Setup
+from dovetail.methods.party import MAX_USES, Algorithm, Site, algorithm
+from dovetail.methods.section import PartyName, Section
+from dovetail.models import Model
+from dovetail.models.decisions import Decided
+from dovetail.network import Checkpoint, Engine, Precision
+from dovetail.privacy import PrivateSteps
+
+#: What can be trained, and what a table calls it.
+STAGES: Mapping[str, str] = {
+    "chfl": "CHFL, predicts alone",
+    "chfl-mu0": "CHFL without lateral connections",
+    "chfl-gate": "CHFL, gated, own column from zero",
+    "common": "common columns, FedAvg",
+    "local": "each party alone",
+    "fedprox": "common columns, FedProx",
+    "simple": "simple method of V-B5",
+    "pooled": "pooled rows, common columns",
+}
+assert STAGES.keys() == {*get_args(Stage)}
+
+
+class SearchSection(Section):
+    """Values to choose from on validation rows; nothing is chosen where there are none."""
+
+    learning_rate: tuple[float, ...] = ()  # of all columns
+    mu: tuple[float, ...] = ()  # of the lateral connections
+    proximal: tuple[float, ...] = ()  # the pull to the server's weights
+    rounds: int = Field(default=10, ge=1)  # of each trial
+    seed: int | None = Field(default=None, ge=0)  # choose once, for all seeds of the run
+    each: bool = False  # each party takes what is best on its own rows; else all the best mean
+
+    def grid(self) -> dict[str, tuple[float, ...]]:
+        """Field -> values."""
+        return {
+            name: values
+            for name in ("learning_rate", "mu", "proximal")
+            if (values := getattr(self, name))
+        }
+
+
+class ChflSection(chfl.Config):
+    """Settings of the method and its baselines.
+
+    Widths, weight decay, gate, start and the round's choice are for a user's tables; the paper's
+    are ``chfl.Config``'s.
+    """
+
+    widths: tuple[int, ...] = Field(default=(64, 32), min_length=1)  # of both columns' layers
+    weight_decay: float = Field(default=1e-3, ge=0, allow_inf_nan=False)  # of weights, in a step
+    proximal: float = Field(default=0.01, ge=0, allow_inf_nan=False)  # of the baseline "fedprox"
+    # Of the own column's weights, where its rows are few; of more than 256 in proportion less.
+    unique_weight_decay: float | None = Field(
+        default=UNIQUE_WEIGHT_DECAY, ge=0, allow_inf_nan=False
+    )
+    zero_start: bool = True  # the own column's last layer and U begin at zero
+    gate: bool = True  # how much the own column counts is chosen on validation rows
+    choose: Literal["mean", "loss", "each", "last"] = "loss"  # which round's parameters are kept
+    search: SearchSection = SearchSection()
+    stages: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a stage's own settings
+
+
+def config(section: ChflSection) -> chfl.Config:
+    """The section's settings for all stages."""
+    return chfl.Config(**section.model_dump(include=set(chfl.Config.model_fields)))
+
+
+class MemberSection(Section):
+    """[chfl] of a party file: what it offers, and which of its rows only test."""
+
+    common: tuple[str, ...] = ("*",)  # columns that others may have too; names take *
+    validation_share: float = Field(default=0.25, ge=0, lt=1)  # of the rows that do not test
+    test_share: float = Field(default=0.2, ge=0, lt=1)  # of the labelled rows
+    label_scale: LabelScale | None = None  # of numbers: mean and scale of all members' labels
+    secure: bool = False  # take part only where common columns are summed in secret
+    members: tuple[PartyName, ...] | None = None  # whom it sums with; None: whoever is certified
+    private: PrivateSteps | None = None  # how its common column is trained; None: as the run says
+
+
+def home_of(site: Site, numbers: dd.Regression | None = None) -> chfl.Home:
+    """A party's labelled rows, dealt out to training, validation and test by its own file.
+
+    Args:
+        site: the party.
+        numbers: how labels that are numbers are standardised; None: by its own file or rows.
+
+    Raises:
+        ConfigError: no table, or no label.
+        DataError: rows that cannot be dealt out, or columns that are not there.
+    """
+    table, section, party = site.table, site.settings("chfl", MemberSection), site.party
+    check_labels(site, "CHFL")
+    assert table.labels is not None
+    assert table.label is not None
+    x = table.x
+    if not isinstance(x, dd.Table):
+        raise ConfigError(f"party {site.name!r} holds images; CHFL learns from tables")
+    table.check_one_kind("CHFL")
+    task: dd.Task
+    if party.task == "regression":
+        task = numbers or own_scale(site, section)
+    else:
+        task = dd.fit_task(
+            table.labels.values,
+            table.labels.missing,
+            regression=False,
+            label=table.label,
+            party=site.name,
+        )
+    labels = dd.encode_labels(task, table.labels.values, table.labels.missing, label=table.label)
+    whole = dd.PartyData(site.name, table.ids, labels=labels, label=table.label, tables={BLOCK: x})
+    rows = np.flatnonzero(~table.labels.missing)
+    rest, tested = draw_share(site, rows, section.test_share, "test_share")
+    train, validation = draw_share(site, rest, section.validation_share, "validation_share")
+    return chfl.Home(
+        whole.take(torch.from_numpy(train)),
+        task,
+        x.select(section.common),
+        whole.take(torch.from_numpy(validation)) if len(validation) else None,
+        whole.take(torch.from_numpy(tested)) if len(tested) else None,
+        categorical=x.select(party.categorical),
+        max_categories=party.max_categories,
+        secure=section.secure,
+        members=section.members,
+        private=section.private,
+        budget=site.policy.section.privacy,
+    )
+
+
+def homes_of(data: dd.CommonUnique) -> dict[str, chfl.Home]:
+    """Party -> the same, of what a partition deals out."""
+    assert isinstance(data.task, dd.Classification)
+    return {
+        name: chfl.Home(
+            own,
+            data.task,
+            data.common,
+            None if data.validation is None else data.validation[name],
+            None if data.test is None else data.test[name],
+            categorical=data.categorical,
+            max_categories=data.max_categories,
+        )
+        for name, own in data.train.parties.items()
+    }
+
+
+#: Data -> stage -> what was chosen on them, for the seeds that come after.
+_FOUND: WeakKeyDictionary[dd.Partitioned, dict[str, dict[str, Any]]] = WeakKeyDictionary()
+
+
+class Chfl(Method):
+    """CHFL."""
+
+    decides = True
+    name = "chfl"
+    Settings = ChflSection
+    HomeSettings = MemberSection
+    stages: ClassVar[Mapping[str, str]] = {**STAGES, **BASELINES}
+    partitions = ("common-unique", "by-column")
+    Side = chfl.Member
+    algorithms: ClassVar[Mapping[str, Algorithm]] = {
+        "chfl": algorithm(
+            "chfl",
+            chfl.Member.accepts,
+            weights=True,
+            begins=(chfl.Begin,),
+            # Scores on validation rows, of weights that the coordinator makes, tell labels.
+            few={chfl.Average: MAX_USES},
+        )
+    }
+    models = (
+        "Each party keeps a model that predicts alone: the columns learned together and its own. "
+        "The coordinator keeps the columns learned together."
+    )
+
+    def stage_settings(self, run: Run, stage: str) -> Mapping[str, Any]:
+        """The settings that ``Begin`` carries; a searched one may be any that is tried."""
+        section = run.settings("chfl", ChflSection)
+        own = section.stages.get(stage, {})
+        plain = deciding(weighed(config(section), run), run)
+        made = stage_config(plain, stage, own)
+        values = {**made.model_dump(mode="json"), "by_party": {}}
+        for key in chfl.OWN_SETTINGS:
+            set_apart = [settings[key] for settings in made.by_party.values() if key in settings]
+            if set_apart:
+                values[key] = {"one_of": [values[key], *set_apart]}
+        grid = {key: tried for key, tried in section.search.grid().items() if key not in own}
+        for key, tried in grid.items():
+            said = values[key]
+            before = said["one_of"] if isinstance(said, dict) else [said]
+            values[key] = {"one_of": [*before, *tried]}
+        if grid:
+            values["rounds"] = {"one_of": [values["rounds"], section.search.rounds]}
+        return values
+
+    def check(self, run: Run, *, where: str) -> None:
+        """Refuse settings that cannot be, of any stage.
+
+        Raises:
+            ConfigError: naming the file and the section.
+        """
+        section = run.settings("chfl", ChflSection)
+        if section.method != "chfl":
+            raise ConfigError(
+                f"{where}, [chfl]: what is trained is the run file's method; leave method out here"
+            )
+        make = partial(stage_config, config(section))
+        check_stages(run, "chfl", section.stages, STAGES, make, where=where)
+        for name, values in section.search.grid().items():
+            for value in values:
+                check_settings(make, "fedprox", {name: value}, where=f"{where}, [chfl.search]")
+
+    def load_sites(
+        self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Progress = SILENT
+    ) -> Parts:
+        """Party files; numbers that they predict are standardised alike."""
+        labelled = {name: site for name, site in sites.items() if site.table.labels is not None}
+        numbers = common_scale(labelled, "chfl", where=where)
+        parts = super().load_sites(run, sites, where=where, talk=talk)
+        if numbers is None:
+            return parts
+        data = parts[0]
+        assert isinstance(data, Homes)
+        homes = {name: home_of(site, numbers) for name, site in sites.items()}
+        return replace(data, task=numbers, holdings=homes), None, None
+
+    def home(self, site: Site) -> chfl.Home:
+        """What a party has by its own file."""
+        return home_of(site)
+
+    def dealt(self, data: dd.CommonUnique) -> dict[str, chfl.Home]:
+        """Party -> what a partition deals to it."""
+        return homes_of(data)
+
+    def homes(self, stage: str, homes: Mapping[str, chfl.Home]) -> Mapping[str, chfl.Home]:
+        """Everybody's own; of "pooled" one."""
+        return {POOLED: pool(homes)} if stage == "pooled" else homes
+
+    def party(self, home: chfl.Home, place: Place) -> chfl.Member:
+        """A party's side of a run."""
+        sums = place.sums(home.members)
+        return chfl.Member(home, device=place.device, sums=sums, secret=place.secret)
+
+    def driver(self, stage: str, settings: chfl.Config, seed: int) -> chfl.Coordinator:
+        """What drives a stage."""
+        return chfl.Coordinator(settings, seed=seed)
+
+    def engine(self, parties: Mapping[str, Any], precision: Precision) -> Engine:
+        """What trains the parties of this process side by side."""
+        return StackedInProcess(parties, driver=DRIVER, precision=precision)
+
+    def choose(
+        self, training: Training, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint
+    ) -> chfl.Config:
+        """A stage's settings, once a search has chosen."""
+        section: ChflSection = training.settings
+        own = section.stages.get(stage, {})
+        plain = deciding(weighed(config(section), training.run), training.run)
+        if training.run.data is not None:  # one place says it for all columns of one table
+            plain = plain.model_copy(update={"max_categories": training.run.data.max_categories})
+        asked = section.search
+        search = Search(asked.grid(), asked.rounds, asked.seed, asked.each)
+        best = chosen(
+            training,
+            search,
+            stage_config(plain, stage, own),
+            stage,
+            seed,
+            observe,
+            checkpoint,
+            own,
+            _FOUND.setdefault(training.loaded.data, {}),
+        )
+        return stage_config(plain, stage, {**own, **best})
+
+    def model(self, party: Party, home: chfl.Home, stage: str = "") -> Model:
+        """What a party can use alone, as it is now."""
+        assert isinstance(party, chfl.Member)
+        return trained_model(party, stage)
+
+    def test(
+        self,
+        party: Party,
+        home: chfl.Home,
+        stage: str = "",
+        *,
+        last: bool = False,
+        decision: Decided | None = None,
+    ) -> Scores:
+        """A party's scores on its test rows, as it is now; none without any."""
+        assert isinstance(party, chfl.Member)
+        return scores_of(party, stage, last=last, decision=decision)
+
+    def validate(self, party: Party, home: chfl.Home) -> tuple[Tensor, Tensor] | None:
+        """Outputs and labels of its validation rows."""
+        assert isinstance(party, chfl.Member)
+        if party.validation is None:
+            return None
+        x, labels = party.validation
+        return party.model().outputs(x.cpu()), labels.cpu()
+
+    def own_rows(self, home: chfl.Home) -> OwnRows:
+        """All its columns."""
+        return own_rows(home)
+
+    def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
+        """What the party will do, of what its policy agrees to."""
+        if "chfl" in agreed and isinstance(site.table.x, dd.Table):
+            section = site.settings("chfl", MemberSection)
+            num_offered = len(site.table.x.select(section.common))
+            told = "of which it tells mean and spread"
+            yield f"offers     {num_offered} columns to be common, {told}"
+            if section.secure:
+                whom = ", ".join(section.members or ()) or "whoever is certified"
+                yield f"sums       its common column in secret only, with {whom}"
+
+    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
+        """Rate and sizes."""
+        return {
+            "chfl.learning_rate": (3e-4, 1e-3, 3e-3),
+            "chfl.mu": (0.0, 0.3, 1.0),
+            "chfl.widths": ([64, 32], [128, 64], [512, 256, 128]),
+            "chfl.weight_decay": (0.0, 1e-3),
+        }
+
+    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Setup:
+        """Everything that one seed's run is a function of.
+
+        Raises:
+            ConfigError: rows that are in no one place are to be pooled.
+        """
+        if run.data is None and "pooled" in (run.method, *run.baselines):
+            raise ConfigError("'pooled' needs everybody's rows in one place; leave it out")
+        return super().setup(run, loaded, device)

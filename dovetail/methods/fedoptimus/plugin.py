@@ -1,0 +1,470 @@
+"""FedOptimus in a run file: [fedoptimus], for all owners; and in a party's own file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from dovetail import data as dd
+from dovetail.errors import ConfigError
+from dovetail.methods import fedoptimus
+from dovetail.methods.base import (
+    SILENT,
+    Loaded,
+    Maker,
+    Parts,
+    Place,
+    Progress,
+    Run,
+    deciding,
+    weighed,
+)
+from dovetail.methods.baselines import TITLES as BASELINES
+from dovetail.methods.baselines import OwnRows
+from dovetail.methods.fedoptimus import predicting, selection
+from dovetail.methods.fedoptimus.choosing import Chooser
+from dovetail.methods.fedoptimus.owners import (
+    SELECTED,
+    BottomField,
+    OwnerHomes,
+    OwnerSection,
+    align_owners,
+    bottom,
+    check_counted,
+    columns_of,
+    is_label_owner,
+    labels_of,
+    members_of,
+    relay_alignment,
+)
+from dovetail.methods.fedoptimus.stages import (
+    Home,
+    Labels,
+    Stage,
+    asked_scores,
+    chooser_of,
+    columns_in,
+    coordinator_of,
+    decisions,
+    features_of,
+    holdings,
+    labels_in,
+    own_rows,
+    scores_of,
+    separate,
+    side_by_side,
+    side_of,
+    stage_config,
+    together,
+    told_top,
+)
+from dovetail.methods.homes import DRIVER, check_nobody_is_active, check_stages, common_task
+from dovetail.methods.loop import Driver, Party
+from dovetail.methods.method import Method, Staged, Training
+from dovetail.methods.outcome import Observer, Scores, Setup
+from dovetail.methods.party import MAX_USES, Algorithm, Site, algorithm
+from dovetail.models import Model
+from dovetail.models.decisions import Decided
+from dovetail.models.owners import Bottom
+from dovetail.network import Checkpoint, Composite, Engine, Message
+from dovetail.network.checkpoint import StatefulParty
+
+#: What can be trained, and what a table calls it.
+STAGES: Mapping[str, str] = {
+    "fedoptimus": "FedOptimus, predicts with data owners",
+    "classic": "one label owner with all labels (classic vertical)",
+    "alone": "each label owner alone, all data owners",
+    "pooled": "pooled (all columns and labels in one place)",
+}
+assert STAGES.keys() == {*get_args(Stage)}
+
+
+class SelectionSection(selection.Config):
+    """Which data owners take part: the best share of them, by mutual information."""
+
+    every: int = Field(default=0, ge=0)  # steps, in whole rounds, to the next choice; 0: never
+    by: Literal["embeddings", "columns"] = "embeddings"  # what distances are taken between
+
+
+#: What a run has that describes its networks itself.
+_PLAIN = {
+    "skip": False,
+    "members": 1,
+    "embedding": 64,
+    "smoothing": 0.0,
+    "patience": None,
+    "epochs": 35,
+}
+
+
+class FedOptimusSection(fedoptimus.Config):
+    """Settings of the method and its baselines.
+
+    The defaults are those of a user, not the paper's, which are ``fedoptimus.Config``'s.
+    """
+
+    optimizer: Literal["sgd", "adam", "adamw"] = "adamw"  # what follows the gradients
+    learning_rate: float = Field(default=1e-3, gt=0, allow_inf_nan=False)  # eta
+    weight_decay: float = Field(default=0.3, ge=0, allow_inf_nan=False)  # of weights, in a step
+    epochs: int = Field(default=200, ge=1)  # passes over the largest shard; with patience the most
+    server: Literal["average", "fedavgm"] = "average"  # what the coordinator does with weights
+    slowmo: Literal["off", "interpolate", "initial", "momentum"] = "off"  # slow momentum on them
+    embedding: int = Field(default=128, ge=1)  # E
+    skip: bool = True  # tops read the mean embedding linearly, too
+    members: int = Field(default=4, ge=1)  # networks side by side, which share the embedding
+    smoothing: fedoptimus.Smoothing = "classes"  # of labels; classes: 0.1 of 3 classes or more
+    patience: int | None = Field(default=10, ge=1)  # epochs without a better held-out loss
+    bottom: BottomField | None = None  # of every data owner; None: by what its rows are
+    selection: SelectionSection | None = None
+    stages: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a stage's own settings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _networks_as_given(cls, values: Any) -> Any:
+        """Who describes networks, as the paper's recipes do, gets these and nothing beside them."""
+        if not isinstance(values, Mapping):
+            return values
+        if not {"bottom", "top"}.isdisjoint(values):
+            return {**_PLAIN, **values}
+        if values.get("members") == 1 or values.get("average_tops") is False:  # nobody to judge by
+            return {"patience": None, "epochs": _PLAIN["epochs"], **values}
+        return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _decay_of_adamw_alone(cls, values: Any) -> Any:
+        """0.3 is for AdamW, which decays weights apart from gradients; others get none unasked."""
+        if isinstance(values, Mapping) and values.get("optimizer", "adamw") != "adamw":
+            return {"weight_decay": 0.0, **values}
+        return values
+
+
+def config(section: FedOptimusSection) -> fedoptimus.Config:
+    """The section's settings for all stages."""
+    return fedoptimus.Config(**section.model_dump(include=set(fedoptimus.Config.model_fields)))
+
+
+# --- Parties with files of their own --------------------------------------------------------------
+
+
+def _both(algorithm: ModuleType) -> tuple[type[Message], ...]:
+    """What data owners and label owners answer."""
+    return (*algorithm.DataOwner.accepts, *algorithm.LabelOwner.accepts)
+
+
+class FedOptimus(Method):
+    """FedOptimus."""
+
+    decides = True
+    at_home = ("fedoptimus.bottom",)
+    name = "fedoptimus"
+    Settings = FedOptimusSection
+    HomeSettings = OwnerSection
+    stages: ClassVar[Mapping[str, str]] = {**STAGES, **BASELINES}
+    partitions = ("owners",)
+    driven_by = "coordinator"
+    silent = ("alone",)  # each label owner's run is by itself, and none is the run's
+    algorithms: ClassVar[Mapping[str, Algorithm]] = {
+        "fedoptimus": algorithm(
+            "fedoptimus",
+            _both(fedoptimus),
+            begins=(fedoptimus.BeginData, fedoptimus.BeginLabels),
+            # Sums over rows by embeddings that the coordinator names tell labels.
+            few={fedoptimus.Measure: MAX_USES, fedoptimus.Validate: 3},
+        ),
+        "predicting": algorithm("fedoptimus", predicting.Recalling.accepts, predicts=True),
+        "selection": algorithm("fedoptimus", _both(selection)),
+    }
+    models = (
+        "Each label owner keeps a top network and each data owner a bottom network, which predict "
+        "together; the coordinator keeps nothing."
+    )
+
+    def asks(self, run: Run) -> tuple[str, ...]:
+        """Data owners and label owners align, and train."""
+        return ("align", "fedoptimus")
+
+    def stage_settings(self, run: Run, stage: str) -> Mapping[str, Any]:
+        """The settings that ``BeginData`` and ``BeginLabels`` carry."""
+        section = run.settings("fedoptimus", FedOptimusSection)
+        own = section.stages.get(stage, {})
+        plain = deciding(weighed(config(section), run), run)
+        return stage_config(plain, stage, own).model_dump(mode="json")
+
+    def check(self, run: Run, *, where: str) -> None:
+        """Refuse settings that cannot be, of any stage.
+
+        Raises:
+            ConfigError: naming the file and the section.
+        """
+        section = run.settings("fedoptimus", FedOptimusSection)
+        make = partial(stage_config, config(section))
+        check_stages(run, "fedoptimus", section.stages, STAGES, make, where=where)
+        if section.selection is not None and section.share < 1:
+            raise ConfigError(
+                f"{where}, [fedoptimus]: share draws data owners at random and "
+                "[fedoptimus.selection] chooses them; give one of them (the share that selection "
+                "keeps is selection.share)"
+            )
+        chosen = section.selection
+        if chosen is not None and chosen.secure and chosen.order == "forward":
+            raise ConfigError(
+                f'{where}, [fedoptimus.selection]: order = "forward" compares groups that differ '
+                "by one owner, whose part their sums give away, so that masks protect nobody; "
+                'choose order = "relevance" or secure = false'
+            )
+        if run.engine.kind != "inprocess":
+            for stage in (run.method, *run.baselines):
+                if stage != "fedoptimus":
+                    raise ConfigError(
+                        f"{where}: {stage!r} is trained in one process only; leave it out"
+                    )
+            if section.selection is not None and section.selection.by == "columns":
+                raise ConfigError(
+                    f"{where}: over a network data owners are chosen by their embeddings; leave "
+                    "selection.by out"
+                )
+            if section.bottom is not None:
+                raise ConfigError(
+                    f"{where}: over a network a data owner's network is its own; give bottom below "
+                    "[fedoptimus] in its party file"
+                )
+
+    def load_sites(
+        self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Progress = SILENT
+    ) -> Parts:
+        """Party files: each label owner is aligned with all data owners.
+
+        Raises:
+            ConfigError: no owner of a kind, a policy that refuses, or labels that cannot be
+                learned.
+            AlignmentError: a data owner that has none of a label owner's samples.
+        """
+        check_nobody_is_active(run, "fedoptimus", where=where)
+        if run.settings("fedoptimus", FedOptimusSection).bottom is not None:
+            raise ConfigError(
+                f"{where}: with parties a data owner's network is its own; give bottom below "
+                "[fedoptimus] in its party file"
+            )
+        labellers = {name: site for name, site in sites.items() if is_label_owner(site)}
+        holders = {name: site for name, site in sites.items() if name not in labellers}
+        for kind, found in (("no party has a label", labellers), ("all have a label", holders)):
+            if not found:
+                raise ConfigError(
+                    f"{where}: {kind}; FedOptimus needs label owners, which name one, and data "
+                    "owners, which have columns and name none"
+                )
+        for site in sites.values():
+            site.check_policy("fedoptimus", DRIVER)
+            site.check_policy("align", DRIVER)
+        task = common_task(labellers, "fedoptimus", "label owners'", where=where, talk=talk)
+        rows = align_owners(labellers, holders, talk=talk)
+
+        def of(party: str, owner: str) -> dict[str, Tensor]:
+            return {part: held[party] for part, held in rows[owner].items()}
+
+        labels = {name: labels_of(site, task, of(name, name)) for name, site in labellers.items()}
+        columns = {
+            name: columns_of(site, {owner: of(name, owner) for owner in labellers})
+            for name, site in holders.items()
+        }
+        federation = dd.Federation(
+            dd.PartyData(name, site.table.ids) for name, site in {**holders, **labellers}.items()
+        )
+        label = next(iter(labellers.values())).table.label or ""
+        return OwnerHomes(federation, None, task, {}, label, {**columns, **labels}), None, None
+
+    def members(self, site: Site, allowed: Collection[str]) -> Mapping[str, Maker]:
+        """Algorithm -> what makes the party's side of its runs, where its policy allows them."""
+        if "fedoptimus" not in allowed:
+            return {}
+        return members_of(site, allowed)
+
+    def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
+        """What the party will do, of what its policy agrees to."""
+        if "fedoptimus" not in agreed:
+            return
+        if is_label_owner(site):
+            yield "labels     as a label owner: gradients of its loss, and its top model's weights"
+            if any(site.table.blocks.values()):
+                yield "           its own columns are not used"
+        else:
+            yield "embeds     as a data owner: embeddings of its rows, for every label owner"
+            if "align" in agreed:
+                yield "           and for one that drives a prediction, of the rows that it names"
+
+    def load_driver(self, run: Run, driver: Any, *, where: str) -> Parts:
+        """What a coordinator has, once its parties are here and aligned: their names.
+
+        Raises:
+            ConfigError: no owner of a kind.
+            AlignmentError: a data owner that has none of a label owner's samples.
+        """
+
+        elsewhere = relay_alignment(driver, where=where, say=driver.say)
+        nobody = dd.Federation([])
+        return OwnerHomes(nobody, None, dd.Classification(()), {}, "", {}, elsewhere), None, None
+
+    def searched(self, run: Run) -> Mapping[str, Sequence[Any]]:
+        """Rate and sizes."""
+        return {
+            "fedoptimus.learning_rate": (5e-4, 1e-3, 2e-3, 5e-3),
+            "fedoptimus.embedding": (16, 32, 64),
+            "fedoptimus.weight_decay": (0.0, 0.01, 0.1),
+            "fedoptimus.sync_every": (1, 5, 20),
+        }
+
+    # --- A run ----------------------------------------------------------------------------------
+
+    def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Setup:
+        """Everything that one seed's run is a function of.
+
+        Raises:
+            ConfigError: what is in no one place is to be trained as if it were.
+        """
+        section, data = run.settings("fedoptimus", FedOptimusSection), loaded.data
+        homes: Mapping[str, Home]
+        if isinstance(data, dd.Owners):
+            bottoms = {
+                name: bottom(section.bottom, tuple(data.train[name].joined().shape[1:]))
+                for name in data.data_owners
+            }
+            homes = holdings(data, bottoms)
+        else:
+            assert isinstance(data, OwnerHomes)
+            homes = data.holdings
+            for stage in ("classic", "pooled"):
+                if stage in (run.method, *run.baselines):
+                    raise ConfigError(
+                        f"{stage!r} needs everybody's labels in one place; leave it out"
+                    )
+        return Training(
+            kind=self, run=run, settings=section, homes=homes, loaded=loaded, device=device
+        )
+
+    def choose(
+        self, training: Training, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint
+    ) -> fedoptimus.Config:
+        """A stage's settings."""
+        section: FedOptimusSection = training.settings
+        plain = weighed(config(section), training.run)
+        if training.run.data is None and stage == "fedoptimus":
+            plain = deciding(plain, training.run, judges=training.trying)
+        return stage_config(plain, stage, section.stages.get(stage, {}))
+
+    def homes_of(self, training: Training, stage: str) -> Mapping[str, Home]:
+        """Everybody's own; of a baseline with all labels, or all, in one place, as if they were."""
+        match stage:
+            case "alone":
+                return separate(training.homes)
+            case "classic":
+                return together(training.homes)
+            case "pooled":
+                axis = axis_of(training)
+                assert axis is not None
+                homes = together(training.homes)
+                return {**side_by_side(columns_in(homes), axis), **labels_in(homes)}
+        return training.homes
+
+    def party(self, home: Home, place: Place) -> Party:
+        """An owner's side of a run."""
+        return side_of(home, place)
+
+    def driver_of(
+        self, training: Training, stage: str, homes: Mapping[str, Any], settings: Any, seed: int
+    ) -> Driver:
+        """The coordinator of a stage."""
+        data, asked = training.loaded.data, training.settings.selection
+
+        def choosing(
+            data_owners: Sequence[str], label_owners: Sequence[str]
+        ) -> fedoptimus.Choose | None:
+            if asked is None:
+                return None
+            every = math.ceil(asked.every / training.settings.sync_every)
+            return Chooser(selecting(asked), data_owners, label_owners, every=every, seed=seed)
+
+        return coordinator_of(
+            homes,
+            stage,
+            settings,
+            seed,
+            elsewhere=data.elsewhere if isinstance(data, OwnerHomes) else ((), ()),
+            secret=training.loaded.secret,
+            choosing=choosing,
+        )
+
+    def sides(self, stage: Staged) -> Mapping[str, StatefulParty]:
+        """Owners that train, and answer a selection too: in process a name stands for one party."""
+        asked = stage.training.settings.selection
+        if asked is None or stage.name != "fedoptimus":
+            return stage.parties
+        found: dict[str, StatefulParty] = {}
+        for name, home in stage.homes.items():
+            check_counted(home, SELECTED)
+            party = stage.parties[name]
+            if isinstance(home, Labels):
+                found[name] = Composite(party, chooser_of(home))
+            else:
+                features = features_of(home.shared, party, asked.by)
+                found[name] = Composite(party, selection.DataOwner(name, features))
+        return found
+
+    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
+        """Of each label owner's model with the data owners'."""
+        scores = scores_of(stage, last=last)
+        return {stage.name: scores} if scores else {}
+
+    def validated(self, stage: Staged) -> Mapping[str, Scores]:
+        """The same on validation rows; a label owner alone is told of no such thing."""
+        return {} if stage.name == "alone" else scores_of(stage, "validation")
+
+    def asked_scores(self, stage: Staged, network: Engine) -> Mapping[str, Scores]:
+        """The same of label owners that are elsewhere, on their test rows."""
+        return asked_scores(stage.driver, network)
+
+    def decisions(self, stage: Staged) -> dict[str, Decided | None]:
+        """Label owner -> its threshold and calibration."""
+        return decisions(stage, stage.training.deciding)
+
+    def rows_alone(self, training: Training) -> dict[str, OwnRows]:
+        """Label owner -> what it has for a model alone."""
+        homes = training.homes
+        return own_rows(columns_in(homes), labels_in(homes), axis_of(training))
+
+    def kept(self, stage: Staged) -> dict[str, Model]:
+        """Label owner -> its top, which takes the mean of embeddings."""
+        if stage.name not in KEPT:
+            return {}
+        return {
+            name: told_top(stage.parties[name].model(), method=stage.name, label=home.label)
+            for name, home in labels_in(stage.homes).items()
+        }
+
+    def bottoms(self, stage: Staged) -> dict[str, Bottom]:
+        """Data owner -> its bottom, of those whose embeddings the tops know."""
+        if stage.name not in KEPT or stage.training.elsewhere:
+            return {}
+        return {name: stage.parties[name].bottom_model() for name in stage.driver.participants}
+
+
+#: Stages whose models are kept.
+KEPT = ("fedoptimus", "classic")
+
+
+def selecting(section: SelectionSection) -> selection.Config:
+    """How data owners are chosen, without when."""
+    return selection.Config(**section.model_dump(include=set(selection.Config.model_fields)))
+
+
+def axis_of(training: Training) -> int | None:
+    """Along which the parts of a row stand side by side; None: they are in no one place."""
+    data = training.loaded.data
+    return data.axis if isinstance(data, dd.Owners) else None

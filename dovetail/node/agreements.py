@@ -1,0 +1,374 @@
+"""What a party has agreed to: the proposals it knows, who signed them, and what was run on them.
+
+    shop.site/proposals/NAME/
+        proposal.json          what was proposed, NAME being its SHA-256
+        said.PARTY.json        what each party said of it, with proof
+        used.jsonl             which runs began on it, when, and on which samples
+
+With ``policy.approval = "signed"`` a home answers a run only if all parties of its proposal have
+signed, this one included. The driver shows their signatures when it comes (``Show``); each is
+checked against the authority that this party believes, so the driver cannot sign for anybody.
+
+What a party can check of a run is what it is told: who drives, what it is asked for, the stage and
+the seed in the run's id, the settings of a first message, its own number of rows, and how often a
+run begins. Settings that stay with the driver (APFed's rate, say) are the driver's word: it signed
+them, its ledger and this party's name the same proposal, and an auditor can hold it to that.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+
+from dovetail.alignment.stored import is_predicting
+from dovetail.errors import ConfigError, MessageError
+from dovetail.network import Message
+from dovetail.network.certificates import make_folder
+from dovetail.network.retry import patiently, write_text
+from dovetail.network.revocation import Revocations
+from dovetail.node.proposal import (
+    Proposal,
+    Signature,
+    parse_proposal,
+    parse_signature,
+)
+
+#: Proposals that a home keeps for one that was never run; the oldest go.
+KEPT_PROPOSALS = 100
+
+_PROPOSAL = "proposal.json"
+_USED = "used.jsonl"
+_SAID = "said."
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False)
+class Show(Message):
+    """Driver -> party: the proposal that I am about to run, and what everybody says of it."""
+
+    proposal: str
+    signatures: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Seen(Message):
+    """Party -> driver: I keep it, and shall answer runs of it."""
+
+
+@dataclass(frozen=True)
+class Approved:
+    """A run that may be answered.
+
+    Attributes:
+        proposal: what it is of; None: of none, and the party's policy asks for none.
+        stage: what is trained in it; "" of an alignment or a prediction.
+    """
+
+    proposal: Proposal | None
+    stage: str
+
+    def checks(self, begins: tuple[str, ...]) -> Callable[[Message], None]:
+        """Refuses a first message, one of these, with settings that were not agreed on."""
+
+        def check(message: Message) -> None:
+            settings = getattr(message, "settings", None)
+            told = message.wire_name() in begins and isinstance(settings, str)
+            if told and self.proposal is not None:
+                self.proposal.check_settings(self.stage, str(settings))
+
+        return check
+
+
+class Agreements:
+    """The proposals that a party's home keeps.
+
+    Args:
+        home: the party's folder.
+        party: its name.
+        authorities: who may have issued the certificates of those who sign; none: anybody.
+        required: whether its policy answers only what all have signed.
+        num_rows: of its table.
+        revocations: which certificates no longer count, as it is now; None: all do.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        party: str,
+        authorities: tuple[x509.Certificate, ...],
+        *,
+        required: bool,
+        num_rows: int,
+        revocations: Callable[[], Revocations] | None = None,
+    ) -> None:
+        self._revocations = revocations
+        self._folder = home / "proposals"
+        self._party = party
+        self._authorities = authorities
+        self._required = required
+        self._num_rows = num_rows
+
+    # --- What is kept ---------------------------------------------------------------------------
+
+    def known(self) -> list[Proposal]:
+        """All proposals that are kept, the newest first."""
+        found = []
+        for path in self._folder.glob(f"*/{_PROPOSAL}"):
+            try:
+                found.append(parse_proposal(path.read_text(encoding="utf-8"), where=str(path)))
+            except (ConfigError, OSError) as error:
+                _log.warning("%s: %s", path, error)
+        return sorted(found, key=lambda each: each.created, reverse=True)
+
+    def signatures(self, proposal: str) -> dict[str, Signature]:
+        """Party -> what it says of this proposal, of those that are kept."""
+        found = {}
+        for path in self._folder.joinpath(proposal).glob(f"{_SAID}*.json"):
+            signature = parse_signature(path.read_text(encoding="utf-8"), where=str(path))
+            found[signature.party] = signature
+        return found
+
+    def used(self, proposal: str) -> list[dict[str, str]]:
+        """The runs that began on this proposal."""
+        path = self._folder / proposal / _USED
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+
+    def keep(self, proposal: Proposal, signatures: Mapping[str, Signature]) -> None:
+        """Write down a proposal and what parties say of it; a party's later word counts.
+
+        Raises:
+            MessageError: a signature that is none.
+            ConfigError: it cannot be written, or a home that knows too many.
+        """
+        for signature in signatures.values():
+            if signature.proposal != proposal.name or signature.party not in proposal.signers:
+                raise MessageError(
+                    f"what {signature.party!r} signed is not the proposal {proposal.name[:12]}"
+                )
+            self._check(signature)
+        folder = self._folder / proposal.name
+        if not folder.exists() and len(list(self._folder.glob("*"))) >= KEPT_PROPOSALS:
+            self._drop_unused(proposal.driver)
+        try:
+            make_folder(folder)
+            write_text(folder / _PROPOSAL, proposal.text)
+            known = self.signatures(proposal.name)
+            for party, signature in signatures.items():
+                if party not in known or known[party].time < signature.time:
+                    write_text(folder / f"{_SAID}{party}.json", signature.text)
+        except OSError as error:
+            _log.error("%s: %s", folder, error)
+            raise ConfigError("it cannot write down what was proposed; its log says why") from None
+
+    def _check(self, signature: Signature) -> None:
+        """Refuse what its party has not said.
+
+        Raises:
+            MessageError: naming the party, and what is wrong.
+        """
+        revocations = None if self._revocations is None else self._revocations()
+        signature.check(self._authorities, revocations=revocations)
+
+    def _drop_unused(self, driver: str) -> None:
+        """Make room: the oldest proposal that was never run goes, of this driver's if there is one.
+
+        One of which this party has said something stays until it ends: its driver may have kept a
+        yes, and would show that again where the no that followed is forgotten.
+        """
+        now = datetime.now(UTC)
+        loose = [
+            each
+            for each in self.known()
+            if not self.used(each.name)
+            and (now > each.expires or self._party not in self.signatures(each.name))
+        ]
+        if not loose:
+            raise ConfigError(
+                f"it keeps {KEPT_PROPOSALS} proposals that were run, or that its owner has signed "
+                "or refused; its owner must archive some of proposals/ first"
+            )
+        own = [each for each in loose if each.driver == driver]
+        folder = self._folder / (own or loose)[-1].name
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+
+    # --- What is asked --------------------------------------------------------------------------
+
+    def shown(self, message: Show, driver: str) -> Seen:
+        """A driver shows what it is about to run.
+
+        Raises:
+            ConfigError: it is not its own proposal, or none for this party.
+            MessageError: a signature that is none.
+        """
+        proposal = parse_proposal(message.proposal, where="what was shown")
+        if proposal.driver != driver or self._party not in proposal.parties:
+            raise ConfigError(
+                f"refuses the proposal {proposal.name[:12]} of {proposal.driver!r} for "
+                f"{', '.join(proposal.parties)}: {driver!r} shows it to {self._party!r}"
+            )
+        said = [parse_signature(each, where="what was shown") for each in message.signatures]
+        self.keep(proposal, {each.party: each for each in said})
+        return Seen()
+
+    def approve(
+        self, run: str, agreed: str, policy: str, driver: str, *, samples: Callable[[], str]
+    ) -> Approved:
+        """Refuse a run that was not agreed on, or write down that it begins.
+
+        Args:
+            run: its id, without the proposal's name.
+            agreed: the proposal's name; "" if the run is of none.
+            policy: what the party is asked for, as policies name it.
+            driver: who asks.
+            samples: a digest of the samples that the run is of, "" where it is of none yet.
+
+        Raises:
+            ConfigError: what was agreed on, and what is asked.
+        """
+        if not agreed and not self._required:
+            return Approved(None, "")
+        if not agreed:
+            raise ConfigError(
+                'refuses a run that was not proposed: its policy has approval = "signed" (at '
+                f"{driver!r}: dovetail propose RUN, then dovetail train RUN --proposal FILE)"
+            )
+        proposal, signatures = self._kept(agreed)
+        short = agreed[:12]
+        own = signatures.get(self._party)
+        if own is not None and own.decision == "refused":
+            raise ConfigError(f"refuses the proposal {short}, as it has said: {own.why}")
+        if self._required:
+            missing = [
+                party
+                for party in proposal.signers
+                if party not in signatures or signatures[party].decision != "signed"
+            ]
+            if missing:
+                raise ConfigError(
+                    f"refuses the proposal {short}: not signed by {', '.join(missing)} (dovetail "
+                    "review FILE --party PARTY.toml at each, and its answer beside the driver's)"
+                )
+        if proposal.driver != driver:
+            raise ConfigError(f"refuses {driver!r}: the proposal {short} is {proposal.driver!r}'s")
+        if datetime.now(UTC) > proposal.expires:
+            raise ConfigError(
+                f"refuses the proposal {short}: it ended on {proposal.expires:%Y-%m-%d %H:%M} UTC"
+            )
+        if policy not in proposal.algorithms:
+            raise ConfigError(
+                f"refuses {policy!r}: the proposal {short} is of {', '.join(proposal.algorithms)}"
+            )
+        if self._num_rows < proposal.least_rows:
+            raise ConfigError(
+                f"refuses the proposal {short}: it says that each party brings in "
+                f"{proposal.least_rows:,} rows or more, and its table has fewer"
+            )
+        stage = _stage(proposal, run)
+        if stage is None and policy != "align" and not is_predicting(run):
+            raise ConfigError(
+                f"refuses the run {run!r}: the proposal {short} is of the stages "
+                f"{', '.join(proposal.stages)} and the seeds "
+                f"{', '.join(map(str, proposal.seeds))}"
+            )
+        self._begin(proposal, run, stage or "", driver, samples)
+        return Approved(proposal, stage or "")
+
+    def _kept(self, name: str) -> tuple[Proposal, dict[str, Signature]]:
+        path = self._folder / name / _PROPOSAL
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError:
+            raise ConfigError(
+                f"refuses the proposal {name[:12]}, which it was not shown (at the driver: "
+                "dovetail train RUN --proposal FILE)"
+            ) from None
+        proposal = parse_proposal(text, where=str(path))
+        if proposal.name != name:
+            raise ConfigError(f"its copy of the proposal {name[:12]} was changed; review it again")
+        signatures = self.signatures(name)
+        for signature in signatures.values():
+            self._check(signature)
+        return proposal, signatures
+
+    def _begin(
+        self, proposal: Proposal, run: str, stage: str, driver: str, samples: Callable[[], str]
+    ) -> None:
+        """Write down a run that begins, unless it is known.
+
+        Raises:
+            ConfigError: it began as often as was agreed on, or cannot be written down.
+        """
+        used = self.used(proposal.name)
+        if any(each["run"] == run for each in used):
+            return
+        seed = _seed(run)
+        before = [each for each in used if each["stage"] == stage and _seed(each["run"]) == seed]
+        if stage and len(before) >= proposal.attempts:
+            raise ConfigError(
+                f"refuses to begin {stage} {seed} again: the proposal {proposal.name[:12]} allows "
+                f"it {proposal.attempts} times; propose the run anew"
+            )
+        line = {
+            "time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+            "driver": driver,
+            "run": run,
+            "stage": stage,
+            "samples": samples(),
+            "salt": secrets.token_hex(16),  # of the cohort that it tells the driver (record.py)
+        }
+        path = self._folder / proposal.name / _USED
+
+        def write() -> None:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(handle, "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+        try:
+            patiently(write)
+        except OSError as error:
+            _log.error("%s: %s", path, error)
+            raise ConfigError("it cannot write down that a run begins, and answers none") from None
+
+
+class Reader:
+    """Answers the driver that shows a proposal.
+
+    Args:
+        agreements: where it is kept.
+        driver: who asks.
+    """
+
+    accepts = (Show,)
+
+    def __init__(self, agreements: Agreements, driver: str) -> None:
+        self._agreements = agreements
+        self._driver = driver
+
+    def handle(self, message: Message) -> Message:
+        assert isinstance(message, Show)
+        return self._agreements.shown(message, self._driver)
+
+
+def _stage(proposal: Proposal, run: str) -> str | None:
+    """The stage that a run's id names, if both it and the seed were agreed on."""
+    parts = run.split("/")
+    if _seed(run) not in {f"seed-{seed}" for seed in proposal.seeds}:
+        return None
+    return next((stage for stage in proposal.stages if stage in parts), None)
+
+
+def _seed(run: str) -> str:
+    return next((part for part in run.split("/") if part.startswith("seed-")), "")

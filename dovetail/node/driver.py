@@ -1,0 +1,567 @@
+"""The driver's side of a command whose partners are elsewhere: listen, wait, align, connect.
+
+A driver is the party with labels, or, where every party has them, a coordinator without data.
+
+bank.toml                       its own party file
+bank.site/                      what it keeps, as dovetail join does at its partners
+    aligned/bank.safetensors    its row of each sample, and which partner has which
+    ledger.jsonl                what left it, and for whom
+    driver.log
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from dovetail import alignment as psi
+from dovetail import data as dd
+from dovetail.alignment.stored import (
+    StoredRows,
+    alignment_of,
+    digest,
+    load_rows,
+    save_rows,
+    training_run,
+)
+from dovetail.errors import AlignmentError, ConfigError, MessageError
+from dovetail.methods import missing_parties
+from dovetail.methods.base import SILENT, Progress
+from dovetail.methods.party import Site
+from dovetail.network import Engine, checkpoint, connection, credentials, flare, renewal, stream
+from dovetail.network.certificates import (
+    certificate_name,
+    every_name,
+    hosts_of,
+    make_folder,
+    may_listen,
+    read_certificates,
+    tls_name,
+)
+from dovetail.network.heads import Tell, Told
+from dovetail.network.ledger import LedgerFile
+from dovetail.network.renewal import Renewed
+from dovetail.network.sessions import Lines
+from dovetail.network.stream import Stream
+from dovetail.node.agreements import Seen, Show
+from dovetail.node.engines import ElsewhereSection, StreamSection
+from dovetail.node.home import (
+    Home,
+    certificates_of,
+    home_of,
+    logged,
+    revoked_of,
+    threads_end,
+)
+from dovetail.node.proposal import Proposal, Signature, agreed_run
+from dovetail.node.record import Account, read_account, write_record
+from dovetail.node.secret import home_secret
+from dovetail.node.warnings import Warned
+
+#: Seconds from one look at who is here to the next.
+TICK_S = 0.1
+
+
+#: Seconds that a partner is given at the end to say where its ledger stands.
+TELL_S = 5.0
+
+#: The run of what driver and partners tell each other of their ledgers.
+LEDGERS = "ledgers"
+
+_log = logging.getLogger(__name__)
+
+#: (driver's name, its ledger) -> its lines to the partners, as long as the context is open.
+Reach = Callable[[str, LedgerFile], AbstractContextManager[Lines]]
+
+
+class Listener:
+    """Whoever drives, and its lines to the partners, which are open while the context is.
+
+    Args:
+        name: its own; the one in its certificate.
+        home: the folder that it keeps.
+        section: who takes part, and how long they are waited for.
+        reach: opens the lines.
+        talk: told who is waited for, lost, and back.
+        wait_s: how long to wait for another process to leave the folder.
+
+    Attributes:
+        sites: its own party file and table by its name, if it has one.
+
+    Raises:
+        ConfigError: an address where it cannot listen, when the context is entered.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        home: Path,
+        section: ElsewhereSection,
+        reach: Reach,
+        *,
+        talk: Progress = SILENT,
+        wait_s: float = 0.0,
+    ) -> None:
+        self.name = name
+        self.sites: Mapping[str, Site] = {}
+        self.partners = section.partners
+        self._home = home
+        self._section = section
+        self._talk = talk
+        self._reach = reach
+        self._wait_s = wait_s
+        self._stack = ExitStack()
+        self._run: tuple[str, ...] = ()
+        self._waited = False
+        self._agreed: tuple[Proposal, Mapping[str, Signature]] | None = None
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(Home(self._home, wait_s=self._wait_s))
+            stack.enter_context(logged(self._home / "driver.log"))
+            stack.enter_context(Warned(_WARNING, self._talk.warn))
+            ledger = stack.enter_context(LedgerFile(self._home / "ledger.jsonl", self.name))
+            self._lines = stack.enter_context(self._reach(self.name, ledger))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self.tell()
+        finally:
+            self._stack.close()
+
+    def tell(self) -> dict[str, Account]:
+        """Tell partners that are here where its ledger stands, and hear where theirs do.
+
+        Gives what each says of the runs that it took part in, where a proposal was agreed on.
+        """
+        if not self._waited:
+            return {}
+        here = self._lines.connected
+        engine = self._engine(LEDGERS, here)
+        replies = engine.ask(dict.fromkeys(here, Tell()), Told, timeout_s=TELL_S)
+        for failure in replies.failures.values():
+            _log.warning("the end of its ledger is not known: %s", failure)
+        found = {}
+        for party, told in replies.items():
+            try:
+                account = read_account(told.account, party)
+            except MessageError as error:
+                _log.warning("%s", error)
+                continue
+            if account is not None:
+                found[party] = account
+        return found
+
+    def samples(self) -> str:
+        """SHA-256 of the ids of its own samples that a run is of; "" of one without data."""
+        return ""
+
+    def record(self, folder: Path, run: str, accounts: Mapping[str, Account]) -> None:
+        """Write a run's record into its folder, when all else is there.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        heads = {} if self._lines.heads is None else self._lines.heads.last(self.partners)
+        write_record(
+            folder,
+            run=run,
+            driver=self.name,
+            parties=self.partners,
+            proposal="" if self._agreed is None else self._agreed[0].name,
+            heads=heads,
+            accounts=accounts,
+            samples=self.samples(),
+            identity=self._lines.identity,
+        )
+
+    def secret(self) -> bytes:
+        """What its home mixes into the random numbers of its runs."""
+        return home_secret(self._home)
+
+    def wait(self) -> None:
+        """Wait until all partners are here; from then on it is told when one is lost, or back.
+
+        Raises:
+            NetworkError: some did not come in time.
+        """
+        if self._waited:
+            return
+        section = self._section
+        place = section.listen if isinstance(section, StreamSection) else "their sites"
+        with self._talk.waiting(place) as waiting:
+            self._lines.wait(section.wait_s, waiting.changed)
+        self._stack.enter_context(_Watch(self._lines, self._talk))
+        self._waited = True
+        if self._agreed is not None:
+            proposal, signatures = self._agreed
+            said = tuple(each.text for each in signatures.values())
+            show = Show(proposal.text, said)
+            engine = self._engine("proposals")
+            engine.ask(dict.fromkeys(self.partners, show), Seen).or_raise()
+
+    def heads(self) -> dict[str, dict[str, Any]]:
+        """Where its ledger stands, and what partners have told of theirs: lines and hash."""
+        heads = self._lines.heads
+        return {} if heads is None else heads.told((self.name, *self.partners))
+
+    def agreed(self, proposal: Proposal, signatures: Mapping[str, Signature]) -> None:
+        """What it runs from here on is of this proposal, which partners are shown first."""
+        self._agreed = proposal, signatures
+
+    def _engine(self, run: str, parties: Sequence[str] | None = None) -> Engine:
+        """What reaches these partners in a run, or all."""
+        section = self._section
+        return self._lines.engine(
+            run if self._agreed is None else agreed_run(run, self._agreed[0].name),
+            parties=parties,
+            precision=section.precision,
+            grace_s=section.grace_s,
+            timeout_s=section.timeout_s,
+        )
+
+
+class Coordinator(Listener):
+    """A driver that has no data: its name and folder are its own.
+
+    Attributes:
+        alignment: name of the one that it carried between its parties, which its runs train on;
+            "" where samples need not be aligned.
+
+    Raises:
+        ConfigError: its own name among the partners; else as of ``Listener``.
+    """
+
+    def __init__(
+        self,
+        section: ElsewhereSection,
+        home: Path,
+        reach: Reach,
+        *,
+        talk: Progress = SILENT,
+        wait_s: float = 0.0,
+    ) -> None:
+        name = coordinator_name(section)
+        self.home = home
+        self.alignment = ""
+        super().__init__(name, home, section, reach, talk=talk, wait_s=wait_s)
+
+    def begin(self, seed: int, run: str) -> str:
+        """From here on ``connect`` reaches the partners in this run of this seed; its whole id.
+
+        Raises:
+            AlignmentError: the run began on another alignment.
+        """
+        aligned, slash, fresh = run.rpartition("/")
+        if slash and aligned != self.alignment:
+            raise AlignmentError(
+                f"the run began on alignment {aligned!r}, and the parties have aligned again since "
+                f"({self.alignment!r}); start anew with --overwrite"
+            )
+        run = training_run(self.alignment, fresh) if self.alignment else fresh
+        self._run = (run, f"seed-{seed}")
+        return run
+
+    def say(self, text: str) -> None:
+        """Tell whoever watches."""
+        self._talk.say(text)
+
+    def carry(self, run: str) -> Engine:
+        """What reaches the partners while they align by way of this driver."""
+        return self._engine(run)
+
+    def connect(self, stage: str) -> Engine:
+        """What reaches the partners in one stage of the run that was begun."""
+        run, seed = self._run
+        return self._engine(f"{run}/{stage}/{seed}")
+
+
+class Driver(Listener):
+    """The party that drives, and its lines to the others.
+
+    Args:
+        site: its own party file and table.
+        section: who takes part, and how long they are waited for.
+        reach: opens the lines.
+        talk: told who is waited for, lost, and back.
+
+    Raises:
+        ConfigError: its own name among the partners; else as of ``Listener``.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        section: ElsewhereSection,
+        reach: Reach,
+        *,
+        talk: Progress = SILENT,
+        wait_s: float = 0.0,
+    ) -> None:
+        check_partners(site, section)
+        self.site = site
+        self._stored: StoredRows | None = None
+        super().__init__(
+            site.name,
+            home_of(site.path),
+            section,
+            reach,
+            talk=talk,
+            wait_s=wait_s,
+        )
+        self.sites = {site.name: site}
+
+    def samples(self) -> str:
+        """SHA-256 of the ids of its own samples that a run is of."""
+        ids = self.site.table.ids
+        if self._stored is None:
+            return digest(ids)
+        own_S = self._stored.rows_S
+        return digest(ids[own_S[own_S >= 0].numpy()])
+
+    def align(self, *, workers: int = 1) -> psi.Aligned:
+        """Align with all partners, and keep what came of it; each partner keeps its own rows."""
+        self.wait()
+        run = secrets.token_hex(8)
+        with (
+            psi.Workers(workers) as shared,
+            self._talk.points("aligning") as bar,
+        ):
+            aligned = self.site.align(self._engine(run), workers=shared, progress=bar.points)
+        rows = aligned.alignment.rows
+        self._stored = StoredRows(
+            self.site.name,
+            run,
+            rows[self.site.name],
+            digest(self.site.table.ids),
+            self.site.name,
+            {name: rows[name] >= 0 for name in self.partners},
+        )
+        make_folder(self.stored_path.parent)
+        save_rows(self.stored_path, self._stored)
+        return aligned
+
+    def count(self, *, workers: int = 1) -> dict[str, psi.Overlap]:
+        """How many rows each partner has and shares; nobody learns which."""
+        self.wait()
+        with (
+            psi.Workers(workers) as shared,
+            self._talk.points("counting") as bar,
+        ):
+            engine = self._engine(secrets.token_hex(8))
+            return self.site.count(engine, workers=shared, progress=bar.points)
+
+    @property
+    def stored_path(self) -> Path:
+        """Where it keeps its own part of an alignment."""
+        return self._home / "aligned" / f"{certificate_name(self.site.name)}.safetensors"
+
+    def alignment(self) -> dd.Alignment:
+        """What ``dovetail align`` left here, or an alignment made now; of this run's partners.
+
+        Raises:
+            AlignmentError: what it left is of another table, or not of all partners.
+            PartyError: a partner does not align.
+        """
+        if not self.stored_path.exists():
+            self.align()
+        else:  # a table that changed is told before anyone is waited for
+            self._stored = load_rows(self.stored_path, self.site.name, self.site.table.ids)
+        assert self._stored is not None
+        known = self._stored.alignment()
+        missing = [name for name in self.partners if name not in known.rows]
+        if missing:
+            raise AlignmentError(
+                f"{self.site.name!r} is aligned with {', '.join(map(repr, self._stored.partners))} "
+                f"and not with {', '.join(map(repr, missing))}; align again with all of them "
+                "(dovetail align RUN)"
+            )
+        self.wait()
+        return dd.Alignment({name: known.rows[name] for name in (self.site.name, *self.partners)})
+
+    def begin(self, seed: int, run: str) -> str:
+        """From here on ``connect`` reaches the partners in this run of this seed; its whole id.
+
+        Args:
+            seed: the run's.
+            run: its id as a run folder keeps it: new for a run that begins, with the alignment in
+                front for one that is resumed.
+
+        Raises:
+            AlignmentError: the run began on another alignment.
+        """
+        assert self._stored is not None
+        aligned, slash, fresh = run.rpartition("/")
+        if slash and aligned != self._stored.run:
+            raise AlignmentError(
+                f"the run began on alignment {alignment_of(run)!r}, and {self.site.name!r} has "
+                f"aligned again since ({self._stored.run!r}); start anew with --overwrite"
+            )
+        self._run = (f"seed-{seed}", fresh)
+        return f"{self._stored.run}/{fresh}"
+
+    def connect(self, stage: str) -> Engine:
+        """What reaches the partners in one stage of the run that was begun."""
+        assert self._stored is not None
+        return self._engine(training_run(self._stored.run, stage, *self._run))
+
+
+def stream_driver(site: Site, section: StreamSection, *, talk: Progress = SILENT) -> Driver:
+    """A party that drives partners who dial it.
+
+    Raises:
+        ConfigError: see ``Driver``; certificates that will not do.
+    """
+    check_partners(site, section)
+    folder = None if section.certificates else certificates_of(site)
+    reach = listens(section, site.name, folder, revoked=revoked_of(site))
+    return Driver(site, section, reach, talk=talk)
+
+
+def coordinator_name(section: ElsewhereSection) -> str:
+    """What a driver without data is called.
+
+    Raises:
+        ConfigError: as one of the partners is.
+    """
+    name = section.name or "coordinator"
+    if name in section.partners:
+        raise ConfigError(
+            f"partners names {name!r}, which is the driver itself; name the others only, or "
+            "give the driver another engine.name"
+        )
+    return name
+
+
+def check_partners(site: Site, section: ElsewhereSection) -> None:
+    """Refuse a driver that is its own partner.
+
+    Raises:
+        ConfigError: naming it and its file.
+    """
+    if site.name in section.partners:
+        raise ConfigError(
+            f"partners names {site.name!r}, which is the driver itself ({site.where}); name the "
+            "others only"
+        )
+
+
+def listens(
+    section: StreamSection, name: str, certificates: Path | None, *, revoked: Path | None = None
+) -> Reach:
+    """Lines of those who dial.
+
+    Args:
+        section: where to listen, and for whom.
+        name: the driver's.
+        certificates: where they are, if the section does not say.
+        revoked: the list of revoked certificates, if the section does not say.
+
+    Raises:
+        ConfigError: certificates that will not do.
+    """
+    folder = section.certificates
+    shown = _credentials(
+        Path(folder) if folder else certificates or Path(),
+        name,
+        Path(section.revoked) if section.revoked else revoked,
+    )
+
+    @contextmanager
+    def reach(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
+        with (
+            threads_end(),
+            Stream(
+                section.listen,
+                driver=driver,
+                credentials=shown,
+                parties=section.partners,
+                max_message_bytes=section.max_message_bytes,
+                ledger=ledger,
+            ) as stream,
+        ):
+            yield stream
+
+    return reach
+
+
+def _credentials(folder: Path, name: str, revoked: Path | None) -> Renewed:
+    """The driver's certificate and key.
+
+    Raises:
+        ConfigError: files that are missing or do not belong together, or a certificate that is for
+            those who dial.
+    """
+    found = Renewed.load(folder, name, revoked=revoked)
+    own = read_certificates(found.credentials.certificate, where="the certificate")[0]
+    if not may_listen(own):
+        raise ConfigError(
+            f"{folder}: the certificate of {name!r} is for a party that joins, and no partner "
+            "would believe it of a driver; make one that drives: dovetail certificates "
+            f"{name} --driver {name} --renew"
+        )
+    if tls_name(name) not in every_name(own):
+        _log.warning(
+            "the certificate of %s does not have the name %s, so its partners join with %s",
+            name,
+            tls_name(name),
+            f"--tls-name {(hosts_of(own) or ('HOST',))[0]}",
+        )
+    return found
+
+
+# --- What is said ---------------------------------------------------------------------------------
+
+
+class _Watch:
+    """Says when a partner is lost, and when it is back; not what is missed meanwhile."""
+
+    def __init__(self, lines: Lines, talk: Progress) -> None:
+        self._lines = lines
+        self._talk = talk
+        self._lost_at: dict[str, float] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="dovetail-watch")
+
+    def __enter__(self) -> _Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(TICK_S):
+            here = self._lines.connected
+            now = time.monotonic()
+            for name in self._lines.links:
+                if name not in here and name not in self._lost_at:
+                    self._lost_at[name] = now
+                    self._talk.warn(f"{time.strftime('%H:%M:%S')} lost {name!r}; it may come back")
+                elif name in here and name in self._lost_at:
+                    away_s = now - self._lost_at.pop(name)
+                    self._talk.warn(
+                        f"{time.strftime('%H:%M:%S')} {name!r} is back after {away_s:.1f} s"
+                    )
+
+
+#: Whose warnings a driver's user is told.
+_WARNING = (stream, connection, flare, checkpoint, missing_parties, credentials, renewal)
+
+_log = logging.getLogger(__name__)

@@ -1,0 +1,64 @@
+"""What a Dovetail job needs of a site of an NVFlare federation: two files of its ``local`` folder.
+
+dovetail.toml      which party it is (``flarejob.SiteSection``)
+resources.json     NVFlare's own; its class_allow_list must have the classes that a job names
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from dovetail.errors import ConfigError
+
+#: The file of a site's ``local`` folder that says who it is to Dovetail.
+SITE_FILE = "dovetail.toml"
+
+CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
+EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
+DRIVER = "dovetail.runs.flarejob.Driver"
+PARTY = "dovetail.runs.flarejob.Party"
+
+#: All classes that a job names: two of NVFlare's, two of Dovetail's.
+CLASSES = (CONTROLLER, EXECUTOR, DRIVER, PARTY)
+
+
+def prepare_site(folder: Path, values: Mapping[str, str | None]) -> list[Path]:
+    """Write both files of a site; gives them.
+
+    Args:
+        folder: its startup kit, with ``startup`` and ``local``.
+        values: keys of dovetail.toml; those that are None are left out.
+
+    Raises:
+        ConfigError: it is no such folder, or its resources cannot be read.
+    """
+    local = folder / "local"
+    if not local.is_dir() or not (folder / "startup").is_dir():
+        raise ConfigError(
+            f"{folder} is no folder of an NVFlare site: expected startup/ and local/, as nvflare "
+            "provision makes them"
+        )
+    said = {key: value for key, value in values.items() if value is not None}
+    path = local / SITE_FILE
+    path.write_text(tomli_w.dumps(said), encoding="utf-8")
+    own, default = local / "resources.json", local / "resources.json.default"
+    try:
+        resources = json.loads((own if own.exists() else default).read_text(encoding="utf-8"))
+        allowed = resources.setdefault("class_allow_list", [])
+        missing = [] if "*" in allowed else [each for each in CLASSES if each not in allowed]
+        allowed += missing
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{own} cannot be read as NVFlare's resources ({error})") from None
+    return [path, write_resources(folder, resources)]
+
+
+def write_resources(folder: Path, resources: Mapping[str, Any]) -> Path:
+    """A site's own resources, in the place of the default ones."""
+    path = folder / "local" / "resources.json"
+    path.write_text(json.dumps(resources, indent=2) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,224 @@
+"""A party's home: what it keeps there, and what it tells of it.
+
+    shop.toml                          the party file
+    shop.site/                         what the party keeps; only its owner may enter
+        aligned/DRIVER.safetensors     its rows of the samples it shares with that driver
+        aligned/DRIVER/                the same of those it shares with label owners (FedOptimus)
+        checkpoints/DRIVER/RUN/ALGORITHM/  its state in that run; of the last 16 runs
+        models/RUN/                    what it can use of that run
+        proposals/NAME/                proposals, who signed them, what was run on them
+        sums/DRIVER/RUN.jsonl          rounds of which it has given its share to a secret sum
+        ledger.jsonl                   what left it, and for whom
+        refusals.jsonl                 what it refused, to whom and why
+        alignments.json                how often, and with how many ids, each driver has aligned
+        runs.jsonl                     when which driver's runs began
+        secret                         mixed into all random numbers; never leaves
+        join.log
+
+The runs that it answers in from there: ``runs.py``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from dovetail.errors import ConfigError
+from dovetail.methods.party import Site
+from dovetail.network.certificates import make_folder
+from dovetail.network.counting import kind_of
+from dovetail.network.credentials import Credentials, certificate_warnings, certificates_beside
+from dovetail.network.identity import Certified, Identity
+from dovetail.node.agreements import Agreements
+
+_log = logging.getLogger(__name__)
+
+
+def home_of(party_file: Path) -> Path:
+    """The folder that a party keeps, unless somebody says."""
+    return party_file.with_name(f"{party_file.stem}.site")
+
+
+class Home:
+    """The party's folder; one process at a time uses it, and only its owner reads what is written.
+
+    Args:
+        path: the folder.
+        wait_s: how long to wait for another process to leave it.
+
+    Raises:
+        ConfigError: on entering, if another process uses it.
+    """
+
+    def __init__(self, path: Path, *, wait_s: float = 0.0) -> None:
+        self.path = path
+        self._wait_s = wait_s
+
+    def __enter__(self) -> Home:
+        self._umask = os.umask(0o077)
+        try:
+            self._enter()
+        except BaseException:
+            os.umask(self._umask)
+            raise
+        return self
+
+    def _enter(self) -> None:
+        make_folder(self.path)
+        self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.2)
+                    continue
+                os.close(self._lock)
+                raise ConfigError(
+                    f"another dovetail command uses {self.path}; stop it, or give dovetail join a "
+                    "folder of its own with --home"
+                ) from None
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+        os.umask(self._umask)
+
+
+def certificates_of(site: Site) -> Path:
+    """Where the party's certificates are, unless somebody says."""
+    return certificates_beside(site.path, site.name)
+
+
+def warnings_of(site: Site) -> list[str]:
+    """What to do about the party's certificate, if it is beside its file."""
+    try:
+        return certificate_warnings(certificates_of(site), site.name)
+    except ConfigError:  # a party without certificates, which may never need one
+        return []
+
+
+def revoked_of(site: Site) -> Path | None:
+    """The list of revoked certificates that its party file names."""
+    named = site.party.revoked
+    return None if named is None else site.path.parent / named
+
+
+class Refusals:
+    """What was refused, a line each; what is repeated is counted, and told at 10, 100, ... times.
+
+    Two that differ in numbers alone are of one kind: a replay of message 7, and one of message 8.
+
+    Args:
+        path: the file.
+        say: shows a line to whoever watches.
+    """
+
+    #: Different refusals that are written; a driver that invents more cannot fill the disk.
+    MOST = 10_000
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        self._path = path
+        self._say = say
+        self._counts: dict[tuple[str, str, str], int] = {}
+        self._lock = threading.Lock()
+
+    def record(self, driver: str, message: str, run: str, why: str) -> None:
+        """Write one; ``message`` is empty where none was read."""
+        message, run, why = message[:100], run[:200], why[:500]
+        with self._lock:
+            what = (driver, kind_of(message), kind_of(why))
+            if what not in self._counts and len(self._counts) >= self.MOST:
+                what = (
+                    driver,
+                    "",
+                    "refusals of many kinds; from here on only their number is kept",
+                )
+                message, run, why = "", "", what[2]
+            self._counts[what] = count = self._counts.get(what, 0) + 1
+            if not re.fullmatch("10*", str(count)):
+                return
+            line = {
+                "time": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}",
+                "driver": driver,
+                "message": message,
+                "run": run,
+                "why": why,
+                "times": count,
+            }
+            try:
+                handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                with os.fdopen(handle, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+            except OSError as error:  # a full disk ends no training
+                _log.warning("a refusal is not written to %s: %s", self._path, error)
+        times = f" ({count} times)" if count > 1 else ""
+        self._say(f"refused {message or 'a message'} of {driver!r}: {why}{times}")
+
+
+@contextmanager
+def logged(path: Path) -> Iterator[None]:
+    """The log of this package goes to a file that does not grow without end."""
+    handler = RotatingFileHandler(path, maxBytes=10_000_000, backupCount=3, encoding="utf-8")
+    path.chmod(0o600)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    log = logging.getLogger("dovetail")
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        log.removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
+def threads_end(timeout_s: float = 5.0) -> Iterator[None]:
+    """Waits for threads that were started meanwhile: gRPC's are daemons.
+
+    One that is still in C++ when the interpreter leaves takes the process down with SIGABRT.
+    """
+    before = set(threading.enumerate())
+    try:
+        yield
+    finally:
+        deadline = time.monotonic() + timeout_s
+        for thread in set(threading.enumerate()) - before:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def agreements_of(site: Site, home: Path, identity: Identity | None = None) -> Agreements:
+    """The proposals that a party's home keeps.
+
+    Raises:
+        ConfigError: its policy asks for signatures, and it has no certificate.
+    """
+    signed = site.policy.section.approval == "signed"
+    if signed and not isinstance(identity, Certified):
+        folder = certificates_of(site)
+        identity = Certified(Credentials.load(folder, site.name, revoked=revoked_of(site)))
+    known = identity if isinstance(identity, Certified) else None
+    return Agreements(
+        home,
+        site.name,
+        () if known is None else known.authorities,
+        required=signed,
+        num_rows=site.table.num_rows,
+        revocations=None if known is None else lambda: known.revocations,
+    )
+
+
+# --- What it answers ------------------------------------------------------------------------------

@@ -1,0 +1,184 @@
+"""A party goes online, and answers drivers until it is told to stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from dovetail import methods
+from dovetail.errors import NetworkError
+from dovetail.methods.party import Site
+from dovetail.network import credentials, renewal
+from dovetail.network.client import AS_EVER, Way, serve
+from dovetail.network.host import Host
+from dovetail.network.identity import Certified
+from dovetail.network.ledger import LedgerFile
+from dovetail.network.renewal import Renewed
+from dovetail.network.retry import raise_descriptor_limit
+from dovetail.node.home import (
+    Home,
+    Refusals,
+    certificates_of,
+    home_of,
+    logged,
+    revoked_of,
+    threads_end,
+)
+from dovetail.node.runs import Runs
+from dovetail.node.status_line import StatusLine
+from dovetail.node.warnings import Warned
+
+#: Seconds until a signal is noticed, and from one look of the status line to the next.
+TICK_S = 0.2
+
+
+def serve_site(
+    site: Site,
+    addresses: Mapping[str, str],
+    *,
+    stopped: Callable[[], bool],
+    ways: Mapping[str, Way] | None = None,
+    certificates: Path | None = None,
+    home: Path | None = None,
+    device: torch.device | None = None,
+    quiet: bool = False,
+) -> None:
+    """Serve one driver or several until told to stop.
+
+    They share the home: its ledger, its secret, and what the policy counts. Messages are answered
+    one at a time, so that what one driver trains is what it would be without the others.
+
+    Args:
+        site: the party.
+        addresses: driver's name, the one in its certificate -> where it listens; see
+            ``drivers_of``.
+        stopped: asked again and again whether to stop.
+        ways: driver's name -> how it is reached; as the environment says, of those that it lacks.
+        certificates: their folder; None: ``certificates/NAME`` beside the party file.
+        home: what the party keeps; None: ``STEM.site`` beside the party file.
+        device: where it computes.
+        quiet: print nothing.
+
+    Raises:
+        ConfigError: an address, driver, certificate or home that will not do.
+        NetworkError: see ``dialling.serve``; of the last driver that is left.
+    """
+    raise_descriptor_limit()
+    shown = Renewed.load(certificates or certificates_of(site), site.name, revoked=revoked_of(site))
+    stop = threading.Event()
+    with (
+        Home(home or home_of(site.path)) as kept,
+        logged(kept.path / "join.log"),
+        StatusLine(*addresses, quiet=quiet) as teller,
+        LedgerFile(kept.path / "ledger.jsonl", site.name) as ledger,
+        threads_end(),
+        Warned((credentials, renewal), teller.say, once=False),
+    ):
+        refusals = Refusals(kept.path / "refusals.jsonl", teller.say)
+        computing = device or torch.device("cpu")
+        identity = Certified(shown)
+        runs = Runs(site, kept.path, refusals, teller, computing, identity)
+        host = Host(
+            site.name,
+            runs.open,
+            admit=site.policy.admit,
+            on_refusal=refusals.record,
+            ledger=ledger,
+            max_bytes=site.policy.section.max_message_bytes,
+            identity=identity,
+            on_restart=runs.restarted,
+            account=runs.account,
+            on_notice=runs.noticed,
+        )
+        for line in describe(site, addresses, kept.path):
+            teller.line(line)
+        with ThreadPoolExecutor(len(addresses), "dovetail-serve") as pool:
+            serving = {
+                pool.submit(
+                    serve,
+                    host,
+                    address,
+                    shown,
+                    driver=driver,
+                    stop=stop,
+                    way=(ways or {}).get(driver, AS_EVER),
+                    on_event=partial(teller.event, driver=driver),
+                ): driver
+                for driver, address in addresses.items()
+            }
+            try:
+                _wait(serving, stopped, teller)
+            finally:  # also when Ctrl-C ends the wait
+                stop.set()
+        teller.stopped(ledger.last_hash)
+
+
+def _wait(
+    serving: dict[Future[None], str], stopped: Callable[[], bool], teller: StatusLine
+) -> None:
+    """Wait until told to stop; a driver that ends its line for good ends no other's.
+
+    Raises:
+        NetworkError: why the last line has ended.
+    """
+    while not stopped():
+        ended, _ = wait(serving, timeout=TICK_S, return_when=FIRST_COMPLETED)
+        for each in ended:
+            driver = serving.pop(each)
+            if not serving:
+                each.result()
+                return
+            error = each.exception()
+            if error is not None and not isinstance(error, NetworkError):
+                raise error
+            teller.say(f"no more joined to {driver}: {error}")
+        teller.tick()
+
+
+def describe(site: Site, addresses: Mapping[str, str], home: Path) -> Iterator[str]:
+    """What the party will and will not agree to; nothing of its table but its size."""
+    policy = site.policy.section
+    num_columns = len([name for names in site.table.blocks.values() for name in names])
+    columns = f", {num_columns} columns" if num_columns else ""
+    for driver, address in addresses.items():
+        yield f"{site.name!r} joins {driver!r} at {address}"
+    whose = "all drivers together" if policy.together else " or of ".join(map(repr, addresses))
+    yield f"  table      {site.table.num_rows:,} rows{columns}"
+    known = {each.policy for each in site.policy.algorithms.values()}
+    agreed = [name for name in policy.algorithms if name in known]
+    yield f"  agrees to  {', '.join(agreed) or 'nothing'}"
+    if "align" in agreed:
+        least = f", with sets of {policy.min_ids:,} ids or more" if policy.min_ids else ""
+        most = f"{policy.max_alignments:,} times and with {site.max_ids:,} ids in all a day"
+        yield f"  aligns by  {' or '.join(policy.align_modes) or 'no mode'}{least}, {most}"
+    for method in methods.every().values():
+        for line in method.describe(site, agreed):
+            yield f"  {line}"
+    if {"apfed", "apfed-d", "tvfl"} & set(agreed):
+        yield (
+            f"  answers    about {policy.min_rows:,} different samples or more in a message, and "
+            f"about one {policy.max_uses:,} times a run"
+        )
+    yield (
+        f"  begins     a run {policy.max_begins:,} time{'s' if policy.max_begins > 1 else ''}, "
+        f"{policy.max_runs_per_day:,} runs of {whose} in 24 hours, each with a new network"
+    )
+    if policy.messages is not None:
+        yield f"  messages   {', '.join(policy.messages) or 'none'}"
+    yield (
+        f"  refuses    all else, and messages above {policy.max_message_mb:g} MB or "
+        f"{policy.max_rows:,} rows"
+    )
+    yield (
+        f"  allows     a driver's runs {policy.max_memory_mb:,g} MB of memory and "
+        f"{policy.max_disk_mb:,g} MB of disk together"
+    )
+    yield (
+        f"  keeps      {home}/ (ledger.jsonl, refusals.jsonl, alignments.json, runs.jsonl, "
+        "join.log, secret)"
+    )

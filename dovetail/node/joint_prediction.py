@@ -1,0 +1,204 @@
+"""A label owner that predicts with parties on other machines (FedOptimus, APFed-D).
+
+It drives, they join it: ``dovetail join clinic.toml --driver HOST:PORT --name north``. Which rows
+are meant is agreed on by private set intersection, for this prediction only; then each data owner
+or partner encodes those that it has, with the network that it kept of the run that the label
+owner's model is of.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from dovetail import alignment as psi
+from dovetail.alignment.stored import predicting_run
+from dovetail.errors import ConfigError, ModelError, NetworkError, PartyError
+from dovetail.methods.apfed import inference
+from dovetail.methods.base import SILENT, Progress
+from dovetail.methods.fedoptimus import predicting
+from dovetail.methods.party import Site
+from dovetail.models import Model
+from dovetail.models.learners.joint import JointSpec
+from dovetail.models.owners import TopSpec
+from dovetail.network import Engine
+from dovetail.node.driver import Listener, check_partners, listens
+from dovetail.node.engines import StreamSection
+from dovetail.node.home import certificates_of, home_of
+
+#: Seconds that data owners are waited for, unless somebody says.
+WAIT_S = 60.0
+
+
+@dataclass(frozen=True, eq=False)
+class MeanEmbeddings:
+    """Mean embeddings of rows, and whose they are.
+
+    Attributes:
+        mean_NE: (N, E), zeros where nobody answered.
+        answered: data owner -> (N,) bool, whether its embedding is in the mean.
+        missed: data owner -> why it is in none, or not in all that it could be.
+    """
+
+    mean_NE: Tensor
+    answered: Mapping[str, Tensor]
+    missed: Mapping[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class _Agreed:
+    """Who came, and which of the samples each has.
+
+    Attributes:
+        engine: reaches them.
+        held: party -> (N,) bool.
+        sample_N: of each row, its sample.
+        missed: party -> why it is not among them.
+    """
+
+    engine: Engine
+    held: Mapping[str, Tensor]
+    sample_N: Tensor
+    missed: Mapping[str, str]
+
+    def all_missed(self, missed: Mapping[str, str]) -> dict[str, str]:
+        """And those of whom there is no answer, or who have no sample."""
+        none = [name for name, held_N in self.held.items() if not held_N.any()]
+        return {**self.missed, **missed, **dict.fromkeys(none, "has none of these samples")}
+
+
+class Asker(Listener):
+    """A label owner that drives for one prediction.
+
+    Args:
+        site: its party file.
+        model: its top or its joint model, of a run over a network.
+        section: the data owners or partners that are asked, and how long they are waited for.
+        talk: told who is waited for.
+
+    Raises:
+        ModelError: the model is of somebody else, or of another kind of run.
+        ConfigError: its own name among the partners, or certificates that will not do.
+    """
+
+    def __init__(
+        self, site: Site, model: Model, section: StreamSection, *, talk: Progress = SILENT
+    ) -> None:
+        trained = check_asks(site, model, section)
+        check_partners(site, section)
+        if section.wait_s is None:
+            section = section.model_copy(update={"wait_s": WAIT_S})
+        certificates = None if section.certificates else certificates_of(site)
+        reach = listens(section, site.name, certificates)
+        super().__init__(site.name, home_of(site.path), section, reach, talk=talk)
+        self._site = site
+        self._trained = trained
+        self._spec = model.spec
+
+    def ask(self, ids: np.ndarray) -> MeanEmbeddings:
+        """What the data owners that come and answer say of the samples with these ids.
+
+        Raises:
+            AlignmentError: ids that cannot be compared.
+            NetworkError: no data owner came, or none answered.
+        """
+        assert isinstance(self._spec, TopSpec)
+        agreed = self._agree(ids)
+        said = predicting.recall(agreed.engine, self._trained, self._spec.embedding, agreed.held)
+        return MeanEmbeddings(
+            said.mean_NE[agreed.sample_N],
+            {name: answered[agreed.sample_N] for name, answered in said.answered.items()},
+            agreed.all_missed(said.missed),
+        )
+
+    def codes(self, ids: np.ndarray) -> inference.Asking:
+        """The codes of a joint model's partners, of the samples with these ids, by row.
+
+        Raises:
+            AlignmentError: ids that cannot be compared.
+            NetworkError: no partner came, or none answered.
+        """
+        assert isinstance(self._spec, JointSpec)
+        agreed = self._agree(ids)
+        said = inference.recall(agreed.engine, self._trained, self._spec.widths, agreed.held)
+        return inference.Asking(
+            {name: codes[agreed.sample_N] for name, codes in said.codes.items()},
+            agreed.all_missed(said.missed),
+        )
+
+    def _agree(self, ids: np.ndarray) -> _Agreed:
+        """With those who come, on samples.
+
+        Raises:
+            AlignmentError: ids that cannot be compared.
+            NetworkError: nobody came, or nobody agreed on samples.
+        """
+        here, missed = self._come()
+        run = predicting_run(secrets.token_hex(8))
+        while here:
+            engine = self._engine(run, here)
+            try:
+                with self._talk.points("aligning") as bar:
+                    aligned = psi.align(
+                        engine,
+                        ids,
+                        lower=self._site.party.lowercase_ids,
+                        progress=bar.points,
+                    ).alignment.rows
+            except PartyError as failure:  # the others begin again, without it
+                missed[failure.party] = failure.cause
+                here = tuple(name for name in here if name != failure.party)
+                continue
+            held = {name: aligned[name] >= 0 for name in here}
+            return _Agreed(engine, held, aligned[self.name].argsort(), missed)
+        raise NetworkError(f"no data owner answers: {told(missed)}")
+
+    def _come(self) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Who came in time, and who did not."""
+        try:
+            self.wait()
+        except NetworkError:
+            here = self._lines.connected
+            if not here:
+                raise
+            why = f"did not come within {self._section.wait_s:g} s"
+            return here, {name: why for name in self.partners if name not in here}
+        return self.partners, {}
+
+
+def check_asks(site: Site, model: Model, section: StreamSection) -> str:
+    """The run whose networks partners are asked for.
+
+    Raises:
+        ModelError: the model is of somebody else, or of another kind of run.
+        ConfigError: partners that the model does not have.
+    """
+    trained = model.about.get("run")
+    if not isinstance(model.spec, TopSpec | JointSpec) or not isinstance(trained, str):
+        raise ModelError(
+            f"the model of party {model.party!r} is no label owner's of a run with data owners "
+            "on other machines; name its folder at home, for example north.site/models/RUN, "
+            "(of APFed-D: RUN/models/joint), or leave --party and --partners out"
+        )
+    if isinstance(model.spec, JointSpec):
+        for name in section.partners:
+            if name not in model.spec.partners:
+                raise ConfigError(
+                    f"--partners names {name!r}, and the joint model was trained with "
+                    f"{', '.join(model.spec.partners)}"
+                )
+    if model.party != site.name:
+        raise ModelError(
+            f"the model is of label owner {model.party!r}, and {site.where} is of "
+            f"{site.name!r}; each predicts with its own"
+        )
+    return trained
+
+
+def told(missed: Mapping[str, str]) -> str:
+    """Who is missing, and why."""
+    return "; ".join(f"{name} ({why})" for name, why in missed.items())

@@ -1,0 +1,553 @@
+"""The runs that a party answers in from its home: its side of each, as its policy allows.
+
+**Which alignment a run uses.** An alignment has a name, which is the run id of its messages. When
+it is complete, each responder keeps its rows under that name (``alignment/stored.py``), in the
+place of those it had with that driver; the driver keeps its own. The id of every run that trains on
+them is ``NAME/...`` (``stored.training_run``). A party opens such a run only if the rows it keeps
+are of alignment NAME, with this driver, and its table is still the one that was aligned. So two
+sides that remember different alignments find out before the first code is sent, and neither can
+go on with numbers of samples that mean other people.
+
+**What a driver can set.** It sends messages, and a message has no field for a network, a loss, a
+rate, a table or a policy: these come from the party file, which is read once, when ``join`` starts.
+CHFL, HyFEM and FedOptimus are the exceptions: what is learned together has the coordinator's
+settings, which their ``Begin`` carries (a data owner's network is its own even so). A party must
+allow each by name, they are not among a policy's defaults.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dovetail import methods
+from dovetail.alignment import Responder, psi, relay
+from dovetail.alignment.stored import (
+    StoredRows,
+    alignment_of,
+    digest,
+    is_predicting,
+    is_trial,
+    load_rows,
+    save_rows,
+)
+from dovetail.errors import AlignmentError, CheckpointError, ConfigError, MessageError
+from dovetail.methods.base import Asked, CountsReleases, Maker
+from dovetail.methods.limits import LimitError
+from dovetail.methods.party import PROPOSALS, Site
+from dovetail.methods.section import check_run_id
+from dovetail.models import Model
+from dovetail.models.card import renew
+from dovetail.models.owners import Bottom
+from dovetail.network import Message, Party
+from dovetail.network.certificates import certificate_name, make_folder
+from dovetail.network.checkpoint import ChangedError, Checkpointed, StatefulParty
+from dovetail.network.counting import Counted, times
+from dovetail.network.host import MAX_RUNS
+from dovetail.network.identity import Identity
+from dovetail.network.retry import patiently
+from dovetail.node.agreements import Approved, Reader
+from dovetail.node.budget import BudgetError, Budgets, driver_of
+from dovetail.node.fingerprint import site_digests
+from dovetail.node.home import Refusals, agreements_of
+from dovetail.node.limits import Guard, RunLimits
+from dovetail.node.proposal import split_run
+from dovetail.node.record import give_account
+from dovetail.node.secret import home_secret, run_key
+from dovetail.node.status_line import Activity, StatusLine
+from dovetail.privacy import SecretSums
+
+#: Stands for a run id's slashes in the name of its folder; no run's id has one.
+_SLASH = "+"
+
+#: Runs of one driver whose states are kept; the oldest go.
+KEPT_RUNS = 16
+
+_log = logging.getLogger(__name__)
+
+#: Messages of an alignment.
+_ALIGNS = (*Responder.accepts, relay.Carry, relay.Narrow)
+
+
+class Watched:
+    """A party whose messages are counted, and what it refuses of them is written down.
+
+    That is a message of more rows than its policy allows, and whatever of an alignment is not
+    allowed, not in turn or not true.
+
+    Args:
+        party: what answers.
+        activity: what counts.
+        max_rows: the most rows that a tensor may have.
+        refuse: writes down.
+        vectors: a tensor of one dimension has no rows: it is weights, one after the other.
+        guard: what its policy allows of a run over time; None of an alignment, which has its own.
+        check: refuses what was not agreed on.
+    """
+
+    def __init__(
+        self,
+        party: Party,
+        activity: Activity,
+        max_rows: int,
+        refuse: Callable[[Message, str], None],
+        *,
+        vectors: bool,
+        guard: Guard | None = None,
+        check: Callable[[Message], None] = lambda message: None,
+    ) -> None:
+        self.party = party
+        self._check = check
+        self._activity = activity
+        self._max_rows = max_rows
+        self._vectors = vectors
+        self._refuse = refuse
+        self._guard = guard
+
+    @property
+    def accepts(self) -> tuple[type[Message], ...]:
+        return self.party.accepts
+
+    def handle(self, message: Message) -> Message:
+        tensors = message.tensors()
+        rows = max((len(x) for x in tensors.values() if x.ndim > self._vectors), default=0)
+        if rows > self._max_rows:
+            why = f"refuses {rows} rows in one message: its policy allows {self._max_rows}"
+            self._refuse(message, why)
+            raise ConfigError(why)
+        try:
+            self._check(message)
+        except ConfigError as refusal:
+            self._refuse(message, str(refusal))
+            raise
+        try:
+            if self._guard is None:
+                answer = self.party.handle(message)
+            else:
+                answer = self._guard.answer(message, self.party.handle)
+        except (AlignmentError, MessageError) as refusal:
+            if isinstance(message, _ALIGNS):
+                self._refuse(message, str(refusal))
+            raise
+        except (BudgetError, ChangedError, LimitError) as refusal:
+            self._refuse(message, str(refusal))
+            raise
+        activity = self._activity
+        activity.num_messages += 1
+        activity.received_bytes += sum(each.nbytes for each in tensors.values())
+        activity.sent_bytes += sum(each.nbytes for each in answer.tensors().values())
+        activity.last = time.monotonic()
+        return answer
+
+
+class Aligning:
+    """A responder whose rows are kept as soon as an alignment has found them."""
+
+    accepts = Responder.accepts
+
+    def __init__(self, responder: Responder, keep: Callable[[Tensor], None]) -> None:
+        self._responder = responder
+        self._keep = keep
+
+    def handle(self, message: Message) -> Message:
+        answer = self._responder.handle(message)
+        if isinstance(message, psi.Places | psi.Proofs):
+            try:
+                rows_S = self._responder.rows_S
+            except AlignmentError:  # there are none before the last is proven
+                return answer
+            self._keep(rows_S)
+        return answer
+
+
+class GivenSums:
+    """Of which rounds of a run a party has given its share, and to which sum; on its disk.
+
+    Apart from the run's states, which a driver may have restored or dropped.
+    """
+
+    def __init__(self, folder: Path, driver: str, run: str) -> None:
+        self._path = folder / certificate_name(driver) / f"{run.replace('/', _SLASH)}.jsonl"
+
+    def get(self, number: int) -> str | None:
+        """The sum that a share was given of in this round."""
+        if not self._path.exists():
+            return None
+        with self._path.open(encoding="utf-8") as file:
+            for line in file:
+                with suppress(ValueError):  # half a line: its share never left
+                    round_of, digest = json.loads(line)
+                    if round_of == number:
+                        return str(digest)
+        return None
+
+    def note(self, number: int, digest: str) -> None:
+        """Write down that a share of this sum leaves.
+
+        Raises:
+            ConfigError: it cannot be written, and the share must not leave.
+        """
+        if self.get(number) is not None:
+            return
+
+        def write() -> None:
+            make_folder(self._path.parent)
+            handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(handle, "a", encoding="utf-8") as file:
+                file.write("\n" + json.dumps([number, digest]))
+                file.flush()
+                os.fsync(file.fileno())
+
+        try:
+            patiently(write)
+        except OSError as error:
+            _log.error("%s: %s", self._path, error)
+            raise ConfigError("it cannot write down that it shares, and does not share") from None
+
+
+class Runs:
+    """Makes the party's side of each run that its policy allows.
+
+    Args:
+        site: the party file and its table; inputs are fitted to all of its rows, once.
+        home: where rows and states are kept.
+        refusals: told of what a host lets pass and the policy does not.
+        teller: told of runs that begin.
+        device: where it computes.
+        identity: signs what it says to other parties, and checks what they say; None: who carries
+            the messages is trusted with that.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        home: Path,
+        refusals: Refusals,
+        teller: StatusLine,
+        device: torch.device,
+        identity: Identity | None = None,
+    ) -> None:
+        self._identity = identity
+        self._site = site
+        self._home = home
+        self._refusals = refusals
+        self._teller = teller
+        self._device = device
+        policy = site.policy.section
+        self._budgets = Budgets(
+            home, max_memory_mb=policy.max_memory_mb, max_disk_mb=policy.max_disk_mb
+        )
+        self._agreements = agreements_of(site, home, identity)
+        self._secret = home_secret(home)
+        self._run_limits = RunLimits(home, policy)
+        self._digests = site_digests(site)
+        policies = policy.algorithms
+        # Both now and not when asked: mistakes in the table are told at once, and how long it
+        # takes depends on the table.
+        self._responder = site.responder() if "align" in policies else None
+        self._limits = site.limits(home / "alignments.json", teller.say)
+        allowed = [
+            prefix for prefix, each in site.policy.algorithms.items() if each.policy in policies
+        ]
+        self._asked_rows: dict[tuple[str, str], Tensor] = {}  # (driver, run): of predictions
+        self._notices: dict[str, Counted] = {}  # driver -> what it says of answers
+        self._makers: dict[str, Maker] = {}
+        for method in methods.every().values():
+            self._makers |= method.members(site, allowed)
+
+    def open(self, run: str, algorithm: str, driver: str) -> Party:
+        """The party that answers this run's messages of this algorithm.
+
+        Raises:
+            ConfigError: the policy does not allow it, or it is not what was agreed on.
+            AlignmentError: there are no rows of the alignment that the run is of.
+        """
+        if algorithm == PROPOSALS:
+            return Reader(self._agreements, driver)
+        run, agreed = split_run(run)
+        approved = self._approve(run, agreed, algorithm, driver)
+        party = self._budgets.within(
+            driver, run, lambda: self._open(run, algorithm, driver, agreed)
+        )
+        _ = party.party  # what cannot be opened is refused now
+        activity = self._teller.run(run, algorithm, driver)
+
+        def refuse(message: Message, why: str) -> None:
+            self._refusals.record(driver, message.wire_name(), run, why)
+
+        known = self._site.policy.algorithms[algorithm]
+        guard = None
+        if algorithm != "psi":
+            guard = self._run_limits.of(
+                driver,
+                run,
+                algorithm,
+                known,
+                folder=self._states(driver) / run.replace("/", _SLASH),
+            )
+        max_rows = self._site.policy.section.max_rows
+        check = approved.checks(known.begins)
+        return Watched(
+            party, activity, max_rows, refuse, vectors=known.weights, guard=guard, check=check
+        )
+
+    def _approve(self, run: str, agreed: str, algorithm: str, driver: str) -> Approved:
+        """What was agreed on of this run.
+
+        Raises:
+            ConfigError: it is not what was agreed on.
+        """
+        known = self._site.policy.algorithms.get(algorithm)
+        policy = known.policy if known else algorithm
+
+        def samples() -> str:
+            """A digest of the ids of the samples that the run is of."""
+            ids = self._site.table.ids
+            with suppress(AlignmentError):  # it is of all rows, or of none yet
+                rows_S = self._rows(run, driver)
+                return digest(ids[rows_S[rows_S >= 0].numpy()])
+            return digest(ids)
+
+        return self._agreements.approve(run, agreed, policy, driver, samples=samples)
+
+    def account(self, run: str, driver: str) -> str:
+        """What it says of the runs of a driver that is about to leave; "" of no proposal."""
+        _, agreed = split_run(run)
+        if not agreed:
+            return ""
+        used = self._agreements.used(agreed)
+        return give_account(self._site.name, driver, agreed, used, self._identity)
+
+    def restarted(self, driver: str) -> None:
+        """The driver is another process than before: it may take up its runs."""
+        self._run_limits.restarted(driver)
+        self._notices.pop(driver, None)
+
+    def noticed(self, driver: str, run: str, why: str) -> None:
+        """A driver says what it does with what this party answers; told of each kind at times."""
+        count = self._notices.setdefault(driver, Counted()).once_more(run, why)
+        if count:
+            self._teller.say(f"run {run}: {driver!r} {why}{times(count)}")
+
+    def _open(self, run: str, algorithm: str, driver: str, proposal: str) -> Party:
+        if algorithm not in self._site.policy.algorithms:
+            raise ConfigError(f"refuses {algorithm[:100]!r}: no such algorithm is known here")
+        known = self._site.policy.algorithms[algorithm]
+        self._site.policy.check(known.policy, driver)
+        if is_predicting(run) and algorithm != "psi" and not known.predicts:
+            raise ConfigError(
+                f"refuses {algorithm!r} in {run[:100]!r}, which is a prediction by its name; train "
+                "on an alignment that it keeps"
+            )
+        if algorithm == "psi":
+            assert self._responder is not None
+            keep = self._hold if is_predicting(run) else self._keep
+            guard = self._limits.of(driver, run, watched=not is_predicting(run))
+            responder = self._responder.guarded(guard)
+            return Aligning(responder, lambda rows_S: keep(run, driver, rows_S))
+        if algorithm not in self._makers:  # one that goes with another, which is not allowed
+            raise ConfigError(
+                f"refuses {algorithm!r}: its policy allows no method that it is a part of; the "
+                "party may add the run's method to algorithms below [policy] in its file"
+            )
+        made = self._makers[algorithm](
+            Asked(
+                device=self._device,
+                rows_S=lambda: self._rows(run, driver),
+                keep=lambda model, scores: self._keep_model(model, scores, run, driver, proposal),
+                kept=self._model_folder,
+                run=run,
+                driver=driver,
+                aligned=self._home / "aligned" / certificate_name(driver),
+                secret=lambda: run_key(self._secret, driver, self._run_limits.number(driver)),
+                lasting=self._secret,
+                guard=self._limits.of(driver, run),
+                sums=lambda members: SecretSums(
+                    self._site.name,
+                    run=run,
+                    identity=self._identity,
+                    driver=driver,
+                    members=members,
+                    rounds=GivenSums(self._home / "sums", driver, run),
+                ),
+            )
+        )
+        states = self._states(driver) / run.replace("/", _SLASH)
+        self._drop_oldest(states)
+        folder = states / algorithm
+
+        def allow(num_bytes: int) -> None:
+            self._budgets.make_disk(driver, states, num_bytes)
+
+        def restored(party: StatefulParty) -> None:
+            """What it has released since is not in a state that is older."""
+            if isinstance(party, CountsReleases):
+                party.counts_at_least(
+                    self._run_limits.releases(driver, run, algorithm, folder=states)
+                )
+
+        about = self._digests[algorithm]
+        keeper = Checkpointed(made(), folder, allow=allow, about=about, restored=restored)
+        if not known.goes_on:
+            return keeper
+        try:
+            step = keeper.resume_latest()
+        except ChangedError:  # what comes is refused with it, and that is written down
+            return keeper
+        except CheckpointError as error:  # the driver begins anew, or hears that it must
+            _log.warning("run %s: %s", run, error)
+            return Checkpointed(made(), folder, allow=allow, about=about, restored=restored)
+        if step is not None:
+            self._teller.say(f"run {run} goes on from step {step}, which is saved here")
+        return keeper
+
+    def _keep_model(
+        self,
+        model: Model | Bottom,
+        scores: Mapping[str, float],
+        run: str,
+        driver: str,
+        proposal: str,
+    ) -> None:
+        """Save what this party can use, and say how good it is on its own test rows.
+
+        ``proposal`` is the name of the one that the run is of; "" if it is of none.
+
+        Raises:
+            BudgetError: its driver's runs have taken the disk that they may.
+            ConfigError: what another driver's run of that id has left is there.
+        """
+        if is_trial(run):
+            return
+        folder = self._model_folder(run)
+        if driver_of(folder) not in (None, driver):
+            raise ConfigError(
+                f"keeps what another driver's run {run!r} has left, and puts nothing in its place; "
+                "align anew, which gives runs other ids"
+            )
+        num_bytes = sum(each.nbytes for each in model.network.state_dict().values())
+        self._budgets.make_disk(driver, self._states(driver) / folder.name, num_bytes)
+        make_folder(folder.parent)
+        about = {"run": run, "driver": driver, **({"proposal": proposal} if proposal else {})}
+        replace(model, about={**model.about, **about}).save(folder)
+        if isinstance(model, Model):
+            renew(folder)
+        told = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        self._teller.say(f"model {folder}{': on its test rows ' if told else ''}{told}")
+
+    def _model_folder(self, run: str) -> Path:
+        """Where the model of a run is kept.
+
+        Raises:
+            ConfigError: the id is none.
+        """
+        check_run_id(run)
+        return self._home / "models" / run.replace("/", _SLASH)
+
+    def _hold(self, run: str, driver: str, rows_S: Tensor) -> None:
+        """Remember the rows of an alignment that is made for one prediction."""
+        self._asked_rows[driver, run] = rows_S
+        of_driver = [each for each in self._asked_rows if each[0] == driver]
+        for oldest in of_driver[:-MAX_RUNS]:
+            del self._asked_rows[oldest]
+        self._teller.say(
+            f"{driver!r} asks for a prediction of {int((rows_S >= 0).sum()):,} of "
+            f"{self._site.table.num_rows:,} rows"
+        )
+
+    def _keep(self, run: str, driver: str, rows_S: Tensor) -> None:
+        """Keep the rows of a finished alignment."""
+        path, ids = self._path(driver), self._site.table.ids
+        replaced = run
+        with suppress(AlignmentError):  # there is none, or none that any run can use
+            replaced = load_rows(path, self._site.name, ids).run
+        try:
+            make_folder(path.parent)
+            save_rows(path, StoredRows(self._site.name, run, rows_S, digest(ids), driver))
+        except (AlignmentError, ConfigError, OSError) as error:  # names files of this machine
+            _log.error("run %s: %s", run, error)
+            raise AlignmentError(
+                "it cannot save its rows of the alignment; its log has the details"
+            ) from None
+        if replaced != run:
+            self._forget(driver, replaced)
+        num_shared = int((rows_S >= 0).sum())
+        self._teller.say(
+            f"aligned with {driver!r}: {num_shared:,} of {self._site.table.num_rows:,} rows are "
+            f"shared (alignment {run})"
+        )
+
+    def _states(self, driver: str) -> Path:
+        return self._home / "checkpoints" / certificate_name(driver)
+
+    def _forget(self, driver: str, alignment: str) -> None:
+        """Drop the states of runs of an alignment whose rows were replaced."""
+        for folder in self._states(driver).glob("*"):
+            if folder.name.partition(_SLASH)[0] == alignment:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _drop_oldest(self, opened: Path) -> None:
+        """Keep the states of a driver's last runs, this one among them."""
+
+        def saved(folder: Path) -> float:
+            with suppress(OSError):
+                return max(each.stat().st_mtime for each in (folder, *folder.iterdir()))
+            return 0.0
+
+        others = [folder for folder in opened.parent.glob("*") if folder != opened]
+        for folder in sorted(others, key=saved, reverse=True)[KEPT_RUNS - 1 :]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _rows(self, run: str, driver: str) -> Tensor:
+        """The rows that a run is to use.
+
+        Raises:
+            AlignmentError: there are none, or they are of another alignment, table or driver.
+        """
+        if not is_predicting(run):
+            return self._stored(run, driver).rows_S
+        if (driver, run) not in self._asked_rows:
+            raise AlignmentError(
+                "it has not agreed on samples for this prediction since it was started; predict "
+                "again"
+            )
+        return self._asked_rows[driver, run]
+
+    def _stored(self, run: str, driver: str) -> StoredRows:
+        """The rows that a run is to use.
+
+        Raises:
+            AlignmentError: none are kept, or they are of another alignment, table or driver.
+        """
+        again = f"align first (at {driver!r}: dovetail align RUN)"
+        path = self._path(driver)
+        if not path.exists():
+            raise AlignmentError(f"is not aligned with {driver!r} yet; {again}")
+        try:
+            stored = load_rows(path, self._site.name, self._site.table.ids)
+        except AlignmentError as error:  # names files of this machine, which the driver need not
+            _log.warning("run %s: %s", run, error)
+            raise AlignmentError(
+                f"the rows it keeps of the alignment with {driver!r} do not fit its table, which "
+                f"has changed since; {again}"
+            ) from None
+        asked = alignment_of(run)
+        if stored.run != asked or stored.driver != driver:
+            raise AlignmentError(
+                f"the run is of alignment {asked!r}, and this party's rows are of "
+                f"{stored.run!r} with {stored.driver!r}; {again}"
+            )
+        return stored
+
+    def _path(self, driver: str) -> Path:
+        return self._home / "aligned" / f"{certificate_name(driver)}.safetensors"

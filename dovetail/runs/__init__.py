@@ -1,0 +1,23 @@
+"""Scores, tabulates or draws a run."""
+
+from dovetail.methods.apfed.stages import pool
+from dovetail.methods.outcome import Outcome, Setup
+from dovetail.models.metrics import headline, mean_and_spread, score
+from dovetail.network.retry import write_text
+from dovetail.runs.runfolder import RunFolder, finished, summarise, versions
+from dovetail.runs.stages import run
+
+__all__ = [
+    "Outcome",
+    "RunFolder",
+    "Setup",
+    "finished",
+    "headline",
+    "mean_and_spread",
+    "pool",
+    "run",
+    "score",
+    "summarise",
+    "versions",
+    "write_text",
+]

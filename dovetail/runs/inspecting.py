@@ -1,0 +1,194 @@
+"""What pages say of parties before they train: what each brings, and the messages to come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dovetail import data as dd
+from dovetail.data.partytables import IMAGES
+from dovetail.methods.apfed.sections import ApfedSection, PassiveFields
+from dovetail.methods.party import Site
+from dovetail.methods.section import encoder_spec
+from dovetail.models import output_shape
+from dovetail.runs import coverage
+from dovetail.runs import situations as methods
+from dovetail.runs.coverage import Overlaps, Part, hides
+from dovetail.runs.expected_gain import MAX_ROWS, Expected, expected
+from dovetail.runs.situations import Fit, Sizes
+
+
+def part_of(site: Site) -> Part:
+    """What a site brings: its ids, its columns' names and its labels; no column is read."""
+    table = site.table
+    labels: Tensor | None = None
+    classes: tuple[str | int, ...] = ()
+    if table.labels is not None and table.label is not None:
+        labels, classes = _labels(table.labels, table.label, site.party.task)
+    if isinstance(table.x, dd.Table):
+        columns = dict(table.blocks)
+        # As wide as the block, and without memory.
+        blocks = {
+            block: torch.empty(1).expand(table.num_rows, len(names))
+            for block, names in columns.items()
+        }
+        if table.images is not None:
+            shape = " × ".join(str(size) for size in table.images.shape[1:])
+            columns[IMAGES] = (f"{site.name}: {shape}",)
+            blocks[IMAGES] = table.images
+    else:
+        shape = " × ".join(str(size) for size in table.x.shape[1:])
+        columns = dict.fromkeys(table.blocks, (f"{site.name}: {shape}",))
+        blocks = dict.fromkeys(table.blocks, table.x)
+    return Part(dd.PartyData(site.name, table.ids, blocks, labels), columns, classes)
+
+
+def message_sizes(
+    settings: ApfedSection, parts: Sequence[Part], passives: Mapping[str, PassiveFields]
+) -> Sizes:
+    """The run's batches, and the codes that its label owner will send.
+
+    Raises:
+        ConfigError: an encoder that does not fit the label owner's rows.
+    """
+    batch_size, projection = settings.batch_size, settings.projection
+    owners = [part for part in parts if len(part.data.labelled_rows())]
+    if len(owners) != 1 or not owners[0].data.blocks:  # no APFed then
+        return Sizes(batch_size)
+    if IMAGES in owners[0].data.blocks and len(owners[0].data.blocks) > 1:  # HyFEM's
+        return Sizes(batch_size)
+    shapes = [tuple(x.shape[1:]) for x in owners[0].data.blocks.values()]
+    # Blocks of a table stand side by side.
+    row_shape = shapes[0] if len(shapes) == 1 else (sum(map(math.prod, shapes)),)
+    encoder = encoder_spec(settings.encoder).encoder(row_shape)
+    code_width = math.prod(output_shape(encoder, row_shape, torch.device("cpu")))
+    contrasting = [name for name, fields in passives.items() if fields.loss == "contrastive"]
+    return Sizes(batch_size, code_width, dict.fromkeys(contrasting, projection or code_width))
+
+
+def expected_of_site(site: Site, *, unlabelled: int | None) -> Expected | None:
+    """What a label owner's own table says of help; reads its columns, of some labelled rows.
+
+    Raises:
+        DataError: a column that cannot be used.
+    """
+    table = site.table
+    if table.labels is None or table.label is None or not table.blocks:
+        return None
+    if table.images is not None:  # helpers help one kind of rows
+        return None
+    rows = np.flatnonzero(~table.labels.missing)
+    rows = np.sort(np.random.default_rng(0).permutation(rows)[:MAX_ROWS])
+    if not len(rows):
+        return None
+    part = table.take(rows)
+    assert part.labels is not None
+    values, missing = part.labels.values, part.labels.missing
+    regression = site.party.task == "regression"
+    task = dd.fit_task(values, missing, regression=regression, label=table.label, party=site.name)
+    data = part.encoded(site.fit_input(part), task)
+    assert data.labels is not None
+    return expected(site.name, data.joined(), data.labels, task, unlabelled=unlabelled)
+
+
+def expected_of_part(
+    data: dd.PartyData, task: dd.Task, *, unlabelled: int | None
+) -> Expected | None:
+    """The same of a party in a simulation."""
+    rows = data.labelled_rows()
+    if data.labels is None or not data.blocks or not len(rows):
+        return None
+    labelled = data.take(rows)
+    assert labelled.labels is not None
+    return expected(data.name, labelled.joined(), labelled.labels, task, unlabelled=unlabelled)
+
+
+def _labels(column: dd.Column, label: str, task: str) -> tuple[Tensor, tuple[str | int, ...]]:
+    """(N,) labels and their classes; one class, or none, is enough to be inspected.
+
+    Raises:
+        DataError: text where numbers are needed.
+    """
+    values, missing = column.values, column.missing
+    if task == "regression":
+        labels = dd.encode_labels(dd.Regression(), values, missing, label=label)
+        return labels, ()
+    classes = tuple(np.unique(values[~missing]).tolist())
+    labels = dd.encode_labels(dd.Classification(classes), values, missing, label=label)
+    return labels, classes
+
+
+def as_values(
+    parts: Sequence[Part],
+    fits: Sequence[Fit],
+    overlaps: Overlaps,
+    *,
+    title: str,
+    hint: Expected | None = None,
+) -> dict[str, Any]:
+    """All that is shown, ready for JSON."""
+    best = methods.recommended(fits)
+    groups = None if overlaps.least else overlaps.groups
+    hidden = [name for name, count in overlaps.shared.items() if hides(count, overlaps.least)]
+    common = overlaps.common
+    return {
+        "title": title,
+        "samples": None if groups is None else groups.num_samples,
+        "parties": [
+            {
+                "name": part.name,
+                "rows": part.data.num_rows,
+                "blocks": {block: list(part.columns.get(block, ())) for block in part.data.blocks},
+                "labelled": len(part.data.labelled_rows()),
+                "classes": _classes(part),
+            }
+            for part in parts
+        ],
+        "groups": None
+        if groups is None
+        else [
+            {
+                "group": band.letter,
+                "samples": band.count,
+                "combinations": band.combinations,
+                "held_by": coverage.wholly(band.held_P, groups.parties),
+                "labelled_at": coverage.wholly(band.labelled_P, groups.parties),
+            }
+            for band in coverage.bands(groups)
+        ],
+        "overlaps": {
+            "with": overlaps.centre,
+            "shared": {
+                name: count for name, count in overlaps.shared.items() if name not in hidden
+            },
+            "common": None if common is not None and hides(common, overlaps.least) else common,
+            "ids_compared": overlaps.groups is not None,
+            **(
+                {
+                    "not_shown": {
+                        name: overlaps.shown(name) for name in (*hidden, *overlaps.withheld)
+                    }
+                }
+                if hidden or overlaps.withheld
+                else {}
+            ),
+        },
+        **({} if hint is None else {"expected": {**asdict(hint), "hint": hint.sentences()[1]}}),
+        "methods": [asdict(fit) for fit in fits],
+        "recommended": best.method if best else None,
+        "next_command": best.next_command if best and best.available else None,
+    }
+
+
+def _classes(part: Part) -> tuple[str, ...] | str | None:
+    """Class names, "numbers", or None for a party without labels."""
+    if part.data.labels is None:
+        return None
+    names = part.label_names()
+    return "numbers" if names is None else names

@@ -1,0 +1,271 @@
+"""Every key of run files and party files: type, default and meaning, read from the code itself.
+
+A key's meaning is the comment beside its field, so that it stands once: after the field on its
+line, or in the lines right above it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import tokenize
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from dovetail import methods
+from dovetail.node.partyfile import party_file
+from dovetail.runs.runfile import run_file
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key.
+
+    Attributes:
+        name: as the file has it.
+        type: in words.
+        default: as TOML; "required", or "none" where the key may be left out and stands for
+            nothing.
+        meaning: the comment beside it; "" where there is none.
+    """
+
+    name: str
+    type: str
+    default: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table of the file.
+
+    Attributes:
+        title: such as "[engine]", with what makes it this kind of table.
+        about: the first line of its docstring.
+        keys: in their order.
+    """
+
+    title: str
+    about: str
+    keys: tuple[Key, ...]
+
+
+def run_file_parts() -> list[Part]:
+    """The tables of a run file: its own keys first, then what belongs to all, then the methods."""
+    every = methods.every()
+    kind = run_file()
+    parts = list(parts_of("", kind, skip={"passive", *every}))
+    parts[0] = Part("at the top", "What every run file has.", parts[0].keys)
+    for name, method in every.items():
+        parts += parts_of(name, method.Settings)
+        if name == "apfed" and method.HomeSettings is not None:
+            parts += parts_of("passive", method.HomeSettings)
+    return parts
+
+
+def party_file_parts() -> list[Part]:
+    """The tables of a party file: [party], [policy], and its settings of the methods."""
+    return list(parts_of("", party_file()))[1:]  # at the top are tables only
+
+
+def parts_of(
+    path: str, model: type[BaseModel], *, skip: Sequence[str] | set[str] = ()
+) -> Iterator[Part]:
+    """A table of a file and those inside it."""
+    fields = {name: field for name, field in model.model_fields.items() if name not in skip}
+    comments = _comments_of(model)
+    inner: list[tuple[str, type[BaseModel]]] = []
+    keys = []
+    for name, field in fields.items():
+        below = _models(field.annotation)
+        place = f"{path}.{name}" if path else name
+        inner += [(place, each) for each in below]
+        if below and not _also_plain(field.annotation):
+            continue
+        keys.append(Key(name, type_text(field.annotation), _default(field), comments.get(name, "")))
+    title = f"[{path}]" if path else ""
+    for choice in ("kind", "goal"):  # which of several tables it is
+        variant = model.model_fields.get(choice)
+        if variant is not None and get_origin(variant.annotation) is Literal:
+            title += f', {choice} = "{get_args(variant.annotation)[0]}"'
+    yield Part(title, _first_line(model), tuple(keys))
+    for place, each in inner:
+        yield from parts_of(place, each)
+
+
+def _first_line(model: type[BaseModel]) -> str:
+    own = model.__doc__ or ""
+    return own.strip().splitlines()[0] if own.strip() else ""
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    return toml_text(value)
+
+
+def toml_text(value: Any) -> str:
+    """A value as a file has it; "none" for what is left out."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return f"[{', '.join(toml_text(each) for each in value)}]"
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{key} = {toml_text(each)}" for key, each in value.items())
+        return f"{{ {inside} }}" if inside else "{}"
+    if isinstance(value, float):
+        return f"{value:g}" if value != int(value) or abs(value) >= 1e6 else f"{value:.1f}"
+    return str(value)
+
+
+#: What simple types are called.
+_WORDS = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    type(None): "none",
+    Any: "anything",
+}
+
+
+def type_text(annotation: Any) -> str:
+    """A type in words.
+
+    >>> type_text(tuple[str, ...] | None), type_text(Literal["a", "b"])
+    ('list of texts', '"a" or "b"')
+    """
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return type_text(inside[0])
+    if origin in (Union, types.UnionType):
+        return " or ".join(
+            dict.fromkeys(type_text(each) for each in inside if each is not type(None))
+        )
+    if origin is Literal:
+        return " or ".join(toml_text(each) for each in inside)
+    if origin in (tuple, list, Sequence):
+        one = type_text(inside[0])
+        plural = {"text": "texts", "whole number": "whole numbers", "number": "numbers"}
+        return f"list of {plural.get(one, one)}"
+    if origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        return f"table of {type_text(inside[1])}"
+    if annotation in _WORDS:
+        return _WORDS[annotation]
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "table"
+    name = getattr(annotation, "__name__", None) or str(annotation)
+    return str(name)
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The tables that a key may be."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for inside in get_args(annotation) for found in _models(inside)]
+
+
+def _also_plain(annotation: Any) -> bool:
+    """Whether the key may be something else than a table, too."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _also_plain(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return any(_also_plain(each) for each in get_args(annotation) if each is not type(None))
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return False
+    return not _models(annotation)
+
+
+@cache
+def _comments_of(model: type[BaseModel]) -> Mapping[str, str]:
+    """Field -> the comment beside it, of the class and those it is made of."""
+    found: dict[str, str] = {}
+    for each in reversed(model.__mro__):
+        if issubclass(each, BaseModel) and each is not BaseModel:
+            try:
+                found |= comments_in(inspect.getsource(each))
+            except (OSError, TypeError):  # made when it was needed: it has no source
+                continue
+    return found
+
+
+def comments_in(source: str) -> dict[str, str]:
+    """Field -> the comment beside it, of a class.
+
+    >>> comments_in("class A:\\n    # long\\n    # story\\n    x: int\\n    y: int = 1  # short\\n")
+    {'x': 'long story', 'y': 'short'}
+    """
+    found: dict[str, str] = {}
+    above: list[str] = []
+    name, beside = "", ""
+    first = True  # of a logical line
+    tokens = list(tokenize.generate_tokens(io.StringIO(inspect.cleandoc("\n") + source).readline))
+    for place, token in enumerate(tokens):
+        if token.type == tokenize.COMMENT:
+            text = token.string.lstrip("#: ").strip()
+            if first:
+                above.append(text)
+            else:
+                beside = f"{beside} {text}".strip()
+        elif token.type == tokenize.NEWLINE:
+            if name and (said := " ".join([*above, beside]).strip()):
+                found[name] = said
+            above, name, beside, first = [], "", "", True
+        elif token.type == tokenize.NL:
+            if first and token.line.strip() == "":
+                above = []
+        elif token.type not in (tokenize.INDENT, tokenize.DEDENT):
+            if first and token.type == tokenize.NAME and tokens[place + 1].string == ":":
+                name = token.string
+            first = False
+    return found
+
+
+# --- Pages ---------------------------------------------------------------------------------------
+
+#: What is below it in a page is written by ``python -m dovetail.runs.keys``.
+MARK = "<!-- Below: written by python -m dovetail.runs.keys from the comments in the code. -->"
+
+#: Pages of docs/, and what they list below the mark.
+PAGES = {"run-file.md": run_file_parts, "party-file.md": party_file_parts}
+
+
+def page(name: str, text: str) -> str:
+    """A page of ``PAGES``: its own text as far as the mark, and every key."""
+    lines = [text.partition(MARK)[0] + MARK]
+    for part in PAGES[name]():
+        about = part.about.replace("``", "`")
+        lines += ["", f"## {part.title.replace('[', chr(92) + '[', 1)}", ""]
+        if about and not about.startswith("["):
+            lines += [about, ""]
+        lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
+        for key in part.keys:
+            default = key.default if key.default in ("none", "required") else f"`{key.default}`"
+            cells = (f"`{key.name}`", key.type, default, key.meaning.replace("``", "`"))
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Writes the pages anew; from the repository's folder."""
+    for name in PAGES:
+        path = Path("docs") / name
+        path.write_text(page(name, path.read_text(encoding="utf-8")), encoding="utf-8")
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""The run file: its keys, their defaults, and the values that its names stand for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, Field, create_model, model_validator
+
+from dovetail import methods
+from dovetail.errors import ConfigError
+from dovetail.files import meant, merge, override, read_run
+from dovetail.methods.section import Section
+from dovetail.methods.validation import validate
+from dovetail.models.calibration import Calibrate
+from dovetail.models.computing import Compute
+from dovetail.models.decisions import ClassWeights, Threshold
+from dovetail.node.engines import EngineSection, InProcessSection
+from dovetail.runs.partitions import AnyPartition, shares
+from dovetail.runs.samplers import Kind as Sampling
+from dovetail.runs.track import Kind
+
+S = TypeVar("S", bound=BaseModel)
+
+
+class DataSection(Section):
+    """Which data, and who holds which part of it."""
+
+    # built in, a .csv, .parquet or .npz file, a folder of images, a SELECT, a database URL
+    source: str
+    label: str | None = None  # the column to predict
+    id: str | None = None  # the column that names each sample; none: the row's number
+    # whether the label is a class or a number
+    task: Literal["classification", "regression"] = "classification"
+    test: float | None = Field(default=None, gt=0, lt=1)  # share of the rows
+    test_source: str | None = None  # another file, whose rows test
+    split_column: str | None = None  # rows where it says "test" are the test rows
+    split_seed: int = 0  # of the test share and of ``rows``: the same for every seed
+    rows: int | None = Field(default=None, ge=2)  # train on a fixed subset of so many
+    labels: int | None = Field(default=None, ge=1)  # keep so many labels, drawn by the run's seed
+    categorical: tuple[str, ...] = ()  # numeric columns that are codes
+    max_categories: int = Field(default=100, ge=1)  # more than so many: the rarest are pooled
+    partition: AnyPartition
+
+    @model_validator(mode="after")
+    def _no_key_without_effect(self) -> DataSection:
+        ways = [key for key in ("test", "test_source", "split_column") if getattr(self, key)]
+        if len(ways) > 1:
+            raise ValueError(f"give one of {' and '.join(ways)}: each says which rows test")
+        if not self.partition.of_tables:
+            for key in ("categorical", "max_categories"):
+                # A resolved run file writes defaults out.
+                if getattr(self, key) != type(self).model_fields[key].default:
+                    raise ValueError(f"{key} is for tables; images are cut into strips")
+        return self
+
+
+class SearchSection(Section):
+    """How much to try before the run, whatever ends first; ``search.py`` has more."""
+
+    trials: int = Field(default=20, ge=1)  # settings to try, the file as it is among them
+    minutes: float = Field(default=10.0, gt=0, allow_inf_nan=False)  # no trial begins later
+    validation: float = Field(default=0.25, gt=0, lt=1)  # share of the rows, or labels, that judge
+    seed: int = Field(default=0, ge=0)  # which rows judge, and what is drawn
+    sampler: Sampling = "random"  # how settings are drawn; optuna: by those tried before
+    keys: dict[str, tuple[Any, ...]] = Field(default_factory=dict)  # key -> values; {}: built in
+
+
+class TrackSection(Section):
+    """Where to watch the run as it goes on; not part of what it is."""
+
+    to: tuple[Kind, ...] = ()  # tensorboard, mlflow
+    uri: str | None = None  # MLflow's; None: its own choice
+    experiment: str = "dovetail"  # MLflow lists the run there
+
+
+def _stage(name: str) -> str:
+    known = [repr(stage) for stage in methods.stages()]
+    if repr(name) not in known:
+        raise ValueError(
+            f"input should be {', '.join(known[:-1])} or {known[-1]}, got {name!r}"
+            f"{meant(name, methods.stages())}"
+        )
+    return name
+
+
+Stage = Annotated[str, AfterValidator(_stage)]
+
+
+#: A model that a partner helped in less than half of the steps is told from one it did not.
+MIN_PARTICIPATION = 0.5
+
+
+class RunFile(Section):
+    """A whole run file."""
+
+    method: Stage  # what is trained
+    seed: int | None = None  # one run, in the run's own folder
+    # one run each, in folders of their own, and their mean and spread
+    seeds: tuple[int, ...] | None = None
+    # what is trained beside it on the same rows and seeds, to compare with
+    baselines: tuple[Stage, ...] = ()
+    evaluate_every: int = Field(default=1, ge=0)  # epochs or rounds; 0: the last only
+    checkpoint_every: int = Field(default=1, ge=0)  # epochs or rounds; 0: never
+    # Share of its steps or rounds that each party is to take part in; 0: whatever comes.
+    min_participation: float = Field(default=MIN_PARTICIPATION, ge=0, le=1)
+    class_weights: ClassWeights | None = None  # "balanced", or class -> weight
+    threshold: Threshold | None = None  # of two classes: a goal, such as "f1"
+    # probabilities that mean what they say, and sets or intervals (conformal: these alone)
+    calibrate: Calibrate | None = None
+    device: str = "cpu"  # where to compute: cpu, cuda, cuda:1
+    compute: Compute = "float32"  # products of layers; "bf16": where the processor has them
+    data: DataSection | None = None  # simulation: one pooled data set and a partition
+    parties: tuple[str, ...] | None = None  # or party files, each with a table of its own
+    active: str | None = None  # of party files: who drives, where several have labels
+    test: float | None = Field(default=None, gt=0, lt=1)  # of party files: share of labelled rows
+    # Of party files, their tables and alignments; written, not read.
+    sha256: dict[str, str] = Field(default_factory=dict)
+    passive: dict[str, Any] = Field(default_factory=dict)
+    engine: EngineSection = InProcessSection()
+    search: SearchSection | None = None  # settings to choose on validation rows, before the run
+    track: TrackSection = TrackSection()
+    # name -> keys to change with dovetail train --recipe NAME
+    recipes: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_kind_of_seed(self) -> RunFile:
+        if self.seed is not None and self.seeds is not None:
+            raise ValueError("give seed or seeds, not both")
+        if self.seeds is not None and len(set(self.seeds)) < max(1, len(self.seeds)):
+            raise ValueError(f"seeds must be one or more different numbers, got {list(self.seeds)}")
+        return self
+
+    @model_validator(mode="after")
+    def _one_kind_of_data(self) -> RunFile:
+        if self.engine.kind == "flare":
+            if self.data is not None:
+                raise ValueError(
+                    'with engine.kind = "flare" every party reads its own file: leave [data] out'
+                )
+        elif self.engine.kind == "stream" and methods.coordinated(self.method):
+            if self.data is not None or self.parties is not None:
+                raise ValueError(
+                    f"{self.method!r} is driven by a coordinator without data: leave [data] and "
+                    "parties out; the parties join as engine.partners names them"
+                )
+        elif (self.data is None) == (self.parties is None):
+            raise ValueError(
+                "give either [data] with a partition (simulation) or parties = [...], party files"
+            )
+        if self.parties is not None and self.passive:
+            raise ValueError(
+                "[passive] is for simulation; with parties = [...] each party's own file has its "
+                "settings, below [apfed]"
+            )
+        elsewhere = self.engine.kind == "flare"  # at the site of whoever drives
+        only_there = self.active is not None or self.test is not None
+        if self.parties is None and not elsewhere and only_there:
+            raise ValueError("active and test go with parties; in simulation set them in [data]")
+        return self
+
+    @model_validator(mode="after")
+    def _partners_are_elsewhere(self) -> RunFile:
+        coordinated = methods.coordinated(self.method)
+        if self.engine.kind == "stream" and not coordinated and len(self.parties or ()) != 1:
+            raise ValueError(
+                'with engine.kind = "stream" parties names one file, the driver\'s own; the others '
+                "are named in engine.partners, and their files stay with them"
+            )
+        return self
+
+    def settings(self, method: str, kind: type[S], /) -> S:
+        """The run's settings of a method, which are of this kind."""
+        section = getattr(self, method)
+        assert isinstance(section, kind)
+        return section
+
+    def all_seeds(self) -> tuple[int, ...]:
+        """The seeds to run, one folder each; 0 where the file names none."""
+        return self.seeds or (self.seed or 0,)
+
+
+def load_run(path: Path, *, recipe: str | None = None, overrides: tuple[str, ...] = ()) -> RunFile:
+    """A run file, or FILE:CELL of a grid file, with a recipe and ``key=value`` overrides applied.
+
+    Raises:
+        ConfigError: what does not fit, naming the file and the key.
+    """
+    values = read_run(path)
+    if recipe is not None:
+        recipes = check_run(values, where=str(path)).recipes
+        if recipe not in recipes:
+            names = ", ".join(sorted(recipes)) or "none"
+            raise ConfigError(f"{path} has no recipe {recipe!r}; its recipes: {names}")
+        values = merge(values, recipes[recipe])
+    for change in overrides:
+        values = merge(values, override(change))
+    data = values.get("data")
+    if isinstance(data, dict):
+        for key in ("source", "test_source"):
+            beside = _existing(path.parent, data.get(key))
+            if beside is not None:  # paths are relative to the run file
+                data[key] = str(beside.resolve())
+        partition = data.get("partition")
+        if isinstance(partition, dict) and isinstance(partition.get("assignment"), str):
+            partition["assignment"] = shares(path.parent / partition["assignment"])
+    if isinstance(values.get("parties"), list):
+        values["parties"] = [str((path.parent / str(file)).resolve()) for file in values["parties"]]
+    engine = values.get("engine")
+    if isinstance(engine, dict) and isinstance(engine.get("certificates"), str):
+        engine["certificates"] = str((path.parent / engine["certificates"]).resolve())
+    return check_run(values, where=str(path))
+
+
+def _existing(folder: Path, source: Any) -> Path | None:
+    """The file or folder that a source names, if it is one; a query is none."""
+    try:
+        path = folder / source
+        return path if source and path.exists() else None
+    except (TypeError, ValueError, OSError):  # no text, or no path: a query can be too long
+        return None
+
+
+def check_run(values: Mapping[str, Any], *, where: str) -> RunFile:
+    """The run file with these values; also checks every recipe and passive party in it."""
+    kind = run_file()
+    run = validate(kind, values, where=where)
+    methods.check(run, where=where)
+    for name, recipe in run.recipes.items():
+        varied = validate(kind, merge(values, recipe), where=f"{where}, recipe {name!r}")
+        methods.check(varied, where=f"{where}, recipe {name!r}")
+    return run
+
+
+def run_file() -> type[RunFile]:
+    """The run file with a section for each method."""
+    every = methods.every()
+    if taken := every.keys() & RunFile.model_fields.keys():
+        raise ConfigError(f"no method can be called {sorted(taken)[0]!r}: run files have that key")
+    return _of_sections(tuple((name, each.Settings) for name, each in every.items()))
+
+
+@cache
+def _of_sections(sections: tuple[tuple[str, type[BaseModel]], ...]) -> type[RunFile]:
+    fields: Any = {name: (section, section()) for name, section in sections}
+    return create_model("RunFile", __base__=RunFile, **fields)
+
+
+def resolved(run: RunFile, seed: int) -> dict[str, Any]:
+    """The run file with every default written out, for one seed; running it repeats the run."""
+    values = run.model_copy(update={"seed": seed}).model_dump(
+        mode="json", exclude_none=True, exclude={"seeds", "recipes", "track", "search"}
+    )
+    if run.min_participation == MIN_PARTICIPATION:  # runs from before it are of the same settings
+        del values["min_participation"]
+    if run.compute == "float32":
+        del values["compute"]
+    values |= methods.method_of(run.method).resolved(run)
+    if run.data is None:
+        return values
+    for key in ("source", "test_source"):
+        source = _existing(Path(), values["data"].get(key))
+        if source is not None:
+            values["data"][key] = os.path.abspath(source)
+    return values

@@ -1,0 +1,285 @@
+"""Settings chosen before a run, by trials on validation rows: [search] of a run file.
+
+The first trial is the run file as it is, so that what is chosen was no worse there; the others are
+drawn from the method's values, or the file's. What judges them, ``trials.py`` says. Every trial is
+a run of its own: each party's policy counts it (``policy.max_runs_per_day``), and its ledger has
+its messages. ``search.json`` is written after each, and a search that was stopped goes on there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dovetail import methods
+from dovetail.errors import ConfigError, DovetailError
+from dovetail.files import merge
+from dovetail.methods.base import SILENT, Loaded, Progress
+from dovetail.network.retry import write_text
+from dovetail.node.driver import Coordinator, Driver
+from dovetail.runs.runfile import RunFile, SearchSection, check_run
+from dovetail.runs.samplers import sampler
+from dovetail.runs.setup import NOTHING, Given
+from dovetail.runs.trials import Trial, judging
+
+#: What a run's folder says of its trials.
+FILE = "search.json"
+
+#: What parties with files of their own have, and what reaches those that are elsewhere.
+Homes = Callable[[], tuple[Loaded, Driver | Coordinator | None]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came to, so far.
+
+    Attributes:
+        metric: name of the score; "rmse" is the better the less.
+        trials: in their order.
+        rows: party with labels -> ids of the rows that judged; none of those that stay at homes.
+    """
+
+    metric: str
+    trials: Sequence[Trial]
+    rows: Mapping[str, Sequence[Any]]
+
+    @property
+    def best(self) -> int:
+        """The place of the best."""
+
+        def rank(place: int) -> tuple[float, float, int]:
+            trial = self.trials[place]
+            goodness = trial.goodness(self.metric)
+            return (
+                float("inf") if goodness is None else -goodness,
+                trial.log_loss or 0.0,
+                place,
+            )
+
+        return min(range(len(self.trials)), key=rank)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What was chosen; none for the run file as it is.
+
+        Raises:
+            ConfigError: no trial came to an end.
+        """
+        best = self.trials[self.best]
+        if best.score is None:
+            raise ConfigError(
+                f"no trial of the search came to an end; the first: {self.trials[0].failed}"
+            )
+        return best.settings
+
+    def save(self, folder: Path, *, of: str, ended: bool) -> None:
+        """Write ``search.json``."""
+        told = {
+            "metric": self.metric,
+            "best": self.best,
+            "trials": [
+                {key: value for key, value in vars(trial).items() if value not in (None, "")}
+                for trial in self.trials
+            ],
+            "judged on": {party: list(ids) for party, ids in self.rows.items()},
+            "of": of,
+            "ended": ended,
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / FILE, json.dumps(told, indent=1) + "\n")
+
+
+def search(
+    run: RunFile,
+    *,
+    seed: int,
+    given: Given = NOTHING,
+    homes: Homes | None = None,
+    before: Sequence[Trial] = (),
+    note: Callable[[Found], None] = lambda found: None,
+    talk: Progress = SILENT,
+) -> Found:
+    """Try settings until the budget of ``run.search`` is spent.
+
+    Args:
+        run: the run file.
+        seed: of the run: which labels it keeps.
+        given: data that need not be read.
+        homes: what parties with files of their own have; not called in simulation.
+        before: trials that an earlier process made.
+        note: called after each trial.
+        talk: told of each trial.
+
+    Raises:
+        ConfigError: no keys to search, too few rows to judge on, a policy that allows fewer runs,
+            or no trial that ends.
+        PartyError: a party that refuses or is lost.
+    """
+    section = run.search or SearchSection()
+    keys = _keys(run, section)
+    drawing = sampler(section.sampler, keys, section.seed)
+    loaded = driver = None
+    if run.data is None:
+        assert homes is not None
+        loaded, driver = homes()
+        if driver is None:
+            _check_policies(loaded, section)
+    judge = judging(run, section, given, seed, loaded, driver)
+    trials = list(before)
+    for trial in trials:
+        drawing.tried(trial.settings, trial.goodness(judge.metric))
+
+    def spent() -> bool:
+        # What an earlier process took counts; time between trials does not.
+        seconds = sum(each.seconds for each in trials)
+        return len(trials) >= section.trials or bool(trials and seconds > 60 * section.minutes)
+
+    def add(settings: Mapping[str, Any]) -> None:
+        number = len(trials) + 1
+        try:
+            trial = judge.try_(with_settings(run, settings), settings, number, seed)
+        except DovetailError:
+            if trials and driver is not None:
+                talk.warn(
+                    f"the search ends at trial {number}; what was tried before is kept: --resume "
+                    f"goes on with it, and with search.trials={number - 1} trains with the best"
+                )
+            raise
+        trials.append(trial)
+        drawing.tried(settings, trial.goodness(judge.metric))
+        said = trial.failed or f"{judge.metric} {trial.score:.4f}"
+        talk.say(f"trial {len(trials)}: {said}  {dict(settings) or 'as the run file says'}")
+        note(Found(judge.metric, tuple(trials), judge.rows))
+
+    if not spent() and not trials:
+        add({})
+    if not spent():
+        for settings in drawing.draw():
+            add(settings)
+            if spent():
+                break
+    found = Found(judge.metric, tuple(trials), judge.rows)
+    _ = found.settings  # one came to an end
+    return found
+
+
+def searched(
+    run: RunFile,
+    out: Path,
+    *,
+    seed: int,
+    resume: bool,
+    given: Given = NOTHING,
+    homes: Homes | None = None,
+    talk: Progress = SILENT,
+) -> RunFile:
+    """The run with what its search chose, which ``out`` keeps; a run that goes on knows it.
+
+    Raises:
+        ConfigError: what is kept is of another run; else as of ``search``.
+    """
+    if run.search is None:
+        return run
+    of = _digest(run, run.search, seed)
+    before: list[Trial] = []
+    if resume and (out / FILE).exists():
+        told = json.loads((out / FILE).read_text(encoding="utf-8"))
+        if told.get("of", of) != of:
+            raise ConfigError(
+                f"{out / FILE} has the trials of another run file or search; undo the change, or "
+                "start anew with --overwrite"
+            )
+        before = [Trial(**trial) for trial in told["trials"]]
+        if told.get("ended", True) or len(before) >= run.search.trials:
+            settings = Found(told["metric"], before, {}).settings
+            return with_settings(run, settings)
+
+    def note(found: Found) -> None:
+        found.save(out, of=of, ended=False)
+
+    found = search(run, seed=seed, given=given, homes=homes, before=before, note=note, talk=talk)
+    found.save(out, of=of, ended=True)
+    talk.say(f"chosen of {len(found.trials)}: {dict(found.settings) or 'the run file as it is'}")
+    return with_settings(run, found.settings)
+
+
+def with_settings(run: RunFile, settings: Mapping[str, Any]) -> RunFile:
+    """The run, without its search, with these keys replaced, such as "apfed.learning_rate"."""
+    values = _values(run)
+    for key, value in settings.items():
+        nested: Any = list(value) if isinstance(value, tuple) else value
+        for part in reversed(key.split(".")):
+            nested = {part: nested}
+        values = merge(values, nested)
+    return check_run(values, where="[search]")
+
+
+def check_no_job(run: RunFile) -> None:
+    """Refuse to search in a job of NVFlare.
+
+    Raises:
+        ConfigError: what to do instead.
+    """
+    if run.search is not None and run.engine.kind == "flare":
+        raise ConfigError(
+            "[search] trains many runs, and a job of NVFlare is one; search in simulation or over "
+            'gRPC ([engine] kind = "stream"), and give the job what was chosen (search.json)'
+        )
+
+
+def _values(run: RunFile) -> dict[str, Any]:
+    values: dict[str, Any] = run.model_dump(mode="json", exclude_none=True, exclude={"search"})
+    return values
+
+
+def _digest(run: RunFile, section: SearchSection, seed: int) -> str:
+    """Of all that trials are a function of; how many are made, and how long, is none of it."""
+    search = section.model_dump(mode="json", exclude={"trials", "minutes"})
+    text = json.dumps([_values(run), search, seed], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _keys(run: RunFile, section: SearchSection) -> Mapping[str, Sequence[Any]]:
+    """Key -> values to try.
+
+    Raises:
+        ConfigError: none, or one that stands in a party's own file.
+    """
+    check_no_job(run)
+    method = methods.method_of(run.method)
+    own = () if run.data is not None else ("passive.", *method.at_home)
+    if named := [key for key in section.keys if key.startswith(own)] if own else []:
+        raise ConfigError(
+            f"[search] keys names {named[0]!r}, which every party sets in its own file; leave it "
+            "out, or search it in simulation"
+        )
+    keys: Mapping[str, Sequence[Any]] = section.keys
+    if not keys:
+        built_in = method.searched(run)
+        keys = {key: built_in[key] for key in built_in if not (own and key.startswith(own))}
+    if not keys:
+        raise ConfigError(
+            f"nothing is known to search for {run.method!r}; name keys and values, for example "
+            '[search] keys = { "apfed.learning_rate" = [1e-3, 1e-2] }'
+        )
+    return keys
+
+
+def _check_policies(loaded: Loaded, section: SearchSection) -> None:
+    """Refuse more trials than a party of this process would answer over a network.
+
+    Raises:
+        ConfigError: naming the party.
+    """
+    for name, site in loaded.sites.items():
+        most = site.policy.section.max_runs_per_day
+        if name != loaded.active and section.trials >= most:
+            raise ConfigError(
+                f"party {name!r} answers {most} runs a day (its policy.max_runs_per_day), and "
+                f"[search] with {section.trials} trials and the run that follows are "
+                f"{section.trials + 1}; set search.trials to less than {most}"
+            )

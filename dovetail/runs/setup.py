@@ -1,0 +1,161 @@
+"""What a run file says, as values: data read and dealt out, names replaced by what they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from dovetail import data as dd
+from dovetail import methods
+from dovetail.errors import ConfigError
+from dovetail.methods.base import SILENT, Driver, Loaded, Progress
+from dovetail.methods.outcome import Setup
+from dovetail.methods.party import Site
+from dovetail.models import generator
+from dovetail.models.devices import device
+from dovetail.node.partyfile import open_sites
+from dovetail.runs.runfile import DataSection, RunFile
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Data that are here already, and are not read from where the run file says they are.
+
+    Attributes:
+        where: what errors call who gave them.
+        sites: party -> its description and table.
+        pooled: the training and test part of a pooled set.
+    """
+
+    where: str
+    sites: Mapping[str, Site] | None = None
+    pooled: tuple[dd.Dataset, dd.Dataset | None] | None = None
+
+
+#: All is read from where the run file says it is.
+NOTHING = Given("the run file")
+
+
+def load_data(
+    run: RunFile, *, driver: Driver | None = None, given: Given = NOTHING, talk: Progress = SILENT
+) -> Loaded:
+    """Read what a run needs: a pooled set to deal out, or every party's own file.
+
+    With a driver its own file is read, if it has one, and its partners are waited for.
+    """
+    if run.data is not None:
+        pooled = given.pooled or read_pooled(run.data)
+        _tell_of_index(pooled[0].x, run.data.source, talk)
+        return Loaded(_load_pooled(run.data, pooled), run.data.partition.active_party())
+    method, where = methods.method_of(run.method), given.where
+    if driver is not None:
+        sites = driver.sites
+        parts = method.load_driver(run, driver, where=where)
+    else:
+        if given.sites is not None:
+            sites = given.sites
+        else:
+            assert run.parties is not None
+            sites = open_sites(tuple(Path(file) for file in run.parties))
+        _check_nobody_must_sign(sites.values())
+        parts = method.load_sites(run, sites, where=where, talk=talk)
+    for name, site in sites.items():
+        _tell_of_index(site.table.x, f"party {name!r}", talk)
+    data, alignment, test_alignment = parts
+    labelled = [name for name, party in data.train.parties.items() if party.labels is not None]
+    active = labelled[0] if len(labelled) == 1 else None
+    connect = None if driver is None else driver.connect
+    secret = None if driver is None else driver.secret
+    return Loaded(data, active, sites, alignment, test_alignment, connect, secret)
+
+
+def _check_nobody_must_sign(sites: Iterable[Site]) -> None:
+    """Refuse to read in one process what a party answers only after it has signed.
+
+    Raises:
+        ConfigError: naming its file.
+    """
+    for site in sites:
+        if site.policy.section.approval == "signed":
+            raise ConfigError(
+                f'{site.where} has policy.approval = "signed", which holds for runs over a network '
+                '([engine] kind = "stream", dovetail propose): trained in one process, all of its '
+                "rows are read by whoever runs it"
+            )
+
+
+def _tell_of_index(x: dd.Table | Tensor, whose: str, talk: Progress) -> None:
+    """Say that a table's numbers of rows, which pandas wrote, are no feature."""
+    if isinstance(x, dd.Table) and x.index:
+        talk.warn(
+            f"{whose}: the column {x.index[0]!r} of {x.description} is pandas' index, not a "
+            "feature, and is left out; write the file with index=False"
+        )
+
+
+def setup(run: RunFile, seed: int, loaded: Loaded) -> Setup:
+    """Everything that one seed's run is a function of.
+
+    Raises:
+        ConfigError: more labels asked for than there are, or an unknown device.
+    """
+    if run.data is not None and run.data.labels is not None:
+        loaded = _with_labels(loaded, run.data.labels, seed)
+    return methods.method_of(run.method).setup(run, loaded, device(run.device))
+
+
+def _with_labels(loaded: Loaded, num_labels: int, seed: int) -> Loaded:
+    """Labels on so many rows of each party that has labels."""
+    data = loaded.data
+    for name, party in data.train.parties.items():
+        if party.labels is not None:
+            data = dd.keep_labels(data, name, num_labels, generator(seed, name, "kept labels"))
+    return replace(loaded, data=data)
+
+
+def read_pooled(section: DataSection) -> tuple[dd.Dataset, dd.Dataset | None]:
+    """One data set, and its test part where it has one of its own."""
+    return dd.load(
+        section.source,
+        label=section.label,
+        id=section.id,
+        test_source=section.test_source,
+        split_column=section.split_column,
+    )
+
+
+def pooled_parts(
+    section: DataSection, pooled: tuple[dd.Dataset, dd.Dataset | None]
+) -> tuple[dd.Dataset, dd.Dataset]:
+    """The rows that train, and the rows that test, of one data set.
+
+    Raises:
+        ConfigError: no test rows, or two ways to have them.
+    """
+    classify = section.task == "classification"
+    train, test = pooled
+    if test is None:
+        if section.test is None:
+            raise ConfigError(
+                f"{section.source} has no test rows of its own: set data.test to a share, such as "
+                "0.25, or name data.test_source or data.split_column"
+            )
+        train, test = dd.split(train, test=section.test, seed=section.split_seed, stratify=classify)
+    elif section.test is not None:
+        raise ConfigError(
+            f"{section.source} has {test.num_rows} test rows of its own; leave data.test out"
+        )
+    if section.rows is not None:
+        train = dd.subset(train, rows=section.rows, seed=section.split_seed, stratify=classify)
+    return train, test
+
+
+def _load_pooled(
+    section: DataSection, pooled: tuple[dd.Dataset, dd.Dataset | None]
+) -> dd.Partitioned:
+    """One data set, split and dealt out."""
+    train, test = pooled_parts(section, pooled)
+    return section.partition.deal(train, test, section)

@@ -1,0 +1,117 @@
+"""A first party file and a first run file, with every key and what it means in comments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from textwrap import wrap
+
+from dovetail.runs.keys import Key, Part, party_file_parts, run_file_parts
+
+
+@dataclass(frozen=True)
+class Start:
+    """What is known of a party that begins.
+
+    Attributes:
+        name, table, query, id, label, task, columns: keys of its [party].
+        why_not: column that is left out -> why.
+        driver: who may ask; of a partner.
+        partners: of a label owner.
+        here: whether their party files stand beside its own.
+        listen: where they dial in, if not.
+    """
+
+    name: str
+    table: str
+    id: tuple[str, ...]
+    query: str | None = None
+    label: str | None = None
+    task: str = "classification"
+    columns: tuple[str, ...] = ("*",)
+    why_not: Mapping[str, str] = field(default_factory=dict)
+    driver: str | None = None
+    partners: tuple[str, ...] = ()
+    here: bool = False
+    listen: str = "0.0.0.0:7443"
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _lines(part: Part, said: Mapping[str, object]) -> Iterator[str]:
+    """A table of a file: what is said stands there, all else behind a comment, with its default."""
+    for key in sorted(part.keys, key=lambda key: key.name not in said):
+        yield from (f"# {line}" for line in wrap(_about(key), 96))
+        if key.name in said:
+            yield f"{key.name} = {_toml(said[key.name])}"
+        else:
+            value = '"..."' if key.default in ("none", "required") else key.default
+            yield f"# {key.name} = {value}"
+        yield ""
+
+
+def _about(key: Key) -> str:
+    default = "" if key.default in ("none", "required") else f" [{key.default}]"
+    return f"{key.meaning.replace('``', '')} ({key.type}){default}"
+
+
+def _part(parts: list[Part], title: str) -> Part:
+    return next(part for part in parts if part.title == title)
+
+
+def party_text(start: Start) -> str:
+    """Its party file: [party] and [policy] with every key, and where the others are told."""
+    parts = party_file_parts()
+    said: dict[str, object] = {"name": start.name, "table": start.table}
+    if start.query is not None:
+        said["query"] = start.query
+    said["id"] = start.id[0] if len(start.id) == 1 else list(start.id)
+    if start.label is not None:
+        said |= {"label": start.label, "task": start.task}
+    if len(start.columns) > 1:
+        said["columns"] = list(start.columns)
+    drivers = start.driver or start.name
+    policy = {"algorithms": ["align", "apfed", "apfed-d"], "drivers": [drivers]}
+    why = [f"# left out: {name!r} {reason}" for name, reason in start.why_not.items()]
+    return "\n".join(
+        [
+            f"# The party file of {start.name!r}: what it has and agrees to. It stays at home.",
+            "# A key behind a # has its default, which stands in brackets. All keys, also of the",
+            "# methods' sections such as [apfed]: docs/party-file.md",
+            "",
+            "[party]",
+            *why,
+            *_lines(_part(parts, "[party]"), said),
+            "# What others may ask of this party; anything else is refused, and kept in a record.",
+            "[policy]",
+            *_lines(_part(parts, "[policy]"), policy),
+        ]
+    )
+
+
+def run_text(start: Start) -> str:
+    """Its run file: the general keys and where partners are."""
+    parts = run_file_parts()
+    files = [f"{start.name}.toml"]
+    if start.here:
+        files += [f"{name}.toml" for name in start.partners]
+    said: dict[str, object] = {
+        "method": "apfed-d" if start.partners else "best-alone",
+        "parties": files,
+        "test": 0.25,
+    }
+    lines = [
+        f"# What {start.name!r} trains: dovetail train run.toml",
+        "# A key behind a # has its default, which stands in brackets. All keys, also of the",
+        "# methods' sections such as [apfed]: docs/run-file.md",
+        "",
+        *_lines(_part(parts, "at the top"), said),
+    ]
+    if start.partners and not start.here:
+        stream = _part(parts, '[engine], kind = "stream"')
+        engine = {"kind": "stream", "listen": start.listen, "partners": list(start.partners)}
+        lines += ["[engine]", *_lines(stream, engine)]
+    return "\n".join(lines)

@@ -1,0 +1,307 @@
+"""Trains every seed of a run into its folder; what ``dovetail train`` and ``dovetail.fit`` do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+from dovetail import methods
+from dovetail.errors import ConfigError, ParticipationError
+from dovetail.methods.base import SILENT, Epochs, Loaded, Progress
+from dovetail.methods.outcome import Setup
+from dovetail.models.computing import computing
+from dovetail.models.devices import device
+from dovetail.network.certificates import certificate_name
+from dovetail.network.retry import write_text
+from dovetail.node.driver import Coordinator, Driver, coordinator_name, listens, stream_driver
+from dovetail.node.engines import FlareSection, StreamSection
+from dovetail.node.partyfile import fingerprints, open_site
+from dovetail.node.proposal import Proposal, Signature
+from dovetail.runs.runfile import RunFile, resolved
+from dovetail.runs.runfolder import RunFolder, finished, summarise, was_stopped
+from dovetail.runs.search import FILE, searched
+from dovetail.runs.setup import NOTHING, Given, load_data, setup
+from dovetail.runs.stages import run as run_stages
+from dovetail.runs.track import Tracks
+from dovetail.runs.track import check as check_trackers
+
+#: Below a run's folder: parties and tables that were given from Python, so that it can be repeated.
+GIVEN = "given"
+
+
+#: A proposal, and party -> what it says of it.
+Agreed = tuple[Proposal, Mapping[str, Signature]]
+
+
+class Drive(Protocol):
+    """Opens the driver of a run whose partners are elsewhere."""
+
+    def __call__(
+        self, run: RunFile, *, talk: Progress = SILENT
+    ) -> AbstractContextManager[Driver | Coordinator | None]: ...
+
+
+def open_driver(
+    run: RunFile, *, talk: Progress = SILENT
+) -> AbstractContextManager[Driver | Coordinator | None]:
+    """The driver of a run whose partners are elsewhere; None where every party is in this process.
+
+    Raises:
+        ConfigError: see ``Driver`` and ``Coordinator``.
+    """
+    section = run.engine
+    if isinstance(section, FlareSection):
+        raise ConfigError(
+            "the run is a job of an NVFlare federation: dovetail flare export RUN --out DIR makes "
+            "it, and dovetail flare simulate RUN runs it here"
+        )
+    if not isinstance(section, StreamSection):
+        return nullcontext()
+    if run.parties is None:
+        name = certificate_name(coordinator_name(section))
+        reach = listens(section, coordinator_name(section), Path("certificates") / name)
+        return Coordinator(section, Path(f"{name}.site"), reach, talk=talk)
+    (own,) = run.parties
+    return stream_driver(open_site(Path(own)), section, talk=talk)
+
+
+def train_seeds(
+    run: RunFile,
+    out: Path,
+    seeds: tuple[int, ...],
+    *,
+    resume: bool,
+    overwrite: bool = False,
+    talk: Progress = SILENT,
+    drive: Drive = open_driver,
+    given: Given = NOTHING,
+    agreed: Agreed | None = None,
+) -> dict[str, Any]:
+    """Train each seed; the result of the one, or the summary of several.
+
+    ``drive`` opens the lines to partners who are elsewhere; ``given`` has data that need not be
+    read. ``agreed`` is the proposal that the run is of, whose parties are shown who signed it.
+
+    Raises:
+        ConfigError: the folder holds something that is no run, or, without ``overwrite``, one that
+            finished, or was stopped and is not resumed.
+    """
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"each seed is run once, got {list(seeds)}; name each seed once")
+    alone = len(seeds) == 1
+    folders = {seed: out if alone else out / f"seed-{seed}" for seed in seeds}
+    check_folder(out)
+    if not (resume or overwrite):
+        check_free(out, *folders.values())
+    if agreed is not None and run.search is not None:
+        raise ConfigError(
+            "a proposal is of one setting, and [search] tries many: search without --proposal, "
+            "and propose what it chose (search.json)"
+        )
+    results = []
+    loaded: Loaded | None = None
+    driver: Driver | Coordinator | None = None
+    check_trackers(run.track.to)
+    with ExitStack() as stack:
+
+        def opened() -> tuple[Loaded, Driver | Coordinator | None]:
+            """What a run has, once for all its seeds."""
+            # One that is not there, or cannot, is told before data are read.
+            computing(run.compute, device(run.device))
+            driver = stack.enter_context(drive(run, talk=talk))
+            if agreed is not None and driver is not None:
+                driver.agreed(*agreed)
+            return load_data(run, driver=driver, given=given, talk=talk), driver
+
+        def homes() -> tuple[Loaded, Driver | Coordinator | None]:
+            """The same, of parties with files of their own: for trials, and for the run."""
+            nonlocal loaded, driver
+            loaded, driver = opened()
+            return loaded, driver
+
+        run = searched(run, out, seed=seeds[0], resume=resume, given=given, homes=homes, talk=talk)
+        for seed, folder in folders.items():
+            settings = resolved(run, seed)
+            if run.parties is not None:
+                settings["sha256"] = fingerprints(tuple(Path(file) for file in run.parties))
+            done = finished(folder, settings) if resume else None
+            if done is not None:
+                results.append(done)
+                continue
+            if loaded is None:
+                loaded, driver = opened()
+            task = setup(run, seed, loaded)
+            title = "" if alone else f"seed {seed} "
+            with (
+                RunFolder(
+                    folder,
+                    settings,
+                    seed=seed,
+                    method=run.method,
+                    resume=resume,
+                    every=run.checkpoint_every,
+                ) as kept,
+                talk.epochs(title) as progress,
+            ):
+                if not alone:  # a summary says that all seeds finished
+                    (out / "result.json").unlink(missing_ok=True)
+                if driver is not None:
+                    kept.name(driver.begin(seed, kept.id))
+                if agreed is not None:
+                    kept.of_proposal(*agreed)
+                name = out.name if alone else f"{out.name} {folder.name}"
+                with open_tracks(run, settings, kept, name=name) as tracks:
+                    results.append(_train(run, task, seed, kept, progress, tracks, talk, driver))
+    if alone:
+        return results[0]
+    summary = summarise(results)
+    write_text(out / "result.json", json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def open_tracks(run: RunFile, settings: Mapping[str, Any], kept: RunFolder, *, name: str) -> Tracks:
+    """Where the run is watched as it goes on; of its settings, those that matter to its method.
+
+    Raises:
+        ConfigError: a tracker that cannot be reached.
+    """
+    own = methods.method_of(run.method)
+    others = {section for section, method in methods.every().items() if method is not own}
+    return Tracks(
+        run.track.to,
+        kept.path,
+        {key: value for key, value in settings.items() if key not in others},
+        name=name,
+        id=kept.id,
+        kept=kept.lines(),
+        uri=run.track.uri,
+        experiment=run.track.experiment,
+    )
+
+
+def _train(
+    run: RunFile,
+    task: Setup,
+    seed: int,
+    kept: RunFolder,
+    progress: Epochs,
+    tracks: Tracks,
+    talk: Progress,
+    driver: Driver | Coordinator | None,
+) -> dict[str, Any]:
+    """Train one seed into its folder."""
+
+    def observe(stage: str, total: int, line: dict[str, Any]) -> None:
+        kept.epoch(stage, line)
+        tracks.line(stage, line)
+        progress.epoch(stage, total, line)
+
+    stages = run_stages(
+        task,
+        seed,
+        observe,
+        checkpoint=kept.checkpoint,
+        skip=kept.stages,
+        compute=run.compute,
+        device=device(run.device),
+    )
+    for stage, outcome in stages:
+        kept.stage(stage, outcome)
+        for party, missed in outcome.missed.items():
+            unit = "steps" if "steps" in missed else "rounds"
+            talk.warn(
+                f"party {party!r} was left out of {missed[unit]} of "
+                f"{missed['of']} {unit}; first in {missed['first']}"
+            )
+    accounts = {} if driver is None else driver.tell()
+    result = kept.finish(None if driver is None else driver.heads())
+    if driver is not None:
+        driver.record(kept.path, kept.id, accounts)
+    tracks.finish(result)
+    return result
+
+
+def check_participation(run: RunFile, out: Path, result: Mapping[str, Any]) -> None:
+    """Refuse to call a run done that a party had too small a part in; of one seed, or a summary.
+
+    Raises:
+        ParticipationError: naming the party that missed most, and what to do.
+    """
+    missed = result["missed"] if "seeds" in result else {"": result["missed"]}
+    worst: tuple[float, str] | None = None
+    for seed, parties in missed.items():
+        for party, told in parties.items():
+            unit = "steps" if "steps" in told else "rounds"
+            share = told[unit] / told["of"]
+            if share > 1 - run.min_participation and (worst is None or share > worst[0]):
+                of_seed = f" of seed {seed}" if seed else ""
+                folder = out / f"seed-{seed}" if seed else out
+                kept = f"the model is saved as ever, in {folder}"
+                if run.parties is None and isinstance(run.engine, StreamSection | FlareSection):
+                    kept = f"each party has its model at home as ever, and {folder} the rest"
+                worst = (
+                    share,
+                    f"party {party!r} was left out of {told[unit]} of {told['of']} {unit}{of_seed}"
+                    f" (first: {told['first']}), and min_participation = "
+                    f"{run.min_participation:g} asks for more; {kept}: train again with the party "
+                    "there, or set min_participation lower (0 takes any)",
+                )
+    if worst is not None:
+        raise ParticipationError(worst[1])
+
+
+def check_free(
+    out: Path,
+    *folders: Path,
+    resume: str = "--resume",
+    overwrite: str = "--overwrite",
+    keep: str = "--out {}",
+) -> None:
+    """Refuse to replace a run that finished, or one that was stopped and can go on.
+
+    Args:
+        out: the run's folder.
+        folders: its seeds'.
+        resume, overwrite, keep: the ways out, as the user says them.
+
+    Raises:
+        ConfigError: naming the folder, and the ways out.
+    """
+    ended = [each for each in (out, *folders) if (each / "result.json").exists()]
+    stopped = [
+        each
+        for each in (out, *folders)
+        if each not in ended and ((each / FILE).exists() or was_stopped(each))
+    ]
+    if not (ended or stopped):
+        return
+    free = next(
+        name
+        for name in (out.with_name(f"{out.name}-{number}") for number in count(2))
+        if not name.exists()
+    )
+    if out in ended:
+        raise ConfigError(
+            f"{out} holds a run that finished: say the same with {overwrite} to replace "
+            f"it, or with {keep.format(free)} to keep both"
+        )
+    raise ConfigError(
+        f"{(stopped or [out])[0]} holds a run that was stopped: say the same with {resume} to go "
+        f"on with it, with {overwrite} to begin anew, or with {keep.format(free)} to keep it"
+    )
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a folder that holds something other than a run."""
+    if out.is_file():
+        raise ConfigError(f"{out} is a file; name a folder with --out")
+    if out.is_dir() and any(out.iterdir()):
+        # Not run.toml: a user's own has that name too.
+        known = {"result.json", "metrics.jsonl", "value.json", "value.jsonl", FILE, GIVEN}
+        names = {entry.name for entry in out.iterdir()}
+        if not names & known and not any(name.startswith("seed-") for name in names):
+            raise ConfigError(f"{out} holds other files; name an empty folder with --out")

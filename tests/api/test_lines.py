@@ -1,0 +1,181 @@
+"""The same over the network: gRPC, certificates of both sides, the lab in a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import forked
+import numpy as np
+import pytest
+from tables import SMALL, clinic_and_lab, parties
+
+import dovetail as dt
+from dovetail.errors import ConfigError
+
+LAB = """
+import sys
+import polars as pl
+import dovetail as dt
+
+lab = dt.Party(
+    "lab",
+    pl.read_parquet("lab.parquet"),
+    id="patient",
+    apfed={"encoder": (8,)},
+    policy={"drivers": ["clinic"], "min_ids": 10},
+)
+dt.join(lab, sys.argv[1])
+print("ended", flush=True)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with certificates and the lab's table."""
+    monkeypatch.chdir(tmp_path)
+    words = ["certificates", "clinic", "lab", "--driver", "clinic", "--host", "127.0.0.1"]
+    assert forked.command(tmp_path, *words).code == 0
+    clinic_and_lab()[1].to_parquet(tmp_path / "lab.parquet", index=False)
+    return tmp_path
+
+
+@contextmanager
+def lab_at(address: str, script: str = LAB) -> Iterator[forked.Running]:
+    """The lab, in a process that is told to stop by Ctrl-C."""
+    process = forked.begin(Path.cwd(), script, address)
+    try:
+        yield process
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+        assert said.splitlines()[-1] == "ended", said
+        assert process.returncode == 0, said
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def address() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{found.getsockname()[1]}"
+
+
+@pytest.mark.network
+def test_partners_elsewhere_train_a_model_that_predicts_alone(place: Path) -> None:
+    clinic, _ = clinic_and_lab()
+    own, _ = parties(*clinic_and_lab())
+    at = address()
+    with lab_at(at), dt.listen(at, ["lab"], wait_s=120) as partners:
+        first = dt.fit(
+            dt.APFed(**SMALL),
+            own,
+            baselines=["alone"],
+            seeds=2,
+            out="run",
+            partners=partners,
+            quiet=True,
+        )
+        second = dt.fit(dt.APFed(**SMALL), own, partners=partners, quiet=True)  # nobody waits
+    before = first.models["clinic"].predict_proba(clinic)
+    assert before.shape == (120, 2)
+    # The lab's network is another one in each run: nobody can compute it from the seed.
+    after = second.models["clinic"].predict_proba(clinic)
+    assert not np.array_equal(after, before)
+    np.testing.assert_allclose(after, before, atol=0.05)
+    np.testing.assert_array_equal(dt.Run("run").models["clinic"].predict_proba(clinic), before)
+    assert first.result["bytes"].keys() == {"clinic", "lab"}
+    assert (place / "lab.site" / "ledger.jsonl").stat().st_size
+    assert (place / "clinic.site" / "ledger.jsonl").stat().st_size
+    assert list(first.scores) == ["APFed, predicts alone", "learned alone"]
+
+
+REGISTRY = """
+import sys
+import dovetail as dt
+
+registry = dt.Party(
+    "lab",
+    "lab.parquet",
+    id="sample",
+    match=[["insurance"], ["surname", "born"]],
+    match_columns={"surname": "family"},
+    apfed={"encoder": (8,)},
+    policy={"drivers": ["clinic"]},
+)
+dt.join(registry, sys.argv[1])
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.network
+def test_partners_without_a_common_id_train_by_match_keys(place: Path) -> None:
+    clinic, lab = clinic_and_lab()
+    people = clinic["patient"].to_list()
+    named = {"surname": [f"Name {each}" for each in people], "born": "1980-01-02"}
+    insured = [each if row % 2 else None for row, each in enumerate(people)]
+    clinic = clinic.assign(**named, insurance=insured, patient=range(len(clinic)))
+    lab = lab.assign(
+        family=["NAME " + each for each in lab["patient"]],
+        born="02.01.1980",
+        insurance=lab["patient"],
+        sample=range(500, 500 + len(lab)),
+    ).drop(columns="patient")
+    lab.to_parquet(place / "lab.parquet", index=False)
+    own = dt.Party(
+        "clinic", clinic, id="patient", label="ill", match=[["insurance"], ["surname", "born"]]
+    )
+    assert not {"surname", "born", "insurance"} & set(own.columns)
+    at = address()
+    with lab_at(at, REGISTRY), dt.listen(at, ["lab"], wait_s=120) as partners:
+        run = dt.fit(dt.APFed(**SMALL), own, partners=partners, out="run", quiet=True)
+    assert run.models["clinic"].predict_proba(clinic).shape == (120, 2)
+    sent = (place / "lab.site" / "ledger.jsonl").read_text()
+    assert sent.count('"psi.Passing"') == 2  # a pass for each key
+    assert "Name" not in sent
+    # In one process the same; and what is kept of a frame has the columns to repeat it with.
+    both = [
+        own,
+        dt.Party(
+            "lab",
+            lab,
+            id="sample",
+            match=own.site.party.match,
+            match_columns={"surname": "family"},
+            apfed={"encoder": (8,)},
+        ),
+    ]
+    dt.fit(dt.APFed(**SMALL), both, out="here", quiet=True)
+    kept = dt.Party.read("here/given/lab.toml")
+    assert kept.site.party.match == own.site.party.match
+    assert kept.site.match_values()[0].missing == 0
+    with pytest.raises(ConfigError, match=r"match is a list of keys, each a list of columns"):
+        dt.Party("clinic", clinic, id="patient", match=["surname"])
+
+
+@pytest.mark.network
+def test_an_event_ends_a_party_that_joined(place: Path) -> None:
+    lab = dt.Party("lab", "lab.parquet", id="patient", policy={"drivers": ["clinic"]})
+    stop = threading.Event()
+    joined = threading.Thread(
+        target=dt.join, args=(lab, address()), kwargs={"stop": stop, "quiet": True}
+    )
+    joined.start()
+    stop.set()
+    joined.join(timeout=60)
+    assert not joined.is_alive()
+
+
+def test_what_partners_set_themselves_is_refused_here() -> None:
+    own, lab = parties(*clinic_and_lab())
+    partners = dt.listen("127.0.0.1:7443", ["lab"])
+    with pytest.raises(ConfigError, match="partners on other machines set their own"):
+        dt.fit(dt.APFed(loss="contrastive"), own, partners=partners, quiet=True)
+    with pytest.raises(ConfigError, match="give the one party that drives"):
+        dt.fit(dt.APFed(), [own, lab], partners=partners, quiet=True)
+    with pytest.raises(ConfigError, match=r"a coordinator without data drives.*give parties=\[\]"):
+        dt.fit(dt.CHFL(), own, partners=partners, quiet=True)

@@ -1,0 +1,50 @@
+"""What a run shows while it trains."""
+
+from __future__ import annotations
+
+import pytest
+
+from dovetail.api.progress import talk_of
+
+
+@pytest.mark.parametrize(
+    ("columns", "scores"),
+    [
+        (60, ["loss 0.522"]),
+        (80, ["loss 0.522", "accuracy 0.909"]),
+        (120, ["loss 0.522", "accuracy 0.909", "auc 0.958"]),
+    ],
+)
+def test_a_bar_shows_the_scores_that_fit_its_terminal_and_cuts_none(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    columns: int,
+    scores: list[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    line = {"epoch": 118, "loss": 0.522, "accuracy": 0.909, "auc": 0.958}
+    with talk_of(shown=True).epochs("seed 3 ") as bars:
+        bars.epoch("best-alone", 119, line)
+    (shown,) = capsys.readouterr().err.splitlines()
+    assert shown.startswith("seed 3 best-alone ")
+    assert " 118/118 epochs " in shown  # patience ended it
+    assert "…" not in shown
+    assert shown.rstrip().endswith("  ".join(scores))
+
+
+def test_a_stage_that_was_interrupted_is_left_where_it_was(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def interrupted() -> None:
+        with talk_of(shown=True).epochs("") as bars:
+            bars.epoch("apfed", 9, {"epoch": 4})
+            bars.epoch("alone", 9, {"epoch": 2})
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    done, left = capsys.readouterr().err.splitlines()
+    assert " 4/4 epochs " in done
+    assert " 2/9 epochs " in left

@@ -1,0 +1,104 @@
+"""A run whose parties have a model each, and rounds: what the folder says of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from dovetail import runs
+from dovetail.data import Regression
+from dovetail.methods.outcome import Observer, is_due, mean_over, told
+from dovetail.models import Model, load
+from dovetail.network import Checkpoint
+from dovetail.runs import Outcome, RunFolder
+
+PARTIES = {"bank": 0.5, "shop": 0.75}
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Two rounds without any training; the shop misses the second."""
+
+    method: str = "ours"
+    baselines: tuple[str, ...] = ("alone",)
+
+    def train(
+        self, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint | None = None
+    ) -> Outcome:
+        gain = 0.125 if stage == "ours" else 0.0
+        scores = {party: {"accuracy": each + gain} for party, each in PARTIES.items()}
+        observe(stage, 2, {"tried": 3, "seconds": 1.0})  # before the first round
+        for place in (1, 2):
+            line: dict[str, Any] = {"round": place, "seconds": 2.0, **told(scores)}
+            if place == 2:
+                line |= {"missed": {"shop": 1}, "reasons": {"shop": "round 2: asleep"}}
+            observe(stage, 2, line)
+        models = {
+            party: Model(party, Regression(), nn.Linear(1, 1), None, {"own": (1,)})
+            for party in PARTIES
+        }
+        return Outcome({stage: scores}, models)
+
+
+def run(path: Path, seed: int = 0) -> dict[str, Any]:
+    with RunFolder(path, {}, seed=seed, method="ours") as folder:
+        setup = Rounds()
+        lines = runs.run(setup, seed, lambda stage, _, line: folder.epoch(stage, line))
+        for stage, outcome in lines:
+            folder.stage(stage, outcome)
+        return folder.finish()
+
+
+def test_every_party_has_scores_and_a_model_and_baselines_their_mean(tmp_path: Path) -> None:
+    result = run(tmp_path)
+    assert result["parties"] == {"bank": {"accuracy": 0.625}, "shop": {"accuracy": 0.875}}
+    assert result["mean"] == {"accuracy": 0.75}
+    assert result["baselines"] == {"alone": {"accuracy": 0.625}}
+    alone = {"bank": {"accuracy": 0.5}, "shop": {"accuracy": 0.75}}
+    assert result["stages"]["alone"]["scores"] == {"alone": alone}
+    for party in PARTIES:
+        assert load(tmp_path / "models" / party, network=nn.Linear(1, 1)).party == party
+
+
+def test_rounds_are_counted_and_lines_have_the_mean_and_each_party(tmp_path: Path) -> None:
+    result = run(tmp_path)
+    assert result["seconds"] == 5.0
+    missed = {"rounds": 1, "of": 2, "first": "round 2: asleep"}
+    assert result["missed"] == {"shop": missed}
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["stage"], line.get("round")) for line in lines] == [
+        (stage, place) for stage in ("ours", "alone") for place in (None, 1, 2)
+    ]
+    assert lines[1]["accuracy"] == 0.75
+    assert lines[1]["parties"] == result["parties"]
+
+
+def test_a_summary_has_the_spread_of_the_mean_too(tmp_path: Path) -> None:
+    results = [run(tmp_path / str(seed), seed) for seed in (0, 1)]
+    results[1]["mean"]["accuracy"] = 0.5
+    summary = runs.summarise(results)
+    spread = {"mean": 0.625, "std": pytest.approx(0.125 * 2**0.5)}
+    assert summary["mean"] == {"accuracy": spread}
+    assert summary["parties"]["shop"] == {"accuracy": {"mean": 0.875, "std": 0.0}}
+
+
+def test_stages_that_are_done_are_skipped() -> None:
+    stages = runs.run(Rounds(), 0, lambda *_: None, skip=["ours"])
+    assert [stage for stage, _ in stages] == ["alone"]
+
+
+def test_the_mean_is_over_scores_that_all_have() -> None:
+    one, two = {"accuracy": 0.5, "auc": 0.5}, {"accuracy": 1.0, "rows": 3.0}
+    assert mean_over({"a": one, "b": two}) == {"accuracy": 0.75}
+    assert mean_over({"a": two}) == two
+    assert told({"a": two}) == two
+
+
+def test_scores_are_due_each_so_many_and_after_the_last() -> None:
+    assert [place for place in range(1, 8) if is_due(place, 7, 3)] == [3, 6, 7]
+    assert [place for place in range(1, 8) if is_due(place, 7, 0)] == [7]
