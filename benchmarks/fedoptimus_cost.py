@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks._results import DOCS, FOLDER, insert, markdown
-from dovetail.bench.tables import FEDOPTIMUS_DATA, FEDOPTIMUS_ROWS
+from benchmarks.tables.registry import FEDOPTIMUS_DATA, FEDOPTIMUS_ROWS
 
 #: The share of the final accuracy that cost is told for.
 ENOUGH = 0.95

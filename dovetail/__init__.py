@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dovetail.methods.fedoptimus import selection
     from dovetail.service.exported import load
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CHFL",

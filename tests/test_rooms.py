@@ -23,7 +23,6 @@ FLOORS = (
     "audit",
     "report",
     "service",
-    "bench",
     "api",
     "cli",
 )

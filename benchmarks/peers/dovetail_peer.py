@@ -116,7 +116,7 @@ def train(
         "accuracy": curve[-1][2],
         "gone": gone,
         "bytes_per_step": num_bytes / EVERY,
-        "version": f"dovetail {version('dovetail')}, torch {torch.__version__}",
+        "version": f"dovetail {version('dovetail-fl')}, torch {torch.__version__}",
     }
 
 

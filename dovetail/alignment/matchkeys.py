@@ -175,7 +175,7 @@ def _library(name: str, what: str) -> Any:
         return import_module(name)
     except ImportError:
         raise ConfigError(
-            f"match keys with {what} need {name}: pip install 'dovetail[match]'"
+            f"match keys with {what} need {name}: pip install 'dovetail-fl[match]'"
         ) from None
 
 

@@ -30,7 +30,7 @@ def export(
 
     Raw columns go in by name, class and probabilities (or the value) come out; onnxruntime needs
     nothing else. The file is checked against the model before it is put in its place. Needs
-    pip install 'dovetail[export]'.
+    pip install 'dovetail-fl[export]'.
     """
     from dovetail.methods.fedoptimus.predicting import open_model
     from dovetail.models.model_folders import model_folder

@@ -34,7 +34,7 @@ flare = typer.Typer(
     name="flare",
     help=(
         "Run on NVIDIA FLARE: as a job of a federation that has it, or of one here.\n\n"
-        "Needs pip install 'dovetail[flare]'. See docs/flare.md."
+        "Needs pip install 'dovetail-fl[flare]'. See docs/flare.md."
     ),
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -212,7 +212,7 @@ def _need_nvflare() -> None:
     if find_spec("nvflare") is None:
         raise ConfigError(
             "dovetail flare needs NVIDIA FLARE, which is not installed here: "
-            "pip install 'dovetail[flare]'"
+            "pip install 'dovetail-fl[flare]'"
         )
 
 

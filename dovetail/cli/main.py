@@ -10,6 +10,8 @@ import gc
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -26,7 +28,7 @@ COMMANDS = {
     "align": "Find which rows are the same sample, by private set intersection.",
     "value": "Rank the partners of a run by what they are worth to the party with labels.",
     "audit": "Attack a run's own messages: what could each party learn of the others?",
-    "bench": "Make a paper's table: run its cells, and set the figures beside the paper's.",
+    "bench": "Make a paper's table, beside the paper's figures (in Dovetail's repository only).",
     "predict": "Predict alone: the model's folder and a table are all it needs.",
     "export": "Write a model as one ONNX file, with its preprocessing inside.",
     "track": "Log a model to MLflow, so that MLflow's own serving loads it.",
@@ -42,6 +44,30 @@ COMMANDS = {
     "flare": "Run on NVIDIA FLARE: as a job of a federation that has it, or of one here.",
 }
 
+#: The papers' tables are no part of the package: this command is there in a checkout of it.
+IN_CHECKOUT = {"bench": "benchmarks.bench"}
+
+
+def _module(command: str) -> ModuleType:
+    """The module of a command.
+
+    Raises:
+        ConfigError: the command needs Dovetail's repository, and this is an installed package.
+    """
+    name = IN_CHECKOUT.get(command, f"dovetail.cli.{command}")
+    root = Path(__file__).parents[2]
+    if command in IN_CHECKOUT:
+        from dovetail.errors import ConfigError
+
+        if not (root / Path(*name.split("."))).with_suffix(".py").is_file():
+            raise ConfigError(
+                f"dovetail {command} makes the papers' tables from Dovetail's repository, and "
+                "this is an installed package; clone the repository, then pip install -e ."
+            )
+        if str(root) not in sys.path:
+            sys.path.append(str(root))
+    return import_module(name)
+
 
 class _Commands(TyperGroup):
     """Imports the command that is run, and no other."""
@@ -52,7 +78,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"dovetail.cli.{cmd_name}"), cmd_name)
+        command = getattr(_module(cmd_name), cmd_name)
         if not isinstance(command, typer.Typer):
             function, command = command, typer.Typer(add_completion=False, rich_markup_mode=None)
             command.command(cmd_name)(function)

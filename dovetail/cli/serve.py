@@ -58,7 +58,7 @@ def serve(
 
     GET / is a page to try one row; /schema, /health, /metrics and /card tell the rest. Listens on
     this machine only, unless a token or certificates guard it. A model whose folder changes is
-    read again; requests go on. Needs pip install 'dovetail[serve]'.
+    read again; requests go on. Needs pip install 'dovetail-fl[serve]'.
 
     A joint model asks its partners, which run `dovetail join`, about rows that have an id:
 

@@ -26,7 +26,7 @@ def track(
     """Log a model to MLflow, so that MLflow's own serving loads it.
 
     It is a pyfunc without any pickle: MLflow imports Dovetail, which reads the model's folder.
-    `mlflow models serve -m URI` answers then. Needs pip install 'dovetail[track]'.
+    `mlflow models serve -m URI` answers then. Needs pip install 'dovetail-fl[track]'.
     """
     from dovetail.models.model_folders import model_folder
     from dovetail.service.flavour import log_mlflow, save_mlflow

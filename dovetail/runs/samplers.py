@@ -89,7 +89,7 @@ class OptunaSampler:
         except ImportError:
             raise ConfigError(
                 'search.sampler = "optuna" needs Optuna, which is not installed: '
-                "pip install 'dovetail[optuna]'; or leave sampler out"
+                "pip install 'dovetail-fl[optuna]'; or leave sampler out"
             ) from None
         self._optuna = optuna
         optuna.logging.set_verbosity(optuna.logging.WARNING)

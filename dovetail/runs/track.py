@@ -52,7 +52,7 @@ def check(kinds: tuple[Kind, ...]) -> None:
         if any(find_spec(module) is None for module in _MODULES[kind]):
             raise ConfigError(
                 f"tracking with {kind!r} needs packages that are not installed here; "
-                "pip install 'dovetail[track]', or leave it out of track.to and --track"
+                "pip install 'dovetail-fl[track]', or leave it out of track.to and --track"
             )
 
 

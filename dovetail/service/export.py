@@ -155,7 +155,7 @@ def onnx_bytes(model: Model, *, floats: bool = False) -> bytes:
         from dovetail.service.graph import Graph, calibrated, network_nodes
     except ImportError:
         raise ConfigError(
-            "exporting needs packages that are not installed here; pip install 'dovetail[export]'"
+            "exporting needs packages that are not installed; pip install 'dovetail-fl[export]'"
         ) from None
     graph = Graph()
     blocks = {}

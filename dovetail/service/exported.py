@@ -218,7 +218,7 @@ def open_session(content: bytes, *, where: str, threads: int | None = None) -> A
         import onnxruntime
     except ImportError:
         raise ConfigError(
-            "ONNX files need packages that are not installed here; pip install 'dovetail[export]'"
+            "ONNX files need packages that are not installed; pip install 'dovetail-fl[export]'"
         ) from None
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3

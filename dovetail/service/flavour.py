@@ -160,5 +160,5 @@ def _pyfunc() -> Any:
     except ImportError:
         raise ConfigError(
             "MLflow's models need packages that are not installed here; "
-            "pip install 'dovetail[track]' pandas"
+            "pip install 'dovetail-fl[track]' pandas"
         ) from None

@@ -210,7 +210,7 @@ def run(
         from dovetail.service.application import Limits, Service
     except ImportError:
         raise ConfigError(
-            "serving needs packages that are not installed here; pip install 'dovetail[serve]'"
+            "serving needs packages that are not installed here; pip install 'dovetail-fl[serve]'"
         ) from None
     address.check()
     token, tls = address.token(), address.tls()

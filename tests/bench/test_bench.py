@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dovetail import bench
-from dovetail.bench import Cell, Figure, Job, Line, Run, Table, Times
-from dovetail.cli import benchrun
+from benchmarks import tables as bench
+from benchmarks.tables import Cell, Figure, Job, Line, Run, Table, Times
+from benchmarks.tables import printing as benchrun
 from dovetail.errors import ConfigError
 from dovetail.report.panels import panels_svg
 

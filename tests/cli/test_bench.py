@@ -15,11 +15,12 @@ from typing import Any
 
 import pytest
 
-from dovetail import bench, methods
-from dovetail.bench import folders, session
-from dovetail.bench.cells import Line
-from dovetail.bench.child import Child
-from dovetail.bench.text import body
+from benchmarks import tables as bench
+from benchmarks.tables import folders, session
+from benchmarks.tables.cells import Line
+from benchmarks.tables.child import Child
+from benchmarks.tables.text import body
+from dovetail import methods
 from dovetail.cli.main import app
 from dovetail.errors import DovetailError
 from dovetail.files import split_cell
@@ -337,7 +338,7 @@ def test_a_process_that_is_killed_says_so(write_run: Any, tmp_path: Path) -> Non
 def test_no_process_outlives_the_command_that_began_it(write_run: Any, tmp_path: Path) -> None:
     arguments = train(write_run(), tmp_path / "out")
     text = (
-        "import time; from dovetail.bench.child import Child; "
+        "import time; from benchmarks.tables.child import Child; "
         f"print(Child({arguments!r}, threads=1)._process.pid, flush=True); time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE)

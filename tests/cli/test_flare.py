@@ -172,7 +172,7 @@ def test_without_nvflare_every_command_says_how_to_install_it(
         assert done.code == 2
         assert done.err == (
             "dovetail: dovetail flare needs NVIDIA FLARE, which is not installed here: "
-            "pip install 'dovetail[flare]'\n"
+            "pip install 'dovetail-fl[flare]'\n"
         )
 
 

@@ -161,7 +161,7 @@ def test_what_is_not_installed_is_told_before_data_are_read(
     monkeypatch.setattr(track, "find_spec", lambda name: None)
     done = dovetail("train", "run.toml", "--track", "mlflow")
     assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "pip install 'dovetail[track]'" in done.err
+    assert "pip install 'dovetail-fl[track]'" in done.err
     assert not (tmp_path / "out").exists()
 
 

@@ -115,5 +115,5 @@ def test_optuna_draws_each_setting_once_and_turns_to_what_was_good() -> None:
 
 def test_without_optuna_the_way_to_install_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(ConfigError, match=r"pip install 'dovetail\[optuna\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'dovetail-fl\[optuna\]'"):
         search(run_of(search={"sampler": "optuna"}), seed=0)

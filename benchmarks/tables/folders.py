@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from benchmarks.tables.cells import Cell, Run, Table, differing, own_settings, read_run
+from benchmarks.tables.child import tail_lines
+from benchmarks.tables.registry import TABLES
+from benchmarks.tables.schedule import Times
 from dovetail import methods
-from dovetail.bench.cells import Cell, Run, Table, differing, own_settings, read_run
-from dovetail.bench.child import tail_lines
-from dovetail.bench.schedule import Times
-from dovetail.bench.tables import TABLES
 from dovetail.errors import ConfigError, DovetailError
 from dovetail.files import read_toml, split_cell
 from dovetail.runs.runfile import RunFile, check_run, load_run, resolved
@@ -90,10 +90,8 @@ def runs_folder(given: Path | None, cells: Sequence[Cell]) -> Path:
     Raises:
         ConfigError: in none of the places.
     """
-    package = Path(__file__).parents[1]
-    places = (
-        [given] if given is not None else [Path("runs"), package / "runs", package.parent / "runs"]
-    )
+    shipped = Path(__file__).parents[2] / "runs"
+    places = [given] if given is not None else [Path("runs"), shipped]
     for place in places:
         if all(_is_there(place / cell.run) for cell in cells):
             return place

@@ -11,8 +11,9 @@ from typing import Any
 
 from rich.table import Table as Grid
 
-from dovetail import bench
-from dovetail.bench.folders import (
+from benchmarks import tables as bench
+from benchmarks.tables.bars import BenchProgress
+from benchmarks.tables.folders import (
     Options,
     Place,
     chosen_cells,
@@ -23,9 +24,8 @@ from dovetail.bench.folders import (
     table_of,
     times_of,
 )
-from dovetail.bench.session import Session
-from dovetail.bench.text import told_time
-from dovetail.cli.benchbars import BenchProgress
+from benchmarks.tables.session import Session
+from benchmarks.tables.text import told_time
 from dovetail.cli.output import console, say
 from dovetail.errors import ConfigError
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dovetail.bench.cells import (
+from benchmarks.tables.cells import (
     Line,
     Run,
     Table,
@@ -62,7 +62,7 @@ def machine() -> dict[str, str]:
 def difference(line: Line) -> str:
     """Ours less the paper's, with its mark.
 
-    >>> from dovetail.bench.cells import Figure
+    >>> from benchmarks.tables.cells import Figure
     >>> difference(Line({}, "alone", Figure(95.24, 0.12), [95.2, 95.0]))
     '▼ −0.14'
     >>> difference(Line({}, "alone", Figure(95.24, 0.12), [95.239, 95.241]))

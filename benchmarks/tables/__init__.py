@@ -1,6 +1,6 @@
 """The papers' tables: cells to run, which of them fit, and the table they make."""
 
-from dovetail.bench.cells import (
+from benchmarks.tables.cells import (
     Cell,
     Figure,
     Line,
@@ -11,10 +11,10 @@ from dovetail.bench.cells import (
     paper_figure,
     read_run,
 )
-from dovetail.bench.plot import draw
-from dovetail.bench.schedule import Job, Process, Times, work
-from dovetail.bench.tables import TABLES
-from dovetail.bench.text import body, grid, json_line, machine, page, put_into
+from benchmarks.tables.plot import draw
+from benchmarks.tables.registry import TABLES
+from benchmarks.tables.schedule import Job, Process, Times, work
+from benchmarks.tables.text import body, grid, json_line, machine, page, put_into
 
 __all__ = [
     "TABLES",

@@ -17,8 +17,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from dovetail import bench
-from dovetail.bench.child import tail_lines
+from benchmarks import tables as bench
+from benchmarks.tables.child import tail_lines
 from dovetail.methods.outcome import number
 
 

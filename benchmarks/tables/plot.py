@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from dovetail.bench.cells import Line, Run, Table, mean_and_spread
+from benchmarks.tables.cells import Line, Run, Table, mean_and_spread
 from dovetail.files import read_toml
 from dovetail.methods.outcome import number
 from dovetail.report.panels import panels_svg

@@ -10,12 +10,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from dovetail.bench.cells import Cell, Line, Run, Table, lines, read_run
-from dovetail.bench.child import Child
-from dovetail.bench.folders import Options, Place, times_of
-from dovetail.bench.plot import draw
-from dovetail.bench.schedule import Job, Process, Times, work
-from dovetail.bench.text import body, json_line, machine, page, put_into, told_time
+from benchmarks.tables.cells import Cell, Line, Run, Table, lines, read_run
+from benchmarks.tables.child import Child
+from benchmarks.tables.folders import Options, Place, times_of
+from benchmarks.tables.plot import draw
+from benchmarks.tables.schedule import Job, Process, Times, work
+from benchmarks.tables.text import body, json_line, machine, page, put_into, told_time
 from dovetail.files import read_toml
 from dovetail.models.computing import asked_threads, cores
 from dovetail.runs import summarise, write_text

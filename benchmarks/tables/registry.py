@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from dovetail.bench.cells import Cell, Table
+from benchmarks.tables.cells import Cell, Table
 
 APFED = {
     "alone": "alone (SingleVL)",

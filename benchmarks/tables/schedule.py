@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dovetail.bench.cells import Cell
+from benchmarks.tables.cells import Cell
 
 
 @dataclass(frozen=True)

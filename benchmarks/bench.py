@@ -74,8 +74,8 @@ def bench(
     Writes TABLE.md (paper, here, spread, difference: ▲ at or above the paper's figure, ▼ below),
     TABLE.jsonl (a line per run as it ends) and, of figures, TABLE.svg. Exit code 1: a run failed.
     """
-    from dovetail.bench.folders import Options
-    from dovetail.cli.benchrun import run_bench
+    from benchmarks.tables.folders import Options
+    from benchmarks.tables.printing import run_bench
 
     run_bench(
         name,
