@@ -17,7 +17,7 @@ from benchmarks.tables.plot import draw
 from benchmarks.tables.schedule import Job, Process, Times, work
 from benchmarks.tables.text import body, json_line, machine, page, put_into, told_time
 from dovetail.files import read_toml
-from dovetail.models.computing import asked_threads, cores
+from dovetail.models.threads import asked_threads, cores
 from dovetail.runs import summarise, write_text
 
 

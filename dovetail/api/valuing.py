@@ -21,7 +21,7 @@ from dovetail.methods.base import Points
 from dovetail.models.devices import device as device_of
 from dovetail.runs import write_text
 from dovetail.runs.runfile import load_run
-from dovetail.runs.setup import load_data, setup
+from dovetail.runs.setup import load_data, setup, threads_for
 from dovetail.runs.shapley import MEASURES
 from dovetail.runs.value import Kept, check_valued
 from dovetail.runs.value import value as value_of
@@ -188,6 +188,7 @@ def value(
     kept = Kept(coalitions, about(run_file))
     talk, bars = talk_of(shown=measure != "mi" and not quiet), list[Points]()
     with ExitStack() as stack:
+        stack.enter_context(threads_for(loaded))
 
         def progress(done: int, total: int) -> None:
             if not bars:  # what cannot be valued is refused before there is a bar

@@ -33,7 +33,7 @@ from dovetail.methods.method import Training
 from dovetail.methods.outcome import mean_over
 from dovetail.network.inprocess import overheard
 from dovetail.runs.runfile import RunFile
-from dovetail.runs.setup import load_data, setup
+from dovetail.runs.setup import load_data, setup, threads_for
 
 #: What the cell is called that trains without anybody.
 BEST_ALONE = "the best model alone"
@@ -115,6 +115,7 @@ def try_defences(
                 f"--try is for simulated runs of {TRIED}, whose defences are settings; this run is "
                 f"of {run.method!r}" + (", of party files" if run.data is None else "")
             )
+        assert loaded is not None
         assert isinstance(task, Training)
         task, held = grid.hold_out(task, seed)
         lengths: Lengths = {"codes": 1.0, "gradients": 1.0}
@@ -126,7 +127,8 @@ def try_defences(
             talk.say(f"{run.method}, seed {seed}: {defence.name}")
             changed = grid.protected(task, defence, lengths)
             try:
-                each, median = _draw(changed, run.method, seed, grid, held)
+                with threads_for(loaded):
+                    each, median = _draw(changed, run.method, seed, grid, held)
             except (TrainingError, NetworkError) as error:
                 if place == 0:
                     raise

@@ -21,7 +21,7 @@ from dovetail.methods.outcome import mean_over
 from dovetail.network.inprocess import overheard
 from dovetail.network.retry import write_text
 from dovetail.runs.runfile import RunFile, resolved
-from dovetail.runs.setup import load_data, setup
+from dovetail.runs.setup import load_data, setup, threads_for
 
 #: What ``audit.json`` is.
 FORMAT = "dovetail audit 1"
@@ -131,9 +131,10 @@ def audit(
     for seed in seeds:
         for stage in stages:
             talk.say(f"seed {seed}: {stage} is trained again, and attacked")
-            findings, score, messages = _one(
-                run, seed, stage, loaded, settings, malicious=malicious
-            )
+            with threads_for(loaded):
+                findings, score, messages = _one(
+                    run, seed, stage, loaded, settings, malicious=malicious
+                )
             for each in findings:
                 found.setdefault(each.key, []).append(each)
             scores.setdefault(stage, []).append(score)

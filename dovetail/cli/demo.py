@@ -31,8 +31,6 @@ def demo(
     best model alone, the joint model with the helper there, how much of its help stays, the
     paper's APFed-R and -C, and classic vertical learning with the helper present and gone.
     """
-    import torch
-
     from dovetail.api.progress import talk_of
     from dovetail.api.scores import Scores
     from dovetail.cli.output import console, say, show
@@ -45,7 +43,6 @@ def demo(
     if device is not None:
         values["device"] = device
     run = check_run(values, where="demo.toml")
-    torch.set_num_threads(1)  # layers this small are slower on more
     numbers = tuple(range(seeds))
     talk = not (quiet or as_json)
     if talk:

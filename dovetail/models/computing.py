@@ -10,12 +10,10 @@ small ones, which it would only slow down.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from threading import Event, local
-from typing import Any, Literal, Self, TypeVar
+from threading import local
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +23,6 @@ from torch.overrides import TorchFunctionMode
 from dovetail.errors import ConfigError
 
 Compute = Literal["float32", "bf16"]
-T = TypeVar("T")
 
 #: What computes a product -> the same that makes a new tensor.
 _PRODUCTS: dict[Any, Callable[..., Tensor]] = {
@@ -85,6 +82,11 @@ def is_narrow() -> bool:
     return _here.narrow
 
 
+def narrow_too() -> None:
+    """Computes the products of this thread in bfloat16 until it ends."""
+    _Narrow().__enter__()
+
+
 class _Narrow(TorchFunctionMode):
     """Computes the products of float32 in bfloat16, and gives float32."""
 
@@ -126,64 +128,3 @@ def _num_multiplications(product: Any, first: Tensor, second: Tensor) -> int:
 def _narrow(value: Any) -> Any:
     is_float = isinstance(value, Tensor) and value.dtype == torch.float32
     return value.bfloat16() if is_float else value
-
-
-def one_core_each(calls: Sequence[Callable[[Event], T]]) -> list[T]:
-    """``side_by_side`` in as many threads as PyTorch has, each of which computes on one core.
-
-    Threads that share each small product mostly wait for each other, on a busy machine for ever
-    longer. So each call computes what it would compute on one thread, to the bit.
-    """
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # of those that begin now, too
-    try:
-        return side_by_side(calls, workers=num_threads)
-    finally:
-        torch.set_num_threads(num_threads)
-
-
-def side_by_side(
-    calls: Sequence[Callable[[Event], T]],
-    given_up: Event | None = None,
-    *,
-    workers: int | None = None,
-) -> list[T]:
-    """What each of these gives, in their order: in as many threads as there are cores for them.
-
-    For calls that spend their time in libraries which let other threads run, and that draw nothing
-    from PyTorch's own generator, which all threads share. Each is given what is set once nobody
-    waits for it: it should end then, as after Ctrl-C, since Python waits for threads. Networks are
-    computed as in the thread that calls.
-
-    Args:
-        given_up: is set then.
-        workers: threads at most; None: cores, or what ``OMP_NUM_THREADS`` says.
-    """
-    given_up = given_up or Event()
-    workers = min(len(calls), workers or asked_threads() or cores())
-    if workers <= 1:
-        return [call(given_up) for call in calls]
-    enter = _Narrow().__enter__ if _here.narrow else None  # a worker ends with the pool
-    with ThreadPoolExecutor(workers, initializer=enter) as pool:
-        try:
-            started = [pool.submit(call, given_up) for call in calls]
-            for each in as_completed(started):
-                each.result()  # raises at once, though an earlier call may still work
-            return [each.result() for each in started]
-        except BaseException:
-            given_up.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def asked_threads() -> int | None:
-    """What ``OMP_NUM_THREADS`` says, where it is set to a number."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) or None if asked.isdecimal() else None
-
-
-def cores() -> int:
-    """That this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -31,6 +31,7 @@ from dovetail.errors import ModelError
 from dovetail.models.learners.boosting_model import BoostedTrees
 from dovetail.models.learners.specs import Ensemble
 from dovetail.models.metrics import headline, headline_score, score
+from dovetail.models.threads import one_thread
 
 How = Literal["trees", "gradients", "orders"]
 
@@ -164,6 +165,7 @@ class _Groups:
         return moved
 
 
+@one_thread()
 def explain(
     model: Explained,
     x: Mapping[str, Tensor],

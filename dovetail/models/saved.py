@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from dovetail.models.metrics import all_scores
 from dovetail.models.networks import Shape, network_input
 from dovetail.models.raw import read_rows
 from dovetail.models.specs import NetworkSpec, spec_from_json
+from dovetail.models.threads import one_thread
 
 FORMAT = 2
 
@@ -149,7 +151,9 @@ class Model:
         trained = [(module, module.training) for module in self.network.modules()]
         self.network.eval()
         parts = []
-        with torch.inference_mode():
+        images = any(len(shape) > 1 for shape in self.shapes.values())
+        threads = nullcontext() if images else one_thread(blas=False)
+        with torch.inference_mode(), threads:
             for start in range(0, _num_rows(blocks), batch_size):
                 batch = {
                     name: network_input(block[start : start + batch_size], device)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from dovetail import methods
+from dovetail.data import Table
 from dovetail.errors import NetworkError
 from dovetail.methods.party import Site
+from dovetail.models.threads import one_thread
 from dovetail.network import credentials, renewal
 from dovetail.network.client import AS_EVER, Way, serve
 from dovetail.network.host import Host
@@ -77,6 +80,7 @@ def serve_site(
         StatusLine(*addresses, quiet=quiet) as teller,
         LedgerFile(kept.path / "ledger.jsonl", site.name) as ledger,
         threads_end(),
+        one_thread() if isinstance(site.table.x, Table) else nullcontext(),
         Warned((credentials, renewal), teller.say, once=False),
     ):
         refusals = Refusals(kept.path / "refusals.jsonl", teller.say)

@@ -19,6 +19,7 @@ from torch import Tensor
 from dovetail.data import Classification, Task
 from dovetail.models.learners import LEARNERS, Rows, hard_targets, make_folds
 from dovetail.models.metrics import score
+from dovetail.models.threads import one_thread
 
 #: No more labelled rows than this are looked at.
 MAX_ROWS = 4000
@@ -107,6 +108,7 @@ class Expected:
         return seen, hint
 
 
+@one_thread()
 def expected(
     owner: str, x_NF: Tensor, labels_N: Tensor, task: Task, *, unlabelled: int | None
 ) -> Expected | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from dovetail.methods.outcome import Setup
 from dovetail.methods.party import Site
 from dovetail.models import generator
 from dovetail.models.devices import device
+from dovetail.models.threads import one_thread
 from dovetail.node.partyfile import open_sites
 from dovetail.runs.runfile import DataSection, RunFile
 
@@ -105,6 +107,20 @@ def setup(run: RunFile, seed: int, loaded: Loaded) -> Setup:
     if run.data is not None and run.data.labels is not None:
         loaded = _with_labels(loaded, run.data.labels, seed)
     return methods.method_of(run.method).setup(run, loaded, device(run.device))
+
+
+def threads_for(loaded: Loaded) -> AbstractContextManager[None]:
+    """How products of a run on these data are computed, while the context is open.
+
+    Tables: on one thread each. Images: on PyTorch's threads, since a convolution of a minibatch
+    takes so many milliseconds that sharing it pays.
+    """
+    blocks = [
+        block for party in loaded.data.train.parties.values() for block in party.blocks.values()
+    ]
+    tables = (site.table.x for site in loaded.sites.values())
+    blocks += [x for x in tables if isinstance(x, Tensor)]
+    return nullcontext() if any(block.ndim > 2 for block in blocks) else one_thread()
 
 
 def _with_labels(loaded: Loaded, num_labels: int, seed: int) -> Loaded:

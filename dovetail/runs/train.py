@@ -24,7 +24,7 @@ from dovetail.node.proposal import Proposal, Signature
 from dovetail.runs.runfile import RunFile, resolved
 from dovetail.runs.runfolder import RunFolder, finished, summarise, was_stopped
 from dovetail.runs.search import FILE, searched
-from dovetail.runs.setup import NOTHING, Given, load_data, setup
+from dovetail.runs.setup import NOTHING, Given, load_data, setup, threads_for
 from dovetail.runs.stages import run as run_stages
 from dovetail.runs.track import Tracks
 from dovetail.runs.track import check as check_trackers
@@ -115,7 +115,9 @@ def train_seeds(
             driver = stack.enter_context(drive(run, talk=talk))
             if agreed is not None and driver is not None:
                 driver.agreed(*agreed)
-            return load_data(run, driver=driver, given=given, talk=talk), driver
+            loaded = load_data(run, driver=driver, given=given, talk=talk)
+            stack.enter_context(threads_for(loaded))
+            return loaded, driver
 
         def homes() -> tuple[Loaded, Driver | Coordinator | None]:
             """The same, of parties with files of their own: for trials, and for the run."""

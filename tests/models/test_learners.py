@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dovetail.data import Classification, Regression, TableEncoder, table_from_arrays
 from dovetail.errors import DataError, ModelError
-from dovetail.models import Model, computing, load
+from dovetail.models import Model, load, threads
 from dovetail.models.learners import (
     LEARNERS,
     NO_FOLD,
@@ -658,8 +658,7 @@ def test_trees_that_grow_in_threads_end_when_one_of_them_fails(monkeypatch) -> N
         return gradients(scores, *told, **also)  # type: ignore[arg-type]
 
     monkeypatch.setattr(boosting, "_gradients", fails)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(computing, "cores", lambda: 2)
+    monkeypatch.setattr(threads, "num_threads", lambda: 2)
     with pytest.raises(MemoryError):
         Boosting(patience=600).fit(rows_of(*digits()), seed=0)
     assert len(set(grown)) == 2
@@ -670,6 +669,5 @@ def test_trees_that_grow_in_threads_end_when_one_of_them_fails(monkeypatch) -> N
 def test_trees_are_the_same_however_many_cores_there_are(num_cores: int, monkeypatch) -> None:
     rows = rows_of(*cancer(80))
     plain = QUICK["boosting"].fit(rows, seed=0)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(computing, "cores", lambda: num_cores)
+    monkeypatch.setattr(threads, "num_threads", lambda: num_cores)
     assert torch.equal(QUICK["boosting"].fit(rows, seed=0).held_out_NC, plain.held_out_NC)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dovetail.errors import ConfigError
-from dovetail.models import computing
+from dovetail.models import computing, threads
 from dovetail.runs.runfile import check_run
 from dovetail.runs.train import train_seeds
 
@@ -140,7 +140,7 @@ def test_threads_compute_in_the_numbers_of_the_one_that_waits_for_them(
     x = torch.randn(8, 8)
 
     def products() -> list[Tensor]:
-        return computing.side_by_side([lambda _: F.linear(x, x)] * 3, workers=2)
+        return threads.side_by_side([lambda _: F.linear(x, x)] * 3, workers=2)
 
     usual = products()
     with computing.computing("bf16", torch.device("cpu")):

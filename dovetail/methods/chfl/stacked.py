@@ -14,7 +14,7 @@ from torch import Tensor
 from dovetail.data import Classification
 from dovetail.methods.chfl import Finished, Member, Train, Trained, pull
 from dovetail.models import StackedColumns, StackedOptimizer
-from dovetail.models.computing import one_core_each
+from dovetail.models.threads import num_threads, one_core_each
 from dovetail.network import Checkpointed, Engine, InProcess, Message, Party, Pending
 from dovetail.network.engine import R
 
@@ -98,8 +98,8 @@ class StackedInProcess(Engine):
 
 def _dealt(members: Sequence[Member]) -> Iterator[list[Member]]:
     """As few stacks of at most ``MAX_STACK`` as keep all threads busy, as even as can be."""
-    num_threads = torch.get_num_threads()
-    num = -(-len(members) // (MAX_STACK * num_threads)) * num_threads
+    threads = num_threads()
+    num = -(-len(members) // (MAX_STACK * threads)) * threads
     ends = [place * len(members) // num for place in range(num + 1)]
     for start, end in itertools.pairwise(ends):
         if start < end:  # fewer members than threads

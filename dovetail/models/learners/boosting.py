@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dovetail.models.computing import side_by_side
 from dovetail.models.learners.base import Fitted
 from dovetail.models.learners.boosting_model import BoostedTrees, BoostingSpec
 from dovetail.models.learners.rows import Rows, fitting_temperature, mean_loss, row_losses
 from dovetail.models.learners.specs import EnsembleSpec
+from dovetail.models.threads import side_by_side
 
 
 @dataclass(frozen=True, kw_only=True)
