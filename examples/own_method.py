@@ -44,7 +44,7 @@ class Finish(Weights):  # coordinator -> party: the last weights
 class Member(Party):  # a party: its rows stay in here
     saved = ("net",)
 
-    def __init__(self, home):
+    def __init__(self, home, local):
         self.home, self.x_NF = home, home.x_NF[:, : home.common]
 
     @handles

@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from dovetail import data as dd
 from dovetail import methods
 from dovetail.errors import ConfigError
+from dovetail.federated import Local
 from dovetail.network import Message
 from dovetail.runs.runfile import RunFile, check_run
 
@@ -290,10 +291,12 @@ class Question(Message):
 
 
 class Silent(methods.Party):
+    def __init__(self, local: Local) -> None: ...
+
     @methods.handles
     def question(self, ask: Question) -> None: ...
 
 
 def test_a_handler_that_returns_no_message_is_named() -> None:
     with pytest.raises(TypeError, match=r"Silent\.question is to return a message, got NoneType"):
-        Silent().handle(Question())
+        Silent(Local("shop")).handle(Question())

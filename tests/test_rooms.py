@@ -17,6 +17,7 @@ FLOORS = (
     "models",
     "privacy",
     "alignment",
+    "federated",
     "methods",
     "node",
     "runs",

@@ -41,12 +41,12 @@ from dovetail.audit.attacks import columns
 from dovetail.audit.scene import Scene
 from dovetail.audit.tape import Tape
 from dovetail.audit.verdict import Finding, Threat, finding
+from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil
 from dovetail.methods.apfed.home import PartnerHome
 from dovetail.methods.apfed.released import RELEASED
 from dovetail.methods.apfed.stages import homes_of, label_home, partner_homes
-from dovetail.methods.base import Place
 from dovetail.methods.limits import NO_LIMITS, Limited, Limits
 from dovetail.methods.method import Training
 from dovetail.methods.outcome import Setup
@@ -156,8 +156,8 @@ def _alike(
     task: Training, scene: Scene, stage: str, seed: int, party: str, limits: Limits
 ) -> Iterator[Finding]:
     """One pass over the shared samples, with one code for all of them."""
-    active, place = label_home(task).name, Place(device=task.device)
-    passive = Limited(_home(task, stage, party).party(place), limits)
+    active, local = label_home(task).name, Local(party, device=task.device)
+    passive = Limited(_home(task, stage, party).party(local), limits)
     samples = _shared(task, party)
     rng = generator(seed, party, "alike")
     tape = Tape(scene.reading, scene.num_samples())
@@ -243,8 +243,8 @@ def _asking(
     """What asks a partner for codes, and codes of a first batch for their width."""
     home, owner = _home(task, stage, party), label_home(task)
     samples = _shared(task, party)[: max(_BATCH, limits.min_rows)]
-    place = Place(device=task.device)
-    engine = InProcess({party: Limited(home.party(place), limits)}, driver=owner.name)
+    local = Local(party, device=task.device)
+    engine = InProcess({party: Limited(home.party(local), limits)}, driver=owner.name)
     if stage == "tvfl":
         engine.ask({party: vertical.Open(seed)}, vertical.Opened).or_raise()
 

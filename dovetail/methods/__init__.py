@@ -7,6 +7,7 @@ run files and party files that has its name. An installed package can bring more
 from __future__ import annotations
 
 from dovetail.errors import ConfigError
+from dovetail.federated import Driver, Party, Round, handles
 from dovetail.methods.apfed.plugin import Apfed
 from dovetail.methods.base import Run
 from dovetail.methods.baselines import TITLES as BASELINES
@@ -14,7 +15,6 @@ from dovetail.methods.chfl.plugin import Chfl
 from dovetail.methods.fedoptimus.plugin import FedOptimus
 from dovetail.methods.homes import Home, pooled
 from dovetail.methods.hyfem.plugin import Hyfem
-from dovetail.methods.loop import Driver, Party, Round, handles
 from dovetail.methods.method import Method
 from dovetail.methods.plugins import installed
 

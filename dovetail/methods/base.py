@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
-import torch
 from pydantic import BaseModel
 from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.alignment.limits import Guard
+from dovetail.federated import Local
 from dovetail.methods.party import Site
 from dovetail.models import Model, Secret
 from dovetail.models.calibration import Calibrate
@@ -21,7 +21,6 @@ from dovetail.models.decisions import ClassWeights, Decide, Threshold
 from dovetail.models.owners import Bottom
 from dovetail.network import Engine, Message, Precision, State
 from dovetail.network.checkpoint import StatefulParty
-from dovetail.privacy import SecretSums
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -84,29 +83,11 @@ SILENT = Progress()
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Place:
-    """Where a party's side of a run lives; in simulation, all in this process.
-
-    Attributes:
-        device: where the party computes.
-        secret: what its home mixes into random numbers of this run, another whenever it begins;
-            None in simulation.
-        lasting: the same in all runs of its home; None in simulation.
-        sums: names of those it sums with (None: anybody who is certified) -> its side of the run's
-            secret sums; None where nothing of them is kept.
-    """
-
-    device: torch.device
-    secret: Secret | None = None
-    lasting: bytes | None = None
-    sums: Callable[[Collection[str] | None], SecretSums | None] = lambda members: None
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Asked(Place):
+class Asked:
     """A run that a driver begins with a party at its home.
 
     Attributes:
+        local: the party's context in this run, new each time.
         rows_S: its rows of the samples that it shares with the driver; raises AlignmentError where
             it has none of the alignment that the run is of.
         keep: saves what the party can use, and says how it scores on its own test rows.
@@ -117,6 +98,7 @@ class Asked(Place):
         guard: counts alignments that this driver carries.
     """
 
+    local: Callable[[], Local]
     rows_S: Callable[[], Tensor]
     keep: Callable[[Model | Bottom, Mapping[str, float]], None]
     kept: Callable[[str], Path]

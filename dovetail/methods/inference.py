@@ -9,8 +9,8 @@ from torch import Tensor
 
 from dovetail.data import SharedRows
 from dovetail.errors import DataError, MessageError, ModelError
+from dovetail.federated import Party
 from dovetail.methods.base import Asked
-from dovetail.methods.loop import Party
 from dovetail.methods.party import Site
 from dovetail.models import Bottom, load_bottom
 
@@ -29,6 +29,8 @@ class Recaller(Party):
         rows_S: its row of each sample that it has agreed on with the label owner, -1: it has none.
         kept: what it keeps.
     """
+
+    has_local = False
 
     def __init__(self, name: str, rows_S: Tensor, kept: Kept) -> None:
         self.name = name
@@ -68,7 +70,7 @@ def kept_at(site: Site, asked: Asked, fits: Callable[[Bottom], bool]) -> Kept:
                 f"it keeps no network of the run {trained!r} that fits its table; its log has "
                 "the details"
             ) from None
-        own.network.to(asked.device)
+        own.network.to(asked.local().device)
         return own, x
 
     return kept

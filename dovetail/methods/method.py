@@ -17,13 +17,13 @@ from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
+from dovetail.federated import Driver, Local, Party, Played, train
 from dovetail.methods.base import (
     SILENT,
     Asked,
     Loaded,
     Maker,
     Parts,
-    Place,
     Progress,
     Run,
     SavesModel,
@@ -38,7 +38,6 @@ from dovetail.methods.homes import (
     home_of_site,
     homes_of_partition,
 )
-from dovetail.methods.loop import Driver, Party, Played, train
 from dovetail.methods.outcome import (
     Deciding,
     Observer,
@@ -152,10 +151,10 @@ class Method:
         """The same, of a run."""
         return self.homes(stage, training.homes)
 
-    def party(self, home: Any, place: Place) -> Party:
+    def party(self, home: Any, local: Local) -> Party:
         """A party's side of a run: in simulation, of a party file in this process, at a site."""
         assert self.Side is not None
-        return self.Side(home)  # type: ignore[call-arg]
+        return self.Side(home, local)
 
     def driver(self, stage: str, settings: Any, seed: int) -> Driver:
         """What drives a stage."""
@@ -396,7 +395,7 @@ class Method:
 
         def of_run(asked: Asked) -> Callable[[], StatefulParty]:
             def make() -> StatefulParty:
-                party = self.party(home, asked)
+                party = self.party(home, asked.local())
 
                 def keep() -> None:
                     model = self.model(party, home)
@@ -474,12 +473,17 @@ class Training:
 
     def parties(self, homes: Mapping[str, Any]) -> dict[str, Party]:
         """Their sides, in this process."""
-        place = Place(device=self.device)
         return {
-            name: self.kind.party(home, place)
+            name: self.kind.party(home, self.local(name))
             for name, home in homes.items()
             if name != self.active
         }
+
+    def local(self, name: str) -> Local:
+        """The context of a party in this process."""
+        site = self.loaded.sites.get(name)
+        budget = None if site is None else site.policy.section.privacy
+        return Local(name, device=self.device, budget=budget)
 
     def engine(self, stage: str, parties: Mapping[str, Any]) -> Engine:
         """What reaches the parties in a stage."""

@@ -131,11 +131,6 @@ def number(line: Mapping[str, Any]) -> int:
     return int(line.get("epoch", line.get("round", 0)))
 
 
-def is_due(place: int, total: int, every: int) -> bool:
-    """Whether to score after this epoch or round: each so many, and the last; 0: only the last."""
-    return place == total or (every > 0 and place % every == 0)
-
-
 def score_party(
     party: str,
     what: str,

@@ -41,6 +41,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from dovetail import federated
 from dovetail.data import (
     Alignment,
     Classification,
@@ -50,9 +51,8 @@ from dovetail.data import (
     Task,
 )
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
-from dovetail.methods import loop
+from dovetail.federated import Driver, Epoch, Party, handles
 from dovetail.methods.limits import NO_LIMITS, Limits, limits_of
-from dovetail.methods.loop import Driver, Epoch, Party, handles
 from dovetail.models import (
     EncoderSpec,
     Head,
@@ -163,6 +163,8 @@ class Member(Party):
         device: where it computes.
         secret: of its home, mixed into all it draws; None in simulation.
     """
+
+    has_local = False
 
     saved = ("encoder", "optimizer", "random", "released")
 
@@ -451,7 +453,7 @@ def train(owner: Owner, network: Engine, checkpoint: Checkpoint | None = None) -
         PartyError: a party does not answer; classic vertical learning cannot do without it.
         TrainingError: the loss is no longer finite.
     """
-    return loop.train(owner, network, checkpoint)
+    return federated.train(owner, network, checkpoint)
 
 
 def step(owner: Owner, network: Engine) -> float:

@@ -32,7 +32,7 @@ from dovetail.alignment.stored import (
     training_run,
 )
 from dovetail.errors import AlignmentError, ConfigError, MessageError
-from dovetail.methods import missing_parties
+from dovetail.federated import missing_parties
 from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.party import Site
 from dovetail.network import Engine, checkpoint, connection, credentials, flare, renewal, stream

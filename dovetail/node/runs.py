@@ -42,6 +42,7 @@ from dovetail.alignment.stored import (
     save_rows,
 )
 from dovetail.errors import AlignmentError, CheckpointError, ConfigError, MessageError
+from dovetail.federated import Local
 from dovetail.methods.base import Asked, CountsReleases, Maker
 from dovetail.methods.limits import LimitError
 from dovetail.methods.party import PROPOSALS, Site
@@ -339,6 +340,24 @@ class Runs:
         if count:
             self._teller.say(f"run {run}: {driver!r} {why}{times(count)}")
 
+    def _local(self, run: str, driver: str) -> Local:
+        """The party's context in this run."""
+        return Local(
+            self._site.name,
+            device=self._device,
+            secret=lambda: run_key(self._secret, driver, self._run_limits.number(driver)),
+            lasting=self._secret,
+            budget=self._site.policy.section.privacy,
+            sums=lambda members: SecretSums(
+                self._site.name,
+                run=run,
+                identity=self._identity,
+                driver=driver,
+                members=members,
+                rounds=GivenSums(self._home / "sums", driver, run),
+            ),
+        )
+
     def _open(self, run: str, algorithm: str, driver: str, proposal: str) -> Party:
         if algorithm not in self._site.policy.algorithms:
             raise ConfigError(f"refuses {algorithm[:100]!r}: no such algorithm is known here")
@@ -362,24 +381,14 @@ class Runs:
             )
         made = self._makers[algorithm](
             Asked(
-                device=self._device,
+                local=lambda: self._local(run, driver),
                 rows_S=lambda: self._rows(run, driver),
                 keep=lambda model, scores: self._keep_model(model, scores, run, driver, proposal),
                 kept=self._model_folder,
                 run=run,
                 driver=driver,
                 aligned=self._home / "aligned" / certificate_name(driver),
-                secret=lambda: run_key(self._secret, driver, self._run_limits.number(driver)),
-                lasting=self._secret,
                 guard=self._limits.of(driver, run),
-                sums=lambda members: SecretSums(
-                    self._site.name,
-                    run=run,
-                    identity=self._identity,
-                    driver=driver,
-                    members=members,
-                    rounds=GivenSums(self._home / "sums", driver, run),
-                ),
             )
         )
         states = self._states(driver) / run.replace("/", _SLASH)

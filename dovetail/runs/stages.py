@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dovetail.methods.missing_parties import LeftOut, in_round
+from dovetail.federated import LeftOut, in_round
 from dovetail.methods.outcome import Observer, Outcome, Setup, number
 from dovetail.models.computing import Compute, computing
 from dovetail.network import Checkpoint

@@ -9,9 +9,9 @@ import torch
 from dovetail import data as dd
 from dovetail.alignment import psi
 from dovetail.errors import ConfigError, PartyError
+from dovetail.federated import Local
 from dovetail.methods import apfed
 from dovetail.methods.apfed.plugin import home_fields, partner_home
-from dovetail.methods.base import Place
 from dovetail.network.checkpoint import Restore, Save
 from dovetail.node.partyfile import open_site
 from dovetail.privacy import most_releases
@@ -46,8 +46,8 @@ def test_a_driver_that_asks_on_is_refused_when_the_budget_is_spent(tmp_path):
     home = site(tmp_path, "privacy = { epsilon = 5.0 }")
     x = home.table.encoded(home.fit_input()).joined()
     shared = dd.SharedRows("shop", x, torch.arange(40))
-    place = Place(device=torch.device("cpu"), secret=lambda: bytes(16))
-    party = replace(partner_home(home_fields(home)), shared=shared).party(place)
+    local = Local("shop", secret=lambda: bytes(16))
+    party = replace(partner_home(home_fields(home)), shared=shared).party(local)
     party.handle(apfed.Begin((3,), 0, 0))
     codes = apfed.Codes(torch.arange(20), torch.randn(20, 3))
     most = most_releases(5.0, 2.0, 1e-5)

@@ -13,10 +13,10 @@ import torch
 import dovetail as package
 from dovetail import data as dd
 from dovetail.errors import ConfigError
+from dovetail.federated import train
 from dovetail.files import grid_cells
 from dovetail.methods import hyfem
 from dovetail.methods.hyfem.plugin import extractors_of, widths_of
-from dovetail.methods.loop import train
 from dovetail.methods.method import Training
 from dovetail.models import Perceptron
 from dovetail.models.blocks import SmallCnn, Unchanged

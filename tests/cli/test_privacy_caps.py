@@ -13,9 +13,9 @@ from member_files import MEMBERS, SETTINGS, write_members
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError, DovetailError, MessageError
+from dovetail.federated import Local
 from dovetail.methods import fedoptimus, vertical
 from dovetail.methods.apfed.plugin import home_fields, partner_home
-from dovetail.methods.base import Place
 from dovetail.methods.method import Training
 from dovetail.methods.outcome import Outcome
 from dovetail.node.partyfile import open_site
@@ -147,8 +147,8 @@ def partner(folder: Path, codes: str) -> Any:
     x = site.table.encoded(site.fit_input()).joined()
     shared = dd.SharedRows("shop", x, torch.arange(40))
     home = partner_home(home_fields(site))
-    place = Place(device=torch.device("cpu"), secret=lambda: bytes(16))
-    return replace(home, shared=shared, test=shared, side="vertical").party(place)
+    local = Local("shop", secret=lambda: bytes(16))
+    return replace(home, shared=shared, test=shared, side="vertical").party(local)
 
 
 def test_codes_of_classic_vertical_learning_stop_at_the_cap(tmp_path):

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from dovetail.data import Alignment, Classification, PartyData, Regression, SharedRows
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
+from dovetail.federated import Epoch
 from dovetail.methods import apfed
-from dovetail.methods.loop import Epoch
 from dovetail.models import Convolutional, Head, Perceptron
 from dovetail.network import InProcess, Message
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from dovetail.data import Alignment, SharedRows
 from dovetail.errors import ConfigError, MessageError, PartyError
+from dovetail.federated import Epoch
 from dovetail.methods.apfed import distil, teaching
 from dovetail.methods.apfed.stacks import Config, PartnerConfig
 from dovetail.methods.limits import Limited, Limits
-from dovetail.methods.loop import Epoch
 from dovetail.models import RandomStream
 from dovetail.models.learners import NO_FOLD, Rows, fit_stacked, hard_targets, make_folds
 from dovetail.models.learners.distil import Owner

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from dovetail.data import Classification, Regression, SharedRows
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.federated import train
 from dovetail.methods import fedoptimus
 from dovetail.methods.fedoptimus import predicting
-from dovetail.methods.loop import train
 from dovetail.models import (
     ColumnsMlp,
     OwnerResNet,

@@ -22,8 +22,8 @@ from dovetail.data import (
     table_from_arrays,
 )
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.federated import train
 from dovetail.methods import hyfem
-from dovetail.methods.loop import train
 from dovetail.models import Perceptron, generator
 from dovetail.models.blocks import Extractor, Unchanged
 from dovetail.network import Checkpoint, InProcess, Message

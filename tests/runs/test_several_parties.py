@@ -12,7 +12,8 @@ from torch import nn
 
 from dovetail import runs
 from dovetail.data import Regression
-from dovetail.methods.outcome import Observer, is_due, mean_over, told
+from dovetail.federated import is_due
+from dovetail.methods.outcome import Observer, mean_over, told
 from dovetail.models import Model, load
 from dovetail.network import Checkpoint
 from dovetail.runs import Outcome, RunFolder

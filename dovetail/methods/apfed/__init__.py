@@ -67,13 +67,12 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from dovetail import federated
 from dovetail.data import Alignment, Classification, Minibatches, PartyData, SharedRows, Task
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
-from dovetail.methods import loop
+from dovetail.federated import Driver, Epoch, LeftOut, Party, handles
 from dovetail.methods.apfed.private import Solo
 from dovetail.methods.limits import NO_LIMITS, Limits, limits_of
-from dovetail.methods.loop import Driver, Epoch, Party, handles
-from dovetail.methods.missing_parties import LeftOut
 from dovetail.models import (
     Convolutional,
     EncoderHead,
@@ -311,6 +310,8 @@ class Passive(Party):
         device: where it computes.
         secret: of its home, mixed into all it draws; None in simulation.
     """
+
+    has_local = False
 
     saved = ("network", "optimizer", "random", "released")
 
@@ -964,7 +965,7 @@ def train(
         PartyError: a passive party cannot begin.
         TrainingError: L_A is no longer finite.
     """
-    return loop.train(active, network or InProcess({}, driver=active.name), checkpoint)
+    return federated.train(active, network or InProcess({}, driver=active.name), checkpoint)
 
 
 def _ask_to_begin(active: Active, network: Engine, parties: tuple[str, ...]) -> Replies[Ready]:

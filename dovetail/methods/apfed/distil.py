@@ -53,12 +53,11 @@ from torch import Tensor
 from dovetail.data import Alignment, SharedRows
 from dovetail.data.inputs import Input
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.federated import Driver, LeftOut, Party, handles
 from dovetail.methods.apfed.released import RELEASED, Release
 from dovetail.methods.apfed.stacks import Config, Once, PartnerConfig, Stack
 from dovetail.methods.baselines import features
 from dovetail.methods.limits import NO_LIMITS, Limits, Uses
-from dovetail.methods.loop import Driver, Party, handles
-from dovetail.methods.missing_parties import LeftOut
 from dovetail.models import Bottom, RandomStream, Secret, follow_back, generator, key_of
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.joint import Bottoms, BottomsSpec
@@ -157,6 +156,8 @@ class Partner(Party):
         input: how raw columns become its rows, to be kept with its networks.
         secret: of its home, mixed into all it draws; None in simulation.
     """
+
+    has_local = False
 
     saved = ("stacks", "released")
 

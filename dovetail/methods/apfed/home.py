@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from dovetail.data import Alignment, Classification, Input, PartyData, SharedRows, Task
+from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed.distil import Partner
 from dovetail.methods.apfed.stacks import PartnerConfig
-from dovetail.methods.base import Place
 from dovetail.methods.limits import NO_LIMITS, Limits
 from dovetail.models import EncoderSpec, OptimizerConfig, Secret, derive_seed
 from dovetail.models.learners import hold_out
@@ -64,10 +64,10 @@ class PartnerHome:
         alike = apfed.PassiveConfig(**fields, codes=self.config.codes)
         return replace(self, config=alike, network=network)
 
-    def party(self, place: Place) -> apfed.Passive | vertical.Member | Partner:
+    def party(self, local: Local) -> apfed.Passive | vertical.Member | Partner:
         """Its side of a run."""
         assert self.shared is not None
-        device, secret = place.device, place.secret
+        device, secret = local.device, local.secret
         if self.side == "apfed":
             return apfed.Passive(
                 self.shared, self.config, self.network, device=device, secret=secret
@@ -88,7 +88,7 @@ class PartnerHome:
             self.distil,
             input=self.input,
             secret=secret,
-            lasting=place.lasting,
+            lasting=local.lasting,
         )
 
 

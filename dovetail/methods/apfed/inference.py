@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from dovetail.errors import MessageError
+from dovetail.federated import handles
 from dovetail.methods.base import Asked, Maker
 from dovetail.methods.inference import Recaller, kept_at
-from dovetail.methods.loop import handles
 from dovetail.methods.party import Site
 from dovetail.models import Bottom
 from dovetail.models.learners.joint import BottomsSpec

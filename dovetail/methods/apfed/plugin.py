@@ -10,6 +10,7 @@ import torch
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
+from dovetail.federated import Driver, Local, Party, Played
 from dovetail.files import meant
 from dovetail.methods import apfed, vertical
 from dovetail.methods.aligning import align_sites, label_owner, stored_alignment
@@ -38,13 +39,11 @@ from dovetail.methods.base import (
     Loaded,
     Maker,
     Parts,
-    Place,
     Progress,
     Run,
     SavesModel,
 )
 from dovetail.methods.limits import NO_LIMITS, limited
-from dovetail.methods.loop import Driver, Party, Played
 from dovetail.methods.method import Method, Staged, Training
 from dovetail.methods.outcome import Observer, Outcome, Scores
 from dovetail.methods.party import Algorithm, Site, algorithm
@@ -357,7 +356,7 @@ class Apfed(Method):
                 own = replace(home, shared=shared, test=shared, input=input, side=side)
 
                 def make() -> StatefulParty:
-                    party = own.party(asked)
+                    party = own.party(asked.local())
                     if not isinstance(party, distil.Partner):
                         return party
                     keep = lambda: asked.keep(party.bottom_model(), {})  # noqa: E731
@@ -476,16 +475,16 @@ class Apfed(Method):
     def unasked(
         self, training: Training, stage: str, seed: int, observe: Observer
     ) -> Outcome | None:
-        """What the active party learns alone, or of everybody's columns in one place."""
+        """What the active party learns alone, or of everybody's columns in one local."""
         return train_unasked(training, stage, seed, observe)
 
     def homes_of(self, training: Training, stage: str) -> Mapping[str, Any]:
         """Whoever is asked in a stage, and the active party."""
         return homes_of(training, stage)
 
-    def party(self, home: PartnerHome, place: Place) -> Party:
+    def party(self, home: PartnerHome, local: Local) -> Party:
         """A partner's side of a run."""
-        return home.party(place)
+        return home.party(local)
 
     def sides(self, stage: Staged) -> Mapping[str, StatefulParty]:
         """Partners, of party files within their policies."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dovetail.data import Alignment, Federation, ImageInput, Partitioned, PartyData
+from dovetail.federated import Driver
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil
 from dovetail.methods.apfed.distilling import ALONE, Distilling, finish, train_alone
@@ -18,7 +19,6 @@ from dovetail.methods.apfed.missing_party_baselines import GONE, train_gone
 from dovetail.methods.apfed.sections import ApfedSection
 from dovetail.methods.apfed.stacks import Config as DistilTeacher
 from dovetail.methods.base import weighed
-from dovetail.methods.loop import Driver
 from dovetail.methods.method import Staged, Training
 from dovetail.methods.outcome import Observer, Outcome, Scores, score_party
 from dovetail.methods.section import encoder_spec

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.federated import Epoch, end_told
 from dovetail.methods.apfed import releasing
 from dovetail.methods.apfed.distil import (
     Active,
@@ -26,8 +27,6 @@ from dovetail.methods.apfed.distil import (
     Told,
 )
 from dovetail.methods.limits import asked_for, limits_of
-from dovetail.methods.loop import Epoch
-from dovetail.methods.missing_parties import end_told
 from dovetail.models.learners.rows import row_losses
 from dovetail.network import Checkpoint, Engine, check_shape
 

@@ -92,10 +92,9 @@ from dovetail.errors import (
     PartyError,
     TrainingError,
 )
-from dovetail.methods.loop import Driver, Party, handles
-from dovetail.methods.loop import Round as BaseRound
-from dovetail.methods.loop import train as train  # chfl.train(coordinator, network)
-from dovetail.methods.missing_parties import end
+from dovetail.federated import Driver, Party, end, handles
+from dovetail.federated import Round as BaseRound
+from dovetail.federated import train as train  # chfl.train(coordinator, network)
 from dovetail.methods.outcome import goodness
 from dovetail.models import (
     Column,
@@ -541,6 +540,8 @@ class Member(Party):
         sums: what it shares in secret sums, and with whom.
         secret: of its home, mixed into all it draws; None in simulation.
     """
+
+    has_local = False
 
     saved = (
         "columns",

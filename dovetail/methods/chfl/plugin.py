@@ -16,8 +16,9 @@ from torch import Tensor
 from dovetail import data as dd
 from dovetail.data.common_unique import BLOCK
 from dovetail.errors import ConfigError
+from dovetail.federated import Local, Party
 from dovetail.methods import chfl
-from dovetail.methods.base import SILENT, Loaded, Parts, Place, Progress, Run, deciding, weighed
+from dovetail.methods.base import SILENT, Loaded, Parts, Progress, Run, deciding, weighed
 from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.baselines import OwnRows
 from dovetail.methods.chfl.stacked import StackedInProcess
@@ -44,7 +45,6 @@ from dovetail.methods.homes import (
     draw_share,
     own_scale,
 )
-from dovetail.methods.loop import Party
 from dovetail.methods.method import Method, Training
 from dovetail.methods.outcome import Observer, Scores, Setup
 from dovetail.methods.party import MAX_USES, Algorithm, Site, algorithm
@@ -284,10 +284,10 @@ class Chfl(Method):
         """Everybody's own; of "pooled" one."""
         return {POOLED: pool(homes)} if stage == "pooled" else homes
 
-    def party(self, home: chfl.Home, place: Place) -> chfl.Member:
+    def party(self, home: chfl.Home, local: Local) -> chfl.Member:
         """A party's side of a run."""
-        sums = place.sums(home.members)
-        return chfl.Member(home, device=place.device, sums=sums, secret=place.secret)
+        sums = local.sums(home.members)
+        return chfl.Member(home, device=local.device, sums=sums, secret=local.secret)
 
     def driver(self, stage: str, settings: chfl.Config, seed: int) -> chfl.Coordinator:
         """What drives a stage."""

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from dovetail.errors import ConfigError
+from dovetail.federated import train
 from dovetail.methods.chfl import Config, Coordinator, Round
-from dovetail.methods.loop import train
 from dovetail.network import Engine
 
 

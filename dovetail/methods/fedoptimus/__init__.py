@@ -71,9 +71,8 @@ from dovetail.errors import (
     PartyError,
     TrainingError,
 )
+from dovetail.federated import Driver, Party, Played, end, handles
 from dovetail.methods.limits import LimitError
-from dovetail.methods.loop import Driver, Party, Played, handles
-from dovetail.methods.missing_parties import end
 from dovetail.methods.outcome import goodness_of_error
 from dovetail.models import (
     Model,
@@ -613,6 +612,8 @@ class DataOwner(Party):
         secret: of its home, mixed into all it draws; None in simulation.
     """
 
+    has_local = False
+
     saved = ("replicas", "optimizer", "server", "iterates", "open_round", "released", "kept_P")
 
     def __init__(
@@ -982,6 +983,8 @@ class LabelOwner(Party):
         device: where it computes.
         secret: of its home, mixed into all it draws; None in simulation.
     """
+
+    has_local = False
 
     saved = ("top", "optimizer", "iterates", "batches", "number", "batch", "released", "kept_P")
     decided: Decided | None = None  # on samples that it kept out of training

@@ -453,7 +453,7 @@ def _trains(site: Site, live: _Live) -> Maker:
         held = live.held(asked)
 
         def make() -> StatefulParty:
-            own = side_of(held, asked)
+            own = side_of(held, asked.local())
             if isinstance(own, fedoptimus.DataOwner):
                 live.trains(asked, own)
 

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
+from dovetail.federated import Driver, Local, Party
 from dovetail.methods import fedoptimus
 from dovetail.methods.base import (
     SILENT,
     Loaded,
     Maker,
     Parts,
-    Place,
     Progress,
     Run,
     deciding,
@@ -66,7 +66,6 @@ from dovetail.methods.fedoptimus.stages import (
     told_top,
 )
 from dovetail.methods.homes import DRIVER, check_nobody_is_active, check_stages, common_task
-from dovetail.methods.loop import Driver, Party
 from dovetail.methods.method import Method, Staged, Training
 from dovetail.methods.outcome import Observer, Scores, Setup
 from dovetail.methods.party import MAX_USES, Algorithm, Site, algorithm
@@ -373,9 +372,9 @@ class FedOptimus(Method):
                 return {**side_by_side(columns_in(homes), axis), **labels_in(homes)}
         return training.homes
 
-    def party(self, home: Home, place: Place) -> Party:
+    def party(self, home: Home, local: Local) -> Party:
         """An owner's side of a run."""
-        return side_of(home, place)
+        return side_of(home, local)
 
     def driver_of(
         self, training: Training, stage: str, homes: Mapping[str, Any], settings: Any, seed: int
@@ -465,6 +464,6 @@ def selecting(section: SelectionSection) -> selection.Config:
 
 
 def axis_of(training: Training) -> int | None:
-    """Along which the parts of a row stand side by side; None: they are in no one place."""
+    """Along which the parts of a row stand side by side; None: they are in no one local."""
     data = training.loaded.data
     return data.axis if isinstance(data, dd.Owners) else None

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from dovetail.errors import ConfigError, MessageError, ModelError
+from dovetail.federated import handles
 from dovetail.methods.fedoptimus import (
     Coordinator,
     DataOwner,
@@ -39,7 +40,6 @@ from dovetail.methods.fedoptimus import (
     checked_embedding,
 )
 from dovetail.methods.inference import Recaller
-from dovetail.methods.loop import handles
 from dovetail.models import Model, Prediction, load
 from dovetail.models.owners import (
     Bottom,

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from dovetail.data import Input, Owners, PartyData, SharedRows, Task
 from dovetail.errors import ConfigError
-from dovetail.methods import fedoptimus, missing_parties
-from dovetail.methods.base import Place
+from dovetail.federated import Local, scored_without
+from dovetail.methods import fedoptimus
 from dovetail.methods.baselines import OwnRows
 from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.fedoptimus.separately import Separately
@@ -29,7 +29,7 @@ from dovetail.privacy import Budget, Release
 
 #: What can be trained. "classic" is one label owner with everybody's labels, which is classic
 #: vertical learning with a mean of embeddings; "alone" is each label owner alone with all data
-#: owners; "pooled" has all columns and all labels in one place.
+#: owners; "pooled" has all columns and all labels in one local.
 Stage = Literal["fedoptimus", "classic", "alone", "pooled"]
 
 #: The only label owner of "classic" and "pooled", and the only data owner of "pooled".
@@ -127,7 +127,7 @@ def labels_in(homes: Mapping[str, Home]) -> dict[str, Labels]:
     return {name: home for name, home in homes.items() if isinstance(home, Labels)}
 
 
-def side_of(home: Home, place: Place) -> fedoptimus.DataOwner | fedoptimus.LabelOwner:
+def side_of(home: Home, local: Local) -> fedoptimus.DataOwner | fedoptimus.LabelOwner:
     """An owner's side of a run: in simulation, of a party file in this process, at a site."""
     match home:
         case Columns():
@@ -139,8 +139,8 @@ def side_of(home: Home, place: Place) -> fedoptimus.DataOwner | fedoptimus.Label
                 input=home.input,
                 release=home.release,
                 budget=home.budget,
-                device=place.device,
-                secret=place.secret,
+                device=local.device,
+                secret=local.secret,
             )
         case Labels():
             return fedoptimus.LabelOwner(
@@ -152,8 +152,8 @@ def side_of(home: Home, place: Place) -> fedoptimus.DataOwner | fedoptimus.Label
                 release=home.release,
                 budget=home.budget,
                 max_scored=home.max_scored,
-                device=place.device,
-                secret=place.secret,
+                device=local.device,
+                secret=local.secret,
             )
 
 
@@ -400,7 +400,7 @@ def asked_scores(driver: fedoptimus.Coordinator, network: Engine) -> dict[str, S
     found = predicting.score(asked, network, label_owners=tested)
     away = {owner: why for own in found.values() for owner, why in own.missed.items()}
     for owner in away.keys() - driver.scored_without:
-        missing_parties.scored_without(owner, away[owner])
+        scored_without(owner, away[owner])
     driver.scored_without = set(away)
     driver.measured = {
         name: {"accuracy": own.accuracy} if own.accuracy is not None else {"mse": own.loss}

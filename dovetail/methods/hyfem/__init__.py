@@ -88,9 +88,8 @@ from dovetail.data import (
     summarise,
 )
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
-from dovetail.methods.loop import Driver, Party, handles
-from dovetail.methods.loop import Round as BaseRound
-from dovetail.methods.missing_parties import end
+from dovetail.federated import Driver, Party, end, handles
+from dovetail.federated import Round as BaseRound
 from dovetail.methods.outcome import goodness
 from dovetail.models import (
     Model,
@@ -462,6 +461,8 @@ class Member(Party):
         device: where it computes.
         secret: of its home, mixed into all it draws; None in simulation.
     """
+
+    has_local = False
 
     saved = ("network", "started", "batches", "stepping")
 

@@ -17,8 +17,9 @@ from dovetail import data as dd
 from dovetail.data.common_unique import BLOCK
 from dovetail.data.partytables import IMAGES, whole_images
 from dovetail.errors import ConfigError
+from dovetail.federated import Driver, Local, Party
 from dovetail.methods import hyfem
-from dovetail.methods.base import SILENT, Loaded, Parts, Place, Progress, Run, deciding, weighed
+from dovetail.methods.base import SILENT, Loaded, Parts, Progress, Run, deciding, weighed
 from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.baselines import OwnRows
 from dovetail.methods.homes import (
@@ -44,7 +45,6 @@ from dovetail.methods.hyfem.stages import (
     stage_config,
     told_model,
 )
-from dovetail.methods.loop import Driver, Party
 from dovetail.methods.method import Method, Staged, Training
 from dovetail.methods.outcome import Observer, Scores, Setup
 from dovetail.methods.party import Algorithm, Site, algorithm
@@ -301,7 +301,7 @@ def homes_by_column(
 
 
 def whole_of(data: dd.Partitioned, homes: Mapping[str, hyfem.Home]) -> hyfem.Home | None:
-    """Everybody's rows with all blocks, at the widest party; None where they are in no one place.
+    """Everybody's rows with all blocks, at the widest party; None where they are in no one local.
 
     Its test rows are those that the server's model is scored on.
     """
@@ -433,9 +433,9 @@ class Hyfem(Method):
         """What a party has by its own file."""
         return home_of(site)
 
-    def party(self, home: hyfem.Home, place: Place) -> hyfem.Member:
+    def party(self, home: hyfem.Home, local: Local) -> hyfem.Member:
         """A party's side of a run."""
-        return hyfem.Member(home, device=place.device, secret=place.secret)
+        return hyfem.Member(home, device=local.device, secret=local.secret)
 
     def homes_of(self, training: Training, stage: str) -> Mapping[str, hyfem.Home]:
         """Everybody's own; of "pooled" one, and of baselines on common blocks only these."""
@@ -513,7 +513,7 @@ class Hyfem(Method):
         )
 
     def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
-        """Of parties on their own blocks; of the server on all, where these are in one place."""
+        """Of parties on their own blocks; of the server on all, where these are in one local."""
         name, driver, settings = stage.name, stage.driver, stage.settings
         whole = whole_of(stage.training.loaded.data, stage.training.homes)
         whole = whole if whole is not None and is_tested(whole) else None

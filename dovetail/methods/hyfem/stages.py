@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from dovetail.data import Input, PartyData, TableEncoder, Task
+from dovetail.federated import Driver
 from dovetail.methods import hyfem
 from dovetail.methods.baselines import OwnRows, features
-from dovetail.methods.loop import Driver
 from dovetail.methods.outcome import Scores, score_party
 from dovetail.models import Model
 from dovetail.models.blocks import Extractor

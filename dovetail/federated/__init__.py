@@ -1,0 +1,34 @@
+"""What every method is written on: a party and its context, a driver and its context, the loop."""
+
+from dovetail.federated.best import BestRound
+from dovetail.federated.driver import Driver, Epoch, Played, Round, is_due
+from dovetail.federated.federation import Federation
+from dovetail.federated.local import MAX_PARAMETER_BYTES, Local, Loss
+from dovetail.federated.missing_parties import LeftOut, end, end_told, in_round, scored_without
+from dovetail.federated.party import Party, handles, restore_into, state_of
+from dovetail.federated.train import Plays, rounds, train
+
+__all__ = [
+    "MAX_PARAMETER_BYTES",
+    "BestRound",
+    "Driver",
+    "Epoch",
+    "Federation",
+    "LeftOut",
+    "Local",
+    "Loss",
+    "Party",
+    "Played",
+    "Plays",
+    "Round",
+    "end",
+    "end_told",
+    "handles",
+    "in_round",
+    "is_due",
+    "restore_into",
+    "rounds",
+    "scored_without",
+    "state_of",
+    "train",
+]

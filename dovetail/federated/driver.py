@@ -1,0 +1,173 @@
+"""The driver's side of a run: it plays rounds, each of which has a line of metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+from dovetail.federated.best import BestRound
+from dovetail.federated.federation import Federation
+from dovetail.federated.party import restore_into, state_of
+from dovetail.network import Engine, Message, State
+
+M = TypeVar("M", bound=Message)
+
+
+def is_due(number: int, total: int, every: int) -> bool:
+    """Whether to score after this epoch or round: each so many, and the last; 0: only the last."""
+    return number == total or (every > 0 and number % every == 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """What one round did, whatever a method calls a round.
+
+    Attributes:
+        number: 1, 2, ...; ``train`` fills it.
+        told: losses and the like, for its line of ``metrics.jsonl``; numbers must be finite.
+        seconds: wall time of the round; ``train`` fills it.
+    """
+
+    number: int = 0
+    told: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def line(self) -> dict[str, Any]:
+        """Its line of ``metrics.jsonl``, but for scores and who was left out."""
+        raise NotImplementedError
+
+    def left_out(self) -> dict[str, Any]:
+        """What the line says of who was left out; nothing of nobody."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round(Played):
+    """A round of which each party is asked once.
+
+    Attributes:
+        missed: party -> why it had no part in the round.
+    """
+
+    missed: Mapping[str, str] = field(default_factory=dict)
+
+    def line(self) -> dict[str, Any]:
+        return {"round": self.number, **self.told, "seconds": self.seconds}
+
+    def left_out(self) -> dict[str, Any]:
+        if not self.missed:
+            return {}
+        return {"missed": dict.fromkeys(self.missed, 1), "reasons": dict(self.missed)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch(Played):
+    """A round of many steps, each of which asks parties.
+
+    Attributes:
+        num_steps: how many.
+        missed: party -> steps it was left out of.
+        reasons: party -> why, the first time in this epoch.
+        cut: party -> what it sent that was cut off.
+    """
+
+    num_steps: int
+    missed: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    cut: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def loss(self) -> Any:
+        """Mean training loss over its steps; None where it tells none."""
+        return self.told.get("loss")
+
+    def line(self) -> dict[str, Any]:
+        return {
+            "epoch": self.number,
+            **self.told,
+            "seconds": self.seconds,
+            "steps": self.num_steps,
+        }
+
+    def left_out(self) -> dict[str, Any]:
+        told = {"missed": dict(self.missed), "reasons": dict(self.reasons)} if self.missed else {}
+        return told | ({"cut": dict(self.cut)} if self.cut else {})
+
+
+class Driver:
+    """Runs a method's algorithm over the parties of a run.
+
+    Attributes:
+        saved: names of attributes that its next round depends on, as of ``Party``.
+        num_rounds: how many there are; known when training has begun.
+        lenient: it goes on without a party that does not save or restore.
+        rounds_per_save: a checkpoint that is saved so often is saved once in so many rounds.
+        timeout_s: how long a question waits for answers; None: as long as it takes.
+        best_round: which round was the best, and when to stop; None: the last, after all of them.
+    """
+
+    saved: ClassVar[tuple[str, ...]] = ()
+    num_rounds: int
+    lenient: ClassVar[bool] = True
+    rounds_per_save: int = 1
+    timeout_s: float | None = None
+    best_round: BestRound | None = None
+
+    def federation(self, engine: Engine) -> Federation:
+        """What reaches the parties of its runs."""
+        return Federation(engine, timeout_s=self.timeout_s)
+
+    def ask(self, network: Engine, message: Message, reply: type[M]) -> Mapping[str, M]:
+        """Every party's answer to one message.
+
+        Raises:
+            PartyError: one did not answer, or not as the reply declares.
+        """
+        return network.ask(dict.fromkeys(network.parties, message), reply).fitting().or_raise()
+
+    def begin(self, network: Engine) -> None:
+        """Open the run with every party."""
+
+    def round(self, number: int, network: Engine) -> Played:
+        """Ask, combine, step."""
+        raise NotImplementedError(f"{type(self).__name__} has no round")
+
+    def finish(self, network: Engine) -> None:
+        """Tell the parties that training is over."""
+
+    def begin_again(self, behind: Mapping[str, int], network: Engine) -> None:
+        """The run goes on: party -> the older step that it goes on from; 0: it begins anew.
+
+        Left out, such parties go on as they are.
+        """
+
+    def ended(self, number: int) -> bool:
+        """Whether to stop before this round."""
+        return self.best_round is not None and self.best_round.ended(number)
+
+    def due(self, number: int, every: int) -> bool:
+        """Whether to score after this round, where each so many epochs or rounds are scored."""
+        return is_due(number, self.num_rounds, every)
+
+    def scores(self) -> Mapping[str, Mapping[str, float]]:
+        """Party -> scores that it has told of itself."""
+        return {}
+
+    def judged(self, network: Engine) -> Mapping[str, float]:
+        """Party -> how good its model is on rows that it keeps out of training, 0 to 1; asked when
+        training is over, where settings are tried (``runs/trials.py``)."""
+        return {}
+
+    def spent(self) -> Sequence[Mapping[str, Any]]:
+        """As of ``Party``."""
+        return ()
+
+    def state(self) -> State:
+        return state_of(self, self._saved())
+
+    def restore(self, state: State) -> None:
+        restore_into(self, self._saved(), state)
+
+    def _saved(self) -> tuple[str, ...]:
+        return self.saved if self.best_round is None else (*self.saved, "best_round")

@@ -1,0 +1,218 @@
+"""A party's side of a run: it answers messages, in its context, and is saved by what it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, ClassVar, Self, TypeVar, get_type_hints, overload
+
+import torch
+from torch import Tensor, nn
+
+from dovetail.errors import PartyError, TrainingError
+from dovetail.federated.local import Local
+from dovetail.models import Model
+from dovetail.models.optimizers import Optimizer
+from dovetail.network import Message, State
+from dovetail.privacy.release import Releasing
+from dovetail.privacy.steps import Stepping
+
+F = TypeVar("F", bound=Callable[..., Message])
+
+
+@overload
+def handles(handler: F, /) -> F: ...
+@overload
+def handles(*, before_begin: bool = False) -> Callable[[F], F]: ...
+def handles(handler: F | None = None, /, *, before_begin: bool = False) -> F | Callable[[F], F]:
+    """Marks a method of a ``Party`` as the handler of the message that it is annotated with.
+
+    Args:
+        before_begin: the message may come before ``begin``.
+    """
+
+    def mark(handler: F) -> F:
+        handler.__dict__["handles"] = True
+        if before_begin:
+            handler.__dict__["before_begin"] = True
+        return handler
+
+    return mark if handler is None else mark(handler)
+
+
+class Party:
+    """A party's side of a run: one handler a message.
+
+    It is made of what it has and of its context, ``Member(rows, local)``, and not without the
+    latter. A handler is marked with ``handles``; what it takes is by its annotation, and a message
+    whose tensors are not as declared (``Message.check``) does not reach it. The one that is named
+    ``begin`` comes first: what it was sent is saved, and sent to it again before ``saved`` is put
+    back. After the one that is named ``finish`` its model is kept at its site.
+
+    Attributes:
+        name: the party's.
+        local: its context.
+        saved: names of attributes that its next answer depends on: networks, optimizers,
+            generators, tensors, numbers, or what has ``state`` and ``restore``. What the context
+            counts is saved with them.
+        accepts: the messages that it answers, in the order of its handlers.
+        finish_with: the message after which its model is kept; None: there is no ``finish``.
+        has_local: whether it is made with a context.
+    """
+
+    has_local: ClassVar[bool] = True
+    local: Local
+    saved: ClassVar[tuple[str, ...]] = ()
+    accepts: ClassVar[tuple[type[Message], ...]] = ()
+    finish_with: ClassVar[type[Message] | None] = None
+    name: str
+    _handlers: ClassVar[Mapping[type[Message], str]] = {}
+    _early: ClassVar[frozenset[str]] = frozenset(("begin",))  # handlers that need no ``begin``
+    _begun: Message | None = None
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Refuse a party without its context.
+
+        Raises:
+            TypeError: no ``Local`` among the arguments.
+        """
+        party = super().__new__(cls)
+        if cls.has_local:
+            found = [each for each in (*args, *options.values()) if isinstance(each, Local)]
+            if len(found) != 1:
+                raise TypeError(f"{cls.__name__} is made with its context: give it a Local")
+            party.local = found[0]
+            party.name = party.local.name
+        return party
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        handlers = dict(cls._handlers)
+        for name, value in list(vars(cls).items()):
+            if getattr(value, "__dict__", {}).get("handles"):
+                hints = get_type_hints(value)
+                hints.pop("return", None)
+                (kind,) = hints.values()
+                handlers[kind] = name
+                if "before_begin" in value.__dict__:
+                    cls._early |= {name}
+                if name == "finish":
+                    cls.finish_with = kind
+        cls._handlers = handlers
+        cls.accepts = tuple(handlers)
+
+    def handle(self, message: Message) -> Message:
+        """The answer of the handler of this message.
+
+        Raises:
+            PartyError: anything before ``begin``, where there is such a handler.
+            MessageError: tensors that are not as declared.
+        """
+        name = self._handlers[type(message)]
+        begins = "begin" in self._handlers.values()
+        if begins and self._begun is None and name not in self._early:
+            raise PartyError(
+                self.name,
+                f"was sent {message.wire_name()} before training began, or was restarted since; go "
+                "on with --resume",
+            )
+        message.check(**self.sizes())
+        if name == "begin" and self.has_local:
+            self.local.begin(getattr(message, "seed", 0))
+        answer: Message = getattr(self, name)(message)
+        if not isinstance(answer, Message):
+            kind = type(answer).__name__
+            raise TypeError(f"{type(self).__name__}.{name} is to return a message, got {kind}")
+        if name == "begin":
+            self._begun = message
+        return answer
+
+    def sizes(self) -> Mapping[str, int]:
+        """Letters of shapes -> sizes that messages must have, as far as it knows them."""
+        return {}
+
+    def model(self) -> Model | None:
+        """What it can use alone, as it is now; None: nothing."""
+        return None
+
+    def state(self) -> State:
+        """What its next answer depends on.
+
+        Raises:
+            TrainingError: training has not begun.
+        """
+        begun = self._begun
+        if begun is None and "begin" in self._handlers.values():
+            raise TrainingError("it has nothing to save before training began")
+        told = None if begun is None else {f.name: getattr(begun, f.name) for f in fields(begun)}
+        local = {"local": self.local.state()} if self.has_local else {}
+        return {"begun": told, **local, **state_of(self, self.saved)}
+
+    def spent(self) -> Sequence[Mapping[str, Any]]:
+        """What leaves it noised: "to" whom, "what", and what that has cost so far; JSON-ready."""
+        return self.local.spent() if self.has_local else ()
+
+    def counts_at_least(self, releases: int) -> None:
+        """Every row was released so often, or more, whatever its state says."""
+        if self.has_local:
+            self.local.at_least(releases)
+        for name in self.saved:
+            value = getattr(self, name, None)
+            if isinstance(value, Releasing | Stepping):
+                value.at_least(releases)
+
+    def restore(self, state: State) -> None:
+        """Go on from there."""
+        if state["begun"] is not None:
+            kind = next(each for each, name in self._handlers.items() if name == "begin")
+            self.handle(kind(**state["begun"]))
+        if self.has_local:
+            self.local.restore(state["local"])
+        restore_into(self, self.saved, state)
+
+
+def state_of(thing: object, names: Sequence[str]) -> State:
+    """Attribute -> what it can be put back from."""
+    return {name: _told(getattr(thing, name)) for name in names}
+
+
+def restore_into(thing: object, names: Sequence[str], state: State) -> None:
+    """Put attributes back to what ``state_of`` gave."""
+    for name in names:
+        value = getattr(thing, name, None)
+        back = _put_back(value, state[name])
+        if back is not value:
+            setattr(thing, name, back)
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, nn.Module | torch.optim.Optimizer | Optimizer):
+        return value.state_dict()
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if hasattr(value, "state") and hasattr(value, "restore"):
+        return value.state()
+    if is_dataclass(value):
+        return {each.name: _told(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _told(each) for key, each in value.items()}
+    return value
+
+
+def _put_back(value: Any, state: Any) -> Any:
+    """What the attribute is from here on: as it is now, gone back, or what was told of it."""
+    if isinstance(value, nn.Module | torch.optim.Optimizer | Optimizer):
+        value.load_state_dict(state)
+    elif isinstance(value, torch.Generator):
+        value.set_state(state)
+    elif hasattr(value, "state") and hasattr(value, "restore"):
+        value.restore(state)
+    elif state is not None and is_dataclass(value):
+        return replace(value, **state)  # type: ignore[type-var]
+    elif isinstance(value, Tensor) and isinstance(state, Tensor):
+        return state.to(value.device)
+    elif isinstance(value, Mapping) and isinstance(state, Mapping):
+        return {key: _put_back(value.get(key), each) for key, each in state.items()}
+    else:
+        return state
+    return value
