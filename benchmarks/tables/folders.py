@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from benchmarks.tables.cells import Cell, Run, Table, differing, own_settings, read_run
 from benchmarks.tables.child import tail_lines
@@ -193,14 +194,15 @@ def locked(out: Path) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot write the folder {out}: {error.strerror}") from None
-    with (out / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(
-                f"another dovetail bench works in {out}; wait for it, or name another folder with "
-                "--out (several runs at once: --jobs)"
-            ) from None
+    lock = FileLock(out / ".lock")
+    try:
+        held = lock.acquire(timeout=0)
+    except Timeout:
+        raise ConfigError(
+            f"another dovetail bench works in {out}; wait for it, or name another folder with "
+            "--out (several runs at once: --jobs)"
+        ) from None
+    with held:
         yield
 
 

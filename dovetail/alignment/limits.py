@@ -32,6 +32,7 @@ from typing import Literal, Protocol
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dovetail.errors import AlignmentError
+from dovetail.network.retry import open_private
 
 #: Seconds that an alignment counts for.
 DAY_S = 24 * 3600.0
@@ -222,7 +223,7 @@ class Limits:
     def _write(self, book: _Book) -> None:
         fresh = self._path.with_name(f"{self._path.name}.new")
         try:
-            handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            handle = open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump(book.model_dump(), file)
                 file.flush()

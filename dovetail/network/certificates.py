@@ -33,6 +33,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dovetail.errors import ConfigError
+from dovetail.network.retry import open_private
 
 #: Days that a party's certificate and an authority's are valid.
 PARTY_DAYS = 365
@@ -128,11 +129,11 @@ def write_file(path: Path, content: bytes, *, private: bool, replace: bool) -> N
         )
     fresh = path.with_name(f".{path.name}.new")
     fresh.unlink(missing_ok=True)  # of a process that was killed
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    handle = open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with os.fdopen(handle, "wb") as opened:
             if not private:
-                os.fchmod(opened.fileno(), 0o644)
+                fresh.chmod(0o644)
             opened.write(content)
             opened.flush()
             os.fsync(opened.fileno())

@@ -45,7 +45,7 @@ from torch import Tensor
 from dovetail.errors import CheckpointError, ConfigError, MessageError, PartyError
 from dovetail.network.engine import Engine, Party
 from dovetail.network.messages import Message
-from dovetail.network.retry import patiently
+from dovetail.network.retry import open_private, patiently
 
 FORMAT = "dovetail checkpoint 1"
 
@@ -503,7 +503,7 @@ def save_state(path: str | Path, state: State, about: State) -> None:
     def write() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Weights and optimizer of one party: for its own eyes.
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        with open(open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -654,6 +654,8 @@ def _nested(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 def _sync_folder(folder: Path) -> None:
     """Let the rename itself reach the disk."""
+    if os.name == "nt":  # a folder cannot be opened there; NTFS keeps a journal of renames
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

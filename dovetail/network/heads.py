@@ -35,7 +35,7 @@ from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.identity import Identity, check_proof
 from dovetail.network.ledger import LedgerFile, Verified, verify
 from dovetail.network.messages import Message
-from dovetail.network.retry import patiently
+from dovetail.network.retry import open_private, patiently
 from dovetail.network.tree import Tree
 
 #: Seconds from one head of a party that is kept for good to the next.
@@ -225,7 +225,7 @@ def _write(path: Path, head: Head, *, for_good: bool) -> None:
     if older and not json.loads(older[-1]).get("stays", True):
         older.pop()
     fresh = path.with_name(f".{path.name}.new")
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+    with open(open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         file.write(b"".join([*older, json.dumps(fields).encode() + b"\n"]))
     os.replace(fresh, path)
 

@@ -24,7 +24,7 @@ from typing import Any
 from dovetail.errors import NetworkError
 from dovetail.network.costs import cost_of
 from dovetail.network.messages import Message, OnWire, Precision, on_wire
-from dovetail.network.retry import patiently
+from dovetail.network.retry import open_private, patiently
 from dovetail.network.tree import Digests, Tree, leaf_hash
 
 _Tensor = tuple[str, tuple[int, ...], str]  # name, shape, dtype
@@ -178,7 +178,7 @@ class LedgerFile:
         self.path = Path(path)
         self.party = party
         try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+            self._file = open_private(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         except OSError as error:
             raise self._unwritable(error) from None
         self._close = weakref.finalize(self, _close, self._file)
@@ -228,7 +228,7 @@ class LedgerFile:
         try:
             os.rename(self.path, self.path.with_name(aside))
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL
-            self._file = os.open(self.path, flags, 0o600)
+            self._file = open_private(self.path, flags)
         except OSError as error:
             raise self._unwritable(error) from None
         self._close = weakref.finalize(self, _close, self._file)

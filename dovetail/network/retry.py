@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,11 @@ PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 #: What is short for a moment: descriptors of this process or machine, the disk, a user's part of it
 _PASSING = {errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.EINTR}
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +43,18 @@ def patiently(write: Callable[[], R]) -> R:
     return write()
 
 
-def raise_descriptor_limit() -> int:
-    """As many open files as the system lets this process have; gives that number."""
+def open_private(path: str | Path, flags: int) -> int:
+    """A descriptor of a file that only its owner reads, from its first byte on.
+
+    Bytes are written as they are, also on Windows.
+    """
+    return os.open(path, flags | getattr(os, "O_BINARY", 0), 0o600)
+
+
+def raise_descriptor_limit() -> int | None:
+    """Number of files that this process may open from now on; None if the system has no limit."""
+    if resource is None:
+        return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -55,7 +69,7 @@ def write_text(path: Path, text: str) -> None:
     fresh = path.with_name(f".{path.name}.new")
 
     def write() -> None:
-        fresh.write_text(text, encoding="utf-8")
+        fresh.write_text(text, encoding="utf-8", newline="\n")
         os.replace(fresh, path)
 
     patiently(write)

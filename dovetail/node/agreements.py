@@ -32,7 +32,7 @@ from dovetail.alignment.stored import is_predicting
 from dovetail.errors import ConfigError, MessageError
 from dovetail.network import Message
 from dovetail.network.certificates import make_folder
-from dovetail.network.retry import patiently, write_text
+from dovetail.network.retry import open_private, patiently, write_text
 from dovetail.network.revocation import Revocations
 from dovetail.node.proposal import (
     Proposal,
@@ -332,7 +332,7 @@ class Agreements:
         path = self._folder / proposal.name / _USED
 
         def write() -> None:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            handle = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             with os.fdopen(handle, "a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
 

@@ -20,7 +20,6 @@ The runs that it answers in from there: ``runs.py``.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
@@ -33,12 +32,15 @@ from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from dovetail.errors import ConfigError
 from dovetail.methods.party import Site
 from dovetail.network.certificates import make_folder
 from dovetail.network.counting import kind_of
 from dovetail.network.credentials import Credentials, certificate_warnings, certificates_beside
 from dovetail.network.identity import Certified, Identity
+from dovetail.network.retry import open_private
 from dovetail.node.agreements import Agreements
 
 _log = logging.getLogger(__name__)
@@ -75,24 +77,17 @@ class Home:
 
     def _enter(self) -> None:
         make_folder(self.path)
-        self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-        deadline = time.monotonic() + self._wait_s
-        while True:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except OSError:
-                if time.monotonic() < deadline:
-                    time.sleep(0.2)
-                    continue
-                os.close(self._lock)
-                raise ConfigError(
-                    f"another dovetail command uses {self.path}; stop it, or give dovetail join a "
-                    "folder of its own with --home"
-                ) from None
+        self._lock = FileLock(self.path / ".lock", mode=0o600, thread_local=False)
+        try:
+            self._lock.acquire(timeout=self._wait_s, poll_interval=0.2)
+        except Timeout:
+            raise ConfigError(
+                f"another dovetail command uses {self.path}; stop it, or give dovetail join a "
+                "folder of its own with --home"
+            ) from None
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._lock)
+        self._lock.release()
         os.umask(self._umask)
 
 
@@ -158,7 +153,7 @@ class Refusals:
                 "times": count,
             }
             try:
-                handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                handle = open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
                 with os.fdopen(handle, "a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
             except OSError as error:  # a full disk ends no training

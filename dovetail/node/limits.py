@@ -37,7 +37,7 @@ from dovetail.methods.party import MAX_USES, Algorithm, PolicySection
 from dovetail.network import Message
 from dovetail.network.checkpoint import Restore, Restored, Save, load_state, save_state
 from dovetail.network.costs import releases_of
-from dovetail.network.retry import patiently, write_text
+from dovetail.network.retry import open_private, patiently, write_text
 
 #: Seconds of the day that runs are counted over.
 DAY_S = 24 * 3600.0
@@ -265,7 +265,7 @@ class RunLimits:
         line |= more
 
         def write() -> None:
-            handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            handle = open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             with os.fdopen(handle, "a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
 
@@ -418,7 +418,7 @@ def _note_asked(run: _Run, samples: torch.Tensor) -> None:
     path = run.path.with_suffix(".asked")
 
     def write() -> int:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        handle = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         with os.fdopen(handle, "ab") as file:
             file.write(samples.numpy().astype("<i4").tobytes())
             return file.tell()

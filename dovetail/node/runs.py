@@ -56,7 +56,7 @@ from dovetail.network.checkpoint import ChangedError, Checkpointed, StatefulPart
 from dovetail.network.counting import Counted, times
 from dovetail.network.host import MAX_RUNS
 from dovetail.network.identity import Identity
-from dovetail.network.retry import patiently
+from dovetail.network.retry import open_private, patiently
 from dovetail.node.agreements import Approved, Reader
 from dovetail.node.budget import BudgetError, Budgets, driver_of
 from dovetail.node.fingerprint import site_digests
@@ -203,7 +203,7 @@ class GivenSums:
 
         def write() -> None:
             make_folder(self._path.parent)
-            handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            handle = open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             with os.fdopen(handle, "a", encoding="utf-8") as file:
                 file.write("\n" + json.dumps([number, digest]))
                 file.flush()

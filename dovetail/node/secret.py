@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dovetail.errors import ConfigError
 from dovetail.models import derive_key
+from dovetail.network.retry import open_private
 
 #: Bytes of a secret.
 SECRET_BYTES = 16
@@ -31,7 +32,7 @@ def home_secret(home: Path) -> bytes:
     try:
         if not path.exists():
             fresh = home / ".secret.new"
-            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            with open(open_private(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
                 file.write(secrets.token_hex(SECRET_BYTES) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
