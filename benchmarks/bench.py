@@ -55,7 +55,7 @@ def bench(
     as_json: AsJson = False,
     device: Device = None,
 ) -> None:
-    """Make a paper's table: run its cells, and set the figures beside the paper's.
+    """Make a paper's table, beside the paper's figures (in Dovetail's repository only).
 
     Without a name: the tables there are, and what is done of each.
 

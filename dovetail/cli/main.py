@@ -38,6 +38,7 @@ COMMANDS = {
     "drift": "Tell column by column how new rows differ from those of training.",
     "card": "Write a model's card: columns, rows, method, scores, groups, ledger, hashes.",
     "report": "Write one page about runs: results, curves, who held what, what left whom.",
+    "schema": "Print the JSON Schema of run files or party files, for editors.",
     "certificates": "Make the certificates that parties on several machines know each other by.",
     "join": "Go online as a party, and answer drivers until told to stop (Ctrl-C).",
     "ledger": "Show what left a party and what came; verify, reconcile and prove its record.",
@@ -48,7 +49,7 @@ COMMANDS = {
 IN_CHECKOUT = {"bench": "benchmarks.bench"}
 
 
-def _module(command: str) -> ModuleType:
+def module_of(command: str) -> ModuleType:
     """The module of a command.
 
     Raises:
@@ -78,7 +79,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(_module(cmd_name), cmd_name)
+        command = getattr(module_of(cmd_name), cmd_name)
         if not isinstance(command, typer.Typer):
             function, command = command, typer.Typer(add_completion=False, rich_markup_mode=None)
             command.command(cmd_name)(function)
@@ -98,7 +99,6 @@ app = typer.Typer(
         "Start with: dovetail demo"
     ),
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

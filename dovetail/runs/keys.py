@@ -80,7 +80,7 @@ def parts_of(
 ) -> Iterator[Part]:
     """A table of a file and those inside it."""
     fields = {name: field for name, field in model.model_fields.items() if name not in skip}
-    comments = _comments_of(model)
+    comments = comments_of(model)
     inner: list[tuple[str, type[BaseModel]]] = []
     keys = []
     for name, field in fields.items():
@@ -95,12 +95,12 @@ def parts_of(
         variant = model.model_fields.get(choice)
         if variant is not None and get_origin(variant.annotation) is Literal:
             title += f', {choice} = "{get_args(variant.annotation)[0]}"'
-    yield Part(title, _first_line(model), tuple(keys))
+    yield Part(title, first_line(model), tuple(keys))
     for place, each in inner:
         yield from parts_of(place, each)
 
 
-def _first_line(model: type[BaseModel]) -> str:
+def first_line(model: type[BaseModel]) -> str:
     own = model.__doc__ or ""
     return own.strip().splitlines()[0] if own.strip() else ""
 
@@ -190,7 +190,7 @@ def _also_plain(annotation: Any) -> bool:
 
 
 @cache
-def _comments_of(model: type[BaseModel]) -> Mapping[str, str]:
+def comments_of(model: type[BaseModel]) -> Mapping[str, str]:
     """Field -> the comment beside it, of the class and those it is made of."""
     found: dict[str, str] = {}
     for each in reversed(model.__mro__):

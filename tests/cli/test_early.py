@@ -11,7 +11,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -22,7 +21,7 @@ from pydantic import BaseModel
 
 from dovetail import cli
 from dovetail.cli import precheck
-from dovetail.cli.main import COMMANDS
+from dovetail.cli.main import COMMANDS, module_of
 from dovetail.errors import ConfigError, DataError, DovetailError
 from dovetail.methods import METHODS, stages
 from dovetail.node import partyfile
@@ -92,7 +91,7 @@ def test_the_keys_told_early_are_those_of_the_settings() -> None:
 
 def test_the_list_of_commands_says_what_their_functions_say() -> None:
     for name, line in COMMANDS.items():
-        command = getattr(import_module(f"dovetail.cli.{name}"), name)
+        command = getattr(module_of(name), name)
         said = command.__doc__ if name != "flare" else command.info.help
         assert " ".join(said.split("\n\n")[0].split()) == line
 
