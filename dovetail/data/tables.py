@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import codecs
 import csv
 import gzip
@@ -10,19 +9,18 @@ import itertools
 import os
 import re
 import secrets
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import duckdb
 import numpy as np
 
+from dovetail.data.duck import Data, first_line, literal, lock, quoted, shared_cursor
 from dovetail.errors import DataError, MissingColumnError
 
 _CSV_SUFFIXES = (".csv", ".tsv", ".csv.gz")
@@ -257,7 +255,13 @@ def is_table_path(path: Path) -> bool:
     return path.name.lower().endswith(_SUFFIXES)
 
 
-def read_table(source: str | Path, *, folder: Path | None = None) -> Table:
+def read_table(
+    source: str | Path,
+    *,
+    folder: Path | None = None,
+    cursor: duckdb.DuckDBPyConnection | None = None,
+    columns: Collection[str] | None = None,
+) -> Table:
     """A table from a .csv, .tsv, .csv.gz or .parquet file, or a ``SELECT``; rows in its order.
 
     Numbers are float64 or int64, dates and times float64 days since 1970, all else text without
@@ -274,6 +278,8 @@ def read_table(source: str | Path, *, folder: Path | None = None) -> Table:
         source: the path or query, one ``SELECT``.
         folder: where a query looks for the files it names after the working directory; paths are
             taken as they are.
+        cursor: of the database that a file is read in; None for the one all files share.
+        columns: the only ones whose values are read; all are named. None for all.
 
     Raises:
         DataError: a file that does not exist, cannot be read, is empty, or names a column twice;
@@ -282,60 +288,25 @@ def read_table(source: str | Path, *, folder: Path | None = None) -> Table:
     try:
         if is_query(source):
             # A database of its own: what a query may do is bounded for all of a database.
-            data = _Data(duckdb.connect(), "data")
+            data = Data(duckdb.connect(), "data")
             description = _shortened(str(source))
             if folder is not None and "," not in str(folder):  # the setting is a list
-                data.connection.execute(f"SET file_search_path = {_literal(str(folder))}")
-            _lock(data.connection)
+                data.connection.execute(f"SET file_search_path = {literal(str(folder))}")
+            lock(data.connection, files=True)
             names = _load_query(data.connection, _only_reading(data.connection, str(source)))
         else:
-            data = _Data.shared()
+            data = Data.beside(cursor)
             path = Path(source)
             description = str(path)
             names = _load_file(data, path)
-        return _loaded(data, description, names)
+        return _loaded(data, description, names, columns)
     except (duckdb.Error, UnicodeDecodeError) as error:
         if not is_query(source):
             _refuse_other_kind(Path(source))
         raise DataError(
-            f"cannot read {_shortened(str(source))}: {_first_line(error)}; "
+            f"cannot read {_shortened(str(source))}: {first_line(error)}; "
             "check that it is a whole CSV or Parquet file or a query that DuckDB can run"
         ) from None
-
-
-def num_parquet_columns(path: Path) -> int:
-    """How many a Parquet file has, those within others counted; reads no row.
-
-    Raises:
-        DataError: no Parquet file.
-    """
-    ((num,),) = _asked_of(path, f"SELECT count(*) FROM parquet_schema({_literal(str(path))})")
-    return int(num) - 1
-
-
-def unpacked_text_bytes(path: Path) -> int:
-    """How long the texts of a Parquet file are, each row's by itself.
-
-    A file of 500 bytes can have one text of many bytes in each of thousands of rows.
-
-    Raises:
-        DataError: no Parquet file.
-    """
-    read = f"read_parquet({_literal(str(path))})"
-    described = _asked_of(path, f"DESCRIBE SELECT * FROM {read}")
-    texts = [_quoted(name) for name, kind, *_ in described if kind == "VARCHAR"]
-    asked = ", ".join(f"sum(strlen({name}))" for name in texts) or "0"
-    (sums,) = _asked_of(path, f"SELECT {asked} FROM {read}")
-    return sum(int(each or 0) for each in sums)
-
-
-def _asked_of(path: Path, query: str) -> list[tuple[Any, ...]]:
-    """What a query about a Parquet file gives."""
-    try:
-        with _cursor() as connection:
-            return connection.execute(query).fetchall()
-    except duckdb.Error as error:
-        raise DataError(f"cannot read {path}: {_first_line(error)}") from None
 
 
 def read_attached(connection: duckdb.DuckDBPyConnection, description: str, query: str) -> Table:
@@ -345,66 +316,21 @@ def read_attached(connection: duckdb.DuckDBPyConnection, description: str, query
         DataError: no rows, or a query that is not one ``SELECT``.
         duckdb.Error: a query that cannot be run, or gives a column twice.
     """
-    _lock(connection)
+    lock(connection)
     connection.execute("USE db")
     checked = _only_reading(connection, query)
     connection.execute(f"CREATE TABLE memory.main.data AS {checked}")
     connection.execute("USE memory")
     names = [row[0] for row in connection.execute("DESCRIBE data").fetchall()]
-    return _loaded(_Data(connection, "data"), description, names)
+    return _loaded(Data(connection, "data"), description, names)
 
 
-#: The databases in memory that files of this process are read into and written from: one, and
-#: after a fork one of its own. To make one takes longer than to read a small file.
-_SHARED: dict[int, duckdb.DuckDBPyConnection] = {}
-_SHARED_LOCK = threading.Lock()
-atexit.register(_SHARED.clear)  # DuckDB complains of what outlives Python
-_NUMBERS = itertools.count()
-
-
-def _cursor() -> duckdb.DuckDBPyConnection:
-    """A connection of its own to what all files of this process share."""
-    with _SHARED_LOCK:
-        if os.getpid() not in _SHARED:
-            # DuckDB looks at so many rows of an object column for its type; by default, a text
-            # that comes later would not fit.
-            _SHARED[os.getpid()] = duckdb.connect(config={"pandas_analyze_sample": 2**62})
-        return _SHARED[os.getpid()].cursor()
-
-
-def _drop(pid: int, connection: duckdb.DuckDBPyConnection, what: str) -> None:
-    """Free what a file was read into; what a fork has of it is its parent's."""
-    if pid == os.getpid():
-        with suppress(duckdb.Error):
-            connection.execute(f"DROP {what}")
-        connection.close()
-
-
-class _Data:
-    """A table or view of a database.
-
-    Attributes:
-        name: what it is called there.
-    """
-
-    def __init__(self, connection: duckdb.DuckDBPyConnection, name: str) -> None:
-        self.connection = connection
-        self.name = name
-
-    @classmethod
-    def shared(cls) -> _Data:
-        """One to be made beside those of other files."""
-        return cls(_cursor(), f"data_{next(_NUMBERS)}")
-
-    def make(self, kind: Literal["TABLE", "VIEW"], query: str) -> list[str]:
-        """Make it, to be dropped with the last who reads it; its columns."""
-        self.connection.execute(f"CREATE {kind} {self.name} AS {query}")
-        what = f"{kind} {self.name}"
-        weakref.finalize(self, _drop, os.getpid(), self.connection, what)
-        return [row[0] for row in self.connection.execute(f"DESCRIBE {self.name}").fetchall()]
-
-
-def _loaded(data: _Data, description: str, names: Sequence[str]) -> Table:
+def _loaded(
+    data: Data,
+    description: str,
+    names: Sequence[str],
+    columns: Collection[str] | None = None,
+) -> Table:
     """What was read, whose columns the source calls ``names``."""
     described = data.connection.execute(f"DESCRIBE {data.name}").fetchall()
     types = {name: kind for name, kind, *_ in described}
@@ -418,7 +344,8 @@ def _loaded(data: _Data, description: str, names: Sequence[str]) -> Table:
 
     def read(name: str) -> Column:
         if is_wide and not whole:
-            whole.update(_read_whole(data, types))
+            chosen = {each: types[each] for each in types if columns is None or each in columns}
+            whole.update(_read_whole(data, chosen))
         if name in whole:
             return whole[name]
         return _read_column(data, description, name, types[name], num_rows)
@@ -507,25 +434,18 @@ def write_table(path: str | Path, columns: Mapping[str, np.ndarray]) -> None:
         )
     # In the same folder, so that os.replace does not cross a file system.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    connection = _cursor()
+    connection = shared_cursor()
     try:
         connection.register("data", {name: _writable(v) for name, v in columns.items()})
         connection.execute(
-            f"COPY (SELECT * FROM data) TO {_literal(str(partial))} ({formats[suffix]})"
+            f"COPY (SELECT * FROM data) TO {literal(str(partial))} ({formats[suffix]})"
         )
         os.replace(partial, path)
     except (duckdb.Error, OSError) as error:
-        raise DataError(f"cannot write {path}: {_first_line(error)}") from None
+        raise DataError(f"cannot write {path}: {first_line(error)}") from None
     finally:
         connection.close()
         partial.unlink(missing_ok=True)
-
-
-def _lock(connection: duckdb.DuckDBPyConnection) -> None:
-    """From here on a query can change no setting, and have no extension fetched or loaded."""
-    connection.execute("SET autoinstall_known_extensions = false")
-    connection.execute("SET autoload_known_extensions = false")
-    connection.execute("SET lock_configuration = true")
 
 
 def _only_reading(connection: duckdb.DuckDBPyConnection, query: str) -> str:
@@ -559,7 +479,7 @@ def _load_query(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:
     return names
 
 
-def _load_file(data: _Data, path: Path) -> list[str]:
+def _load_file(data: Data, path: Path) -> list[str]:
     """Make a file a table or view; the names in the file, as written.
 
     Raises:
@@ -575,7 +495,7 @@ def _load_file(data: _Data, path: Path) -> list[str]:
     if not path.stat().st_size:
         raise DataError(f"{path} is empty; give a table with column names and at least one row")
     # A name with these in it would be taken for a pattern of several files.
-    pattern = _literal(re.sub(r"([*?\[])", r"[\1]", str(path)))
+    pattern = literal(re.sub(r"([*?\[])", r"[\1]", str(path)))
     connection = data.connection
     if path.suffix.lower() == ".parquet":
         read = data.make("VIEW", f"SELECT * FROM read_parquet({pattern})")
@@ -629,7 +549,7 @@ def _refuse_other_kind(path: Path) -> None:
     elif path.suffix.lower() != ".parquet" and not _is_utf8(begins):
         what = (
             "is not UTF-8 text; save it as UTF-8, or, if it is Latin-1, name the query "
-            f"SELECT * FROM read_csv({_literal(str(path))}, encoding = 'latin-1')"
+            f"SELECT * FROM read_csv({literal(str(path))}, encoding = 'latin-1')"
         )
     else:
         return
@@ -666,13 +586,13 @@ def _refuse_ragged(path: Path, file: Iterable[str]) -> None:
                 )
 
 
-def _has_decimal_commas(data: _Data) -> bool:
+def _has_decimal_commas(data: Data) -> bool:
     """Whether numbers are written 2,5: a text of nothing else, and no number written 2.5."""
     described = data.connection.execute(f"DESCRIBE {data.name}").fetchall()
     if any(kind == "DOUBLE" for _, kind, *_ in described):
         return False
     for name in (name for name, kind, *_ in described if kind == "VARCHAR"):
-        text = f"trim({_quoted(name)})"
+        text = f"trim({quoted(name)})"
         found = data.connection.execute(
             f"SELECT count(*) FILTER (regexp_full_match({text}, '[+-]?[0-9]+,[0-9]+')), "
             f"bool_and(regexp_full_match({text}, '[+-]?[0-9]+(,[0-9]+)?')) FROM {data.name}"
@@ -682,7 +602,7 @@ def _has_decimal_commas(data: _Data) -> bool:
     return False
 
 
-def _read_column(data: _Data, description: str, name: str, type_name: str, num_rows: int) -> Column:
+def _read_column(data: Data, description: str, name: str, type_name: str, num_rows: int) -> Column:
     """One column of what was read.
 
     Raises:
@@ -704,7 +624,7 @@ def _read_column(data: _Data, description: str, name: str, type_name: str, num_r
         fetched = cursor.execute(f"SELECT {expression} AS v FROM {data.name}").fetchnumpy()
     except duckdb.Error as error:
         raise DataError(
-            f"cannot read column {name!r} of {description}: {_first_line(error)}"
+            f"cannot read column {name!r} of {description}: {first_line(error)}"
         ) from None
     return _filled(np.ma.getdata(fetched["v"]), np.ma.getmaskarray(fetched["v"]), what)
 
@@ -718,7 +638,7 @@ def _read_shared(cursor: duckdb.DuckDBPyConnection, query: str) -> Column | None
     texts = [text for (text,) in found]
     if not texts:
         return None
-    listed = ", ".join(_literal(text) for text in texts)
+    listed = ", ".join(literal(text) for text in texts)
     codes = cursor.execute(
         f"SELECT coalesce(enum_code(v::ENUM({listed}))::INTEGER, -1) AS v FROM ({query})"
     ).fetchnumpy()["v"]
@@ -726,7 +646,7 @@ def _read_shared(cursor: duckdb.DuckDBPyConnection, query: str) -> Column | None
     return _filled(np.array([*texts, ""], dtype=object)[np.ma.getdata(codes)], np.asarray(missing))
 
 
-def _read_whole(data: _Data, types: Mapping[str, str]) -> dict[str, Column]:
+def _read_whole(data: Data, types: Mapping[str, str]) -> dict[str, Column]:
     """All columns that can be read, by one query; none where it cannot be run.
 
     A query looks at all columns of the table, so that one for each of a thousand takes minutes.
@@ -749,18 +669,18 @@ def _read_whole(data: _Data, types: Mapping[str, str]) -> dict[str, Column]:
 
 def _expression(name: str, type_name: str) -> tuple[str, What]:
     """What reads a column, "" of a type that cannot be, and what its numbers stand for."""
-    quoted = _quoted(name)
+    cell = quoted(name)
     kind = type_name.split("(")[0].upper()
     what: What = "number"
     if kind in _INTEGERS:
-        expression = f"{quoted}::BIGINT"
+        expression = f"{cell}::BIGINT"
     elif kind in _FLOATS:
-        expression = f"{quoted}::DOUBLE"
+        expression = f"{cell}::DOUBLE"
     elif kind == "DATE" or kind.startswith("TIMESTAMP"):
         what = "date"
-        expression = f"epoch({quoted}) / {_DAY_S}"
+        expression = f"epoch({cell}) / {_DAY_S}"
     elif kind in _TEXTS:
-        trimmed = f"trim({quoted}::VARCHAR, E' \\t\\r\\n')"
+        trimmed = f"trim({cell}::VARCHAR, E' \\t\\r\\n')"
         expression = f"nullif(nullif({trimmed}, ''), '{_MISSING_TEXT}')"
     else:
         return "", what
@@ -862,18 +782,6 @@ def repeated_name(names: Iterable[str]) -> str | None:
     return None
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
 def _shortened(text: str) -> str:
     text = " ".join(text.split())
     return text if len(text) <= 100 else text[:99] + "…"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0].rstrip(".:;")

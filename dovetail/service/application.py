@@ -1,8 +1,9 @@
 """The service's HTTP: what is asked, what is answered, what is refused.
 
-A refusal is a sentence in JSON: 400 a body that cannot be read, 401 no token, 404 no such model or
-page, 405, 408 a body that does not come, 411 none at all, 413 too large, 415 of another kind, 422
-rows that do not fit. Nothing that a request says ends in a traceback.
+A refusal is a sentence in JSON: 400 a body that cannot be read, 401 no token, 403 a page of another
+site asks, 404 no such model or page, 405, 408 a body that does not come, 411 none at all, 413 too
+large, 415 of another kind, 422 rows that do not fit, 503 too many large bodies at once. Nothing
+that a request says ends in a traceback.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
+from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -32,8 +34,10 @@ from dovetail.files import meant
 from dovetail.models.calibration import radius_of
 from dovetail.models.saved import Prediction
 from dovetail.service.batching import Batcher
+from dovetail.service.bodies import SMALL, Gate, read_body
 from dovetail.service.metering import Meters
-from dovetail.service.rows import Asked, read_body, told
+from dovetail.service.origins import OwnPagesOnly
+from dovetail.service.rows import Asked, told
 from dovetail.service.served import Answered, Served, Shelf
 
 _LOG = logging.getLogger("dovetail.service")
@@ -54,6 +58,7 @@ class Limits:
 
     Attributes:
         body: bytes.
+        in_flight: bytes of all large bodies together.
         rows: of one request.
         body_s: seconds for a body to come.
         token: what requests must bear; None: nothing.
@@ -61,6 +66,7 @@ class Limits:
     """
 
     body: int = 16 * 2**20
+    in_flight: int = 32 * 2**20
     rows: int = 20_000
     body_s: float = 30.0
     token: str | None = None
@@ -91,6 +97,7 @@ class Service:
         self.limits = limits
         self.meters = Meters()
         self._batcher = Batcher(self.meters.ran)
+        self._gate = Gate(max(limits.in_flight, limits.body))
         self._watch_s = watch_s
         self._jointly = jointly
         self._id_column = id_column
@@ -110,7 +117,7 @@ class Service:
             Route("/reload", self.reload, methods=["POST"]),
             Route("/models", self.models),
         ]
-        guard = []
+        guard = [Middleware(OwnPagesOnly)]
         if self.limits.hosts is not None:
             guard.append(Middleware(TrustedHostMiddleware, allowed_hosts=[*self.limits.hosts]))
         application = Starlette(
@@ -162,7 +169,8 @@ class Service:
         if bad and (not _flag(request, "partial") or len(asked.bad_rows) == total):
             text = f"{len(asked.bad_rows)} of {total} rows cannot be used"
             return _refusal(422, text, errors=told(bad)), 0
-        places = [row for row in range(total) if row not in {*asked.bad_rows}] if bad else None
+        unusable = {*asked.bad_rows}
+        places = [row for row in range(total) if row not in unusable] if bad else None
         if bad:
             asked = asked.without_bad()
         answer: dict[str, Any] = {"model": model.name, "version": model.version}
@@ -278,59 +286,42 @@ class Service:
             raise HTTPException(422, str(error)) from None
 
     async def _asked(self, request: Request, model: Served) -> Asked:
-        kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+        kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
         if kind != "application/json" and kind not in _SUFFIXES:
+            # One that a page of somebody else's could send unasked is none of these.
             raise HTTPException(
                 415,
-                f"a body is application/json, {', '.join(_SUFFIXES)}; got {kind[:100]!r}",
+                f"send the header Content-Type: application/json, or {', '.join(_SUFFIXES)}; "
+                f"got {kind[:100]!r}",
             )
-        content = await self._body(request)
-        most_rows, unseen = self.limits.rows, _flag(request, "allow_unseen")
         id_column = None
         if self._jointly is not None and model.joint is not None:
             id_column = self._id_column
-        if kind == "application/json":
-            try:
-                given = json.loads(content)
-            except (ValueError, RecursionError) as error:
-                raise HTTPException(400, f"the body is no JSON ({_short(error)})") from None
-            return model.reader.json(
-                given, most_rows=most_rows, allow_unseen=unseen, id_column=id_column
-            )
-        wanted = {*model.reader.columns, *([] if id_column is None else [id_column])}
-        return await asyncio.to_thread(
-            lambda: model.reader.table(
+        most_rows, unseen = self.limits.rows, _flag(request, "allow_unseen")
+
+        def parse(content: bytes) -> Asked:
+            if kind == "application/json":
+                try:
+                    given = from_json(content, allow_inf_nan=True, cache_strings="keys")
+                except ValueError as error:
+                    raise HTTPException(400, f"the body is no JSON ({_short(error)})") from None
+                return model.reader.json(
+                    given, most_rows=most_rows, allow_unseen=unseen, id_column=id_column
+                )
+            wanted = {*model.reader.columns, *([] if id_column is None else [id_column])}
+            return model.reader.table(
                 read_body(content, _SUFFIXES[kind], most_rows=most_rows, columns=wanted),
                 most_rows=most_rows,
                 allow_unseen=unseen,
                 id_column=id_column,
             )
-        )
 
-    async def _body(self, request: Request) -> bytes:
-        most = self.limits.body
-        too_large = HTTPException(413, f"the body is larger than {most} bytes; send several")
-        length = request.headers.get("content-length", "")
-        if length.isdigit() and int(length[:20]) > most:
-            raise too_large
-        parts: list[bytes] = []
-        size = 0
-        try:
-            async with asyncio.timeout(self.limits.body_s):
-                async for part in request.stream():
-                    size += len(part)
-                    if size > most:
-                        raise HTTPException(
-                            413, f"the body is larger than {most} bytes; send several"
-                        )
-                    parts.append(part)
-        except TimeoutError:
-            raise HTTPException(
-                408, f"the body did not come within {self.limits.body_s:g} s"
-            ) from None
-        if not size:
-            raise HTTPException(400, "the body is empty; send rows, as GET /schema says them")
-        return b"".join(parts)
+        limits = self.limits
+        async with self._gate.body(request, most=limits.body, within_s=limits.body_s) as content:
+            if kind == "application/json" and len(content) <= SMALL:
+                return parse(content)
+            async with self._gate.alone:
+                return await asyncio.to_thread(parse, content)
 
     def _told(self) -> dict[str, Any]:
         return {

@@ -7,26 +7,24 @@ without it.
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
-from pathlib import Path
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from dovetail import data as dd
 from dovetail.data.preprocessing import CategoryColumn, NumberColumn, TableEncoder
-from dovetail.data.tables import closest, num_parquet_columns, unpacked_text_bytes
+from dovetail.data.tables import closest
 from dovetail.errors import DataError
 
 _EPOCH = datetime(1970, 1, 1)
-#: The most bytes of text in a Parquet body once it is unpacked.
-_MOST_TEXT_BYTES = 2**26
-#: So many columns may a body have that the model does not, and as many again as it has.
-_MOST_OTHERS = 1000
+#: Of more rows a column that is as it should be is read whole.
+_MANY, _PLAIN = 64, {int, float, type(None)}
 #: So many columns that are not the model's are told of, and looked at for what was meant.
 _MOST_IGNORED = 20
 #: So many bad cells are told of; a table that is all wrong says it in one page.
@@ -139,8 +137,9 @@ class Reader:
             if len(ignored) < _MOST_IGNORED and not row.keys() <= known:
                 ignored |= dict.fromkeys(_others(row, known))
         feeds = {}
+        by_column = _transposed(whole, self.columns)
         for name, column in self.columns.items():
-            cells = [row.get(name) for row in whole]
+            cells = by_column[name] if by_column else [row.get(name) for row in whole]
             feeds[name] = self._cells(name, column, cells, bad, allow_unseen=allow_unseen)
             if None not in cells:
                 continue
@@ -209,9 +208,15 @@ class Reader:
         """(N, 1) of a column's cells."""
         if isinstance(column, CategoryColumn):
             return self._texts(name, column, cells, bad, allow_unseen=allow_unseen)
+        low, high = self._reach[name]
+        if len(cells) > _MANY and {*map(type, cells)} <= _PLAIN:
+            with suppress(OverflowError):  # an integer that no float64 holds
+                plain = np.array(cells, dtype=np.float64)  # None is NaN
+                if not ((plain > low) & (plain < high)).all():
+                    self._check_numbers(name, column, plain, bad)
+                return plain[:, None]
         # Not column by column with numpy: of one row, that takes longer than the model does.
         numbers: list[float] = []
-        low, high = self._reach[name]
         is_date = column.seen is not None and column.seen.what == "date"
         told = False
         for row, cell in enumerate(cells):
@@ -251,6 +256,8 @@ class Reader:
         allow_unseen: bool,
     ) -> np.ndarray:
         known = self._known[name]
+        if len(cells) > _MANY and {*map(type, cells)} == {str} and known.issuperset(cells):
+            return np.array(cells, dtype=object)[:, None]
         texts = np.empty((len(cells), 1), dtype=object)
         for row, cell in enumerate(cells):
             text = cell
@@ -274,6 +281,18 @@ class Reader:
         return texts
 
 
+def _transposed(
+    rows: Sequence[Mapping[str, Any]], names: Collection[str]
+) -> dict[str, Sequence[Any]]:
+    """Column -> cells of many rows that have all of them; else nothing."""
+    if len(rows) <= _MANY or len(names) < 2:
+        return {}
+    try:
+        return dict(zip(names, zip(*map(itemgetter(*names), rows), strict=True), strict=True))
+    except KeyError:
+        return {}
+
+
 def _others(names: Iterable[str], known: Collection[str | None]) -> list[str]:
     """The first of these names that the model does not have."""
     return [name[:100] for name in islice((n for n in names if n not in known), _MOST_IGNORED)]
@@ -292,64 +311,6 @@ def check_count(num_rows: int, most_rows: int) -> None:
             f"the body has {num_rows} rows, more than the {most_rows} that one request may have; "
             "send several"
         )
-
-
-def read_body(content: bytes, suffix: str, *, most_rows: int, columns: Collection[str]) -> dd.Table:
-    """A CSV or Parquet body as a table, of whose columns only these can be read.
-
-    Raises:
-        DataError: it cannot be read as one.
-    """
-    with tempfile.NamedTemporaryFile(prefix="dovetail-", suffix=suffix) as file:
-        file.write(content)
-        file.flush()
-        try:
-            _check_width(content, suffix, Path(file.name), len(columns))
-            table = dd.read_table(file.name)
-            check_count(table.num_rows, most_rows)  # before any value is read
-            if suffix == ".parquet":
-                _check_texts(Path(file.name))
-            return _in_memory(table, columns)
-        except DataError as error:
-            raise DataError(str(error).replace(file.name, "the body")) from None
-        except (ValueError, UnicodeDecodeError, OverflowError) as error:
-            raise DataError(f"the body cannot be read as {suffix[1:]} ({error})") from None
-
-
-def _check_width(content: bytes, suffix: str, path: Path, num_columns: int) -> None:
-    """Refuse far more columns than are read: DuckDB takes minutes of 100,000 in a small file."""
-    if suffix == ".parquet":
-        num = num_parquet_columns(path)
-    else:
-        num = max(
-            (line.count(mark) for line in content.splitlines() for mark in b",;|\t"), default=0
-        )
-    if num > 2 * num_columns + _MOST_OTHERS:
-        raise DataError(
-            f"the body has {num} columns, and the model {num_columns}; send those of GET /schema"
-        )
-
-
-def _check_texts(path: Path) -> None:
-    num_bytes = unpacked_text_bytes(path)
-    if num_bytes > _MOST_TEXT_BYTES:
-        raise DataError(
-            f"the body's texts take {num_bytes} bytes unpacked, more than the {_MOST_TEXT_BYTES} "
-            "that one request may have; send fewer rows at a time, and no column of long texts"
-        )
-
-
-def _in_memory(table: dd.Table, names: Collection[str]) -> dd.Table:
-    """The same table, whose file may go, with what these columns hold."""
-    columns: dict[str, dd.Column] = {}
-
-    def read(name: str) -> dd.Column:
-        return columns[name]
-
-    for name in table.names:
-        if name in names:
-            columns[name] = table.column(name)
-    return dd.Table("the body", table.names, table.num_rows, read)
 
 
 def told(bad: Sequence[BadCell]) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from dovetail.models import load
 from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.linear import Linear
 from dovetail.service.application import Limits, Service
-from dovetail.service.rows import read_body
+from dovetail.service.bodies import read_body
 from dovetail.service.served import Shelf
 from dovetail.service.serving import Address, named
 
@@ -207,11 +207,11 @@ def test_what_is_not_for_the_service_is_refused_in_a_sentence(folder):
     limits = Limits(rows=3, body=1000)
 
     async def ask(client):
-        csv = {"content-type": "text/csv"}
+        csv, as_json = {"content-type": "text/csv"}, {"content-type": "application/json"}
         return [
             await client.post("/predict", json=[ROW] * 4),
-            await client.post("/predict", content=b" " * 1001),
-            await client.post("/predict", content=b""),
+            await client.post("/predict", headers=as_json, content=b" " * 1001),
+            await client.post("/predict", headers=as_json, content=b""),
             await client.post("/predict", headers=csv, content=b"age\n1\n"),
             await client.post("/predict", headers={"content-type": "text/html"}, content=b"x"),
             await client.get("/predict"),

@@ -5,11 +5,8 @@ import http.client
 import json
 import re
 import shutil
-import signal
 import socket
 import ssl
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,12 +14,12 @@ import urllib.request
 import forked
 import pytest
 from learned import clinic_table, fitted_model
+from serving import PATIENCE_S, serving
 
 from dovetail.models.learners.linear import Linear
 
 pytestmark = pytest.mark.network
 
-PATIENCE_S = 120.0
 ROW = {"age": 51.5, "job": "cook", "smoker": True, "admitted": "2024-05-01"}
 
 
@@ -31,34 +28,6 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("served") / "clinic"
     fitted_model(clinic_table(300), [Linear()]).save(place)
     return place
-
-
-@contextlib.contextmanager
-def serving(folder, log, *options, anew=False):
-    """The command on a free port; its address."""
-    command = ["serve", f"m={folder}", "--port", "0", *map(str, options)]
-    if anew:  # as a user's is, which reads all libraries
-        with log.open("w") as told:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "dovetail.cli.main", *command], stderr=told
-            )
-    else:
-        process = forked.begin(log.parent, None, *command, stdout=log.with_name("said"), stderr=log)
-    try:
-        deadline = time.monotonic() + PATIENCE_S
-        while not (found := re.search(r"https?://[\d.]+:\d+", log.read_text())):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
-        yield found[0]
-        if anew:  # Ctrl-C ends it, with no word of leaks, nor of a run that goes on
-            process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=PATIENCE_S) == 0
-            told = [line for line in log.read_text().splitlines() if "not answered" not in line]
-            assert told[1:] == ["dovetail: stopped"]
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
 
 
 def ask(address, context=None):
@@ -85,7 +54,7 @@ def test_a_party_with_its_certificate_is_answered_and_nobody_else_is(folder, tmp
         return context
 
     options = ("--certificates", tmp_path / "ours" / "clinic")
-    with serving(folder, tmp_path / "log", *options, anew=True) as address:
+    with serving(folder, tmp_path / "log", *options, anew=True) as (address, _):
         assert address.startswith("https://")
         said = ask(address, context_of(tmp_path / "ours" / "shop"))
         assert said["predictions"][0]["prediction"] in ("no", "yes")
@@ -107,7 +76,7 @@ def test_a_party_with_its_certificate_is_answered_and_nobody_else_is(folder, tmp
 
 def test_connections_that_ask_nothing_keep_nobody_out(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("dovetail.service.serving._HEAD_S", 1.0)
-    with serving(folder, tmp_path / "log", "--max-requests", "3") as address:
+    with serving(folder, tmp_path / "log", "--max-requests", "3") as (address, _):
         host, port = address.removeprefix("http://").split(":")
         with contextlib.ExitStack() as stack:
             for said in (b"", b"GET /health HTTP/1.1\r\nHo", b"GET /health HTTP/1.1\r\nHo"):
@@ -127,7 +96,7 @@ def test_the_page_asks_what_is_there_and_a_row_of_the_schemas_examples_is_answer
     folder, tmp_path
 ):
     """What the page's script does, done by hand: nothing of it comes from elsewhere."""
-    with serving(folder, tmp_path / "log") as address:
+    with serving(folder, tmp_path / "log") as (address, _):
         with urllib.request.urlopen(address, timeout=PATIENCE_S) as reply:
             policy, page = reply.headers["content-security-policy"], reply.read().decode()
         for word in ("default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'"):
