@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from benchmarks import _results
 from benchmarks._turns import medians
 from dovetail.data import Blocks, Column, Dataset, blocks
+from dovetail.federated import Local
 from dovetail.methods import hyfem
 from dovetail.models import generator, network_input
 from dovetail.models.blocks import SmallCnn
@@ -49,12 +50,13 @@ def federation(case: str) -> Blocks:
 def make(case: str, num_steps: int) -> tuple[Callable[[], object], Callable[[], object]]:
     """A round, and the same steps as plain loops."""
     parts = federation(case)
-    config = hyfem.Config(rounds=1, local_steps=num_steps, mu_1=0.1, mu_2=0.1, learning_rate=0.01)
+    config = hyfem.Settings(rounds=1, local_steps=num_steps, mu_1=0.1, mu_2=0.1, learning_rate=0.01)
     server = hyfem.Coordinator(parts.task, dict.fromkeys(parts.blocks, SmallCnn()), config, seed=0)
     members = {
-        name: hyfem.Member(hyfem.Home(own, parts.task)) for name, own in parts.train.parties.items()
+        name: hyfem.Member(hyfem.Home(own, parts.task), Local(name))
+        for name, own in parts.train.parties.items()
     }
-    engine = InProcess(members, driver="server")
+    engine = server.federation(InProcess(members, driver="server"))
     server.begin(engine)
 
     def plain() -> None:

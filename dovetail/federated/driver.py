@@ -126,17 +126,17 @@ class Driver:
         """
         return network.ask(dict.fromkeys(network.parties, message), reply).fitting().or_raise()
 
-    def begin(self, network: Engine) -> None:
+    def begin(self, federation: Federation, /) -> None:
         """Open the run with every party."""
 
-    def round(self, number: int, network: Engine) -> Played:
+    def round(self, number: int, federation: Federation, /) -> Played:
         """Ask, combine, step."""
         raise NotImplementedError(f"{type(self).__name__} has no round")
 
-    def finish(self, network: Engine) -> None:
+    def finish(self, federation: Federation, /) -> None:
         """Tell the parties that training is over."""
 
-    def begin_again(self, behind: Mapping[str, int], network: Engine) -> None:
+    def begin_again(self, behind: Mapping[str, int], federation: Federation, /) -> None:
         """The run goes on: party -> the older step that it goes on from; 0: it begins anew.
 
         Left out, such parties go on as they are.

@@ -53,6 +53,7 @@ class Federation(Engine):
         *,
         to: Collection[str] | None = None,
         timeout_s: float | None = None,
+        of_party: Mapping[str, Mapping[str, int]] | None = None,
         **sizes: int,
     ) -> Replies[R]:
         """The answers of those that answered as asked; who did not is ``missing`` in this round.
@@ -62,11 +63,14 @@ class Federation(Engine):
             reply: the type that answers.
             to: of one message for all, whom to ask; None: every party.
             timeout_s: seconds until a party that has not answered counts as missing.
+            of_party: party -> more sizes, of its own reply.
             sizes: letter of a shape -> its size; see ``Message.check``.
         """
         if isinstance(requests, Message):
             requests = dict.fromkeys(self.parties if to is None else to, requests)
-        replies = self.send(requests, reply, timeout_s=timeout_s).replies().fitting(**sizes)
+        replies = (
+            self.send(requests, reply, timeout_s=timeout_s).replies().fitting(of_party, **sizes)
+        )
         for party, failure in replies.failures.items():
             self.missing.setdefault(party, failure.cause)
         return replies

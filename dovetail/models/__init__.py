@@ -20,7 +20,7 @@ from dovetail.models.networks import (
     network_input,
     output_shape,
 )
-from dovetail.models.optimizers import OptimizerConfig, follow_back
+from dovetail.models.optimizers import OptimizerConfig, ScheduledConfig, follow_back, pull
 from dovetail.models.owners import (
     Bottom,
     BottomSpec,
@@ -70,6 +70,7 @@ __all__ = [
     "Prediction",
     "RandomStream",
     "ResNet18",
+    "ScheduledConfig",
     "Secret",
     "SmallCnn",
     "StackedColumns",
@@ -88,4 +89,5 @@ __all__ = [
     "load_bottom",
     "network_input",
     "output_shape",
+    "pull",
 ]

@@ -41,13 +41,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
 from dovetail.errors import ConfigError
 
 #: For each hidden layer, the server's neuron of each of a party's.
 Assignment = tuple[np.ndarray, ...]
+
+#: Of each party.
+Assignments = Sequence[Assignment]
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,51 @@ class Distance:
 
 Cost = Pfnm | Distance
 
+#: The server's hidden widths: numbers, as the widest party's, or as many as neurons ask for.
+Width = int | tuple[int, ...] | Literal["widest", "free"]
+
+
+class MatchingConfig(BaseModel):
+    """Settings of Algorithm 3."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cost: Literal["pfnm", "distance"] = "pfnm"  # Eq. (20)
+    sigma: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # of the noise of a party's neuron
+    sigma_0: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # of a neuron before it is seen
+    mu_0: float = Field(default=0.0, allow_inf_nan=False)  # a neuron's mean before it is seen
+    # how easily the server gets a new neuron
+    gamma: float = Field(default=7.0, gt=0, allow_inf_nan=False)
+    sweeps: int = Field(default=1, ge=1)  # P / M
+    width: Width = "widest"  # of the server's layers
+
+    def matching_cost(self) -> Cost:
+        """Eq. (20)."""
+        if self.cost == "distance":
+            return Distance()
+        return Pfnm(self.sigma, self.sigma_0, self.mu_0, self.gamma)
+
+    def server_widths(self, parties: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+        """The server's hidden widths, of parties with these; None: as many as neurons ask for.
+
+        Raises:
+            ConfigError: widths for another depth.
+        """
+        depth = len(parties[0])
+        match self.width:
+            case "free":
+                return None
+            case "widest":
+                return tuple(map(max, zip(*parties, strict=True)))
+            case int(width):
+                return (width,) * depth
+        if len(self.width) != depth:
+            raise ConfigError(
+                f"width names {len(self.width)} hidden layers, the parties' classifiers have "
+                f"{depth}; give one width for each"
+            )
+        return self.width
+
 
 def by_position(widths: Sequence[tuple[int, ...]], server: tuple[int, ...]) -> list[Assignment]:
     """Pi^0: neuron j is server neuron j; of a wider server, each party takes the next ones."""
@@ -111,7 +161,7 @@ def match(
     width: tuple[int, ...] | None,
     sweeps: int,
     rng: np.random.Generator,
-    start: Sequence[Assignment] | None = None,
+    start: Assignments | None = None,
 ) -> list[Assignment]:
     """Alg. 3 lines 3-8: each party in turn is matched anew to what the others make.
 
@@ -153,6 +203,28 @@ def match(
             placed[m] = after
     assignments = [assignment for assignment in placed if assignment is not None]
     return _compact(assignments) if width is None else assignments
+
+
+def match_by(
+    config: MatchingConfig,
+    classifiers: Sequence[Classifier],
+    sizes: Sequence[int],
+    weights: Sequence[float],
+    *,
+    rng: np.random.Generator,
+    start: Assignments | None,
+) -> list[Assignment]:
+    """``match`` with its cost, width and sweeps by these settings."""
+    return match(
+        classifiers,
+        sizes,
+        weights,
+        cost=config.matching_cost(),
+        width=config.server_widths([each.widths for each in classifiers]),
+        sweeps=config.sweeps,
+        rng=rng,
+        start=start,
+    )
 
 
 def average(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,6 +13,8 @@ from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
+
+from dovetail.errors import ConfigError
 
 
 class OptimizerConfig(BaseModel):
@@ -35,6 +38,37 @@ class OptimizerConfig(BaseModel):
             momentum=self.momentum,
             weight_decay=self.weight_decay,
         )
+
+
+class ScheduledConfig(OptimizerConfig):
+    """How a party follows its gradients, round after round."""
+
+    # How the rate goes over the rounds: as it is, or towards 0 along half a cosine.
+    schedule: Literal["constant", "cosine"] = "constant"
+    rounds: int = Field(default=128, ge=1)  # how many
+
+    def of_round(self, number: int) -> Self:
+        """With what round ``number``, from 1, is trained; one beyond the last, as the last.
+
+        Raises:
+            ConfigError: there is no such round.
+        """
+        if number < 1:
+            raise ConfigError(f"there is no round {number}")
+        if self.schedule == "constant":
+            return self
+        passed = (min(number, self.rounds) - 1) / self.rounds
+        share = 0.5 * (1 + math.cos(math.pi * passed))
+        return self.model_copy(update={"learning_rate": share * self.learning_rate})
+
+
+def pull(weights: Iterable[nn.Parameter], targets: Iterable[Tensor], strength: float) -> None:
+    """Add the gradient of strength/2 |weights - targets|^2 to theirs, of those that are trained."""
+    if not strength:
+        return
+    for weight, target in zip(weights, targets, strict=True):
+        if weight.grad is not None:
+            weight.grad.add_(weight.detach() - target, alpha=strength)
 
 
 def follow_back(

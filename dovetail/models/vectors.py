@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dovetail.models.blocks import BlocksNetwork
 from dovetail.models.learners.encoding import PiecewiseLinear
 
 
@@ -110,3 +111,14 @@ def load_classifier(module: nn.Module, vector: Tensor) -> None:
         layer.weight.detach().copy_(rows[:, :-1])
         layer.bias.detach().copy_(rows[:, -1])
         place += outputs * (inputs + 1)
+
+
+def weights_of(network: BlocksNetwork) -> tuple[Tensor, Tensor]:
+    """Copies of a network's extractors and of its classifier, as vectors."""
+    return extractors_vector(network.extractors), classifier_vector(network.classifier)
+
+
+def load_weights(network: BlocksNetwork, extractors: Tensor, classifier: Tensor) -> None:
+    """The inverse of ``weights_of``, into a network that is there."""
+    load_extractors(network.extractors, extractors)
+    load_classifier(network.classifier, classifier)

@@ -449,8 +449,8 @@ class Checkpoint:
 
 
 def algorithm_of(driver: Stateful) -> str:
-    """The file its class is in, which is also the first word of its messages' names."""
-    return type(driver).__module__.rpartition(".")[2]
+    """The first word of its messages' names: its ``family``, or the file its class is in."""
+    return getattr(driver, "family", "") or type(driver).__module__.rpartition(".")[2]
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Generic, Protocol, TypeVar
 
-from dovetail.errors import MessageError, PartyError
+from dovetail.errors import MessageError, PartyError, TrainingError
 from dovetail.network.ledger import Ledger
 from dovetail.network.messages import Message
 
@@ -45,15 +45,32 @@ class Replies(dict[str, R]):
             raise failure
         return self
 
-    def fitting(self, **sizes: int) -> Replies[R]:
+    def some(self, where: str) -> Replies[R]:
+        """These replies, if there is one.
+
+        Args:
+            where: what was played: "round 3".
+
+        Raises:
+            TrainingError: no party answered as asked.
+        """
+        if not self:
+            why = next(iter(self.failures.values()), "there is no party")
+            raise TrainingError(f"{where}: no party answered as asked; the first says: {why}")
+        return self
+
+    def fitting(
+        self, of_party: Mapping[str, Mapping[str, int]] | None = None, **sizes: int
+    ) -> Replies[R]:
         """These replies; one that is not as its type declares is a failure of who sent it.
 
         Args:
+            of_party: party -> more sizes, of its own reply.
             sizes: letter of a shape -> its size; see ``Message.check``.
         """
         for party, reply in list(self.items()):
             try:
-                reply.check(**sizes)
+                reply.check(**sizes, **(of_party or {}).get(party, {}))
             except MessageError as cause:
                 del self[party]
                 self.failures[party] = PartyError(party, str(cause))

@@ -182,7 +182,8 @@ class Message:
 
     @classmethod
     def wire_name(cls) -> str:
-        """``<file>.<class>``, for example ``apfed.Codes``."""
+        """``<file>.<class>``, for example ``apfed.Codes``; a class attribute ``family`` stands in
+        for the file, where a method's messages are in several."""
         return _wire_name(cls)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -197,7 +198,8 @@ class Message:
 def _wire_name(kind: type[Message]) -> str:
     name = _all_names.get(kind)
     if name is None:
-        name = f"{kind.__module__.rpartition('.')[2]}.{kind.__qualname__}"
+        family = getattr(kind, "family", "") or kind.__module__.rpartition(".")[2]
+        name = f"{family}.{kind.__qualname__}"
         _all_names[kind] = name
     return name
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from dovetail.alignment import psi
 from dovetail.data import Alignment, Classification, PartyData, SharedRows, table_from_arrays
+from dovetail.federated import Local
 from dovetail.methods import apfed, chfl, fedoptimus, hyfem, vertical
 from dovetail.models import (
     ColumnsMlp,
@@ -361,8 +362,8 @@ class Members:
         data = PartyData(
             "shop", torch.arange(40).numpy(), {"own": columns(40, 4)}, torch.arange(40) % 2
         )
-        member = hyfem.Member(hyfem.Home(data, task, (8,)), secret=of_home)
-        settings = hyfem.Config(batch_size=8).model_dump_json()
+        member = hyfem.Member(hyfem.Home(data, task, (8,)), Local("shop", secret=of_home))
+        settings = hyfem.Settings(batch_size=8).model_dump_json()
         extractor = json.dumps(Perceptron((8,)).to_json())
         task_text = json.dumps(task.to_json())
         member.handle(hyfem.Begin(settings, (extractor,), ("",), task_text, SEED, 1))

@@ -18,8 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from dovetail.data import Classification, PartyData, table_from_arrays
+from dovetail.federated import Local
 from dovetail.methods import chfl, hyfem
 from dovetail.models import Perceptron
+from dovetail.models.vectors import load_extractors, weights_of
 from dovetail.privacy import PrivateSteps
 
 NUM_ROWS, NUM_COLUMNS, NEURONS = 500, 12, 2048
@@ -54,21 +56,20 @@ def asked_of_hyfem(x_NF: Tensor, private: PrivateSteps | None) -> Tensor:
     """What one message with one step on all rows tells of them: (M, F) guesses."""
     labels = (x_NF[:, 0] > 0).long()
     data = PartyData("clinic", np.arange(len(x_NF)), {"block": x_NF}, labels)
-    party = hyfem.Member(hyfem.Home(data, TASK, widths=(16,), private=private))
+    home = hyfem.Home(data, TASK, widths=(16,), private=private)
+    party = hyfem.Member(home, Local("clinic"))
     spec = Perceptron((NEURONS,))
-    settings = hyfem.Config(local_steps=1, batch_size=len(x_NF), learning_rate=1e4)
+    settings = hyfem.Settings(local_steps=1, batch_size=len(x_NF), learning_rate=1e4)
     extractors = (json.dumps(spec.to_json()),)
     task = json.dumps(TASK.to_json())
     party.handle(hyfem.Begin(settings.model_dump_json(), extractors, ("",), task, 0, 1))
     network = copy.deepcopy(party.network)
-    assert network is not None
     trap((*network.extractors.parameters(), *network.classifier.parameters()))
-    sent = hyfem.extractors_vector(network.extractors), hyfem.classifier_vector(network.classifier)
-    answer = party.handle(hyfem.Train(*sent, 1))
+    answer = party.handle(hyfem.Train(*weights_of(network), 1))
     assert isinstance(answer, hyfem.Trained)
     assert (answer.loss == 0) == (private is not None)  # an exact one tells of single rows, too
     came = copy.deepcopy(network)
-    hyfem.load_extractors(came.extractors, answer.extractors)
+    load_extractors(came.extractors, answer.extractors)
     return guesses(network.extractors.parameters(), came.extractors.parameters())
 
 

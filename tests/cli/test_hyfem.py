@@ -13,7 +13,7 @@ import torch
 import dovetail as package
 from dovetail import data as dd
 from dovetail.errors import ConfigError
-from dovetail.federated import train
+from dovetail.federated import Local, train
 from dovetail.files import grid_cells
 from dovetail.methods import hyfem
 from dovetail.methods.hyfem.plugin import extractors_of, widths_of
@@ -223,7 +223,7 @@ def test_standalone_is_training_with_a_coordinator_of_ones_own(run_file: Path) -
     outcome = task.train("standalone", 0, lambda *_: None)
     recipe = task.kind.choose(task, "standalone", 0, lambda *_: None, Checkpoint.none())
     for name, home in task.homes.items():
-        member = hyfem.Member(home)
+        member = hyfem.Member(home, Local(name))
         extractors = {block: recipe.extractors[block] for block in home.blocks}
         server = hyfem.Coordinator(home.task, extractors, recipe.config, seed=0)
         list(train(server, InProcess({name: member}, driver="server")))

@@ -22,10 +22,11 @@ from dovetail.data import (
     table_from_arrays,
 )
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
-from dovetail.federated import train
+from dovetail.federated import Local, train
 from dovetail.methods import hyfem
 from dovetail.models import Perceptron, generator
 from dovetail.models.blocks import Extractor, Unchanged
+from dovetail.models.matching import objective
 from dovetail.network import Checkpoint, InProcess, Message
 
 TASK = Classification(("no", "yes", "perhaps"))
@@ -49,18 +50,39 @@ def rows(name: str, blocks: tuple[str, ...], num_rows: int = 12) -> PartyData:
 
 
 def member(name: str, blocks: tuple[str, ...] | None = None, **settings: Any) -> hyfem.Member:
-    return hyfem.Member(
-        hyfem.Home(rows(name, blocks or HELD[name]), TASK, **{"widths": (5,), **settings})
-    )
+    return made(hyfem.Home(rows(name, blocks or HELD[name]), TASK, **{"widths": (5,), **settings}))
+
+
+def made(home: hyfem.Home) -> hyfem.Member:
+    return hyfem.Member(home, Local(home.name))
+
+
+def slices(server: hyfem.Coordinator) -> dict[str, tuple[Tensor, Tensor]]:
+    return {party: server.slice(party) for party in server.agreed.holdings}
+
+
+def disagreement_of(server: hyfem.Coordinator) -> tuple[float, float]:
+    """sum_m p_m r_1 and sum_m p_m r_2 of (6): what the server step makes smaller."""
+    p, layout, shared = server.p(), server.agreed.layout, 0.0
+    classifiers = []
+    for party, held in server.agreed.holdings.items():
+        theta, w = server.known[party]
+        apart = (theta - server.slice(party)[0]).double()
+        shared += 0.5 * p[party] * apart.square().sum().item()
+        classifiers.append(layout.classifier(w, held.blocks, held.widths))
+    model = server.server
+    assignments = list(model.assignments.values())
+    r_2 = objective(classifiers, assignments, layout.sizes, list(p.values()), model.classifier)
+    return shared, r_2
 
 
 def members(**settings: Any) -> dict[str, hyfem.Member]:
     return {name: member(name, **settings) for name in HELD}
 
 
-def config(**settings: Any) -> hyfem.Config:
+def config(**settings: Any) -> hyfem.Settings:
     usual = {"rounds": 3, "local_steps": 4, "batch_size": 5, "learning_rate": 0.1}
-    return hyfem.Config(**{**usual, **settings})
+    return hyfem.Settings(**{**usual, **settings})
 
 
 def coordinator(blocks: tuple[str, ...] = tuple(SHAPES), **settings: Any) -> hyfem.Coordinator:
@@ -120,10 +142,10 @@ def test_one_party_alone_makes_plain_gradient_steps():
     server.config = hyfem.alone(config(mu_1=0.3, mu_2=0.2))
     own = member("clinic")
     engine = InProcess({"clinic": own}, driver="server")
-    server.begin(engine)
+    server.begin(server.federation(engine))
     network = copy.deepcopy(server.model().network)
     for number in (1, 2, 3):
-        server.round(number, engine)
+        server.round(number, server.federation(engine))
     server.finish(engine)
     batches = batches_of("clinic")
     plain_steps(network, own, batches, 12)
@@ -172,10 +194,10 @@ def test_one_block_is_fedprox_and_without_a_pull_fedavg(mu, frozen):
     if not frozen:
         server.config = hyfem.fedprox(server.config, mu)
     engine = InProcess({name: member(name, ("age",)) for name in names}, driver="server")
-    server.begin(engine)
+    server.begin(server.federation(engine))
     expected = fedprox_by_hand(names, mu, 3, frozen=frozen, start=server.model().network)
     for number in (1, 2, 3):
-        server.round(number, engine)
+        server.round(number, server.federation(engine))
     for name, value in weights(server.model()).items():
         torch.testing.assert_close(value, expected.state_dict()[name], rtol=1e-5, atol=1e-6)
 
@@ -193,12 +215,12 @@ def test_with_a_large_mu_1_a_round_is_fedavgs_step_of_rate_1_over_mu_1():
         )  # fmt: skip
         parties = {name: member(name, ("age",)) for name in names}
         engine = InProcess(parties, driver="server")
-        server.begin(engine)
-        start = server.extractors["age"].clone()
+        server.begin(server.federation(engine))
+        start = server.server.extractors["age"].clone()
         network = copy.deepcopy(server.model().network)
         chosen = list(network.extractors.parameters())
         for number in range(1, 11):
-            server.round(number, engine)
+            server.round(number, server.federation(engine))
             losses = [
                 F.cross_entropy(network(dict(own.blocks)), own.labels) for own in parties.values()
             ]
@@ -207,7 +229,7 @@ def test_with_a_large_mu_1_a_round_is_fedavgs_step_of_rate_1_over_mu_1():
                 for parameter, gradient in zip(chosen, gradients, strict=True):
                     parameter -= rate * gradient
         fedavg = torch.cat([parameter.detach().flatten() for parameter in chosen])
-        return float((server.extractors["age"] - fedavg).norm() / (fedavg - start).norm())
+        return float((server.server.extractors["age"] - fedavg).norm() / (fedavg - start).norm())
 
     assert departure(500.0, 6, 1 / 500) < 1e-3
     assert departure(500.0, 6, 1 / 500) < departure(50.0, 6, 1 / 50) / 5
@@ -229,7 +251,7 @@ def test_a_large_pull_brings_the_server_to_what_fedavg_minimises():
             rounds=25, local_steps=6, batch_size=12, learning_rate=1 / (0.5 + mu), mu_2=mu
         )
         server = hyfem.Coordinator(TASK, {"age": Unchanged()}, settings, seed=0)
-        trained(server, {each.name: hyfem.Member(hyfem.Home(each, TASK, ())) for each in data})
+        trained(server, {each.name: made(hyfem.Home(each, TASK, ())) for each in data})
         network = server.model().network
         losses = [F.cross_entropy(network(dict(each.blocks)), each.labels) for each in data]
         gradients = torch.autograd.grad(torch.stack(losses).mean(), list(network.parameters()))
@@ -305,12 +327,11 @@ def test_features_count_as_if_a_party_held_all_blocks():
     server, parties = server_of(rounds=1, scale_blocks=True)
     for party in parties.values():
         network, x = party.network, {name: block[:3] for name, block in party.blocks.items()}
-        assert network is not None
         parts = [
             extractor(x[name]).flatten(1)
             for name, extractor in zip(network.blocks, network.extractors, strict=True)
         ]
-        scaled = torch.cat(parts, dim=1) * (len(server.blocks) / len(parts))
+        scaled = torch.cat(parts, dim=1) * (len(server.agreed.blocks) / len(parts))
         torch.testing.assert_close(network(x), network.classifier(scaled))
 
 
@@ -325,9 +346,8 @@ def test_a_party_that_holds_all_blocks_is_scaled_by_nothing():
 def test_a_party_refuses_a_round_that_there_is_not():
     server, parties = coordinator(), members()
     engine = InProcess(parties, driver="server")
-    server.begin(engine)
-    slices = server.slices()
-    replies = engine.ask({"clinic": hyfem.Train(*slices["clinic"], 0)}, hyfem.Trained)
+    server.begin(server.federation(engine))
+    replies = engine.ask({"clinic": hyfem.Train(*server.slice("clinic"), 0)}, hyfem.Trained)
     assert "there is no round 0" in replies.failures["clinic"].cause
 
 
@@ -338,14 +358,14 @@ def test_a_party_refuses_a_round_that_there_is_not():
 def test_the_server_step_does_not_raise_its_part_of_the_objective(cost):
     server = coordinator(cost=cost, mu_1=0.1, mu_2=0.1, width=7)
     engine = InProcess(members(), driver="server")
-    server.begin(engine)
+    server.begin(server.federation(engine))
     for _ in range(3):
-        requests = {party: hyfem.Train(*sent, 1) for party, sent in server.slices().items()}
+        requests = {party: hyfem.Train(*sent, 1) for party, sent in slices(server).items()}
         for party, reply in engine.ask(requests, hyfem.Trained).items():
-            server.receive(party, reply)
-        shared, own = server.disagreement()
+            server.known[party] = reply.extractors, reply.classifier
+        shared, own = disagreement_of(server)
         server.combine()
-        shared_after, own_after = server.disagreement()
+        shared_after, own_after = disagreement_of(server)
         assert shared_after <= shared + 1e-9
         if cost == "distance":
             assert own_after <= own + 1e-9
@@ -356,23 +376,23 @@ def test_extractors_are_the_mean_over_the_parties_that_hold_the_block():
     engine = InProcess(
         {
             "clinic": member("clinic"),
-            "small": hyfem.Member(hyfem.Home(rows("small", ("age",), num_rows=4), TASK, (5,))),
+            "small": made(hyfem.Home(rows("small", ("age",), num_rows=4), TASK, (5,))),
         },
         driver="server",
     )
-    server.begin(engine)
-    assert server.weights() == {"clinic": 0.75, "small": 0.25}
-    server.round(1, engine)
+    server.begin(server.federation(engine))
+    assert server.p() == {"clinic": 0.75, "small": 0.25}
+    server.round(1, server.federation(engine))
     ages = {party: server.known[party][0][:9] for party in ("clinic", "small")}
     expected = 0.75 * ages["clinic"] + 0.25 * ages["small"]
-    torch.testing.assert_close(server.extractors["age"], expected)
-    assert torch.equal(server.extractors["blood"], server.known["clinic"][0][9:])
+    torch.testing.assert_close(server.server.extractors["age"], expected)
+    assert torch.equal(server.server.extractors["blood"], server.known["clinic"][0][9:])
 
 
 def test_even_weights_count_every_party_alike():
     server = coordinator(weights="even")
-    server.begin(InProcess(members(), driver="server"))
-    assert set(server.weights().values()) == {1 / 3}
+    server.begin(server.federation(InProcess(members(), driver="server")))
+    assert set(server.p().values()) == {1 / 3}
 
 
 def test_a_partys_slice_predicts_as_the_server_does_where_its_width_is_the_servers():
@@ -387,11 +407,13 @@ def test_a_partys_slice_predicts_as_the_server_does_where_its_width_is_the_serve
 def test_rounds_beyond_match_rounds_keep_the_assignment():
     server = coordinator(match_rounds=1, width=8)
     engine = InProcess(members(), driver="server")
-    server.begin(engine)
+    server.begin(server.federation(engine))
     found = []
     for number in (1, 2, 3):
-        server.round(number, engine)
-        found.append({party: places[0].tolist() for party, places in server.assignments.items()})
+        server.round(number, server.federation(engine))
+        found.append(
+            {party: places[0].tolist() for party, places in server.server.assignments.items()}
+        )
     assert found[0] == found[1] == found[2]
 
 
@@ -404,7 +426,7 @@ def test_parties_with_classifiers_of_their_own_are_matched_where_position_says_n
         server = hyfem.Coordinator(TASK, {"age": Unchanged()}, settings, seed=0)
         parties = {name: member(name, ("age",), widths=(8,)) for name in HELD}
         trained(server, parties)
-        return server.disagreement()[1]
+        return disagreement_of(server)[1]
 
     assert disagreement(None) < 0.8 * disagreement(0)
 
@@ -423,7 +445,7 @@ def test_classifiers_of_any_depth_and_of_different_widths_are_matched():
     }
     server = coordinator(width=(6, 5))
     trained(server, parties)
-    assert server.widths() == (6, 5)
+    assert server.server.widths == (6, 5)
     assert parties["surgery"].model().network.classifier[0].out_features == 2
 
 
@@ -439,9 +461,7 @@ def test_a_regression_trains():
     for name, blocks in HELD.items():
         data = rows(name, blocks)
         labels = next(iter(data.blocks.values())).flatten(1).sum(1)
-        parties[name] = hyfem.Member(
-            hyfem.Home(PartyData(name, data.ids, data.blocks, labels), task)
-        )
+        parties[name] = made(hyfem.Home(PartyData(name, data.ids, data.blocks, labels), task))
     server = hyfem.Coordinator(task, EXTRACTORS, config(rounds=8), seed=0)
     played = trained(server, parties)
     assert sum(played[-1].losses.values()) < sum(played[0].losses.values())
@@ -464,14 +484,14 @@ def test_a_new_party_predicts_at_once_as_the_server_does_from_its_blocks():
     parties = members()
     trained(server, parties)
     whole = server.model()
-    newcomer = hyfem.Member(hyfem.Home(rows("hospice", ("scan", "age")), TASK, (5,)))
+    newcomer = made(hyfem.Home(rows("hospice", ("scan", "age")), TASK, (5,)))
     engine = InProcess({**parties, "hospice": newcomer}, driver="server")
-    server.invite(engine, "hospice")
+    server.invite(server.federation(engine), "hospice")
     x = dict(rows("hospice", ("scan", "age")).blocks)
     torch.testing.assert_close(newcomer.model().outputs(x), whole.outputs(x))
-    played = server.round(4, engine)
+    played = server.round(4, server.federation(engine))
     assert set(played.losses) == {*HELD, "hospice"}
-    assert len(server.assignments["hospice"][0]) == 5
+    assert len(server.server.assignments["hospice"][0]) == 5
 
 
 def test_a_new_party_wider_than_the_server_is_refused():
@@ -479,7 +499,7 @@ def test_a_new_party_wider_than_the_server_is_refused():
     trained(server, members())
     engine = InProcess({"hospice": member("hospice", ("age",), widths=(9,))}, driver="server")
     with pytest.raises(PartyError, match=r"hidden widths \(9,\) exceed the server's \(5,\)"):
-        server.invite(engine, "hospice")
+        server.invite(server.federation(engine), "hospice")
 
 
 # --- Who does not answer, and who lies ---------------------------------------------------------
@@ -523,9 +543,9 @@ def _too_long(number: int, answer: hyfem.Trained) -> Message:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (_silent, "round 2: its disk is full"),
-        (_not_finite, "round 2: hyfem.Trained.extractors: a value in it is not finite"),
-        (_too_long, "round 2: hyfem.Trained.classifier: expected shape"),
+        (_silent, "its disk is full"),
+        (_not_finite, "hyfem.Trained.extractors: a value in it is not finite"),
+        (_too_long, "hyfem.Trained.classifier: expected shape"),
     ],
     ids=["silent", "not finite", "wrong shape"],
 )
@@ -613,10 +633,10 @@ def test_a_party_that_lost_its_disk_and_cannot_begin_anew_is_left_out(tmp_path: 
         path.unlink()
     parties: dict[str, Any] = members()
     other = Classification(("no", "yes", "never"))
-    parties["lab"] = hyfem.Member(hyfem.Home(rows("lab", HELD["lab"]), other, (5,)))
+    parties["lab"] = made(hyfem.Home(rows("lab", HELD["lab"]), other, (5,)))
     (played,) = trained(coordinator(rounds=3), parties, Checkpoint(tmp_path))
     assert set(played.losses) == {"clinic", "surgery"}
-    assert played.missed["lab"].startswith("round 3: was sent hyfem.Train before training began")
+    assert played.missed["lab"].startswith("was sent hyfem.Train before training began")
 
 
 def test_weights_through_bytes_are_the_same_bits():
@@ -645,12 +665,12 @@ def test_the_saved_server_predicts_from_whichever_blocks_there_are(tmp_path: Pat
 
 def test_a_party_without_samples_is_refused():
     with pytest.raises(ConfigError, match="party 'clinic' has no labelled sample"):
-        hyfem.Member(hyfem.Home(rows("clinic", ("age",), num_rows=0), TASK))
+        made(hyfem.Home(rows("clinic", ("age",), num_rows=0), TASK))
 
 
 def test_a_party_without_blocks_is_refused():
     with pytest.raises(ConfigError, match="party 'clinic' has no block"):
-        hyfem.Member(hyfem.Home(rows("clinic", ()), TASK))
+        made(hyfem.Home(rows("clinic", ()), TASK))
 
 
 def test_a_block_that_no_party_holds_is_refused():
@@ -669,7 +689,7 @@ def test_a_class_that_no_party_holds_is_refused():
     for name in HELD:
         data = rows(name, HELD[name])
         kept = data.with_labels_on((data.labels != 2).nonzero().flatten())
-        parties[name] = hyfem.Member(hyfem.Home(kept, TASK))
+        parties[name] = made(hyfem.Home(kept, TASK))
     with pytest.raises(ConfigError, match="no party has a sample of class 'perhaps'"):
         trained(coordinator(), parties)
 
@@ -682,7 +702,7 @@ def test_classifiers_of_different_depth_are_refused():
 
 def test_a_block_of_another_shape_is_refused():
     other = PartyData("lab", np.arange(3), {"age": torch.zeros(3, 7)}, torch.arange(3))
-    parties = {**members(), "lab": hyfem.Member(hyfem.Home(other, TASK, (5,)))}
+    parties = {**members(), "lab": made(hyfem.Home(other, TASK, (5,)))}
     with pytest.raises(PartyError, match=r"its block 'age' has rows of shape \(7,\), other"):
         trained(coordinator(), parties)
 
@@ -703,8 +723,8 @@ def test_a_party_refuses_a_slice_that_is_not_its_own():
     server = coordinator()
     parties = members()
     engine = InProcess(parties, driver="server")
-    server.begin(engine)
-    _, own = server.slices()["clinic"]
+    server.begin(server.federation(engine))
+    _, own = slices(server)["clinic"]
     replies = engine.ask({"clinic": hyfem.Train(torch.zeros(2), own, 1)}, hyfem.Trained)
     assert "hyfem.Train.extractors: expected shape" in replies.failures["clinic"].cause
 
@@ -724,25 +744,25 @@ def beginning(*extractors: dict[str, Any]) -> hyfem.Begin:
 @pytest.mark.parametrize(
     ("extractor", "words"),
     [
-        ({"kind": "perceptron", "widths": [1 << 20, 1 << 20]}, "make a network of more than"),
+        ({"kind": "perceptron", "widths": [1 << 20, 1 << 20]}, "make networks of more than"),
         ({"kind": "perceptron", "widths": [1 << 40]}, "at most 1000 layers of width 16777216"),
         ({"kind": "perceptron", "widths": [1] * 2000}, "at most 1000 layers"),
-        ({"kind": "resnet-18", "width": 1 << 13, "stem": "small"}, "make a network of more than"),
+        ({"kind": "resnet-18", "width": 1 << 13, "stem": "small"}, "make networks of more than"),
         (
             {"kind": "small-cnn", "channels": [8], "kernel": 3, "pool": 1 << 12},
-            "make a network of more than",
+            "make networks of more than",
         ),
     ],
 )
 def test_a_party_refuses_a_network_that_would_take_its_memory(extractor, words):
-    own = hyfem.Member(hyfem.Home(rows("surgery", ("scan",)), TASK, (5,)))
+    own = made(hyfem.Home(rows("surgery", ("scan",)), TASK, (5,)))
     with pytest.raises(MessageError, match=words):
         own.handle(beginning(extractor))
-    assert own.network is None
+    assert not hasattr(own, "network")
 
 
 def test_a_party_refuses_an_extractor_that_its_block_cannot_have():
-    own = hyfem.Member(hyfem.Home(rows("clinic", ("age",)), TASK, (5,)))
+    own = made(hyfem.Home(rows("clinic", ("age",)), TASK, (5,)))
     with pytest.raises(MessageError, match="a ResNet-18 needs images"):
         own.handle(beginning({"kind": "resnet-18", "width": 8, "stem": "small"}))
 
@@ -775,16 +795,16 @@ def test_columns_are_encoded_by_the_rows_of_all_and_a_newcomer_takes_that_encodi
     def own(name: str, years: list[float]) -> hyfem.Member:
         tables = {"age": table_from_arrays(name, {"years": np.array(years)})}
         data = PartyData(name, np.arange(3), labels=torch.arange(3), tables=tables)
-        return hyfem.Member(hyfem.Home(data, TASK, (5,)))
+        return made(hyfem.Home(data, TASK, (5,)))
 
     parties = {"clinic": own("clinic", [1, 2, 3]), "lab": own("lab", [5, 6, 7])}
     newcomer = own("surgery", [100, 200, 300])
     server = coordinator(("age",))
     trained(server, parties)
     everyone = InProcess({**parties, "surgery": newcomer}, driver="server")
-    server.invite(everyone, "surgery")
+    server.invite(server.federation(everyone), "surgery")
     pooled = np.array([1, 2, 3, 5, 6, 7])
-    (column,) = server.encodings["age"].to_json()["columns"]
+    (column,) = server.agreed.encodings["age"].to_json()["columns"]
     assert (column["mean"], column["scale"]) == (pooled.mean(), pytest.approx(pooled.std()))
     for party in (*parties.values(), newcomer):
         (own_column,) = party.model().inputs["age"].to_json()["columns"]
@@ -792,7 +812,7 @@ def test_columns_are_encoded_by_the_rows_of_all_and_a_newcomer_takes_that_encodi
         assert {key: own_column[key] for key in agreed} == agreed
     restored = coordinator(("age",))
     restored.restore(copy.deepcopy(server.state()))
-    assert restored.encodings["age"].to_json() == server.encodings["age"].to_json()
+    assert restored.agreed.encodings["age"].to_json() == server.agreed.encodings["age"].to_json()
 
 
 # --- Calibration ---------------------------------------------------------------------------------
@@ -808,7 +828,7 @@ def skewed(name: str, blocks: tuple[str, ...], classes: tuple[int, ...], **home:
         for block in blocks
     }
     part = PartyData(name, np.arange(len(labels)), x, labels)
-    return hyfem.Member(hyfem.Home(part, TASK, (5,), **{"moments": True, **home}))
+    return made(hyfem.Home(part, TASK, (5,), **{"moments": True, **home}))
 
 
 def skewed_members(**home: Any) -> dict[str, hyfem.Member]:
@@ -850,11 +870,10 @@ def test_judged_rows_take_no_part_in_training_or_moments() -> None:
     own = parties["lab"]
     assert not set(own.judged.tolist()) & set(own.learned.tolist())
     assert len(own.judged) + len(own.learned) == 120
-    told = own.handle(hyfem.GiveMoments(server.slices()["lab"][0]))
+    told = own.handle(hyfem.GiveMoments(slices(server)["lab"][0]))
     assert isinstance(told, hyfem.Moments)
     assert told.counts_C.tolist() == [0, 54, 54]
     network = copy.deepcopy(own.network)
-    assert network is not None
     x = {block: own.blocks[block][own.learned] for block in own.home.blocks}
     features = network.joined(x)[own.labels[own.learned] == 1]
     torch.testing.assert_close(told.means_CD[1], features.mean(dim=0))
@@ -868,7 +887,7 @@ def test_a_party_whose_file_does_not_allow_it_tells_no_moments() -> None:
     server, parties = coordinator(), skewed_members()
     trained(server, parties)
     with pytest.raises(ConfigError, match=r"asked for moments in a run without hyfem\.calibrate"):
-        parties["lab"].handle(hyfem.GiveMoments(server.slices()["lab"][0]))
+        parties["lab"].handle(hyfem.GiveMoments(slices(server)["lab"][0]))
 
 
 @pytest.mark.slow
@@ -881,7 +900,7 @@ def test_a_party_that_lies_about_its_moments_is_left_out(caplog: pytest.LogCaptu
             return answer
 
     parties = skewed_members()
-    parties["lab"] = Liar(parties["lab"].home)
+    parties["lab"] = Liar(parties["lab"].home, Local("lab"))
     server = coordinator(calibrate=True)
     trained(server, parties)
     assert "lab's moments are left out: hyfem.Moments.counts_C: a count is negative" in caplog.text

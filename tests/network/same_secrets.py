@@ -12,12 +12,19 @@ from collections.abc import Callable
 from typing import Any
 
 #: Whoever asks for a home's secret.
-_ASKING = ("apfed", "apfed.distil", "vertical", "chfl", "hyfem", "fedoptimus")
+_ASKING = (
+    "federated.local",
+    "methods.apfed",
+    "methods.apfed.distil",
+    "methods.vertical",
+    "methods.chfl",
+    "methods.fedoptimus",
+)
 
 
 def as_in_one_process(put: Callable[[Any, str, Any], None] = setattr) -> None:
     """From here on this process mixes no secret in; ``monkeypatch.setattr`` ends it with a test."""
     for name in _ASKING:
-        module = importlib.import_module(f"dovetail.methods.{name}")
+        module = importlib.import_module(f"dovetail.{name}")
         assert callable(module.key_of)
         put(module, "key_of", lambda secret: None)

@@ -114,7 +114,7 @@ def extractor(field: ExtractorField) -> Extractor:
     return Perceptron(field)
 
 
-class HyfemSection(hyfem.Config):
+class HyfemSection(hyfem.Settings):
     """Settings of the method and its baselines."""
 
     # Block (names take *) -> its extractor, by the longest name that matches; else a small CNN for
@@ -132,9 +132,9 @@ class HyfemSection(hyfem.Config):
     stages: dict[str, dict[str, Any]] = Field(default_factory=dict)  # a stage's own settings
 
 
-def config(section: HyfemSection) -> hyfem.Config:
+def config(section: HyfemSection) -> hyfem.Settings:
     """The section's settings for all stages."""
-    return hyfem.Config(**section.model_dump(include=set(hyfem.Config.model_fields)))
+    return hyfem.Settings(**section.model_dump(include=set(hyfem.Settings.model_fields)))
 
 
 def widths_of(
@@ -249,7 +249,6 @@ def home_of(site: Site, task: dd.Task | None = None) -> hyfem.Home:
         categorical,
         private=section.private,
         moments=section.moments,
-        budget=site.policy.section.privacy,
     )
 
 
@@ -301,7 +300,7 @@ def homes_by_column(
 
 
 def whole_of(data: dd.Partitioned, homes: Mapping[str, hyfem.Home]) -> hyfem.Home | None:
-    """Everybody's rows with all blocks, at the widest party; None where they are in no one local.
+    """Everybody's rows with all blocks, at the widest party; None where they are in no one place.
 
     Its test rows are those that the server's model is scored on.
     """
@@ -435,7 +434,7 @@ class Hyfem(Method):
 
     def party(self, home: hyfem.Home, local: Local) -> hyfem.Member:
         """A party's side of a run."""
-        return hyfem.Member(home, device=local.device, secret=local.secret)
+        return hyfem.Member(home, local)
 
     def homes_of(self, training: Training, stage: str) -> Mapping[str, hyfem.Home]:
         """Everybody's own; of "pooled" one, and of baselines on common blocks only these."""
@@ -513,7 +512,7 @@ class Hyfem(Method):
         )
 
     def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
-        """Of parties on their own blocks; of the server on all, where these are in one local."""
+        """Of parties on their own blocks; of the server on all, where these are in one place."""
         name, driver, settings = stage.name, stage.driver, stage.settings
         whole = whole_of(stage.training.loaded.data, stage.training.homes)
         whole = whole if whole is not None and is_tested(whole) else None

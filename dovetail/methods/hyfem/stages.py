@@ -35,15 +35,15 @@ POOLED = "pooled"
 
 
 def stage_config(
-    config: hyfem.Config, stage: str, own: Mapping[str, Any], *, proximal: float
-) -> hyfem.Config:
+    config: hyfem.Settings, stage: str, own: Mapping[str, Any], *, proximal: float
+) -> hyfem.Settings:
     """What a stage is trained with: the settings of all, less what it has none of, and its own.
 
     Raises:
         ValidationError: settings that cannot be.
     """
     mu = own.get("proximal", proximal)
-    config = hyfem.Config(
+    config = hyfem.Settings(
         **{**config.model_dump(), **{key: own[key] for key in own if key != "proximal"}}
     )
     match stage:
@@ -69,7 +69,7 @@ class Recipe:
         homes: party -> what it has; none of those that are elsewhere.
     """
 
-    config: hyfem.Config
+    config: hyfem.Settings
     task: Task
     extractors: Mapping[str, Extractor]
     homes: Mapping[str, hyfem.Home]
@@ -99,19 +99,19 @@ class Apart(Driver):
     def begin(self, network: Engine) -> None:
         """Open every party's run."""
         for name, own in self.coordinators.items():
-            own.begin(_OneOf(network, name))
+            own.begin(own.federation(_OneOf(network, name)))
 
     def round(self, number: int, network: Engine) -> hyfem.Round:
         """One round of each."""
         losses: dict[str, float] = {}
         for name, own in self.coordinators.items():
-            losses |= own.round(number, _OneOf(network, name)).losses
+            losses |= own.round(number, own.federation(_OneOf(network, name))).losses
         return hyfem.Round(told={"loss": statistics.fmean(losses.values())}, losses=losses)
 
     def finish(self, network: Engine) -> None:
         """Each has its model."""
         for name, own in self.coordinators.items():
-            own.finish(_OneOf(network, name))
+            own.finish(own.federation(_OneOf(network, name)))
 
     def state(self) -> State:
         """Of all coordinators."""

@@ -1,0 +1,29 @@
+"""HyFEM with all its layers; see ``settings.py``."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dovetail.methods.hyfem.calibration import CalibratedMember, CalibratingCoordinator
+from dovetail.methods.hyfem.hyfem import Config
+from dovetail.methods.hyfem.inviting import InvitingCoordinator
+from dovetail.methods.hyfem.last_rounds import AveragingCoordinator
+from dovetail.methods.hyfem.settings import Settings
+from dovetail.methods.hyfem.variants import VariantCoordinator, VariantMember
+
+
+class Member(CalibratedMember, VariantMember):
+    """A party's side of a run."""
+
+    settings: ClassVar[type[Config]] = Settings
+    config: Settings
+
+
+class Coordinator(
+    # The mean over the last rounds is taken, then calibrated, then sent.
+    AveragingCoordinator,
+    CalibratingCoordinator,
+    InvitingCoordinator,
+    VariantCoordinator,
+):
+    """The server of a run."""

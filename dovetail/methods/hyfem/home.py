@@ -1,0 +1,75 @@
+"""What a party of HyFEM has: blocks of some samples, and their labels."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from dovetail.data import PartyData, Task, summarise
+from dovetail.errors import ConfigError
+from dovetail.privacy import Budget, PrivateSteps
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """What a party has; blocks of raw columns are encoded as all agree when training begins.
+
+    Attributes:
+        train: training rows; those without a label are left out.
+        task: what the labels say; the same at all parties, also of classes it has no sample of.
+        widths: hidden widths of its classifier; parties may differ in widths, not in depth.
+        test: rows to score on.
+        categorical: names of number columns whose values are names.
+        private: how its weights are trained, whatever the run says; None: as that says.
+        moments: whether it sends means and covariances of its features, for ``calibrate``.
+        budget: of its policy: no loss leaves; None: nothing is capped.
+
+    Raises:
+        ConfigError: no labelled row, or no block.
+    """
+
+    train: PartyData
+    task: Task
+    widths: tuple[int, ...] = (64,)
+    test: PartyData | None = None
+    categorical: Sequence[str] = ()
+    private: PrivateSteps | None = None
+    moments: bool = False
+    budget: Budget | None = None
+
+    def __post_init__(self) -> None:
+        if not len(self.train.labelled_rows()):
+            raise ConfigError(
+                f"party {self.name!r} has no labelled sample; every party of HyFEM trains on its "
+                "own labels, so leave it out"
+            )
+        if not self.blocks:
+            raise ConfigError(f"party {self.name!r} has no block; give it one, or leave it out")
+
+    @property
+    def name(self) -> str:
+        return self.train.name
+
+    @property
+    def label(self) -> str:
+        """What the labels are called, if that is known."""
+        return self.train.label or ""
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """Names of all."""
+        return (*self.train.blocks, *self.train.tables)
+
+    def only(self, blocks: Iterable[str]) -> Home:
+        """A party with these blocks only."""
+        wanted = set(blocks)
+        encoded = {name: x for name, x in self.train.blocks.items() if name in wanted}
+        tables = {name: table for name, table in self.train.tables.items() if name in wanted}
+        return replace(self, train=replace(self.train, blocks=encoded, tables=tables))
+
+    def summary(self, block: str) -> str:
+        """What its rows add to how all encode this block of raw columns, in JSON."""
+        table = self.train.tables[block]
+        found = summarise(table, table.names, categorical=self.categorical, party=self.name)
+        return json.dumps({name: asdict(summary) for name, summary in found.items()})
