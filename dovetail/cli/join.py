@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from dovetail.cli import precheck
-from dovetail.cli.options import Certificates, Device, Quiet
+from dovetail.cli.options import Certificates, Device, Health, Log, LogKind, Quiet
 
 
 def join(
@@ -47,6 +47,8 @@ def join(
         Path | None, typer.Option(help="What it keeps. [STEM.site beside the party file]")
     ] = None,
     device: Device = None,
+    health: Health = None,
+    log: Log = LogKind.TEXT,
     quiet: Quiet = False,
 ) -> None:
     """Go online as a party, and answer drivers until told to stop (Ctrl-C).
@@ -64,9 +66,12 @@ def join(
     for each in driver:
         check_address(each.rpartition("=")[2])
     through = check_proxy(proxy)
+    if health is not None:
+        check_address(health)
     precheck.check_join(party, driver, name, tls_name=tls_name or (), certificates=certificates)
     from dovetail.models.devices import device as device_of
     from dovetail.network.client import Way
+    from dovetail.network.logs import json_lines
     from dovetail.node.join import serve_site
     from dovetail.node.partyfile import open_site
 
@@ -76,7 +81,8 @@ def join(
     hosts = tls_names(drivers, tls_name or ())
     ways = {each: Way(through, hosts.get(each)) for each in drivers}
     # A handler only notes it: an Event may not be set by a signal that interrupts it.
-    with _signals() as signalled:
+    json_log = log is LogKind.JSON
+    with _signals() as signalled, json_lines(site.name) if json_log else nullcontext():
         serve_site(
             site,
             drivers,
@@ -85,7 +91,8 @@ def join(
             certificates=certificates,
             home=home,
             device=place,
-            quiet=quiet,
+            quiet=quiet or json_log,
+            health=health,
         )
 
 

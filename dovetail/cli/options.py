@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dovetail.errors import ConfigError
+
+
+class LogKind(StrEnum):
+    """How a long-running command reports."""
+
+    TEXT = "text"
+    JSON = "json"
+
 
 TrainedModel = Annotated[Path, typer.Argument(help="A model's folder, RUN/models/PARTY, or a RUN.")]
 LabelColumn = Annotated[str | None, typer.Option(help="The label's column. [as in training]")]
@@ -46,6 +55,15 @@ Certificates = Annotated[
 ]
 Listen = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where partners elsewhere dial in.")
+]
+Health = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT", help="Answer /health, /ready and /metrics here, for an orchestrator."
+    ),
+]
+Log = Annotated[
+    LogKind, typer.Option(help="json: one JSON object a line on standard error, for collectors.")
 ]
 
 

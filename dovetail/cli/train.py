@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,9 @@ from dovetail.cli import precheck
 from dovetail.cli.options import (
     AsJson,
     Device,
+    Health,
+    Log,
+    LogKind,
     Overrides,
     Overwrite,
     Quiet,
@@ -46,6 +50,8 @@ def train(
             help="First try so many settings on validation rows, keep the best. [run file]"
         ),
     ] = None,
+    health: Health = None,
+    log: Log = LogKind.TEXT,
     quiet: Quiet = False,
     as_json: AsJson = False,
     device: Device = None,
@@ -61,11 +67,14 @@ def train(
     """
     check_one_way(resume=resume, overwrite=overwrite)
     precheck.check_run(run, overrides)
+    from dovetail.api.probed import Probed
     from dovetail.api.progress import talk_of
     from dovetail.api.scores import Scores
     from dovetail.cli.output import say, show
     from dovetail.files import run_name
     from dovetail.models.model_folders import next_commands
+    from dovetail.network.logs import json_lines
+    from dovetail.node.probes import Probes
     from dovetail.runs.proposing import read_agreed
     from dovetail.runs.runfile import load_run
     from dovetail.runs.setup import Given
@@ -89,16 +98,25 @@ def train(
     agreed = None
     if proposal is not None:
         agreed = read_agreed(run_file, seeds, proposal, where=str(path))
-    result = train_seeds(
-        run_file,
-        out,
-        seeds,
-        given=Given(str(path)),
-        resume=resume,
-        agreed=agreed,
-        overwrite=overwrite,
-        talk=talk_of(shown=not (quiet or as_json)),
-    )
+    json_log = log is LogKind.JSON
+    progress = Probed(talk_of(shown=not (quiet or as_json or json_log)))
+    with ExitStack() as stack:
+        if json_log:
+            stack.enter_context(json_lines(run_name(path)))
+        if health is not None:
+            stack.enter_context(
+                Probes(health, why_not_ready=progress.why_not_ready, metrics=progress.metrics)
+            )
+        result = train_seeds(
+            run_file,
+            out,
+            seeds,
+            given=Given(str(path)),
+            resume=resume,
+            agreed=agreed,
+            overwrite=overwrite,
+            talk=progress,
+        )
     if as_json:
         print(json.dumps(result, indent=2))
     elif not quiet:

@@ -23,6 +23,7 @@ from dovetail.network.engine import Party
 from dovetail.network.heads import Heads, Tell, Told
 from dovetail.network.identity import Identity
 from dovetail.network.ledger import LedgerFile
+from dovetail.network.logs import of_run
 from dovetail.network.messages import (
     MAX_MESSAGE_BYTES,
     Data,
@@ -153,7 +154,8 @@ class Host:
                     return last.reply
                 if header.sequence <= last.sequence:
                     return self._replayed(opened, driver, last.sequence)
-            reply = self._reply(opened, driver)
+            with of_run(printable(header.run)):
+                reply = self._reply(opened, driver)
             self._last[driver] = _Last(header.instance, header.sequence, reply)
             return reply
 

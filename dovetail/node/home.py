@@ -26,6 +26,7 @@ import os
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from prometheus_client.core import CounterMetricFamily, Metric
 
 from dovetail.errors import ConfigError
 from dovetail.methods.party import Site
@@ -128,6 +130,19 @@ class Refusals:
         self._say = say
         self._counts: dict[tuple[str, str, str], int] = {}
         self._lock = threading.Lock()
+
+    def metrics(self) -> Iterator[Metric]:
+        """Refusals by driver, for Prometheus."""
+        with self._lock:
+            counts = Counter[str]()
+            for (driver, *_), count in self._counts.items():
+                counts[driver] += count
+        family = CounterMetricFamily(
+            "dovetail_party_refusals", "Requests that were refused.", labels=["driver"]
+        )
+        for driver, number in counts.items():
+            family.add_metric([driver], number)
+        yield family
 
     def record(self, driver: str, message: str, run: str, why: str) -> None:
         """Write one; ``message`` is empty where none was read."""

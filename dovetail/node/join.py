@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from dovetail import methods
 from dovetail.data import Table
@@ -32,6 +33,7 @@ from dovetail.node.home import (
     revoked_of,
     threads_end,
 )
+from dovetail.node.probes import Probes
 from dovetail.node.runs import Runs
 from dovetail.node.status_line import StatusLine
 from dovetail.node.warnings import Warned
@@ -50,6 +52,7 @@ def serve_site(
     home: Path | None = None,
     device: torch.device | None = None,
     quiet: bool = False,
+    health: str | None = None,
 ) -> None:
     """Serve one driver or several until told to stop.
 
@@ -66,6 +69,7 @@ def serve_site(
         home: what the party keeps; None: ``STEM.site`` beside the party file.
         device: where it computes.
         quiet: print nothing.
+        health: "HOST:PORT" where it answers probes and Prometheus; None: nowhere.
 
     Raises:
         ConfigError: an address, driver, certificate or home that will not do.
@@ -101,7 +105,16 @@ def serve_site(
         )
         for line in describe(site, addresses, kept.path):
             teller.line(line)
-        with ThreadPoolExecutor(len(addresses), "dovetail-serve") as pool:
+
+        def metrics() -> Iterator[Metric]:
+            yield from (*teller.metrics(), *refusals.metrics(), _expiry(shown))
+
+        with (
+            nullcontext()
+            if health is None
+            else Probes(health, why_not_ready=teller.why_not_ready, metrics=metrics),
+            ThreadPoolExecutor(len(addresses), "dovetail-serve") as pool,
+        ):
             serving = {
                 pool.submit(
                     serve,
@@ -120,6 +133,15 @@ def serve_site(
             finally:  # also when Ctrl-C ends the wait
                 stop.set()
         teller.stopped(ledger.last_hash)
+
+
+def _expiry(shown: Renewed) -> Metric:
+    """When the certificate expires, for Prometheus."""
+    family = GaugeMetricFamily(
+        "dovetail_certificate_expiry_seconds", "Unix time at which the certificate expires."
+    )
+    family.add_metric([], shown.credentials.expires.timestamp())
+    return family
 
 
 def _wait(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
@@ -30,6 +33,7 @@ _log = logging.getLogger(__name__)
 class Activity:
     """What a run has cost so far; bytes are those of tensors."""
 
+    driver: str = ""
     num_messages: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
@@ -57,6 +61,9 @@ class StatusLine:
         self._lock = threading.Lock()
         self._runs: dict[tuple[str, str], Activity] = {}
         self._connected: set[str] = set()
+        self._num_runs: Counter[str] = Counter()
+        # Driver -> messages, bytes in, bytes out, of runs that made room for others.
+        self._before: dict[str, tuple[int, int, int]] = {}
         self._reported = time.monotonic()
         self._status: Status | None = None
         if self._console.is_terminal and not quiet:
@@ -92,14 +99,54 @@ class StatusLine:
 
     def run(self, run: str, algorithm: str, driver: str) -> Activity:
         """A run begins, or is taken up again."""
-        activity = Activity()
+        activity = Activity(driver)
         with self._lock:
+            self._num_runs[driver] += 1
+            replaced = self._runs.pop((run, algorithm), None)
             self._runs[run, algorithm] = activity
-            while len(self._runs) > MAX_RUNS * len(self._drivers):
-                del self._runs[next(iter(self._runs))]
+            oldest = len(self._runs) - MAX_RUNS * len(self._drivers)
+            gone = [self._runs.pop(next(iter(self._runs))) for _ in range(max(0, oldest))]
+            for each in (*gone, *([] if replaced is None else [replaced])):
+                self._before[each.driver] = _added(self._before.get(each.driver), each)
         whose = f", of {driver!r}" if len(self._drivers) > 1 else ""
         self.say(f"run {run} ({algorithms()[algorithm].policy}) begins{whose}")
         return activity
+
+    def why_not_ready(self) -> str:
+        """ "" while every driver is connected, else whom the party waits for."""
+        missing = [name for name in self._drivers if name not in self._connected]
+        return f"waiting for {', '.join(missing)}" if missing else ""
+
+    def metrics(self) -> Iterator[Metric]:
+        """Connections, runs, messages and bytes of tensors by driver, for Prometheus."""
+        with self._lock:
+            counts = {name: self._before.get(name, (0, 0, 0)) for name in self._drivers}
+            for each in self._runs.values():
+                counts[each.driver] = _added(counts.get(each.driver), each)
+            num_runs = dict(self._num_runs)
+        here = GaugeMetricFamily(
+            "dovetail_driver_connected", "1 while the driver is connected.", labels=["driver"]
+        )
+        for name in self._drivers:
+            here.add_metric([name], float(name in self._connected))
+        yield here
+        runs = CounterMetricFamily(
+            "dovetail_party_runs", "Runs that a driver began here.", labels=["driver"]
+        )
+        for name in self._drivers:
+            runs.add_metric([name], num_runs.get(name, 0))
+        yield runs
+        messages = CounterMetricFamily(
+            "dovetail_party_messages", "Messages that were answered.", labels=["driver"]
+        )
+        moved = CounterMetricFamily(
+            "dovetail_party_bytes", "Bytes of tensors.", labels=["driver", "direction"]
+        )
+        for name, (num_messages, received, sent) in counts.items():
+            messages.add_metric([name], num_messages)
+            moved.add_metric([name, "in"], received)
+            moved.add_metric([name, "out"], sent)
+        yield from (messages, moved)
 
     def tick(self) -> None:
         """Keeps the status line fresh; reports runs every now and then, and when they fall idle."""
@@ -131,6 +178,15 @@ class StatusLine:
             if activity.num_messages != activity.reported:
                 self.say(f"run {run}: {activity}")
         self.say(f"stopped; the ledger's last hash is {last_hash}")
+
+
+def _added(counts: tuple[int, int, int] | None, activity: Activity) -> tuple[int, int, int]:
+    messages, received, sent = counts or (0, 0, 0)
+    return (
+        messages + activity.num_messages,
+        received + activity.received_bytes,
+        sent + activity.sent_bytes,
+    )
 
 
 def _size(num_bytes: float) -> str:

@@ -1,0 +1,114 @@
+"""A driver's progress as probes and metrics, beside the terminal or the log."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from dovetail.methods.base import Epochs, Points, Progress, Waiting
+
+_log = logging.getLogger("dovetail.train")
+
+
+class Probed(Progress):
+    """Passes progress on, and keeps what probes and Prometheus ask for.
+
+    Args:
+        shown: who else watches.
+    """
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+        self._lock = threading.Lock()
+        self._missing: tuple[str, ...] = ()
+        self._here: tuple[str, ...] = ()
+        self._done: dict[str, tuple[int, int]] = {}
+        self._losses: dict[str, float] = {}
+
+    def why_not_ready(self) -> str:
+        """ "" once all partners are here, else whom the driver waits for."""
+        return f"waiting for {', '.join(self._missing)}" if self._missing else ""
+
+    def metrics(self) -> Iterator[Metric]:
+        """Partners that are here, and rounds and the last loss of each variant and baseline."""
+        with self._lock:
+            here, missing = self._here, self._missing
+            done, losses = dict(self._done), dict(self._losses)
+        partners = GaugeMetricFamily(
+            "dovetail_partner_connected", "1 while the partner is connected.", labels=["partner"]
+        )
+        for name in (*here, *missing):
+            partners.add_metric([name], float(name in here))
+        rounds = GaugeMetricFamily(
+            "dovetail_rounds_done", "Epochs or rounds that ended.", labels=["variant"]
+        )
+        total = GaugeMetricFamily(
+            "dovetail_rounds_planned", "Epochs or rounds at most.", labels=["variant"]
+        )
+        for name, (ended, planned) in done.items():
+            rounds.add_metric([name], ended)
+            total.add_metric([name], planned)
+        loss = GaugeMetricFamily("dovetail_loss", "The last reported loss.", labels=["variant"])
+        for name, value in losses.items():
+            loss.add_metric([name], value)
+        yield from (partners, rounds, total, loss)
+
+    def say(self, text: str) -> None:
+        _log.info("%s", text)
+        self._shown.say(text)
+
+    def warn(self, text: str) -> None:
+        _log.warning("%s", text)
+        self._shown.warn(text)
+
+    def points(self, title: str) -> AbstractContextManager[Points]:
+        return self._shown.points(title)
+
+    @contextmanager
+    def epochs(self, title: str) -> Iterator[Epochs]:
+        with self._shown.epochs(title) as shown:
+            yield _Epochs(self, shown)
+
+    @contextmanager
+    def waiting(self, place: str) -> Iterator[Waiting]:
+        with self._shown.waiting(place) as shown:
+            yield _Waiting(self, shown)
+
+    def ended_round(self, stage: str, total: int, line: Mapping[str, Any]) -> None:
+        """An epoch or round is over."""
+        with self._lock:
+            self._done[stage] = (self._done.get(stage, (0, 0))[0] + 1, total)
+            loss = line.get("loss")
+            if isinstance(loss, int | float):
+                self._losses[stage] = float(loss)
+        numbers = {key: value for key, value in line.items() if isinstance(value, int | float)}
+        _log.info("%s: %s", stage, ", ".join(f"{key} {value:g}" for key, value in numbers.items()))
+
+    def found(self, here: Iterable[str], missing: Iterable[str]) -> None:
+        """Somebody came or left."""
+        with self._lock:
+            self._here, self._missing = tuple(here), tuple(missing)
+
+
+class _Epochs:
+    def __init__(self, kept: Probed, shown: Epochs) -> None:
+        self._kept, self._shown = kept, shown
+
+    def epoch(self, stage: str, total: int, line: Mapping[str, Any]) -> None:
+        self._kept.ended_round(stage, total, line)
+        self._shown.epoch(stage, total, line)
+
+
+class _Waiting:
+    def __init__(self, kept: Probed, shown: Waiting) -> None:
+        self._kept, self._shown = kept, shown
+
+    def changed(self, here: Iterable[str], missing: Iterable[str]) -> None:
+        here, missing = tuple(here), tuple(missing)
+        self._kept.found(here, missing)
+        self._shown.changed(here, missing)
