@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dovetail.audit.attacks import columns, labels, membership, rows
+from dovetail.audit.attacks import columns, factors, labels, membership, rows
 from dovetail.audit.scene import Scene
-from dovetail.audit.tape import Channel, Tape, Weights
+from dovetail.audit.tape import Channel, Followed, Tape, Weights
 from dovetail.audit.verdict import Finding, Measured, Threat, finding
 from dovetail.data import Classification, PartyData
 from dovetail.models import Model
@@ -30,15 +30,25 @@ class Settings:
 
     Attributes:
         known: rows of the other side that an inverting attacker knows.
-        network: whether inversion is also tried by a network.
+        network: whether inversion is also tried by a network, and factorisation from other
+            numbers of known rows.
     """
 
     known: int = columns.KNOWN
     network: bool = True
 
 
+def _nobody(_: str) -> None:
+    """Is told how far it is."""
+
+
 def attack(
-    stage: str, scene: Scene, tape: Tape, models: Mapping[str, Model], settings: Settings
+    stage: str,
+    scene: Scene,
+    tape: Tape,
+    models: Mapping[str, Model],
+    settings: Settings,
+    say: Callable[[str], None] = _nobody,
 ) -> list[Finding]:
     """What was found, channel by channel, then of weights and of models."""
     found: list[Finding] = []
@@ -50,7 +60,10 @@ def attack(
         kind = channel.what, has_labels
         alike[kind] = alike.get(kind, 0) + 1
         if alike[kind] <= MAX_ALIKE:
+            say(f"{stage}: {channel.observer} attacks {channel.what} of {channel.owner}")
             found += _channel(stage, scene, tape, channel, settings)
+    for channel, followed in list(tape.logits.items())[:MAX_ALIKE]:
+        found += _factorised(stage, scene, channel, followed, settings, say)
     for (observer, owner), kept in list(tape.weights.items())[:MAX_ALIKE]:
         found += _weights(stage, scene, observer, owner, kept, models.get(owner))
     for party, model in models.items():
@@ -104,6 +117,33 @@ def _channel(
                 own, views, target.numpy(), names, known=settings.known, network=network
             )
             yield from told(measured_, columns.threat(network, settings.known), "columns")
+
+
+def _factorised(
+    stage: str,
+    scene: Scene,
+    channel: Channel,
+    followed: Followed,
+    settings: Settings,
+    say: Callable[[str], None],
+) -> Iterator[Finding]:
+    """Columns from the owner's logits of all steps."""
+    samples = followed.samples
+    target = scene.columns_of(channel.owner, channel.order, samples)
+    if target is None:
+        return
+    own = _numpy(scene.columns_of(channel.observer, channel.order, samples))
+    names = scene.parties[channel.owner].columns
+    for known, draws in {settings.known: 1, **(factors.KNOWN if settings.network else {})}.items():
+        measured = factors.rebuilt(
+            own, factors.Measurements(*followed.steps()), target.numpy(), names,
+            known=known, draws=draws, say=lambda text: say(f"{stage}: {text}"),
+        )  # fmt: skip
+        if measured is not None:
+            yield finding(
+                measured, factors.threat(known), stage=stage, observer=channel.observer,
+                owner=channel.owner, channel=channel.what, target="columns",
+            )  # fmt: skip
 
 
 def _completed(

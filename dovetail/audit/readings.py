@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from dovetail.audit.tape import Channel, Seen, Weights
+from dovetail.audit.attacks.factors import owner_logits
+from dovetail.audit.tape import Channel, Logits, Seen, Weights
 from dovetail.methods import apfed, chfl, fedoptimus, hyfem, vertical
 from dovetail.methods.apfed import distil
 from dovetail.methods.fedoptimus import selection
@@ -30,10 +31,11 @@ class Apfed:
         self._members = 1
         self._outputs = 1
         self._sent: dict[str, tuple[str, ...]] = {}  # partner -> stacks of those codes
+        self._answered: dict[str, Tensor] = {}  # partner -> those codes, its own
 
     def __call__(
         self, driver: str, party: str, request: Message, answer: Message
-    ) -> Iterable[Seen | Weights]:
+    ) -> Iterable[Seen | Logits | Weights]:
         if isinstance(request, apfed.Codes) and isinstance(answer, apfed.CodeGradient):
             samples = request.samples_B
             yield Seen(Channel(party, driver, "codes"), samples, request.code_BD)
@@ -54,12 +56,13 @@ class Apfed:
 
     def _distil(
         self, driver: str, party: str, request: distil.Encode, answer: distil.Codes
-    ) -> Iterator[Seen]:
+    ) -> Iterator[Seen | Logits]:
         """Gradients of the codes sent last; codes of a whole table when the teacher is trained."""
         if request.gradient_ND.numel() and party in self._asked:
             samples_KB = self._asked[party].reshape(self._members, -1)
             gradient = request.gradient_ND.reshape(self._members, samples_KB.shape[1], -1)
             linear = self._linear(party, gradient)
+            yield from self._logits(driver, party, samples_KB, gradient)
             for samples_B, own_BD, out_BC in zip(samples_KB, gradient, linear, strict=True):
                 if own_BD.shape[1] == self._width(party):  # a stack that stopped is no longer there
                     yield Seen(Channel(party, driver, "gradients"), samples_B, own_BD)
@@ -70,11 +73,25 @@ class Apfed:
         if request.training:
             self._asked[party] = request.samples_N
             self._sent[party] = request.stacks
+            self._answered[party] = answer.code_ND
         samples_KB = request.samples_N.reshape(self._members, -1)
         codes = answer.code_ND.reshape(self._members, samples_KB.shape[1], -1)
         if not request.training and bool((samples_KB == samples_KB[0]).all()):
             together = codes[:MEMBERS].permute(1, 0, 2).flatten(1)
             yield Seen(Channel(driver, party, "codes"), samples_KB[0], together)
+
+    def _logits(
+        self, driver: str, party: str, samples_KB: Tensor, gradient_KBD: Tensor
+    ) -> Iterator[Logits]:
+        """The owner's part of the linear stack's logits; of one output nothing is known of it."""
+        if "linear" not in self._sent[party] or self._outputs < 2:
+            return
+        part = self._parts(party)["linear"]
+        own_KBD = self._answered[party].reshape(gradient_KBD.shape)
+        channel = Channel(party, driver, "logits")
+        for member, samples_B in enumerate(samples_KB):
+            value_BC = owner_logits(gradient_KBD[member][:, part], own_KBD[member][:, part])
+            yield Logits(channel, member, samples_B, value_BC)
 
     def _width(self, party: str) -> int:
         _, stacks, widths = self._stacks[party]
@@ -82,15 +99,21 @@ class Apfed:
 
     def _linear(self, party: str, gradient_KBD: Tensor) -> Tensor:
         """(K, B, C) the gradient of the outputs themselves, summed over stacks."""
+        total = torch.zeros(*gradient_KBD.shape[:2], self._outputs)
+        for part in self._parts(party).values():
+            total += gradient_KBD[..., part]
+        return total
+
+    def _parts(self, party: str) -> dict[str, slice]:
+        """Stack that was asked for last -> where its outputs stand."""
         _, stacks, widths = self._stacks[party]
         of = dict(zip(stacks, widths, strict=True))
-        total = torch.zeros(*gradient_KBD.shape[:2], self._outputs)
-        start = 0
+        parts, start = {}, 0
         for name in self._sent[party]:
             start += of[name]
-            total += gradient_KBD[..., start : start + self._outputs]
+            parts[name] = slice(start, start + self._outputs)
             start += self._outputs
-        return total
+        return parts
 
 
 class FedOptimus:

@@ -133,7 +133,7 @@ def audit(
             talk.say(f"seed {seed}: {stage} is trained again, and attacked")
             with threads_for(loaded):
                 findings, score, messages = _one(
-                    run, seed, stage, loaded, settings, malicious=malicious
+                    run, seed, stage, loaded, settings, malicious=malicious, talk=talk
                 )
             for each in findings:
                 found.setdefault(each.key, []).append(each)
@@ -152,7 +152,14 @@ def audit(
 
 
 def _one(
-    run: RunFile, seed: int, stage: str, loaded: Loaded, settings: Settings, *, malicious: bool
+    run: RunFile,
+    seed: int,
+    stage: str,
+    loaded: Loaded,
+    settings: Settings,
+    *,
+    malicious: bool,
+    talk: Progress,
 ) -> tuple[list[Finding], dict[str, float], dict[str, int]]:
     """One stage of one seed."""
     task = setup(run, seed, loaded)
@@ -161,7 +168,7 @@ def _one(
     with overheard(tape):
         outcome = task.train(stage, seed, _nobody)
     scene = encoded(scene, outcome.models)
-    findings = attack(stage, scene, tape, outcome.models, settings)
+    findings = attack(stage, scene, tape, outcome.models, settings, talk.say)
     if malicious:
         findings += steered.malicious(task, scene, stage, seed)
     score = mean_over(outcome.scores[stage]) if outcome.scores.get(stage) else {}

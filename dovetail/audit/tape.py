@@ -23,8 +23,11 @@ MAX_ROWS = 4000
 #: Numbers kept of one sample, each of first, last and mean.
 MAX_WIDTH = 512
 
-#: What is seen: a view of rows, how such a view is to move, distances between rows.
-What = Literal["codes", "gradients", "output gradients", "distances"]
+#: Of logits step by step: so many rows, streams (members times classes) and steps are kept.
+FOLLOWED, MAX_STREAMS, MAX_STEPS = 1000, 8, 400
+
+#: What is seen: a view of rows, how it is to move, the owner's part of an output, distances.
+What = Literal["codes", "gradients", "output gradients", "logits", "distances"]
 
 
 @dataclass(frozen=True, order=True)
@@ -54,6 +57,19 @@ class Seen:
 
 
 @dataclass(frozen=True, eq=False)
+class Logits:
+    """The owner's part of a member's logits in one step, as the receiver works it out.
+
+    ``value_BC`` is against the first class; NaN in rows that say nothing.
+    """
+
+    channel: Channel
+    member: int
+    samples_B: Tensor
+    value_BC: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Weights:
     """A network's weights after training at one party, and what it began from."""
 
@@ -69,7 +85,7 @@ class Reading(Protocol):
 
     def __call__(
         self, driver: str, party: str, request: Message, answer: Message
-    ) -> Iterable[Seen | Weights]: ...
+    ) -> Iterable[Seen | Logits | Weights]: ...
 
 
 class Table:
@@ -112,6 +128,45 @@ class Table:
         return self.samples_K[seen], views
 
 
+class Followed:
+    """Logits of the rows that came first, step by step."""
+
+    def __init__(self) -> None:
+        self._place: dict[int, int] = {}
+        self._streams: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
+
+    def add(self, told: Logits) -> None:
+        for sample in told.samples_B.tolist():
+            if len(self._place) < FOLLOWED:
+                self._place.setdefault(sample, len(self._place))
+        rows_B = torch.tensor([self._place.get(each, -1) for each in told.samples_B.tolist()])
+        held = rows_B >= 0
+        for place, value_B in enumerate(told.value_BC.T):
+            key = place, told.member
+            if key in self._streams or len(self._streams) < MAX_STREAMS:
+                steps = self._streams.setdefault(key, [])
+                if len(steps) < MAX_STEPS:
+                    steps.append((rows_B[held], value_B[held]))
+
+    @property
+    def samples(self) -> Tensor:
+        """(N,) whose the rows are."""
+        return torch.tensor(list(self._place))
+
+    def steps(self) -> tuple[Tensor, Tensor]:
+        """(S, T, B) rows, -1 where there is none, and the owner's part of their logits."""
+        streams = list(self._streams.values())
+        num_steps = max(len(steps) for steps in streams)
+        most = max(len(rows) for steps in streams for rows, _ in steps)
+        rows_STB = torch.full((len(streams), num_steps, most), -1)
+        value_STB = torch.full(rows_STB.shape, torch.nan, dtype=torch.float64)
+        for stream, steps in enumerate(streams):
+            for step, (rows, value) in enumerate(steps):
+                rows_STB[stream, step, : len(rows)] = rows
+                value_STB[stream, step, : len(rows)] = value
+        return rows_STB, value_STB
+
+
 class Tape:
     """Listens to engines of one process; see ``overheard``.
 
@@ -121,6 +176,7 @@ class Tape:
 
     Attributes:
         tables: channel -> what it said.
+        logits: channel -> the owner's logits, step by step.
         weights: (observer, owner) -> weights of the first and of the last two rounds.
         answered: message type -> how many were answered.
     """
@@ -129,6 +185,7 @@ class Tape:
         self._reading = reading
         self._num_samples = num_samples
         self.tables: dict[Channel, Table] = {}
+        self.logits: dict[Channel, Followed] = {}
         self.weights: dict[tuple[str, str], list[Weights]] = {}
         self.answered: dict[str, int] = {}
 
@@ -141,6 +198,8 @@ class Tape:
                 if len(kept) > 2:
                     del kept[1]
                 kept.append(seen)
+            elif isinstance(seen, Logits):
+                self.logits.setdefault(seen.channel, Followed()).add(seen)
             elif len(seen.samples_B):
                 self._add(seen)
 
