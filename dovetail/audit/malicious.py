@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from dovetail.audit.attack import Settings, attack
 from dovetail.audit.attacks import columns
 from dovetail.audit.scene import Scene
-from dovetail.audit.tape import Tape
+from dovetail.audit.tape import MAX_ROWS, Tape
 from dovetail.audit.verdict import Finding, Threat, finding
 from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
@@ -59,12 +59,14 @@ from dovetail.network.inprocess import overheard
 #: Rows of the other side that steering uses.
 KNOWN = 100
 
-#: Width of the codes that a driver makes up, rows of its message (there is no most, so that one
-#: network of the partner answers about many), and rows and steps of FSHA.
-_WIDTH, _AT_ONCE, _BATCH, _STEPS = 256, 2000, 64, 400
+#: Width of the codes that a driver makes up, and rows and steps of FSHA.
+_WIDTH, _BATCH, _STEPS = 64, 64, 400
 
-#: Without limits: rows of the driver's message, of which it needs few then, and steps of FSHA.
-_FEW, _LONG = 100, 1600
+#: Messages of one code for all rows, and how many rows the driver knows.
+_ALIKE_MESSAGES, _ALIKE_KNOWN = 6, (20, 100)
+
+#: Without limits: steps of FSHA.
+_LONG = 1600
 
 #: What the critic counts beside the decoder.
 _CRITIC = 0.1
@@ -76,7 +78,7 @@ SIZES = (10.0, 100.0)
 SIZES_LIFTED = (10.0, 100.0, 1000.0)
 
 _ALIKE = Threat(
-    "codes all alike, then ridge regression",
+    "one code for all rows, then ridge regression",
     "after FSHA (Pasquini et al. 2021)",
     f"{columns.KNOWN} rows of the other side; it sends what codes it likes",
     "the same from its own columns",
@@ -111,7 +113,7 @@ def _lifted(limits: Limits) -> str:
 
 def _told(
     scene: Scene, stage: str, party: str, active: str, views: dict[str, Tensor],
-    samples: Tensor, threat: Threat, channel: str, limits: Limits,
+    samples: Tensor, threat: Threat, channel: str, limits: Limits, *, known: int = columns.KNOWN,
 ) -> Iterator[Finding]:  # fmt: skip
     own = scene.columns_of(active, "", samples)
     target = scene.columns_of(party, "", samples)
@@ -122,6 +124,7 @@ def _told(
         {name: each.numpy() for name, each in views.items()},
         target.numpy(),
         scene.parties[party].columns,
+        known=known,
     )
     if measured is not None:
         yield finding(
@@ -155,30 +158,33 @@ def _batches(samples: Tensor, size: int, rng: torch.Generator) -> Iterator[Tenso
 def _alike(
     task: Training, scene: Scene, stage: str, seed: int, party: str, limits: Limits
 ) -> Iterator[Finding]:
-    """One pass over the shared samples, with one code for all of them."""
+    """A few messages about all shared samples at once, each with one code for all of them."""
     active, local = label_home(task).name, Local(party, device=task.device)
     passive = Limited(_home(task, stage, party).party(local), limits)
     samples = _shared(task, party)
     rng = generator(seed, party, "alike")
-    tape = Tape(scene.reading, scene.num_samples())
-    with overheard(tape):
-        engine = InProcess({party: passive}, driver=active)
-        begin = apfed.Begin((_WIDTH,), _WIDTH, seed)
-        engine.ask({party: begin}, apfed.Ready).or_raise()
-        at_once = _FEW if limits == NO_LIMITS else _AT_ONCE
-        code_1D = torch.randn(1, _WIDTH, generator=rng)
-        order = samples[torch.randperm(len(samples), generator=rng)]
-        for samples_B in order.tensor_split(-(-len(order) // at_once)):
-            if limits == NO_LIMITS:
-                engine.ask({party: begin}, apfed.Ready).or_raise()
-            request = apfed.Codes(samples_B, code_1D.expand(len(samples_B), -1).clone())
-            engine.ask({party: request}, apfed.CodeGradient)
-    for channel, table in tape.tables.items():
-        if channel.observer == active:
-            seen, views = table.views()
-            yield from _told(
-                scene, stage, party, active, views, seen, _ALIKE, "steered gradients", limits
-            )
+    engine = InProcess({party: passive}, driver=active)
+    begin = apfed.Begin((_WIDTH,), _WIDTH, seed)
+    engine.ask({party: begin}, apfed.Ready).or_raise()
+    told: list[Tensor] = []
+    for _ in range(_ALIKE_MESSAGES):
+        code_1D = 2 * torch.randn(1, _WIDTH, generator=rng)
+        request = apfed.Codes(samples, code_1D.expand(len(samples), -1).clone())
+        reply = engine.ask({party: request}, apfed.CodeGradient)
+        if party in reply:
+            told.append(reply[party].gradient_BD)
+    if not told:
+        return
+    kept = torch.randperm(len(samples), generator=rng)[:MAX_ROWS]
+    views = {"first": told[0][kept], "all": torch.cat(told, dim=1)[kept]}
+    for known in _ALIKE_KNOWN:
+        given = f"{known} rows of the other side; it sends what codes it likes"
+        attack_name = f"{_ALIKE.attack}, {known} known rows"
+        threat = replace(_ALIKE, attack=attack_name, given=given)
+        yield from _told(
+            scene, stage, party, active, views, samples[kept], threat, "steered gradients", limits,
+            known=known,
+        )  # fmt: skip
 
 
 #: Asks for codes of samples, after a step by the gradient of the last ones.

@@ -40,6 +40,8 @@ class Apfed:
             samples = request.samples_B
             yield Seen(Channel(party, driver, "codes"), samples, request.code_BD)
             yield Seen(Channel(driver, party, "gradients"), samples, answer.gradient_BD)
+            both = torch.cat([answer.gradient_BD.cpu(), request.code_BD.detach().cpu()], dim=1)
+            yield Seen(Channel(driver, party, "gradients beside its codes"), samples, both)
         elif isinstance(request, vertical.Encode) and isinstance(answer, vertical.Codes):
             if request.training:
                 self._asked[party] = request.samples_B

@@ -27,7 +27,9 @@ MAX_WIDTH = 512
 FOLLOWED, MAX_STREAMS, MAX_STEPS = 1000, 8, 400
 
 #: What is seen: a view of rows, how it is to move, the owner's part of an output, distances.
-What = Literal["codes", "gradients", "output gradients", "logits", "distances"]
+What = Literal[
+    "codes", "gradients", "gradients beside its codes", "output gradients", "logits", "distances"
+]
 
 
 @dataclass(frozen=True, order=True)

@@ -257,10 +257,11 @@ def test_a_driver_that_sends_codes_all_alike_learns_a_partners_columns_unless_th
         assert {each.observer for each in lifted} == {"clinic", "lab"}
         return {each.threat.attack: each for each in told if each.observer == "clinic"}
 
-    (bare,) = steered().values()
+    few, bare = steered().values()  # from 20 and 100 known rows
+    assert few.score > 0.8
     assert bare.score > 0.9
     assert bare.verdict == "high"
-    (noised,) = steered(gradients={"clip": 1e-3, "noise": 5.0}).values()
+    _, noised = steered(gradients={"clip": 1e-3, "noise": 5.0}).values()
     assert noised.advantage < 0.5 * bare.advantage
 
 

@@ -1,7 +1,11 @@
-"""Epsilon of Gaussian releases, beside dp-accounting's; what a release bounds; what it stops."""
+"""Epsilon of Gaussian releases, beside published ones; what a release bounds; what it stops."""
+
+import math
 
 import pytest
 import torch
+from scipy.integrate import quad
+from scipy.stats import norm
 
 from dovetail.privacy import (
     Release,
@@ -13,7 +17,8 @@ from dovetail.privacy import (
 )
 
 #: What dp-accounting 0.6.0 says (its attrs is older than ours, so that it has no place in one
-#: environment): RdpAccountant().compose(SelfComposedDpEvent(GaussianDpEvent(noise), releases)),
+#: environment), by Renyi:
+#: RdpAccountant().compose(SelfComposedDpEvent(GaussianDpEvent(noise), releases)),
 #: get_epsilon(delta). Noise, releases, delta, epsilon.
 DP_ACCOUNTING = [
     (0.7, 1, 1e-05, 7.16278),
@@ -37,12 +42,34 @@ DP_ACCOUNTING = [
 ]
 
 
-@pytest.mark.parametrize(("noise", "releases", "delta", "theirs"), DP_ACCOUNTING)
-def test_epsilon_is_that_of_dp_accounting(noise, releases, delta, theirs):
-    ours = epsilon(releases, noise, delta)
-    assert ours <= theirs * 1.001  # their orders are coarser, which never makes it cheaper
-    if 0.5 < theirs < 500:  # elsewhere the best order lies between theirs
-        assert ours == pytest.approx(theirs, rel=0.01)
+@pytest.mark.parametrize(("noise", "releases", "delta", "renyi"), DP_ACCOUNTING)
+def test_epsilon_is_below_renyi_s_and_near_it(noise, releases, delta, renyi):
+    assert 0.85 * renyi < epsilon(releases, noise, delta) < renyi
+
+
+#: Balle and Wang's own calibration (github.com/BorjaBalle/analytic-gaussian-mechanism): the least
+#: noise of an epsilon at delta = 1e-5 and sensitivity 1.
+BALLE_AND_WANG = {1.0: 3.730631634816464}
+
+
+@pytest.mark.parametrize(("wanted", "noise"), BALLE_AND_WANG.items())
+def test_epsilon_is_that_of_the_analytic_gaussian_mechanism(wanted, noise):
+    assert epsilon(1, noise, 1e-5) == pytest.approx(wanted, abs=1e-6)
+    assert epsilon(9, 3 * noise, 1e-5) == pytest.approx(wanted, abs=1e-6)  # as one release
+
+
+@pytest.mark.parametrize(("releases", "noise"), [(1, 0.5), (1, 1.0), (20, 2.0), (3, 15.0)])
+def test_delta_is_the_area_where_one_density_exceeds_the_other_s(releases, noise):
+    """The definition, integrated: max(p - e^epsilon q, 0) of two Gaussians mu apart."""
+    delta, mu = 1e-5, releases**0.5 / noise
+    own = epsilon(releases, noise, delta)
+
+    def excess(x):
+        return max(0.0, norm.pdf(x, loc=mu) - math.exp(own) * norm.pdf(x))
+
+    crossing = own / mu + mu / 2
+    found, _ = quad(excess, crossing, crossing + 12, epsabs=1e-14)
+    assert found == pytest.approx(delta, rel=1e-6)
 
 
 def releasing(**keys):

@@ -24,7 +24,7 @@ import torch
 from sklearn.linear_model import RidgeCV
 from torch import nn
 
-from dovetail.audit.attacks.views import directions, scaled
+from dovetail.audit.attacks.views import directions, scaled, whitened
 from dovetail.audit.verdict import Measured, Threat
 from dovetail.models.optimizers import Optimizer
 
@@ -38,7 +38,7 @@ MAX_COLUMNS = 400
 #: Of a column's variance, which is 1 over all rows, the least that its unknown rows count as.
 _LEAST_SPREAD = 0.1
 
-_ALPHAS = np.logspace(-1, 5, 13)
+_ALPHAS = np.logspace(-8, 5, 27)
 
 
 def threat(network: bool, known: int) -> Threat:
@@ -73,6 +73,7 @@ def inversion(
     target = scaled(target_NF[:, varying])
     shown = {f"{name} as sent": scaled(x) for name, x in views.items()}
     shown |= {f"{name}, direction": scaled(directions(x)) for name, x in views.items()}
+    shown |= {f"{name}, components": whitened(x) for name, x in views.items()}
     beside: dict[str, np.ndarray] = {}
     if own is not None:
         beside = {"own columns": scaled(own)}

@@ -19,6 +19,13 @@ def directions(x_NF: np.ndarray) -> np.ndarray:
     return np.asarray(x_NF / np.linalg.norm(x_NF, axis=1, keepdims=True).clip(1e-12))
 
 
+def whitened(x_NF: np.ndarray, *, width: int = 64) -> np.ndarray:
+    """Principal components, each at deviation 1: what is small and exact counts as much as any."""
+    left, lengths, _ = np.linalg.svd(x_NF - x_NF.mean(axis=0), full_matrices=False)
+    rank = max(1, int((lengths > 1e-5 * lengths[0]).sum()))
+    return np.asarray(left[:, : min(rank, width)] * np.sqrt(len(x_NF)), dtype=np.float64)
+
+
 def message_views(views: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What was seen of each row, whole and as a direction."""
     shown: dict[str, np.ndarray] = {}
