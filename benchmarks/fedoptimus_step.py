@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from benchmarks import _results
 from benchmarks._turns import medians
 from dovetail.data import Classification, SharedRows
+from dovetail.federated import Local
 from dovetail.methods import fedoptimus
 from dovetail.models import StripCnn, TopSpec, generator, network_input
 from dovetail.network import InProcess
@@ -52,10 +53,10 @@ def dovetail_steps(config: fedoptimus.Config, bottom: StripCnn) -> Step:
         shared = {
             owner: SharedRows(name, strip, own) for owner, own in zip(names, rows, strict=True)
         }
-        data[name] = fedoptimus.DataOwner(name, shared, bottom)
+        data[name] = fedoptimus.DataOwner(shared, bottom, Local(name))
     task = Classification(tuple(range(10)))
     tops = {
-        name: fedoptimus.LabelOwner(name, labels[own], task)
+        name: fedoptimus.LabelOwner(labels[own], task, Local(name))
         for name, own in zip(names, rows, strict=True)
     }
     coordinator = fedoptimus.Coordinator(config, data_owners=[*data], label_owners=names, seed=0)

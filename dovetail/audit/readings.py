@@ -132,9 +132,9 @@ class FedOptimus:
         self, driver: str, party: str, request: Message, answer: Message
     ) -> Iterable[Seen | Weights]:
         match request, answer:
-            case fedoptimus.BeginData(), _:
+            case fedoptimus.messages.BeginData(), _:
                 self._label_owners = request.label_owners
-            case fedoptimus.Step(), fedoptimus.Embeddings():
+            case fedoptimus.Step(), fedoptimus.messages.Embeddings():
                 yield from self._gradients(party, request.gradient_BE, request.learned)
                 self._steps[party] = request.samples_B, request.sizes
                 parts = zip(

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.networks import network_input
-from dovetail.models.optimizers import follow_back
+from dovetail.models.optimizers import Optimizer, follow_back
 from dovetail.models.owners import DenseNetwork, EncodedNetwork
 from dovetail.models.products import linear_into
 from dovetail.models.vectors import (
@@ -91,6 +91,92 @@ def replicas_of(network: nn.Module, num: int) -> Replicas:
     if isinstance(network, DenseNetwork | EncodedNetwork):
         return StackedReplicas(network, num)
     return LoopedReplicas(network, num)
+
+
+class EnsembleReplicas:
+    """N replicas of an ensemble of K networks, whose embeddings stand side by side.
+
+    Args:
+        networks: the K members.
+        num: N.
+
+    Attributes:
+        values: (N K, P) parameters, with their gradients: what an optimizer steps.
+        weights_NP: (N, K P) a view of each replica's, its members' one after the other.
+        statistics_NQ: (N, K Q) a view of what layers such as batch normalisation keep.
+    """
+
+    def __init__(self, networks: Sequence[nn.Module], num: int) -> None:
+        self.num, self.members = num, len(networks)
+        self._replicas = replicas_of(networks[0], num * self.members)
+        self.values = self._replicas.values
+        self.weights_NP = self._rows(self.values)
+        self.statistics_NQ = self._rows(self._replicas.statistics_NQ)
+        if self.members > 1:
+            own_P = torch.cat([vector_of(network) for network in networks])
+            self.weights_NP[:] = own_P.to(self.values.device)
+
+    def __len__(self) -> int:
+        return self.num
+
+    def _rows(self, values: Tensor) -> Tensor:
+        return values.detach().view(self.num, values.numel() // self.num)
+
+    def forward(self, x: Sequence[Tensor]) -> Tensor:
+        """(sum of B, E) embeddings of each replica's (B, ...) rows; see ``Replicas.forward``."""
+        members = self.members
+        if members == 1:
+            return self._replicas.forward(x)
+        embedding = self._replicas.forward([rows for rows in x for _ in range(members)])
+        parts = embedding.split([len(rows) * members for rows in x])
+        return torch.cat(
+            [
+                part.unflatten(0, (members, -1)).transpose(0, 1).flatten(1)
+                for part in parts
+                if len(part)
+            ]
+        )
+
+    def backward(self, gradients: Sequence[Tensor]) -> None:
+        """``values.grad`` of the last batches, from (B, E) gradients of each replica."""
+        if self.members > 1:
+            gradients = [part for each in gradients for part in each.chunk(self.members, dim=1)]
+        self._replicas.backward(gradients)
+
+    def step(self, optimizer: Optimizer, rows: Sequence[int]) -> None:
+        """One step of the replicas that had rows; the others, and their memory, stay as they are.
+
+        Args:
+            optimizer: of ``values``.
+            rows: of each replica's batch.
+        """
+        still = [index for index, num in enumerate(rows) if not num]
+        before = (
+            {name: own[still] for name, own in self._stepped(optimizer).items()} if still else {}
+        )
+        optimizer.step()
+        if still:  # an optimizer's memory starts at zero
+            for name, own in self._stepped(optimizer).items():
+                own[still] = before.get(name, torch.zeros_like(own[still]))
+
+    def _stepped(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """(N, ...) views of what a step changes: weights, and the optimizer's memory of each."""
+        own = optimizer.state[self.values].items()
+        memory = {name: kept for name, kept in own if isinstance(kept, Tensor) and kept.dim() == 2}
+        return {name: self._rows(each) for name, each in {"values": self.values, **memory}.items()}
+
+    def networks(self, index: int) -> list[nn.Module]:
+        """Copies of one replica's members."""
+        first = index * self.members
+        return [self._replicas.network(first + member) for member in range(self.members)]
+
+    def state(self) -> dict[str, Any]:
+        """What its next step depends on."""
+        return self._replicas.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self._replicas.restore(state)
 
 
 # --- Any network, by autograd ------------------------------------------------------------------

@@ -249,12 +249,14 @@ def test_a_coordinator_reads_a_data_owner_s_rows_unless_its_home_has_a_secret(
     config = fedoptimus.Config(embedding=32)
     bottom = ColumnsMlp((64,))
     shared = {"north": SharedRows("shop", rows, torch.arange(len(rows)))}
-    shop = fedoptimus.DataOwner("shop", shared, bottom, secret=of_home)
+    shop = fedoptimus.DataOwner(shared, bottom, Local("shop", secret=of_home))
     network = InProcess({"shop": shop}, driver="coordinator")
-    begin = fedoptimus.BeginData(config.model_dump_json(), SEED, ("north",), (BATCH,), (BATCH,))
-    network.ask({"shop": begin}, fedoptimus.DataReady).or_raise()
-    asked = fedoptimus.Embed("north", torch.arange(BATCH), test=False)
-    answer = network.ask({"shop": asked}, fedoptimus.Embeddings).or_raise()["shop"]
+    begin = fedoptimus.messages.BeginData(
+        config.model_dump_json(), SEED, ("north",), (BATCH,), (BATCH,)
+    )
+    network.ask({"shop": begin}, fedoptimus.messages.DataReady).or_raise()
+    asked = fedoptimus.messages.Embed("north", torch.arange(BATCH), test=False)
+    answer = network.ask({"shop": asked}, fedoptimus.messages.Embeddings).or_raise()["shop"]
     with RandomStream(SEED, "shop", "bottom"):
         network_of_seed = bottom.build((6,), config.embedding)
     codes = next(iter(answer.tensors().values()))

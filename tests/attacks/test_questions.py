@@ -19,6 +19,7 @@ from dovetail.alignment import psi
 from dovetail.alignment.stored import StoredRows, digest, save_rows
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.errors import AlignmentError, ConfigError, ModelError
+from dovetail.federated import Local
 from dovetail.files import split_cell
 from dovetail.methods import apfed, chfl, fedoptimus, hyfem, vertical
 from dovetail.methods.apfed import distil, inference
@@ -168,7 +169,7 @@ def test_another_driver_has_no_rows_of_a_run_of_fedoptimus_that_it_calls_by_its_
     save_rows(home.path / "aligned" / "hub" / "lab.train.safetensors", stored)
     run = "a1/fedoptimus/seed-0"
     settings = fedoptimus.Config(embedding=4).model_dump_json()
-    begin = fedoptimus.BeginData(settings, 0, ("lab",), (300,), (300,))
+    begin = fedoptimus.messages.BeginData(settings, 0, ("lab",), (300,), (300,))
     home.runs.open(run, "fedoptimus", "hub").handle(begin)
     chosen = selection.Open("lab", torch.arange(2), torch.arange(1))
     home.runs.open(run, "selection", "hub").handle(chosen)
@@ -187,8 +188,8 @@ def test_a_data_owner_embeds_for_label_owners_of_the_run_and_for_no_other_driver
     run = "a1/fedoptimus/seed-0"
     settings = fedoptimus.Config(embedding=4).model_dump_json()
     party = home.runs.open(run, "fedoptimus", "hub")
-    party.handle(fedoptimus.BeginData(settings, 0, ("lab",), (300,), (300,)))
-    party.handle(fedoptimus.FinishData())
+    party.handle(fedoptimus.messages.BeginData(settings, 0, ("lab",), (300,), (300,)))
+    party.handle(fedoptimus.messages.FinishData())
 
     def recall(driver: str) -> Any:
         psi.align(home.engine("b2/predict", driver), IDS)
@@ -499,12 +500,16 @@ def test_passes_over_labels_of_a_run_have_an_end_whatever_it_goes_back_to(tmp_pa
     policy = PolicySection(algorithms=("fedoptimus",), max_uses=2)
     labels_S = torch.arange(1100) % 2
     config = fedoptimus.Config(embedding=2, top=(4,), decide=Decide())
-    begin = fedoptimus.BeginLabels(config.model_dump_json(), 0, "")
+    begin = fedoptimus.messages.BeginLabels(config.model_dump_json(), 0, "")
 
     def guarded() -> Callable[[Message], Any]:
         """After a restart of either side, in which nothing that was saved is taken back."""
         owner = fedoptimus.LabelOwner(
-            "l1", labels_S, Classification((0, 1)), test_labels=labels_S, max_scored=2
+            labels_S,
+            Classification((0, 1)),
+            Local("l1"),
+            test_labels=labels_S,
+            max_scored=2,
         )
         owner.handle(begin)
         limits = RunLimits(tmp_path, policy)
@@ -520,14 +525,14 @@ def test_passes_over_labels_of_a_run_have_an_end_whatever_it_goes_back_to(tmp_pa
         return ask(kind(samples_N[1024:], torch.zeros(len(samples_N) - 1024, 2)))
 
     for _ in range(2):
-        assert passes(fedoptimus.Measure, torch.arange(1100)).num_rows == 1100
+        assert passes(fedoptimus.messages.Measure, torch.arange(1100)).num_rows == 1100
     with pytest.raises(LimitError, match=r"answered 2 times, and its policy\.max_uses is 2"):
-        passes(fedoptimus.Measure, torch.arange(1100))
-    held_out = guarded()(fedoptimus.GiveHeldOut()).samples_N
+        passes(fedoptimus.messages.Measure, torch.arange(1100))
+    held_out = guarded()(fedoptimus.messages.GiveHeldOut()).samples_N
     for _ in range(3):
-        assert passes(fedoptimus.Validate, held_out).num_rows == len(held_out)
+        assert passes(fedoptimus.messages.Validate, held_out).num_rows == len(held_out)
     with pytest.raises(LimitError, match="answered 3 times, and a run that keeps the rules asks 3"):
-        passes(fedoptimus.Validate, held_out)
+        passes(fedoptimus.messages.Validate, held_out)
 
 
 def test_scores_of_weights_that_a_coordinator_makes_have_an_end(

@@ -408,7 +408,7 @@ def test_all_that_refuse_are_named_and_ids_are_named_once(trained: Path) -> None
 
 def _begin() -> Message:
     settings = fedoptimus.Config().model_dump_json()
-    return fedoptimus.BeginData(settings, 0, ("north",), (1,), (1,))
+    return fedoptimus.messages.BeginData(settings, 0, ("north",), (1,), (1,))
 
 
 def test_a_data_owner_without_a_shard_is_named(folder: Path) -> None:

@@ -97,10 +97,10 @@ def test_a_label_owner_with_a_cap_sends_no_weights_and_no_loss(tmp_path):
     cap = Release(clip=1.0, noise=20.0, epsilon=2.0)
     home = open_site(tmp_path / "north.toml").policy.section.privacy
     owner = fedoptimus.LabelOwner(
-        "north", labels, task, test_labels=labels, release=cap, budget=home
+        labels, task, Local("north", budget=home), test_labels=labels, release=cap
     )
     settings = fedoptimus.Config(embedding=3, top=(), batch_size=4, average_tops=False)
-    ready = owner.handle(fedoptimus.BeginLabels(settings.model_dump_json(), 0, ""))
+    ready = owner.handle(fedoptimus.messages.BeginLabels(settings.model_dump_json(), 0, ""))
     assert ready.num_test == 0
     batch = owner.handle(fedoptimus.Draw())
     learned = owner.handle(fedoptimus.Learn(batch.batch, torch.randn(4, 3), False))

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from dovetail.data import Classification, Regression, SharedRows
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
-from dovetail.federated import train
+from dovetail.federated import Local, train
 from dovetail.methods import fedoptimus
-from dovetail.methods.fedoptimus import predicting
+from dovetail.methods.fedoptimus import evaluation, messages, predicting
+from dovetail.methods.fedoptimus.asking import Averaging
+from dovetail.methods.fedoptimus.server import Iterates, ServerOptimizer
 from dovetail.models import (
     ColumnsMlp,
     OwnerResNet,
@@ -29,7 +31,8 @@ from dovetail.models import (
     load,
     load_bottom,
 )
-from dovetail.models.owners import BottomSpec
+from dovetail.models.owners import BottomSpec, TopSpec
+from dovetail.models.vectors import vector_of
 from dovetail.network import Checkpoint, Composite, Engine, InProcess, Message
 
 TASK = Classification((0, 1, 2))
@@ -66,14 +69,14 @@ class Owners:
     def weights(self) -> list[Tensor]:
         """Every weight there is."""
         bottoms = [owner.replicas.values.detach().clone() for owner in self.data.values()]
-        tops = [fedoptimus.vector_of(owner.top) for owner in self.labels.values()]
+        tops = [vector_of(owner.top) for owner in self.labels.values()]
         return [*bottoms, *tops]
 
     def models(self) -> list[Tensor]:
         """Every weight that is kept."""
         bottoms = [owner.bottom_model().network for owner in self.data.values()]
         tops = [owner.model().network for owner in self.labels.values()]
-        return [fedoptimus.vector_of(network) for network in (*bottoms, *tops)]
+        return [vector_of(network) for network in (*bottoms, *tops)]
 
 
 def owners(
@@ -96,13 +99,13 @@ def owners(
         if isinstance(bottom, ColumnsMlp):
             own, test = own.flatten(1).float() / 255, test.flatten(1).float() / 255
         data[name] = fedoptimus.DataOwner(
-            name,
             {label: SharedRows(name, own, rows_S) for label, rows_S in rows.items()},
             bottom,
+            Local(name),
             test=dict.fromkeys(names, SharedRows(name, test, torch.arange(NUM_TEST))),
         )
     tops = {
-        name: fedoptimus.LabelOwner(name, labels[rows_S], TASK, test_labels=labels_test)
+        name: fedoptimus.LabelOwner(labels[rows_S], TASK, Local(name), test_labels=labels_test)
         for name, rows_S in rows.items()
     }
     return Owners(data, tops)
@@ -135,7 +138,7 @@ def run(
     engine: Engine | None = None,
     choose: Callable[[int, Engine], Sequence[str]] | None = None,
     **changes: Any,
-) -> tuple[Owners, list[fedoptimus.Averaging]]:
+) -> tuple[Owners, list[Averaging]]:
     made = made or owners()
     coordinator = made.coordinator(config(**changes), choose=choose and Chosen(choose))
     network = engine or made.engine()
@@ -187,7 +190,7 @@ def test_one_label_owner_without_averages_is_one_pooled_network(bottom: BottomSp
         with RandomStream(5, owner.name, "bottom"):
             networks.append(bottom.build(owner.shape, 5))
     with RandomStream(5, "top"):
-        top = fedoptimus.TopSpec(5, (6,), 3).build()
+        top = TopSpec(5, (6,), 3).build()
     parameters = [p for network in [*networks, top] for p in network.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     order = generator(5, "l1", "batches")
@@ -206,12 +209,8 @@ def test_one_label_owner_without_averages_is_one_pooled_network(bottom: BottomSp
     _, rounds = run(made, **PLAIN, rounds=6)
     assert [done.told["loss"] for done in rounds] == pytest.approx(expected, abs=1e-6)
     for owner, network in zip(made.data.values(), networks, strict=True):
-        torch.testing.assert_close(
-            owner.replicas.values[0], fedoptimus.vector_of(network), rtol=0, atol=1e-6
-        )
-    torch.testing.assert_close(
-        fedoptimus.vector_of(made.labels["l1"].top), fedoptimus.vector_of(top), rtol=0, atol=1e-6
-    )
+        torch.testing.assert_close(owner.replicas.values[0], vector_of(network), rtol=0, atol=1e-6)
+    torch.testing.assert_close(vector_of(made.labels["l1"].top), vector_of(top), rtol=0, atol=1e-6)
 
 
 def test_through_bytes_is_the_same_bit_for_bit() -> None:
@@ -234,7 +233,7 @@ def test_label_owners_with_the_same_rows_learn_what_one_does() -> None:
     two = made[1]
     for owner in two.data.values():
         owner.shared["l2"] = owner.shared["l1"]
-    two.labels["l2"] = fedoptimus.LabelOwner("l2", labels, TASK)
+    two.labels["l2"] = fedoptimus.LabelOwner(labels, TASK, Local("l2"))
     for each in made:
         run(each, **PLAIN)
     for one, both in zip(made[0].data.values(), two.data.values(), strict=True):
@@ -247,13 +246,13 @@ def test_a_round_ends_with_one_model_at_all() -> None:
         torch.testing.assert_close(
             owner.replicas.values[0], owner.replicas.values[1], rtol=0, atol=0
         )
-    tops = [fedoptimus.vector_of(owner.top) for owner in made.labels.values()]
+    tops = [vector_of(owner.top) for owner in made.labels.values()]
     torch.testing.assert_close(tops[0], tops[1], rtol=0, atol=0)
 
 
 def test_tops_stay_apart_where_they_are_not_averaged() -> None:
     made, _ = run(average_tops=False)
-    tops = [fedoptimus.vector_of(owner.top) for owner in made.labels.values()]
+    tops = [vector_of(owner.top) for owner in made.labels.values()]
     assert not torch.allclose(tops[0], tops[1])
 
 
@@ -264,13 +263,13 @@ def test_averages_weigh_by_shard_size() -> None:
     coordinator.begin(network)
     replicas = {}
     for name, owner in made.data.items():
-        average = owner._average
+        average = owner.average
 
         def seen(owner: Any = owner, name: str = name, average: Any = average) -> None:
             replicas[name] = owner.replicas.values.detach().clone()
             average()
 
-        owner._average = seen  # type: ignore[method-assign]
+        owner.average = seen  # type: ignore[method-assign]
     coordinator.round(1, network)
     for name, owner in made.data.items():
         apart = replicas[name]
@@ -309,7 +308,7 @@ def test_the_best_epoch_by_rows_that_a_member_leaves_out_stays() -> None:
     losses: dict[int, float] = {}
     for done in train(coordinator, made.engine()):
         bottoms = [owner.replicas.values.detach() for owner in made.data.values()]  # type: ignore[union-attr]
-        tops = [fedoptimus.vector_of(owner.top) for owner in made.labels.values()]  # type: ignore[arg-type]
+        tops = [vector_of(owner.top) for owner in made.labels.values()]  # type: ignore[arg-type]
         after[done.number] = [*(each[:2].flatten().clone() for each in bottoms), *tops]
         losses |= {done.number: done.told["held_out"]} if "held_out" in done.told else {}
     best = min(losses, key=lambda number: losses[number])
@@ -329,8 +328,8 @@ def test_a_member_learns_nothing_of_the_rows_that_it_leaves_out() -> None:
     assert owner.top is not None
     each = [each.detach() for each in owner.top.each(mean_BE)]  # type: ignore[operator]
     learned = owner.learn(fedoptimus.Learn(1, mean_BE, give_top=False))
-    assert owner.fold_S is not None
-    folds, labels = owner.fold_S[batch.samples_B], owner.labels_S[batch.samples_B]
+    assert owner._loss.fold_S is not None
+    folds, labels = owner._loss.fold_S[batch.samples_B], owner.labels_S[batch.samples_B]
     assert {0, 1} < {*folds.tolist()} <= {0, 1, 2, 3}  # beyond its members: nobody leaves it out
     moved = learned.gradient_BE.view(-1, 2, 3).any(dim=2)
     assert torch.equal(moved, folds[:, None] != torch.arange(2))
@@ -354,7 +353,7 @@ def test_a_number_is_learned_too() -> None:
     for name, owner in made.labels.items():
         labels = owner.labels_S.float() - 1
         made.labels[name] = fedoptimus.LabelOwner(
-            name, labels, Regression(), test_labels=torch.zeros(NUM_TEST)
+            labels, Regression(), Local(name), test_labels=torch.zeros(NUM_TEST)
         )
     coordinator = made.coordinator(config(rounds=30, learning_rate=0.05))
     network = made.engine()
@@ -372,7 +371,7 @@ AVERAGES = [torch.tensor([0.0, 3.0]), torch.tensor([0.0, 0.0])]
 
 
 def trajectory(**changes: Any) -> list[list[float]]:
-    server = fedoptimus.ServerOptimizer(fedoptimus.Config(**changes), W_0)
+    server = ServerOptimizer(fedoptimus.Config(**changes), W_0)
     return [server.step(average).tolist() for average in AVERAGES]
 
 
@@ -419,11 +418,11 @@ def test_a_server_optimizer_goes_where_a_hand_says(
 
 
 def test_the_mean_of_the_last_iterates_is_over_so_many() -> None:
-    iterates = fedoptimus.Iterates(2)
+    iterates = Iterates(2)
     for value in (1.0, 2.0, 6.0):
         iterates.add(torch.tensor([value]))
     assert iterates.mean(torch.tensor([9.0])).tolist() == [4.0]
-    alone = fedoptimus.Iterates(1)
+    alone = Iterates(1)
     alone.add(torch.tensor([1.0]))
     assert alone.mean(torch.tensor([9.0])).tolist() == [9.0]
 
@@ -532,13 +531,13 @@ def test_a_label_owner_that_does_not_answer_has_no_batch_until_it_does(optimizer
     coordinator = made.coordinator(config(sync_every=2, optimizer=optimizer, momentum=0.5))
     coordinator.begin(network)
     start = made.data["d1"].replicas.values.detach().clone()
-    average, seen = made.data["d1"]._average, []
+    average, seen = made.data["d1"].average, []
 
     def watched() -> None:
         seen.append(made.data["d1"].replicas.values.detach().clone())
         average()
 
-    made.data["d1"]._average = watched  # type: ignore[method-assign]
+    made.data["d1"].average = watched  # type: ignore[method-assign]
     rounds = [coordinator.round(number, network) for number in (1, 2)]
     assert [done.missed for done in rounds] == [{"l2": 2}, {"l2": 1}]
     assert set(rounds[0].losses) == {"l1"}
@@ -572,9 +571,9 @@ def of(kind: type[Message], **changes: Any) -> Callable[[Message], Message]:
 @pytest.mark.parametrize(
     ("who", "answer", "why"),
     [
-        ("d2", of(fedoptimus.Embeddings, embedding_BE=lambda x: x * torch.nan), "not finite"),
-        ("d2", of(fedoptimus.Embeddings, embedding_BE=lambda x: x[:-1]), "expected shape"),
-        ("d2", of(fedoptimus.Embeddings, embedding_BE=lambda x: x.double()), "float32"),
+        ("d2", of(messages.Embeddings, embedding_BE=lambda x: x * torch.nan), "not finite"),
+        ("d2", of(messages.Embeddings, embedding_BE=lambda x: x[:-1]), "expected shape"),
+        ("d2", of(messages.Embeddings, embedding_BE=lambda x: x.double()), "float32"),
         ("l2", of(fedoptimus.Learned, gradient_BE=lambda x: x / 0), "not finite"),
         ("l2", of(fedoptimus.Learned, gradient_BE=lambda x: x[1:]), "expected shape"),
         ("l2", of(fedoptimus.Learned, loss=lambda x: float("inf")), "loss is not finite"),
@@ -596,7 +595,7 @@ def test_what_cannot_be_is_refused_and_its_owner_named(
 
 def step_message(**changes: Any) -> fedoptimus.Step:
     sizes = (4, 4)
-    message = fedoptimus.Step(1, 1, 0, torch.empty(0, 5), (0, 0), torch.arange(4).repeat(2), sizes)
+    message = fedoptimus.Step(1, 0, torch.empty(0, 5), (0, 0), 1, torch.arange(4).repeat(2), sizes)
     return replace(message, **changes)
 
 
@@ -609,15 +608,15 @@ def step_message(**changes: Any) -> fedoptimus.Step:
         (step_message(samples_B=torch.zeros(21).long(), sizes=(21, 0)), "each sample once"),
         (step_message(gradient_BE=torch.full((1, 5), torch.nan), learned=(1, 0)), "not finite"),
         (step_message(gradient_BE=torch.zeros(8, 5), learned=(4, 3)), "expected shape"),
-        (fedoptimus.Embed("l9", torch.arange(2), True), "shares no test rows with 'l9'"),
-        (fedoptimus.Embed("l1", torch.arange(12), True), "each sample once"),
+        (messages.Embed("l9", torch.arange(2), True), "shares no test rows with 'l9'"),
+        (messages.Embed("l1", torch.arange(12), True), "each sample once"),
     ],
 )
 def test_a_data_owner_refuses_what_cannot_be(message: Message, why: str) -> None:
     made = owners()
     network = made.engine()
     made.coordinator(config()).begin(network)
-    replies = network.ask({"d1": message}, fedoptimus.Embeddings)
+    replies = network.ask({"d1": message}, messages.Embeddings)
     assert why in replies.failures["d1"].cause
 
 
@@ -626,9 +625,9 @@ def test_a_gradient_of_other_rows_is_refused() -> None:
     network = made.engine()
     made.coordinator(config()).begin(network)
     before = made.data["d1"].replicas.values.detach().clone()
-    network.ask({"d1": step_message()}, fedoptimus.Embeddings).or_raise()
+    network.ask({"d1": step_message()}, messages.Embeddings).or_raise()
     wrong = step_message(step=2, previous=1, gradient_BE=torch.ones(7, 5), learned=(4, 3))
-    replies = network.ask({"d1": wrong}, fedoptimus.Embeddings)
+    replies = network.ask({"d1": wrong}, messages.Embeddings)
     assert "the gradient is of (4, 3)" in replies.failures["d1"].cause
     assert torch.equal(before, made.data["d1"].replicas.values.detach())
 
@@ -682,23 +681,23 @@ def test_orders_of_different_lengths_are_refused() -> None:
 def test_label_owners_of_different_classes_are_refused() -> None:
     made = owners()
     other = Classification((0, 1, 3))
-    made.labels["l2"] = fedoptimus.LabelOwner("l2", made.labels["l2"].labels_S, other)
+    made.labels["l2"] = fedoptimus.LabelOwner(made.labels["l2"].labels_S, other, Local("l2"))
     with pytest.raises(ConfigError, match="all label owners learn one task"):
         begun(made)
 
 
 def test_a_label_owner_without_labels_is_refused() -> None:
     with pytest.raises(ConfigError, match="'l1' needs one training sample or more"):
-        fedoptimus.LabelOwner("l1", torch.full((4,), -1), TASK)
+        fedoptimus.LabelOwner(torch.full((4,), -1), TASK, Local("l1"))
 
 
 @pytest.mark.parametrize(
     ("settings", "who"),
     [
         ({"embedding": 2**21}, "at most 100 layers of width 1048576"),
-        ({"top": (2**15, 2**15)}, "bytes of weights here"),
-        ({"embedding": 2**19, "batch_size": 2}, "bytes of weights here"),
-        ({"iterate_average": 10**9}, "bytes of weights here"),
+        ({"top": (2**15, 2**15)}, "bytes of parameters here"),
+        ({"embedding": 2**19, "batch_size": 2}, "bytes of parameters here"),
+        ({"iterate_average": 10**9}, "bytes of parameters here"),
     ],
 )
 def test_sizes_that_would_fill_a_partys_memory_are_refused(
@@ -770,7 +769,7 @@ def test_a_data_owner_that_lost_its_disk_begins_anew(tmp_path: Path) -> None:
     rounds = list(train(made.coordinator(config()), network, checkpoint))
     assert [done.number for done in rounds] == [2, 3, 4]
     assert all(not done.missed for done in rounds)
-    tops = [fedoptimus.vector_of(owner.top) for owner in made.labels.values()]
+    tops = [vector_of(owner.top) for owner in made.labels.values()]
     assert torch.equal(tops[0], tops[1])
 
 
@@ -799,7 +798,7 @@ def blocks(made: Owners) -> dict[str, Tensor]:
 
 
 def test_the_joint_model_says_what_messages_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fedoptimus, "SCORED_AT_ONCE", 4)
+    monkeypatch.setattr(evaluation, "SCORED_AT_ONCE", 4)
     made, coordinator, network = trained()
     model = predicting.joint(made.labels["l1"], list(made.data.values()))
     outputs = model.outputs(blocks(made))
@@ -819,14 +818,14 @@ def test_the_joint_model_says_what_messages_say(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_label_owner_tells_of_no_test_sample_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fedoptimus, "SCORED_AT_ONCE", 4)
+    monkeypatch.setattr(evaluation, "SCORED_AT_ONCE", 4)
     made, coordinator, network = trained()
     owner = made.labels["l1"]
-    asked: list[tuple[fedoptimus.Measure, fedoptimus.Measured]] = []
+    asked: list[tuple[messages.Measure, messages.Measured]] = []
 
     def seen(message: Any, handle: Any = owner.handle) -> Any:
         answer = handle(message)
-        if isinstance(message, fedoptimus.Measure):
+        if isinstance(message, messages.Measure):
             asked.append((message, answer))
         return answer
 
@@ -840,7 +839,7 @@ def test_a_label_owner_tells_of_no_test_sample_by_itself(monkeypatch: pytest.Mon
     assert told[-1] == (pytest.approx(whole.loss * NUM_TEST), right, NUM_TEST)
     code_E = asked[0][0].mean_BE[:1]
     for places in ([0], [3], [4], [0, 1, 2], [1, 0, 2, 3]):  # by itself, again, in another order
-        one = fedoptimus.Measure(torch.tensor(places), code_E.expand(len(places), -1))
+        one = messages.Measure(torch.tensor(places), code_E.expand(len(places), -1))
         with pytest.raises(MessageError, match="its 11 samples come in order, 4 at a time"):
             owner.handle(one)
     first, second = asked[0][0], asked[1][0]
@@ -848,14 +847,14 @@ def test_a_label_owner_tells_of_no_test_sample_by_itself(monkeypatch: pytest.Mon
     owner.handle(second)
     assert owner.handle(first).num_rows == 0  # type: ignore[attr-defined]  # anew, not the last
     with pytest.raises(MessageError, match="mean_BE"):
-        owner.handle(fedoptimus.Measure(second.samples_B, second.mean_BE[:, :-1]))
+        owner.handle(messages.Measure(second.samples_B, second.mean_BE[:, :-1]))
 
 
 def test_a_label_owner_scores_no_more_often_than_its_policy_says() -> None:
     made = owners()
     shown = made.labels["l1"]
     made.labels["l1"] = fedoptimus.LabelOwner(
-        "l1", shown.labels_S, TASK, test_labels=shown.test_labels, max_scored=2
+        shown.labels_S, TASK, Local("l1"), test_labels=shown.test_labels, max_scored=2
     )
     coordinator = made.coordinator(config())
     network = made.engine()
@@ -869,7 +868,7 @@ def test_a_label_owner_scores_no_more_often_than_its_policy_says() -> None:
 
 def test_a_data_owner_missing_at_inference_is_left_out_and_named() -> None:
     made, coordinator, _ = trained()
-    network = replacing(made, "d2", fails=lambda m: isinstance(m, fedoptimus.Embed))
+    network = replacing(made, "d2", fails=lambda m: isinstance(m, messages.Embed))
     top = made.labels["l1"].model()
     names = ["d1", "d2"]
     together = predicting.predict(network, top, "l1", torch.arange(3), data_owners=names)
@@ -899,7 +898,7 @@ def test_every_owner_is_told_that_training_is_over_but_who_was_not_chosen() -> N
 
     class Told(Failing):
         def handle(self, message: Message) -> Message:
-            if isinstance(message, fedoptimus.FinishData | fedoptimus.FinishLabels):
+            if isinstance(message, messages.FinishData | messages.FinishLabels):
                 told.append(self.party.name)
             return super().handle(message)
 
@@ -1006,7 +1005,7 @@ def test_who_fails_once_is_left_out_of_what_follows(failing: Any, words: str) ->
 def test_a_data_owner_at_home_refuses_what_cannot_be(message: Message, words: str) -> None:
     made, _, _ = trained()
     network = InProcess(at_home(made, held_of(d1=[2])), driver="l1")
-    replies = network.ask({"d1": message}, fedoptimus.Embeddings)
+    replies = network.ask({"d1": message}, messages.Embeddings)
     assert words in replies.failures["d1"].cause
 
 

@@ -18,7 +18,7 @@ _ASKING = (
     "methods.apfed.distil",
     "methods.vertical",
     "methods.chfl",
-    "methods.fedoptimus",
+    "methods.fedoptimus.coordinator",
 )
 
 

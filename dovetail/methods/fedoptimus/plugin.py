@@ -28,8 +28,9 @@ from dovetail.methods.base import (
 )
 from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.baselines import OwnRows
-from dovetail.methods.fedoptimus import predicting, selection
+from dovetail.methods.fedoptimus import messages, predicting, selection
 from dovetail.methods.fedoptimus.choosing import Chooser
+from dovetail.methods.fedoptimus.coordinator import Choose
 from dovetail.methods.fedoptimus.owners import (
     SELECTED,
     BottomField,
@@ -44,6 +45,7 @@ from dovetail.methods.fedoptimus.owners import (
     members_of,
     relay_alignment,
 )
+from dovetail.methods.fedoptimus.settings import Smoothing
 from dovetail.methods.fedoptimus.stages import (
     Home,
     Labels,
@@ -118,7 +120,7 @@ class FedOptimusSection(fedoptimus.Config):
     embedding: int = Field(default=128, ge=1)  # E
     skip: bool = True  # tops read the mean embedding linearly, too
     members: int = Field(default=4, ge=1)  # networks side by side, which share the embedding
-    smoothing: fedoptimus.Smoothing = "classes"  # of labels; classes: 0.1 of 3 classes or more
+    smoothing: Smoothing = "classes"  # of labels; classes: 0.1 of 3 classes or more
     patience: int | None = Field(default=10, ge=1)  # epochs without a better held-out loss
     bottom: BottomField | None = None  # of every data owner; None: by what its rows are
     selection: SelectionSection | None = None
@@ -174,9 +176,9 @@ class FedOptimus(Method):
         "fedoptimus": algorithm(
             "fedoptimus",
             _both(fedoptimus),
-            begins=(fedoptimus.BeginData, fedoptimus.BeginLabels),
+            begins=(messages.BeginData, messages.BeginLabels),
             # Sums over rows by embeddings that the coordinator names tell labels.
-            few={fedoptimus.Measure: MAX_USES, fedoptimus.Validate: 3},
+            few={messages.Measure: MAX_USES, messages.Validate: 3},
         ),
         "predicting": algorithm("fedoptimus", predicting.Recalling.accepts, predicts=True),
         "selection": algorithm("fedoptimus", _both(selection)),
@@ -382,9 +384,7 @@ class FedOptimus(Method):
         """The coordinator of a stage."""
         data, asked = training.loaded.data, training.settings.selection
 
-        def choosing(
-            data_owners: Sequence[str], label_owners: Sequence[str]
-        ) -> fedoptimus.Choose | None:
+        def choosing(data_owners: Sequence[str], label_owners: Sequence[str]) -> Choose | None:
             if asked is None:
                 return None
             every = math.ceil(asked.every / training.settings.sync_every)
@@ -464,6 +464,6 @@ def selecting(section: SelectionSection) -> selection.Config:
 
 
 def axis_of(training: Training) -> int | None:
-    """Along which the parts of a row stand side by side; None: they are in no one local."""
+    """Along which the parts of a row stand side by side; None: they are in no one place."""
     data = training.loaded.data
     return data.axis if isinstance(data, dd.Owners) else None

@@ -27,18 +27,10 @@ from torch import Tensor
 
 from dovetail.errors import ConfigError, MessageError, ModelError
 from dovetail.federated import handles
-from dovetail.methods.fedoptimus import (
-    Coordinator,
-    DataOwner,
-    Embed,
-    Embeddings,
-    LabelOwner,
-    Measure,
-    Missed,
-    asked_mean,
-    asked_sums,
-    checked_embedding,
-)
+from dovetail.methods.fedoptimus import Coordinator, DataOwner, LabelOwner
+from dovetail.methods.fedoptimus.asking import Asking, Missed, checked_embedding
+from dovetail.methods.fedoptimus.evaluation import asked_sums
+from dovetail.methods.fedoptimus.messages import Embed, Embeddings, Measure
 from dovetail.methods.inference import Recaller
 from dovetail.models import Model, Prediction, load
 from dovetail.models.owners import (
@@ -104,23 +96,16 @@ def score(
         num = coordinator.ready[owner].num_test
         if not num:
             raise ConfigError(f"label owner {owner!r} has no test samples to be scored on")
-        missed = Missed()
-        measured = asked_sums(
-            Measure,
-            owner,
-            torch.arange(num),
-            coordinator.data_owners,
-            coordinator.config,
-            network,
-            missed,
-        )
+        asking = Asking(network, coordinator.config.timeout_s)
+        names, samples_N = coordinator.data_owners, torch.arange(num)
+        measured = asked_sums(Measure, owner, samples_N, names, coordinator.config, asking)
         is_number = json.loads(coordinator.ready[owner].task)["kind"] == "regression"
         scores[owner] = Score(
             None if is_number else measured.num_right / num,
             measured.loss / num,
             num,
-            tuple(name for name in coordinator.data_owners if name not in missed),
-            missed.reasons,
+            tuple(name for name in names if name not in asking.missed),
+            asking.missed.reasons,
         )
     return scores
 
@@ -170,25 +155,18 @@ def predict(
     if not isinstance(top.spec, TopSpec):
         raise ConfigError(f"the model of party {top.party!r} is no label owner's top")
     names = tuple(network.parties if data_owners is None else data_owners)
-    missed = Missed()
-    parts = [
-        asked_mean(
-            network,
-            names,
-            Embed(label_owner, samples_B, test),
-            top.spec.embedding,
-            timeout_s,
-            missed,
-        )
-        for samples_B in samples.split(batch_size)
-        if len(samples_B)
-    ]
-    mean_NE = torch.cat(parts) if parts else torch.empty(0, top.spec.embedding)
+    asking, width = Asking(network, timeout_s), top.spec.embedding
+    parts = [torch.empty(0, width)]
+    for samples_B in samples.split(batch_size):
+        if len(samples_B):
+            asked = dict.fromkeys(names, Embed(label_owner, samples_B, test))
+            parts.append(asking.mean(asked, len(samples_B), width)[0])
+    mean_NE = torch.cat(parts)
     return Joint(
         top.outputs(mean_NE),
         top.predict(mean_NE),
-        tuple(name for name in names if name not in missed),
-        missed.reasons,
+        tuple(name for name in names if name not in asking.missed),
+        asking.missed.reasons,
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dovetail.federated import Driver
-from dovetail.methods.fedoptimus import Coordinator, Round, num_bytes
+from dovetail.methods.fedoptimus import Coordinator
+from dovetail.methods.fedoptimus.asking import Round, num_bytes
 from dovetail.network import Engine
 from dovetail.network.checkpoint import State
 

@@ -18,6 +18,7 @@ from dovetail.federated import Local, scored_without
 from dovetail.methods import fedoptimus
 from dovetail.methods.baselines import OwnRows
 from dovetail.methods.fedoptimus import predicting, selection
+from dovetail.methods.fedoptimus.coordinator import Choose
 from dovetail.methods.fedoptimus.separately import Separately
 from dovetail.methods.method import Staged
 from dovetail.methods.outcome import Deciding, Scores, score_party
@@ -29,7 +30,7 @@ from dovetail.privacy import Budget, Release
 
 #: What can be trained. "classic" is one label owner with everybody's labels, which is classic
 #: vertical learning with a mean of embeddings; "alone" is each label owner alone with all data
-#: owners; "pooled" has all columns and all labels in one local.
+#: owners; "pooled" has all columns and all labels in one place.
 Stage = Literal["fedoptimus", "classic", "alone", "pooled"]
 
 #: The only label owner of "classic" and "pooled", and the only data owner of "pooled".
@@ -129,31 +130,27 @@ def labels_in(homes: Mapping[str, Home]) -> dict[str, Labels]:
 
 def side_of(home: Home, local: Local) -> fedoptimus.DataOwner | fedoptimus.LabelOwner:
     """An owner's side of a run: in simulation, of a party file in this process, at a site."""
+    if local.name != home.name:  # of "alone", where a data owner stands once for each label owner
+        local = Local(home.name, device=local.device, budget=home.budget)
     match home:
         case Columns():
             return fedoptimus.DataOwner(
-                home.name,
                 home.shared,
                 home.bottom,
+                local,
                 test=home.scored.get("test"),
                 input=home.input,
                 release=home.release,
-                budget=home.budget,
-                device=local.device,
-                secret=local.secret,
             )
         case Labels():
             return fedoptimus.LabelOwner(
-                home.name,
                 home.labels_S,
                 home.task,
+                local,
                 samples=home.samples,
                 test_labels=home.scored.get("test"),
                 release=home.release,
-                budget=home.budget,
                 max_scored=home.max_scored,
-                device=local.device,
-                secret=local.secret,
             )
 
 
@@ -290,7 +287,7 @@ def coordinator_of(
     *,
     elsewhere: tuple[Sequence[str], Sequence[str]] = ((), ()),
     secret: Secret | None = None,
-    choosing: Callable[[Sequence[str], Sequence[str]], fedoptimus.Choose | None],
+    choosing: Callable[[Sequence[str], Sequence[str]], Choose | None],
 ) -> fedoptimus.Coordinator | Separately:
     """What drives a stage.
 

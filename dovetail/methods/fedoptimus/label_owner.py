@@ -1,0 +1,309 @@
+"""A label owner besides Algorithm 1: it checks, bounds what leaves, scores and decides."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from dovetail.data import Classification, Minibatches, Task
+from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.federated import Local, Party, handles
+from dovetail.methods.fedoptimus.asking import check_finite
+from dovetail.methods.fedoptimus.data_owner import COORDINATOR
+from dovetail.methods.fedoptimus.ensemble import MembersLoss, drawn_folds
+from dovetail.methods.fedoptimus.evaluation import InOrder
+from dovetail.methods.fedoptimus.messages import (
+    BeginLabels,
+    Finished,
+    FinishLabels,
+    GiveHeldOut,
+    HeldOut,
+    LabelsReady,
+    Measure,
+    Measured,
+    Validate,
+)
+from dovetail.methods.fedoptimus.settings import A, Abilities, settings_of
+from dovetail.methods.limits import LimitError
+from dovetail.models import Model, RandomStream, derive_seed
+from dovetail.models.decisions import Decided, class_weights, on
+from dovetail.models.learners import hold_out
+from dovetail.models.optimizers import Optimizer
+from dovetail.models.owners import TopSpec
+from dovetail.models.vectors import write_vector
+from dovetail.network import Message, check_shape
+from dovetail.privacy import Release
+
+M = TypeVar("M", bound=Message)
+
+
+class LabelParty(Party):
+    """A party with labels: its batches, checks, mechanism and model; ``LabelOwner`` learns.
+
+    Args:
+        labels_S: (S,) labels of its samples, in the order shared with the data owners; -1 or NaN
+            where there is none.
+        task: what the labels say.
+        local: its context. With a budget no loss, no weight of its top and no score leaves.
+        samples: (N,) int64, those to train on; None: all that are labelled.
+        test_labels: (T,) labels of the test samples, in their shared order.
+        release: how its gradients leave; None: as the run says.
+        max_scored: how often it scores its test samples in a run; 0: any number of times.
+
+    Attributes:
+        top: its network; None before training begins.
+        decided: on samples that it kept out of training.
+        kept_P: the best top so far; None: the last is what stays.
+    """
+
+    decided: Decided | None = None
+    top: nn.Module
+    optimizer: Optimizer
+    config: Abilities
+    number: int  # of the batch that is due
+    batch: Tensor | None
+
+    def __init__(
+        self,
+        labels_S: Tensor,
+        task: Task,
+        local: Local,
+        *,
+        samples: Tensor | None = None,
+        test_labels: Tensor | None = None,
+        release: Release | None = None,
+        max_scored: int = 0,
+    ) -> None:
+        self.labels_S = labels_S
+        self.task = task
+        labelled_S = labels_S >= 0 if isinstance(task, Classification) else labels_S.isfinite()
+        self.samples = labelled_S.nonzero().flatten() if samples is None else samples
+        self._all_samples, self.held_out = self.samples, self.samples[:0]
+        self._validated = self._tested = InOrder(self.held_out)
+        self._max_scored, self._num_scored = max_scored, 0
+        tested = test_labels is not None and local.budget is None  # scores are not counted
+        self.test_labels = test_labels if tested and test_labels is not None else torch.empty(0)
+        self._release = release
+        self.has_begun = False
+        self.kept_P: Tensor | None = None
+        if not len(self.samples) or not bool(labelled_S[self.samples].all()):
+            raise ConfigError(
+                f"label owner {local.name!r} needs one training sample or more, each with a "
+                f"label; it has {len(self.samples)}, of which "
+                f"{int(labelled_S[self.samples].sum())} have one"
+            )
+
+    def sizes(self) -> dict[str, int]:
+        """E, the width of embeddings, and P, the parameters of its top."""
+        if not self.has_begun:
+            return {}
+        num = sum(parameter.numel() for parameter in self.top.parameters())
+        return {"E": self.config.embedding, "P": num}
+
+    # --- Training begins ---------------------------------------------------------------------
+
+    def open(self, begin: BeginLabels, settings: type[A]) -> A:
+        """The run's settings; it knows how its gradients leave, and what is kept out of training.
+
+        Raises:
+            MessageError: settings that cannot be.
+            ConfigError: a run that its budget does not allow.
+        """
+        config = settings_of(begin, settings)
+        key = "[fedoptimus] gradients = { clip = ..., noise = ... }"
+        self.local.bound_releases(self._release, config.gradients, what="gradients", key=key)
+        if self.local.budget is not None and config.average_tops:
+            raise ConfigError(
+                "its policy.privacy sets a budget of epsilon, and its top's weights would leave "
+                "without noise; set fedoptimus.average_tops = false"
+            )
+        if config.decide is not None:
+            self.samples, self.held_out = hold_out(
+                self._all_samples,
+                self.labels_S[self._all_samples],
+                seed=derive_seed(0, self.name, "threshold"),
+                regression=not isinstance(self.task, Classification),
+            )
+        self._validated = self._tested = InOrder(self.held_out)
+        self._num_scored = 0
+        self.number, self.batch, self.kept_P = 1, None, None
+        return config
+
+    def build(self, begin: BeginLabels, config: Abilities) -> nn.Module:
+        """The top with the weights w_0, which are the same at every label owner.
+
+        Raises:
+            MessageError: weights that would fill its memory.
+        """
+        self.spec: TopSpec = config.top_of(self.task.num_outputs)
+        with torch.device("meta"):  # takes no memory
+            num_bytes = sum(each.nbytes for each in self.spec.build().parameters())
+        self.local.take(num_bytes * (config.iterate_average + 1))
+        with RandomStream(begin.seed, "top", secret=begin.secret()):
+            return self.spec.build().to(self.local.device)
+
+    def minibatches(self, config: Abilities) -> Minibatches:
+        """Endless shuffled batches of its samples; and who leaves which of them out."""
+        batches = self.local.batches(self.samples, config.batch_size)
+        fold_S = None
+        if config.patience is not None:
+            rng = self.local.generator("folds")
+            fold_S = drawn_folds(len(self.labels_S), self.samples, config.members, rng)
+        weights_C = class_weights(config.loss_weights, self.task, self.labels_S[self.samples])
+        self._loss = MembersLoss(self.task, config, on(self.local.device, weights_C), fold_S)
+        return batches
+
+    def ready(self) -> LabelsReady:
+        """What the coordinator is told."""
+        self.has_begun = True
+        task = json.dumps(self.task.to_json())
+        return LabelsReady(len(self.samples), len(self.labels_S), len(self.test_labels), task)
+
+    # --- Steps -------------------------------------------------------------------------------
+
+    def mean(self, message: Any) -> Tensor:
+        """(B, E) mean embedding of the batch that is due, which a gradient can be taken of.
+
+        Args:
+            message: ``Learn``.
+
+        Raises:
+            PartyError: another batch, or none.
+            MessageError: numbers that cannot be.
+        """
+        if self.batch is None or message.batch != self.number:
+            raise PartyError(
+                self.name, f"was sent batch {message.batch}, but batch {self.number} is due"
+            )
+        if message.give_top:
+            self._check_shared(message)
+        check_shape(message, "mean_BE", (len(self.batch), self.config.embedding), torch.float32)
+        check_finite(message, "mean_BE")
+        mean_BE: Tensor = message.mean_BE
+        return mean_BE.detach().to(self.local.device).requires_grad_()
+
+    def _check_shared(self, message: Message) -> None:
+        if not self.config.average_tops:
+            raise MessageError(f"{message.wire_name()}: each label owner keeps its own top here")
+
+    def loss(self, mean_BE: Tensor) -> tuple[Tensor, float]:
+        """The loss of the batch that is due, and that of the rows that members leave out."""
+        assert self.batch is not None
+        labels_B = self.labels_S[self.batch].to(self.local.device)
+        return self._loss(self.top, mean_BE, labels_B, self.batch)
+
+    def follow(self, loss: Tensor) -> None:
+        """One step along the gradient of a loss.
+
+        Raises:
+            TrainingError: the loss is not finite.
+        """
+        if not loss.isfinite() and self.local.budget is None:
+            raise TrainingError(
+                f"its loss is {loss.item()}; lower the learning_rate ({self.config.learning_rate})"
+            )
+        self.optimizer.zero_grad()
+        loss.backward()
+        if loss.isfinite():  # else, under a budget, it goes on: a refusal would tell of labels
+            self.optimizer.step()
+
+    def bounded(self, gradient_BE: Tensor | None) -> Tensor:
+        """The gradient of the mean embedding of the batch that is due, as it may leave."""
+        assert gradient_BE is not None
+        assert self.batch is not None
+        released = self.local.release(
+            "gradients", COORDINATOR, self.batch, gradient_BE, or_zeros=True
+        )
+        return released.cpu()
+
+    def capped(self, loss: float, held_out: float) -> tuple[float, float]:
+        """Losses as they may leave: zeros under a budget, as both tell of labels."""
+        return (loss, held_out) if self.local.budget is None else (0.0, 0.0)
+
+    def send(self, reply: M) -> M:
+        """A reply with a gradient, and what that costs."""
+        return self.local.with_cost(reply, "gradients", COORDINATOR)
+
+    def take(self, message: Any) -> None:
+        """Go on from the top of a ``TakeTop``, and keep it if it is the best so far.
+
+        Raises:
+            MessageError: each label owner keeps its own top here, or numbers that cannot be.
+        """
+        self._check_shared(message)
+        check_finite(message, "top_P")
+        write_vector(message.top_P.to(self.local.device), self.top)
+        if message.keep:
+            self.kept_P = message.top_P.clone()
+
+    # --- Scores ------------------------------------------------------------------------------
+
+    @handles
+    def measure(self, message: Measure) -> Measured:
+        """How good its top is on its test samples, of which these come next."""
+        anew = InOrder(torch.arange(len(self.test_labels)))
+        starts = torch.equal(message.samples_B, anew.due())
+        if starts:  # once more, or where the coordinator fell
+            if self._max_scored and self._num_scored >= self._max_scored:
+                raise LimitError(
+                    f"refuses to score its test samples more than {self._max_scored:,} times in "
+                    "this run: its policy.max_uses; raise evaluate_every"
+                )
+            self._tested = anew
+        measured = self._next(message, self._tested, self.test_labels)
+        self._num_scored += starts
+        return measured
+
+    @handles
+    def give_held_out(self, message: GiveHeldOut) -> HeldOut:
+        """The samples that it kept out of training."""
+        return HeldOut(self.held_out if self.local.budget is None else self.held_out[:0])
+
+    @handles
+    def validate(self, message: Validate) -> Measured:
+        """How good its top is on samples that it kept out; after the last it decides."""
+        if self.local.budget is not None:
+            raise ConfigError("its policy.privacy counts epsilon, and a score is not counted")
+        measured = self._next(message, self._validated, self.labels_S)
+        decide = self.config.decide
+        if decide is not None and self._validated.is_done:
+            outputs_NC = torch.cat(self._validated.outputs)
+            self.decided = decide.decided(self.task, outputs_NC, self.labels_S[self.held_out])
+        return measured
+
+    def _next(self, message: Measure | Validate, scored: InOrder, labels_S: Tensor) -> Measured:
+        width, device = self.config.embedding, self.local.device
+        return scored.take(
+            message, self._best(), self.task, labels_S, embedding=width, device=device
+        )
+
+    @handles
+    def finish(self, message: FinishLabels) -> Finished:
+        """Training is over: its top is as it is."""
+        return Finished()
+
+    # --- Its model ---------------------------------------------------------------------------
+
+    def _best(self) -> nn.Module:
+        """The top as it was at its best, if that is kept, or as it is."""
+        if self.kept_P is None:
+            return self.top
+        top = self.spec.build().to(self.local.device)
+        write_vector(self.kept_P.to(self.local.device), top)
+        return top
+
+    def model(self) -> Model:
+        """The top as it is, or was at its best: mean embeddings to predictions."""
+        if not self.has_begun:
+            raise PartyError(self.name, "has no model before training began")
+        return Model(
+            party=self.name,
+            task=self.task,
+            network=self._best(),
+            spec=self.spec,
+            shapes={"embedding": (self.config.embedding,)},
+            about={"method": "fedoptimus", "seed": self.local.seed},
+        )

@@ -1,0 +1,150 @@
+"""Steps on averages: the K-step mean (line 8), FedAvgM (lines 11, 12) and SlowMo (line 13).
+
+One vector of weights w from round to round, given the weighted mean of its copies:
+
+    w_bar = sum_n (n_n / n) w_n                                    FedAvg
+    m' = beta m + (1 - beta) (w_t - w_bar),  w_hat = w_t - eta m'  FedAvgM
+    w_(t+1) = (1 - alpha) w_t + alpha w_hat                        SlowMo, "interpolate": the text
+    w_(t+1) = (1 - alpha) w_0 + alpha w_hat                        SlowMo, "initial": line 13
+    u' = b u + (w_t - w_hat),  w_(t+1) = w_t - a u'                SlowMo, "momentum": its source
+
+Letters: N copies, P parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from dovetail.models import OptimizerConfig
+from dovetail.models.vectors import vector_of
+from dovetail.network import State
+
+
+class ServerSettings(OptimizerConfig):
+    """Which steps are taken on an average; the paper's constants are the page's."""
+
+    beta: float
+    server_learning_rate: float
+    alpha: float
+    server: Literal["average", "fedavgm"] = "fedavgm"  # lines 11 and 12
+    slowmo: Literal["off", "interpolate", "initial", "momentum"] = "interpolate"  # line 13
+    slow_momentum: float = Field(default=0.5, ge=0, lt=1)  # beta of Wang et al. 2019, Alg. 1
+    slow_learning_rate: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # alpha, ibid.
+
+
+def fedavgm(
+    w: Tensor, average: Tensor, m: Tensor, *, beta: float, eta: float
+) -> tuple[Tensor, Tensor]:
+    """Lines 11 and 12: the new weights and momentum."""
+    delta = w - average
+    m = beta * m + (1 - beta) * delta
+    return w - eta * m, m
+
+
+def interpolate(w: Tensor, w_hat: Tensor, *, alpha: float) -> Tensor:
+    """SlowMo as the text displays it; at alpha 1 there is nothing left of ``w``."""
+    return w_hat if alpha == 1 else (1 - alpha) * w + alpha * w_hat
+
+
+def pull_to_initial(w_0: Tensor, w_hat: Tensor, *, alpha: float) -> Tensor:
+    """SlowMo(w_(t+1), w_0, gamma) of line 13, with gamma = 1 - alpha."""
+    return interpolate(w_0, w_hat, alpha=alpha)
+
+
+def slow_momentum(
+    w: Tensor, w_hat: Tensor, u: Tensor, *, beta: float, alpha: float
+) -> tuple[Tensor, Tensor]:
+    """Wang et al. 2019, Algorithm 1, lines 7 and 8: the new weights and slow momentum.
+
+    Their 1/gamma_t and gamma_t are one learning rate here, and cancel out.
+    """
+    u = beta * u + (w - w_hat)
+    return w - alpha * u, u
+
+
+class ServerOptimizer:
+    """Lines 11 to 13 on one vector of weights, from round to round.
+
+    Args:
+        config: which steps, and their constants.
+        w_P: w_0.
+    """
+
+    def __init__(self, config: ServerSettings, w_P: Tensor) -> None:
+        self.config = config
+        self.w_P = w_P.clone()
+        self.initial_P = w_P.clone() if config.slowmo == "initial" else w_P.new_empty(0)
+        self.m_P = torch.zeros_like(w_P) if config.server == "fedavgm" else w_P.new_empty(0)
+        self.u_P = torch.zeros_like(w_P) if config.slowmo == "momentum" else w_P.new_empty(0)
+
+    def step(self, average_P: Tensor) -> Tensor:
+        """w_(t+1), from w_t and the average of the round's weights."""
+        config, w_P, w_hat_P = self.config, self.w_P, average_P
+        if config.server == "fedavgm":
+            w_hat_P, self.m_P = fedavgm(
+                w_P, average_P, self.m_P, beta=config.beta, eta=config.server_learning_rate
+            )
+        match config.slowmo:
+            case "interpolate":
+                w_hat_P = interpolate(w_P, w_hat_P, alpha=config.alpha)
+            case "initial":
+                w_hat_P = pull_to_initial(self.initial_P, w_hat_P, alpha=config.alpha)
+            case "momentum":
+                beta, alpha = config.slow_momentum, config.slow_learning_rate
+                w_hat_P, self.u_P = slow_momentum(w_P, w_hat_P, self.u_P, beta=beta, alpha=alpha)
+        self.w_P = w_hat_P
+        return w_hat_P
+
+    def state(self) -> State:
+        return {"w": self.w_P, "initial": self.initial_P, "m": self.m_P, "u": self.u_P}
+
+    def restore(self, state: State) -> None:
+        device = self.w_P.device
+        self.w_P, self.initial_P = state["w"].to(device), state["initial"].to(device)
+        self.m_P, self.u_P = state["m"].to(device), state["u"].to(device)
+
+
+class Iterates:
+    """The last K iterates of some weights (line 8); keeps nothing if K is 1."""
+
+    def __init__(self, num: int) -> None:
+        self.num = num
+        self.kept: list[Tensor] = []
+
+    def add(self, weights: Tensor | nn.Module) -> None:
+        """Keep a copy of the weights, or of a network's, after a step."""
+        if self.num > 1:
+            self.kept = [*self.kept[-(self.num - 1) :], _vector(weights).detach().clone()]
+
+    def mean(self, weights: Tensor | nn.Module) -> Tensor:
+        """Mean of the iterates that are kept; the weights themselves if there are none."""
+        if not self.kept:
+            return _vector(weights).detach()
+        total = torch.zeros_like(self.kept[0])
+        for iterate in self.kept:
+            total += iterate
+        return total / len(self.kept)
+
+    def state(self) -> State:
+        return {"kept": list(self.kept)}
+
+    def restore(self, state: State) -> None:
+        self.kept = list(state["kept"])
+
+
+def _vector(weights: Tensor | nn.Module) -> Tensor:
+    return vector_of(weights) if isinstance(weights, nn.Module) else weights
+
+
+def weighted_mean(rows_NP: Tensor, weights_N: Sequence[float]) -> Tensor:
+    """sum_n (n_n / n) w_n, first to last."""
+    total = sum(weights_N)
+    mean_P = torch.zeros_like(rows_NP[0])
+    for row_P, weight in zip(rows_NP, weights_N, strict=True):
+        mean_P.add_(row_P, alpha=weight / total)
+    return mean_P
