@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from benchmarks import _results
 from benchmarks._turns import medians
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
+from dovetail.federated import Local
 from dovetail.methods import apfed
 from dovetail.models import TABLE_3, Head, generator, network_input
 from dovetail.network import InProcess
@@ -50,15 +51,18 @@ def dovetail_step(loss: str, batch_size: int) -> Step:
         alignment,
         Classification(tuple(range(10))),
         apfed.Config(batch_size=batch_size),
+        Local("view-1"),
         seed=0,
         encoder=TABLE_3,
         head=Head((256,), 0.5),
     )
     config = apfed.PassiveConfig(loss=loss)  # type: ignore[arg-type]
-    passive = apfed.Passive(SharedRows("view-2", other, alignment.rows["view-2"]), config, TABLE_3)
+    passive = apfed.Passive(
+        SharedRows("view-2", other, alignment.rows["view-2"]), config, TABLE_3, Local("view-2")
+    )
     engine = InProcess({"view-2": passive}, driver="view-1")
     active.begin(engine)
-    return lambda: apfed.step(active, engine)
+    return lambda: active.step(engine)
 
 
 def plain_step(loss: str, batch_size: int) -> Step:

@@ -34,6 +34,7 @@ from benchmarks import _results, exchange
 from benchmarks._line import issue, listening, running
 from benchmarks.apfed_step import NUM_ROWS, strips
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
+from dovetail.federated import Local
 from dovetail.methods import apfed
 from dovetail.models import TABLE_3, EncoderSpec, Head, Perceptron
 from dovetail.network import Engine, InProcess, LedgerFile
@@ -75,6 +76,7 @@ def active(case: Case) -> apfed.Active:
         ALIGNMENT,
         Classification(tuple(range(10))),
         apfed.Config(batch_size=case.batch_size),
+        Local(DRIVER),
         seed=0,
         encoder=case.encoder,
         head=Head((256,), 0.5),
@@ -84,7 +86,9 @@ def active(case: Case) -> apfed.Active:
 def passive(case: Case) -> apfed.Passive:
     _, other, _ = strips()
     config = apfed.PassiveConfig(loss=case.loss)  # type: ignore[arg-type]
-    return apfed.Passive(SharedRows(PARTY, other, ALIGNMENT.rows[PARTY]), config, case.encoder)
+    return apfed.Passive(
+        SharedRows(PARTY, other, ALIGNMENT.rows[PARTY]), config, case.encoder, Local(PARTY)
+    )
 
 
 def run_party(address: str, folder: Path, way: Way = AS_EVER) -> None:
@@ -113,7 +117,7 @@ class Turns:
         began = self._used()
         for _ in range(num_steps):
             started = time.perf_counter()
-            _, failures = apfed.step(self.active, self.engine)
+            _, failures = self.active.step(self.engine)
             self.wall.append(time.perf_counter() - started)
             if failures:
                 raise failures[PARTY]

@@ -24,6 +24,7 @@ from benchmarks.exchange import socket_bytes
 from benchmarks.peers import common
 from benchmarks.peers.strips import OWNER, PARTNER
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
+from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
 from dovetail.models import Head, OptimizerConfig, Perceptron
 from dovetail.network import Engine, InProcess, LedgerFile
@@ -49,7 +50,9 @@ def run_partner(port: int, folder: Path, data: Path) -> None:
     def party(run: str, *_: object) -> vertical.Member | apfed.Passive:
         if run == "vertical":
             return vertical.Member(train, test, OptimizerConfig(**RATE), encoder)
-        return apfed.Passive(train, apfed.PassiveConfig(loss="contrastive", **RATE), encoder)
+        return apfed.Passive(
+            train, apfed.PassiveConfig(loss="contrastive", **RATE), encoder, Local(train.party)
+        )
 
     with LedgerFile(folder / "partner.jsonl", PARTNER) as ledger:
         host = Host(PARTNER, party, ledger=ledger)
@@ -84,7 +87,9 @@ def train(
         outputs = lambda: vertical.predict(owner, engine, data.own_test, samples)  # noqa: E731
     else:
         shared = alignment if method == "apfed" else None
-        active = apfed.Active(party, shared, task, apfed.Config(**config), **networks)
+        active = apfed.Active(
+            party, shared, task, apfed.Config(**config), Local(party.name), **networks
+        )
         epochs = apfed.train(active, engine)
         outputs = lambda: active.model().outputs(data.own_test)  # noqa: E731
 

@@ -15,6 +15,7 @@ from dovetail.methods import chfl, hyfem, vertical
 from dovetail.methods.apfed.home import PartnerHome
 from dovetail.methods.apfed.stacks import Once
 from dovetail.methods.apfed.stages import active_config, label_home, partner_homes
+from dovetail.methods.apfed.unify import weight_of
 from dovetail.methods.fedoptimus.stages import columns_in, labels_in
 from dovetail.methods.hyfem.stages import outputs_of
 from dovetail.methods.method import Staged, Training
@@ -272,7 +273,7 @@ class _Apfed:
         return replace(task, settings=settings, homes=homes)
 
     def sends(self, task: Training) -> bool:
-        weights = [active_config(task).weight(name) for name in partner_homes(task)]
+        weights = [weight_of(active_config(task).trade_off, name) for name in partner_homes(task)]
         return task.method == "apfed-d" or any(weights)
 
     def scored(self, task: Training, staged: Staged | None, outcome: Outcome, held: Any) -> float:

@@ -345,7 +345,10 @@ def _inverted(
     for factor in SIZES_LIFTED if lifted else sorted({min(each, loudest) for each in SIZES}):
         name = f"gradients of {factor:g} times the usual"
         passive = _Inverting(
-            home.shared, home.config.model_copy(update={"gradients": None}), home.network
+            home.shared,
+            home.config.model_copy(update={"gradients": None}),
+            home.network,
+            Local(party),
         )
         passive.steer((known, x_KF), factor * 0.1 / config.batch_size)
         loaded = replace(task.loaded, connect=_reaching(passive, owner.name))

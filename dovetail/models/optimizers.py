@@ -89,6 +89,11 @@ def follow_back(
     ).sum().backward(retain_graph=retain_graph)
 
 
+def gradient_of(leaf: Tensor) -> Tensor:
+    """Its gradient after a backward pass; zeros if nothing came back to it."""
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+
+
 class Optimizer:
     """``torch.optim``'s SGD, Adam and AdamW, fused, by their functional forms: the same bits.
 

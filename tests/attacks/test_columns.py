@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from attackers import Town, town
 from federations import PATIENCE_S
 from torch import Tensor, nn
@@ -88,7 +89,7 @@ def read_passive(network: Engine, party: str, config: apfed.PassiveConfig, rows:
         found = (guess - residual).float()
         shares.append(read(found, rows[samples]))
         optimizer.zero_grad()
-        apfed.reconstruction_loss(decoder(code), found).backward()
+        F.mse_loss(decoder(code), found).backward()
         optimizer.step()
     return sum(shares) / STEPS
 
@@ -101,7 +102,7 @@ def test_a_driver_reads_a_partner_s_rows_unless_its_home_has_a_secret(
     rows = columns(300, 10)
     config = apfed.PassiveConfig(loss="reconstruction")
     shared = SharedRows("shop", rows, torch.arange(len(rows)))
-    shop = apfed.Passive(shared, config, Perceptron(WIDTHS), secret=of_home)
+    shop = apfed.Passive(shared, config, Perceptron(WIDTHS), Local("shop", secret=of_home))
     share = read_passive(InProcess({"shop": shop}, driver="bank"), "shop", config, rows)
     assert share == 0 if of_home else share == 1
 
@@ -155,7 +156,7 @@ def test_a_driver_reads_a_partner_that_contrasts_by_eight_begins_unless_its_home
     rows = columns(60, 5)
     config = apfed.PassiveConfig(loss="contrastive", temperature=0.5)
     shared = SharedRows("shop", rows, torch.arange(len(rows)))
-    shop = apfed.Passive(shared, config, Perceptron((24, 12)), secret=of_home)
+    shop = apfed.Passive(shared, config, Perceptron((24, 12)), Local("shop", secret=of_home))
     share = read_contrastive(InProcess({"shop": shop}, driver="bank"), "shop", rows, begins=8)
     assert share == 0 if of_home else share == 1
 
@@ -298,10 +299,10 @@ def test_a_partner_reads_the_driver_s_rows_unless_its_home_has_a_secret(
         Alignment({"bank": everybody, "shop": everybody}),
         Classification(("no", "yes")),
         apfed.Config(epochs=1),
+        Local("bank", secret=of_home),
         seed=SEED,
         encoder=Perceptron(WIDTHS),
         head=Head((64,)),
-        secret=of_home,
     )
     shop = Curious()
     list(apfed.train(bank, InProcess({"shop": shop}, driver="bank")))

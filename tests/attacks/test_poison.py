@@ -11,6 +11,7 @@ import torch
 
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.errors import PartyError, TrainingError
+from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
 from dovetail.models import Head, Perceptron
 from dovetail.network import InProcess, Message
@@ -26,6 +27,7 @@ def bank(**settings: Any) -> apfed.Active:
         Alignment({"bank": everybody, "shop": everybody}),
         Classification(("no", "yes")),
         apfed.Config(**{"epochs": 20, "learning_rate": 0.05, **settings}),
+        Local("bank"),
         seed=0,
         encoder=Perceptron((16, 8)),
         head=Head((8,), 0.0),
@@ -78,16 +80,16 @@ def test_without_the_bound_a_gradient_of_a_million_ends_the_run() -> None:
 
 def test_rows_out_of_bounds_are_counted_and_others_keep_every_bit() -> None:
     active = bank()
-    active.measure(torch.full((64, 8), 0.01))
+    active.bound.measure(torch.full((64, 8), 0.01))
     gradient = torch.randn(64, 8, generator=torch.Generator().manual_seed(0)) * 0.01
-    assert active.bounded("shop", gradient) is gradient
+    assert active.bound.bounded("shop", gradient) is gradient
     wild = gradient.clone()
     wild[3] = 1e20
-    cut = active.bounded("shop", wild)
+    cut = active.bound.bounded("shop", wild)
     others = torch.arange(64) != 3
     assert torch.equal(cut[others], gradient[others])
     assert cut[3].abs().max() == 0
-    assert active.cut == {"shop": 1}
+    assert active.bound.cut == {"shop": 1}
 
 
 def test_codes_of_zeros_get_no_gradient_of_billions_and_others_keep_every_bit(
@@ -140,7 +142,9 @@ def test_codes_and_gradients_out_of_hand_are_named_in_classic_vertical_learning(
 @pytest.mark.parametrize("size", [1e30, 1e7])
 def test_a_driver_s_codes_out_of_hand_do_not_move_a_partner(size: float) -> None:
     shared = SharedRows("shop", torch.randn(64, 5), torch.arange(64))
-    shop = apfed.Passive(shared, apfed.PassiveConfig(loss="reconstruction"), Perceptron((8, 4)))
+    shop = apfed.Passive(
+        shared, apfed.PassiveConfig(loss="reconstruction"), Perceptron((8, 4)), Local("shop")
+    )
     network = InProcess({"shop": shop}, driver="bank")
     network.ask({"shop": apfed.Begin((4,), 0, 0)}, apfed.Ready).or_raise()
     assert shop.network is not None

@@ -353,7 +353,7 @@ def test_what_a_home_agrees_to_unless_it_says_more() -> None:
 def test_every_run_file_that_ships_keeps_to_what_a_home_agrees_to() -> None:
     """Simulated, they have no policies; the same settings between homes are answered to the end."""
     root = Path(__file__).parents[2]
-    shipped = json.loads((root / "tests" / "experiment" / "run_files.json").read_text())
+    shipped = json.loads((root / "tests" / "runs" / "run_files.json").read_text())
     files = [root / "runs" / name for name in shipped]
     (readme,) = re.findall(
         r"cat > run.toml <<'END'\n(.*?)END", (root / "README.md").read_text(), re.DOTALL
@@ -391,6 +391,7 @@ def bank(num_rows: int, **settings: Any) -> apfed.Active:
         Alignment({"bank": own, "shop": everybody}),
         Classification(("no", "yes")),
         apfed.Config(**{"epochs": 3, "batch_size": 64, **settings}),
+        Local("bank"),
         seed=0,
         encoder=Perceptron((8, 4)),
         head=Head((4,)),
@@ -429,9 +430,11 @@ def test_who_shares_few_rows_of_a_batch_is_asked_about_more_of_its_own(at_home: 
     """A fifth of the bank's rows are the shop's, so that a batch of 64 has 13 of them."""
     home = at_home()
     active = bank(300)
-    assert active.alignment is not None
+    assert active.questions.alignment is not None
     shop = torch.where(torch.arange(300) % 5 == 0, torch.arange(300), -1)
-    active.alignment = Alignment({"bank": torch.arange(300), "shop": shop, "lab": shop * 0})
+    active.questions.alignment = Alignment(
+        {"bank": torch.arange(300), "shop": shop, "lab": shop * 0}
+    )
 
     class Shop(Listens):
         def handle(self, message: Any) -> Any:
@@ -441,7 +444,10 @@ def test_who_shares_few_rows_of_a_batch_is_asked_about_more_of_its_own(at_home: 
 
     party = Shop(home.runs.open(RUN, "apfed", "bank"))
     lab = apfed.Passive(
-        _rows("lab"), apfed.PassiveConfig(loss="reconstruction"), Perceptron((8, 4))
+        _rows("lab"),
+        apfed.PassiveConfig(loss="reconstruction"),
+        Perceptron((8, 4)),
+        Local("lab"),
     )
     for epoch in apfed.train(active, InProcess({"shop": party, "lab": lab}, driver="bank")):
         assert not epoch.missed, epoch.reasons

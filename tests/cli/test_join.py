@@ -24,6 +24,7 @@ from dovetail import data as dd
 from dovetail.alignment import Responder, psi
 from dovetail.alignment.stored import StoredRows, digest, load_rows, save_rows, training_run
 from dovetail.errors import AlignmentError, ConfigError, PartyError
+from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed.sections import PassiveFields
 from dovetail.models import Head, Perceptron
@@ -148,6 +149,7 @@ def train(network: InProcess, alignment: dd.Alignment) -> bytes:
         alignment,
         dd.Classification(("no", "yes")),
         config,
+        Local("bank"),
         seed=0,
         encoder=Perceptron((8, 4)),
         head=Head((4,)),
@@ -181,7 +183,8 @@ def test_a_party_that_joins_trains_as_one_of_the_same_process(joined: Any, tmp_p
         shared,
         apfed.PassiveConfig(optimizer="sgd", learning_rate=0.03, momentum=0.9, weight_decay=1e-4),
         Perceptron((8, 4)),
-        secret=lambda: run_key(home_secret(shop.home), "bank", 1),  # its first run with the bank
+        # Its first run with the bank.
+        Local("shop", secret=lambda: run_key(home_secret(shop.home), "bank", 1)),
     )
     together = dd.Alignment({**alignment.rows, "shop": own.rows_S})
     assert apart == train(InProcess({"shop": passive}, driver="bank"), together)

@@ -18,6 +18,7 @@ from sklearn.model_selection import train_test_split
 
 from dovetail import data as dd
 from dovetail import runs
+from dovetail.federated import Local
 from dovetail.methods import apfed
 from dovetail.models import Head, Perceptron
 from dovetail.network import InProcess
@@ -193,6 +194,7 @@ def in_the_clear(dealt: Any, overlap: str) -> bytes:
             dd.SharedRows(name, federation[name].joined(), alignment.rows[name]),
             apfed.PassiveConfig(**FOLLOWS),
             Perceptron((8,)),
+            Local(name),
         )
         for name in ("lab", "registry")
     }
@@ -206,6 +208,7 @@ def in_the_clear(dealt: Any, overlap: str) -> bytes:
             validation=0.0,
             **{**FOLLOWS, "learning_rate": 0.05},
         ),
+        Local("clinic"),
         seed=0,
         encoder=Perceptron((8,)),
         head=Head((8,), 0.5),

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from dovetail.data import Alignment, Classification, PartyData, Regression, SharedRows
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
-from dovetail.federated import Epoch
+from dovetail.federated import Epoch, Local
 from dovetail.methods import apfed
+from dovetail.methods.apfed.networks import MAX_CODE_WIDTH
 from dovetail.models import Convolutional, Head, Perceptron
 from dovetail.network import InProcess, Message
 
@@ -55,6 +56,7 @@ def passives(
             SharedRows(name, passive_rows(name), alignment.rows[name]),
             apfed.PassiveConfig(loss=loss, learning_rate=0.05, **settings),  # type: ignore[arg-type]
             WIDTHS,
+            Local(name),
         )
         for name, loss in losses.items()
     }
@@ -69,7 +71,14 @@ def active(
 ) -> apfed.Active:
     config = apfed.Config(**{"epochs": 3, "batch_size": 10, "learning_rate": 0.1, **settings})
     return apfed.Active(
-        data or active_data(), alignment, TASK, config, seed=seed, encoder=WIDTHS, head=HEAD
+        data or active_data(),
+        alignment,
+        TASK,
+        config,
+        Local("clinic"),
+        seed=seed,
+        encoder=WIDTHS,
+        head=HEAD,
     )
 
 
@@ -113,17 +122,23 @@ def test_one_federated_step_is_the_pooled_graphs_gradient_step(
     party.begin(engine)
 
     # The same loss as one graph over copies of every party's network.
-    batch = next(party.labelled)
-    party.labelled.restore({**party.labelled.state(), "position": 0})
-    networks = {"active": [party.encoder, party.head, *([party.projection] if projection else [])]}
+    batch = next(party.questions.labelled)
+    party.questions.labelled.restore({**party.questions.labelled.state(), "position": 0})
+    networks = {
+        "active": [
+            party.encoder,
+            party.head,
+            *([party.solo.projection] if party.solo.projection else []),
+        ]
+    }
     networks |= {name: [helper.network] for name, helper in helpers.items()}
     copies = {name: [_copy(each) for each in modules] for name, modules in networks.items()}
     code = copies["active"][0](party.x[batch]).flatten(1)
     with copy.copy(party.random):
-        total = F.cross_entropy(copies["active"][1](code), party.labels[batch])
+        total = F.cross_entropy(copies["active"][1](code), party.targets.labels[batch])
     for name, helper in helpers.items():
         x = helper.shared.x[batch]
-        sent = copies["active"][2](code) if party.wants_projected[name] else code
+        sent = copies["active"][2](code) if party.questions.partners[name].projected else code
         if helper.config.loss == "contrastive":
             term = apfed.contrastive_loss(sent, copies[name][0](x).flatten(1), 1.0)
         else:
@@ -131,7 +146,7 @@ def test_one_federated_step_is_the_pooled_graphs_gradient_step(
         total = total + trade_off[name] * term
     total.backward()
 
-    apfed.step(party, engine)
+    party.step(engine)
 
     for name, modules in networks.items():
         rate = 0.1 if name == "active" else 0.05
@@ -172,12 +187,12 @@ def test_learning_alone_is_a_plain_training_loop() -> None:
     optimizer = torch.optim.SGD(
         [*encoder.parameters(), *head.parameters()], lr=0.1, momentum=0.9, weight_decay=0.01
     )
-    batches = active(weight_decay=0.01).labelled
+    batches = active(weight_decay=0.01).questions.labelled
     dropout = active(weight_decay=0.01).random
     for _ in range(3 * batches.steps_per_pass):
         rows = next(batches)
         with dropout:
-            loss = F.cross_entropy(head(encoder(party.x[rows])), party.labels[rows])
+            loss = F.cross_entropy(head(encoder(party.x[rows])), party.targets.labels[rows])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -249,7 +264,10 @@ def test_rows_are_asked_for_by_the_passives_own_place_for_them() -> None:
     alignment = Alignment({"clinic": torch.arange(NUM_ROWS), "lab": shuffled.argsort()})
     helper = passives({"lab": "contrastive"})["lab"]
     moved = apfed.Passive(
-        SharedRows("lab", helper.shared.x[shuffled], alignment.rows["lab"]), helper.config, WIDTHS
+        SharedRows("lab", helper.shared.x[shuffled], alignment.rows["lab"]),
+        helper.config,
+        WIDTHS,
+        Local("lab"),
     )
     in_order = active(alignment=full_alignment("lab"))
     train_to_end(in_order, InProcess({"lab": helper}, driver="clinic"))
@@ -355,7 +373,7 @@ def test_who_is_left_out_is_told_at_once_and_now_and_then(
 
 def test_the_contrast_needs_codes_of_one_width() -> None:
     helper = passives({"lab": "contrastive"})["lab"]
-    narrow = apfed.Passive(helper.shared, helper.config, Perceptron((8, 5)))
+    narrow = apfed.Passive(helper.shared, helper.config, Perceptron((8, 5)), Local("lab"))
     party = active(alignment=full_alignment("lab"))
     with pytest.raises(PartyError, match=r"'lab'.*is 6, that of this party's encoder is another"):
         train_to_end(party, InProcess({"lab": narrow}, driver="clinic"))
@@ -364,8 +382,8 @@ def test_the_contrast_needs_codes_of_one_width() -> None:
 @pytest.mark.parametrize(
     ("loss", "begin"),
     [
-        ("reconstruction", apfed.Begin((apfed.MAX_CODE_WIDTH,), 0, 0)),
-        ("contrastive", apfed.Begin((6,), apfed.MAX_CODE_WIDTH, 0)),
+        ("reconstruction", apfed.Begin((MAX_CODE_WIDTH,), 0, 0)),
+        ("contrastive", apfed.Begin((6,), MAX_CODE_WIDTH, 0)),
     ],
 )
 def test_a_network_that_would_be_too_large_is_refused_before_it_is_made(
@@ -390,7 +408,7 @@ def test_a_network_that_would_be_too_large_is_refused_before_it_is_made(
 
 def test_a_projection_lets_widths_differ_and_cuts_what_is_sent() -> None:
     helper = passives({"lab": "contrastive"})["lab"]
-    narrow = apfed.Passive(helper.shared, helper.config, Perceptron((8, 5)))
+    narrow = apfed.Passive(helper.shared, helper.config, Perceptron((8, 5)), Local("lab"))
     party = active(alignment=full_alignment("lab"), projection=2)
     engine = InProcess({"lab": narrow}, driver="clinic")
     train_to_end(party, engine)
@@ -415,12 +433,13 @@ def test_any_module_may_be_handed_in() -> None:
 
     config = apfed.Config(epochs=2, batch_size=10)
     helper = passives({"lab": "contrastive"})["lab"]
-    given = apfed.Passive(helper.shared, helper.config, nn.Linear(3, 6))
+    given = apfed.Passive(helper.shared, helper.config, nn.Linear(3, 6), Local("lab"))
     party = apfed.Active(
         active_data(),
         full_alignment("lab"),
         TASK,
         config,
+        Local("clinic"),
         seed=0,
         encoder=Halves(),
         head=nn.Linear(6, 3),
@@ -437,7 +456,7 @@ def test_a_passive_network_may_be_a_function_of_the_shapes() -> None:
         return nn.Linear(code_shape[0], row_shape[0])
 
     helper = passives({"lab": "reconstruction"})["lab"]
-    given = apfed.Passive(helper.shared, helper.config, decoder)
+    given = apfed.Passive(helper.shared, helper.config, decoder, Local("lab"))
     party = active(alignment=full_alignment("lab"))
     train_to_end(party, InProcess({"lab": given}, driver="clinic"))
     assert seen == [((6,), (3,))]
@@ -453,9 +472,17 @@ def test_image_networks_reconstruct_strips_of_odd_height() -> None:
         SharedRows("lab", strips[1], alignment.rows["lab"]),
         apfed.PassiveConfig(loss="reconstruction"),
         layers,
+        Local("lab"),
     )
     party = apfed.Active(
-        data, alignment, TASK, apfed.Config(epochs=1), seed=0, encoder=layers, head=HEAD
+        data,
+        alignment,
+        TASK,
+        apfed.Config(epochs=1),
+        Local("clinic"),
+        seed=0,
+        encoder=layers,
+        head=HEAD,
     )
     epochs = train_to_end(party, InProcess({"lab": helper}, driver="clinic"))
     assert not epochs[0].missed
@@ -470,6 +497,7 @@ def test_a_number_can_be_the_label() -> None:
         full_alignment("lab"),
         Regression(mean=10.0, scale=2.0),
         apfed.Config(epochs=200, batch_size=24, learning_rate=0.02, trade_off=0.1),
+        Local("clinic"),
         seed=0,
         encoder=Perceptron((16,)),
         head=Head(()),
@@ -478,6 +506,7 @@ def test_a_number_can_be_the_label() -> None:
         SharedRows("lab", passive_rows("lab"), torch.arange(NUM_ROWS)),
         apfed.PassiveConfig(loss="reconstruction"),
         Perceptron((16,)),
+        Local("lab"),
     )
     train_to_end(party, InProcess({"lab": helper}, driver="clinic"))
     values = party.model().predict(x).values
@@ -499,6 +528,7 @@ def test_a_passive_whose_loss_is_not_finite_is_named_and_left_out(
         SharedRows("lab", passive_rows("lab") * 1e30, alignment.rows["lab"]),
         apfed.PassiveConfig(loss="reconstruction"),
         WIDTHS,
+        Local("lab"),
     )
     epochs = train_to_end(active(alignment=alignment), InProcess({"lab": helper}, driver="clinic"))
     assert epochs[0].missed == {"lab": 3}
@@ -523,7 +553,10 @@ def test_common_overlap_is_training_on_the_common_rows_alone() -> None:
     rows = (~_odd()).nonzero().flatten()
     alignment = full_alignment("lab", num_rows=len(rows))
     helper = apfed.Passive(
-        SharedRows("lab", helper.shared.x[rows], alignment.rows["lab"]), helper.config, WIDTHS
+        SharedRows("lab", helper.shared.x[rows], alignment.rows["lab"]),
+        helper.config,
+        WIDTHS,
+        Local("lab"),
     )
     smaller = active(active_data().take(rows), alignment)
     train_to_end(smaller, InProcess({"lab": helper}, driver="clinic"))

@@ -9,6 +9,8 @@ import torch
 from test_apfed import active, active_data, assert_same_bits, full_alignment, passives, train_to_end
 
 from dovetail.methods import apfed
+from dovetail.methods.apfed.unify import Balanced
+from dovetail.methods.apfed.vicreg import vicreg_loss
 from dovetail.network import Checkpoint, InProcess
 
 ROWS = 300
@@ -21,7 +23,7 @@ def validated(**settings: float | None) -> apfed.Active:
 
 
 def helped(party: apfed.Active) -> InProcess:
-    assert party.alignment is not None
+    assert party.questions.alignment is not None
     helpers = passives({"lab": "reconstruction"}, full_alignment("lab"))
     helpers["lab"].shared = type(helpers["lab"].shared)(
         "lab", torch.randn(ROWS, 3), torch.arange(ROWS)
@@ -31,19 +33,21 @@ def helped(party: apfed.Active) -> InProcess:
 
 def test_the_model_is_that_of_the_epoch_with_the_least_loss_on_rows_that_train_nothing() -> None:
     party = validated(epochs=6)
-    assert len(party.validation_rows) == 60
-    trained = torch.cat([next(party.labelled) for _ in range(party.labelled.steps_per_pass)])
-    assert not torch.isin(trained, party.validation_rows).any()
+    assert len(party.best.rows) == 60
+    trained = torch.cat(
+        [next(party.questions.labelled) for _ in range(party.questions.labelled.steps_per_pass)]
+    )
+    assert not torch.isin(trained, party.best.rows).any()
     losses: list[float] = []
     models = []
     party = validated(epochs=6)
     for _ in apfed.train(party, helped(party)):
-        rows = party.validation_rows
-        party.networks.eval()
+        rows = party.best.rows
+        party.solo.networks.eval()
         with torch.no_grad():
             losses.append(float(party.task_loss(party.encode(rows), rows)))
         models.append({k: v.clone() for k, v in party.encoder.state_dict().items()})
-        party.networks.train()
+        party.solo.networks.train()
     best = losses.index(min(losses))
     assert party.best.epoch == best + 1
     kept = party.model().network.state_dict()
@@ -58,7 +62,7 @@ def test_patience_ends_the_run_after_so_many_epochs_without_a_better() -> None:
 
 
 def test_few_labelled_rows_keep_none_back() -> None:
-    assert not len(active(validation=0.2).validation_rows)
+    assert not len(active(validation=0.2).best.rows)
 
 
 @pytest.mark.slow
@@ -89,7 +93,7 @@ def test_a_run_with_validation_goes_on_bit_for_bit(tmp_path: Path) -> None:
 def task_gradient(party: apfed.Active) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
     """A batch's codes with their graph, dL_A/dh, and the encoder's gradient by it."""
     rows = torch.arange(10)
-    party.networks.eval()
+    party.solo.networks.eval()
     code = party.encode(rows)
     leaf = code.detach().requires_grad_()
     party.optimizer.zero_grad()
@@ -103,10 +107,15 @@ def task_gradient(party: apfed.Active) -> tuple[torch.Tensor, torch.Tensor, list
     )
 
 
+def balanced(party: apfed.Active) -> Balanced:
+    assert isinstance(party.unify, Balanced)
+    return party.unify
+
+
 def test_a_partner_is_rho_times_as_long_as_the_task() -> None:
     party = active(balance=0.5)
     code, gradient, own = task_gradient(party)
-    party.balance([(1.0, code, 1000 * gradient)])  # the same direction, far too long
+    balanced(party).add([(1.0, code, 1000 * gradient)])  # the same direction, far too long
     for weight, each in zip(party.encoder.parameters(), own, strict=True):
         torch.testing.assert_close(weight.grad, 1.5 * each)
 
@@ -114,7 +123,7 @@ def test_a_partner_is_rho_times_as_long_as_the_task() -> None:
 def test_what_points_against_the_task_is_left_out() -> None:
     party = active(balance=0.5)
     code, gradient, own = task_gradient(party)
-    party.balance([(1.0, code, -gradient)])
+    balanced(party).add([(1.0, code, -gradient)])
     for weight, each in zip(party.encoder.parameters(), own, strict=True):
         torch.testing.assert_close(weight.grad, each)
 
@@ -130,8 +139,8 @@ def test_balanced_partners_train_with_the_party(loss: str) -> None:
 
 def test_vicreg_of_equal_spread_and_uncorrelated_codes_is_nothing() -> None:
     code = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]])
-    assert float(apfed.vicreg_loss(code, code)) == 0
+    assert float(vicreg_loss(code, code)) == 0
     # Half as far apart: 1 - 0.5 * sqrt(4 / 3) at each party; a constant code: 1 - 0.01 at one.
-    small = float(apfed.vicreg_loss(code / 2, code / 2))
+    small = float(vicreg_loss(code / 2, code / 2))
     assert small == pytest.approx(2 * (1 - 0.5 * (4 / 3) ** 0.5), abs=1e-3)
-    assert float(apfed.vicreg_loss(torch.zeros(4, 2), code)) == pytest.approx(1 + 0.99, abs=1e-3)
+    assert float(vicreg_loss(torch.zeros(4, 2), code)) == pytest.approx(1 + 0.99, abs=1e-3)

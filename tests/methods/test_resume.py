@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.errors import CheckpointError, ConfigError, PartyError, TrainingError
+from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
 from dovetail.models import Head, Perceptron, RandomStream
 from dovetail.network import (
@@ -94,13 +95,21 @@ def apfed_run(
         **{"epochs": NUM_EPOCHS, "batch_size": 10, "learning_rate": 0.1, **settings}
     )
     driver = apfed.Active(
-        clinic(num_labels=num_labels), aligned, TASK, config, seed=seed, encoder=WIDTHS, head=HEAD
+        clinic(num_labels=num_labels),
+        aligned,
+        TASK,
+        config,
+        Local("clinic"),
+        seed=seed,
+        encoder=WIDTHS,
+        head=HEAD,
     )
     parties = {
         name: apfed.Passive(
             SharedRows(name, rows_of(name), aligned.rows[name]),
             apfed.PassiveConfig(**{"loss": loss, "learning_rate": 0.05, **(passive or {})}),
             network,
+            Local(name),
         )
         for name, loss in losses.items()
     }
@@ -212,7 +221,8 @@ def test_an_error_inside_an_epoch_costs_that_epoch_only(
         def __getattr__(self, name: str) -> Any:
             return getattr(labelled, name)
 
-    monkeypatch.setattr(run.driver, "labelled" if name == "mixed" else "batches", Failing())
+    drawing = run.driver.questions if name == "mixed" else run.driver
+    monkeypatch.setattr(drawing, "labelled" if name == "mixed" else "batches", Failing())
     with pytest.raises(TrainingError, match="the power failed"):
         run.go(tmp_path)
     resumed = RUNS[name]().go(tmp_path)
@@ -221,7 +231,8 @@ def test_an_error_inside_an_epoch_costs_that_epoch_only(
 
 
 def _batches(run: Run) -> Any:
-    return run.driver.labelled if hasattr(run.driver, "labelled") else run.driver.batches
+    driver = run.driver
+    return driver.questions.labelled if hasattr(driver, "questions") else driver.batches
 
 
 @pytest.mark.parametrize("name", ["mixed", "vertical"])

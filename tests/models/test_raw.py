@@ -14,6 +14,7 @@ from sklearn.metrics import accuracy_score
 import dovetail
 from dovetail import apfed, data, models
 from dovetail.errors import DataError, ModelError
+from dovetail.federated import Local
 from dovetail.models import Model
 
 
@@ -38,6 +39,7 @@ def model(frame: pd.DataFrame) -> Model:
         None,
         parts.task,
         apfed.Config(epochs=6, learning_rate=0.05),
+        Local("clinic"),
         seed=0,
         encoder=models.Perceptron((8,)),
         head=models.Head((8,)),
@@ -96,6 +98,7 @@ def test_a_model_of_numbers_has_no_probabilities(frame: pd.DataFrame) -> None:
         None,
         parts.task,
         apfed.Config(epochs=1),
+        Local("clinic"),
         seed=0,
         encoder=models.Perceptron((4,)),
         head=models.Head((4,)),

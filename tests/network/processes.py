@@ -23,6 +23,7 @@ from torch import Tensor
 from dovetail.alignment import Responder
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.errors import NetworkError, TrainingError
+from dovetail.federated import Local
 from dovetail.methods import apfed
 from dovetail.models import Head, Perceptron
 from dovetail.network import Message, Party
@@ -123,7 +124,7 @@ def open_party(losses: Mapping[str, str], name: str, run: str, algorithm: str) -
         return Responder(name, list(IDS[name]))
     if algorithm == "apfed":
         config = apfed.PassiveConfig(loss=losses[run], learning_rate=0.1)  # type: ignore[arg-type]
-        return apfed.Passive(shared_rows(name), config, Perceptron((4,)))
+        return apfed.Passive(shared_rows(name), config, Perceptron((4,)), Local(name))
     raise TrainingError(f"it has no {algorithm}")
 
 
@@ -141,6 +142,7 @@ def active(name: str, parties: tuple[str, ...]) -> apfed.Active:
         Alignment({party: torch.arange(num) for party in (name, *parties)}),
         Classification((0, 1)),
         apfed.Config(epochs=2, batch_size=8, learning_rate=0.1),
+        Local(name),
         seed=3,
         encoder=Perceptron((4,)),
         head=Head((4,), 0.0),

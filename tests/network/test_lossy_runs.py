@@ -34,6 +34,7 @@ import torch
 from lossy_link import ADDRESS, LossyLink
 
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
+from dovetail.federated import Local
 from dovetail.methods import apfed
 from dovetail.models import Head, Perceptron
 from dovetail.network import Engine, InProcess
@@ -69,6 +70,7 @@ def bank(steps: int, timeout_s: float | None = None) -> apfed.Active:
         Alignment({name: torch.arange(NUM_ROWS) for name in ("bank", "shop")}),
         Classification(tuple(range(10))),
         apfed.Config(epochs=steps, steps_per_epoch=1, batch_size=BATCH, timeout_s=timeout_s),
+        Local("bank"),
         seed=0,
         encoder=Perceptron((WIDTH,)),
         head=Head((32,), 0.5),
@@ -77,7 +79,7 @@ def bank(steps: int, timeout_s: float | None = None) -> apfed.Active:
 
 def shop() -> apfed.Passive:
     rows = SharedRows("shop", strip("the shop"), torch.arange(NUM_ROWS))
-    return apfed.Passive(rows, apfed.PassiveConfig(), Perceptron((WIDTH,)))
+    return apfed.Passive(rows, apfed.PassiveConfig(), Perceptron((WIDTH,)), Local("shop"))
 
 
 def fingerprint(active: apfed.Active) -> str:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dovetail.errors import ConfigError
+from dovetail.federated import Local
 from dovetail.methods import apfed
 from dovetail.methods.apfed.stages import active_config, label_home
 from dovetail.methods.method import Training
@@ -122,7 +123,7 @@ def test_a_network_that_normalises_over_a_batch_is_refused() -> None:
     home = label_home(task)
     with pytest.raises(ConfigError, match="normalises over a batch"):
         apfed.Active(
-            home.train, None, home.task, active_config(task), seed=0,
+            home.train, None, home.task, active_config(task), Local(home.train.name), seed=0,
             encoder=torch.nn.Sequential(torch.nn.Linear(10, 4), torch.nn.BatchNorm1d(4)),
             head=Head((4,)),
         )  # fmt: skip

@@ -69,9 +69,7 @@ class PartnerHome:
         assert self.shared is not None
         device, secret = local.device, local.secret
         if self.side == "apfed":
-            return apfed.Passive(
-                self.shared, self.config, self.network, device=device, secret=secret
-            )
+            return apfed.Passive(self.shared, self.config, self.network, local)
         if self.side == "vertical":
             return vertical.Member(
                 self.shared,

@@ -475,7 +475,7 @@ class Apfed(Method):
     def unasked(
         self, training: Training, stage: str, seed: int, observe: Observer
     ) -> Outcome | None:
-        """What the active party learns alone, or of everybody's columns in one local."""
+        """What the active party learns alone, or of everybody's columns in one place."""
         return train_unasked(training, stage, seed, observe)
 
     def homes_of(self, training: Training, stage: str) -> Mapping[str, Any]:
@@ -530,7 +530,7 @@ class Apfed(Method):
         if not deciding.needs_rows or not isinstance(active, apfed.Active):
             return {}
         home = stage.homes[home.name]
-        rows = home.held_out(active.seed)
+        rows = home.held_out(active.local.seed)
         assert home.train.labels is not None
         outputs = active.model().outputs(home.train.joined()[rows])
         return {home.name: deciding.decision(home.task, outputs, home.train.labels[rows])}

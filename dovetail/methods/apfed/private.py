@@ -25,12 +25,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dovetail.data import Task
 from dovetail.errors import ConfigError
-from dovetail.models import network_input
-from dovetail.models.decisions import supervised_loss
+from dovetail.federated import Local
+from dovetail.methods.apfed.networks import SoloNetwork
+from dovetail.methods.apfed.unify import Gradients, Help, TradeOff, Unify, weight_of
+from dovetail.methods.targets import Targets
+from dovetail.models import RandomStream, network_input
 from dovetail.network import State
-from dovetail.privacy import PrivateSteps, Releasing, Stepping
+from dovetail.privacy import PrivateSteps, Release, Stepping
 from dovetail.privacy.accountant import epsilon
 
 _log = logging.getLogger(__name__)
@@ -78,18 +80,17 @@ class _Coding(nn.Module):
         return code_BD, code_BD if self.projection is None else self.projection(code_BD)
 
 
-class Solo:
+class Solo(Unify):
     """The label owner's steps by DP-SGD, and what its rows have spent.
 
     Args:
         steps: the setting.
-        party: whose model it is.
-        task: what is predicted.
-        num_rows: of its table.
-        encoder, head, projection: its networks.
-        weights_C: of classes.
-        rng: draws the noise.
-        released: how its codes leave; None: it asks nobody, or nobody's answer counts.
+        codes: how its codes leave; None: as they are.
+        x: (N, ...) all columns, by row.
+        targets: the labels.
+        solo: its networks.
+        random: dropout's stream.
+        local: its context.
 
     Raises:
         ConfigError: a network of which a row has no gradient of its own.
@@ -98,68 +99,61 @@ class Solo:
     def __init__(
         self,
         steps: PrivateSteps,
-        party: str,
-        task: Task,
-        num_rows: int,
-        *,
-        encoder: nn.Module,
-        head: nn.Module,
-        projection: nn.Module | None,
-        weights_C: Tensor | None,
-        rng: torch.Generator,
-        released: Releasing | None,
+        codes: Release | None,
+        x: Tensor,
+        targets: Targets,
+        solo: SoloNetwork,
+        random: RandomStream,
+        local: Local,
     ) -> None:
-        for network in (encoder, head):
-            if any(isinstance(each, _BatchNorm) for each in network.modules()):
-                raise ConfigError(
-                    f"party {party!r}: private needs each row's own gradient, and its network "
-                    "normalises over a batch; take another encoder, or leave private out"
-                )
-        self.steps = steps
-        self._party = party
-        self._task = task
-        self._weights_C = weights_C
-        self._released = released
-        self._whole = _Whole(encoder, projection, head)
-        self._coding = _Coding(encoder, projection)
-        self._alone = _Whole(encoder, None, head)
-        self._stepping = Stepping(steps.model_copy(update={"epsilon": None}), party, num_rows, rng)
+        networks = solo.networks
+        if any(isinstance(each, _BatchNorm) for each in networks.modules()):
+            raise ConfigError(
+                f"party {local.name!r}: private needs each row's own gradient, and its network "
+                "normalises over a batch; take another encoder, or leave private out"
+            )
+        self.steps, self._codes = steps, codes or Release()
+        self._x, self._targets, self._networks = x, targets, networks
+        self._random, self._local, self._party = random, local, local.name
+        self._whole = _Whole(solo.encoder, solo.projection, solo.head)
+        self._coding = _Coding(solo.encoder, solo.projection)
+        self._alone = _Whole(solo.encoder, None, solo.head)
+        # The budget is of weights and codes together, and is held by ``pays``.
+        uncapped = steps.model_copy(update={"epsilon": None})
+        rng = local.generator("private steps")
+        self._stepping = Stepping(uncapped, local.name, len(x), rng)
         self._stopped = False
 
-    def check_codes(self) -> None:
+    def open(self, parties: Sequence[str], trade_off: TradeOff) -> None:
         """Refuse partners whose answers follow from codes that are not counted.
 
         Raises:
             ConfigError: what to set.
         """
-        if self._released is None or not self._released.release.noise:
+        weights = [weight_of(trade_off, party) for party in parties]
+        if any(weights) and not self._codes.noise:
             raise ConfigError(
                 f"party {self._party!r}: private counts what its model says of a row, and what a "
                 "partner learned of a row's code comes back in its answers about others; set "
                 "codes = { clip = ..., noise = ... } below [apfed], too"
             )
 
-    def step(
-        self,
-        labelled: tuple[Tensor, Tensor, Tensor],
-        answers: Sequence[tuple[Tensor, Tensor, bool]],
-        x: Tensor,
-    ) -> None:
-        """Noised gradients stand at the networks' parameters.
+    def follow(self, step: Gradients) -> None:
+        """Noised gradients stand at the networks' parameters."""
+        for weight in self._networks.parameters():
+            weight.grad = None
+        labels_B = self._targets.of(step.rows_B)
+        x_B = network_input(self._x[step.rows_B], labels_B.device)
+        with self._random:
+            self._step(step.rows_B, x_B, labels_B, step.helps)
 
-        Args:
-            labelled: (B,) rows, their columns as the encoder takes them, and labels.
-            answers: of each partner that answered, (n,) rows, lambda_p dL_p/dh of them, and
-                whether it is of projected codes.
-            x: all columns, by row.
-        """
-        rows_B, x_B, labels_B = labelled
-        asked = [rows for rows, _, _ in answers]
+    def _step(self, rows_B: Tensor, x_B: Tensor, labels_B: Tensor, helps: Sequence[Help]) -> None:
+        asked = [each.rows_B for each in helps]
         rows_A = torch.cat(asked).unique() if asked else rows_B[:0]
         together = bool(torch.isin(rows_A, rows_B).all())
         rows_P = rows_B if together else rows_A
-        pulls = [self._pull(rows_P, answers, projected=each) for each in (False, True)]
-        if together and answers:
+        pulls = [self._pull(rows_P, helps, projected=each) for each in (False, True)]
+        if together and helps:
             self._stepping.gradient(self._whole, self._both, rows_B, x_B, labels_B, *pulls)
             return
         self._stepping.gradient(self._alone, self._task_loss, rows_B, x_B, labels_B)
@@ -169,17 +163,19 @@ class Solo:
         held = [(w, w.grad) for w in self._alone.parameters() if w.grad is not None]
         for weight, _ in held:
             weight.grad = None
-        x_A = network_input(x[rows_A], x_B.device)
+        x_A = network_input(self._x[rows_A], x_B.device)
         self._stepping.gradient(self._coding, self._pulled, rows_A, x_A, *pulls)
         for weight, gradient in held:
             weight.grad = gradient if weight.grad is None else weight.grad + gradient
 
     @staticmethod
-    def _pull(
-        rows_P: Tensor, answers: Sequence[tuple[Tensor, Tensor, bool]], *, projected: bool
-    ) -> Tensor:
+    def _pull(rows_P: Tensor, helps: Sequence[Help], *, projected: bool) -> Tensor:
         """(P, D) what partners returned for these rows, times P: a mean's sum again."""
-        own = [(rows, gradient) for rows, gradient, each in answers if each is projected]
+        own = [
+            (each.rows_B, each.weight * each.gradient_BD)
+            for each in helps
+            if each.projected is projected
+        ]
         if not own:
             return torch.zeros(len(rows_P), 0)
         pull = torch.zeros(len(rows_P), own[0][1].shape[1], device=own[0][1].device)
@@ -190,20 +186,19 @@ class Solo:
         return pull * len(rows_P)
 
     def _task_loss(self, call: Any, x: Tensor, label: Tensor) -> Tensor:
-        return supervised_loss(self._task, call(x)[2], label, self._weights_C, reduction="sum")
+        return self._targets.loss_of(call(x)[2], label)
 
     def _pulled(self, call: Any, x: Tensor, pull: Tensor, projected: Tensor) -> Tensor:
         return self._along(call(x), pull, projected)
 
     def _both(self, call: Any, x: Tensor, label: Tensor, pull: Tensor, projected: Tensor) -> Tensor:
         told = call(x)
-        loss = supervised_loss(self._task, told[2], label, self._weights_C, reduction="sum")
-        return loss + self._along(told, pull, projected)
+        return self._targets.loss_of(told[2], label) + self._along(told, pull, projected)
 
     def _along(self, told: Sequence[Tensor], pull: Tensor, projected: Tensor) -> Tensor:
         """<r, h>, of codes and of what they are projected to, as long as they left."""
         total = told[0].sum() * 0
-        clip = None if self._released is None else self._released.release.clip
+        clip = self._codes.clip
         for code, each in zip(told[:2], (pull, projected), strict=True):
             if each.shape[-1]:
                 length = torch.linalg.vector_norm(code, dim=1, keepdim=True)
@@ -239,9 +234,9 @@ class Solo:
         codes were sent most, so that the sum is of no row less than it is.
         """
         told = (self._stepping.told()["releases"] + visits) / (self.steps.noise / 2) ** 2
-        if self._released is not None and self._released.release.noise:
-            before = sum(each["releases"] for each in self._released.told().values())
-            told += (before + sent) / (self._released.release.noise / 2) ** 2
+        if self._codes.noise:
+            before = sum(each["releases"] for each in self._local.spent())
+            told += (before + sent) / (self._codes.noise / 2) ** 2
         return epsilon(told, 1.0, self.steps.delta)
 
     def told(self) -> dict[str, Any]:

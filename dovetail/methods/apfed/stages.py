@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dovetail.data import Alignment, Federation, ImageInput, Partitioned, PartyData
-from dovetail.federated import Driver
+from dovetail.federated import Driver, Local
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil
 from dovetail.methods.apfed.distilling import ALONE, Distilling, finish, train_alone
@@ -109,17 +109,24 @@ def driver_of(training: Training, stage: str, home: LabelHome, seed: int) -> Dri
         "seed": seed,
         "encoder": encoder_spec(section.encoder),
         "head": Head(section.head, section.dropout),
-        "device": training.device,
-        "secret": home.secret,
     }
+    local = Local(home.name, device=training.device, secret=home.secret)
     if stage == "tvfl":
         fields = set(vertical.Config.model_fields)
         alike = vertical.Config(**config.model_dump(include=fields))
-        return vertical.Owner(home.train, home.alignment, home.task, alike, **given)
+        return vertical.Owner(
+            home.train,
+            home.alignment,
+            home.task,
+            alike,
+            **given,
+            device=local.device,
+            secret=local.secret,
+        )
     if training.deciding.needs_rows:
         home = home.without_labels_on(home.held_out(seed))
     alignment = home.alignment if stage in LOSSES else None
-    return apfed.Active(home.train, alignment, home.task, config, **given)
+    return apfed.Active(home.train, alignment, home.task, config, local, **given)
 
 
 def distilling(training: Training, home: LabelHome, seed: int) -> Distilling:
@@ -238,8 +245,8 @@ def model_of(active: apfed.Active, home: LabelHome, stage: str) -> Model:
     """What predicts alone, from raw columns."""
     model = active.model()
     about = {**model.about, "method": stage, "label": home.label}
-    if active.solo is not None:
-        about["private"] = active.solo.told()
+    if told := active.unify.told():
+        about["private"] = told
     inputs = {} if home.input is None else dict.fromkeys(model.shapes, home.input)
     return replace(model, inputs=inputs, about=about)
 

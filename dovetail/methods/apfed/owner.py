@@ -1,0 +1,144 @@
+"""What APFed's label owner has around the paper's step: epochs, the best one, and its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from dovetail.data import Alignment
+from dovetail.errors import PartyError
+from dovetail.federated import Driver, Epoch, Local
+from dovetail.methods.apfed.best import BestEpoch
+from dovetail.methods.apfed.bound import Bound
+from dovetail.methods.apfed.layers import Layers
+from dovetail.methods.apfed.networks import SoloNetwork
+from dovetail.methods.apfed.private import Solo
+from dovetail.methods.apfed.questions import Questions
+from dovetail.methods.apfed.unify import Balanced, Unify
+from dovetail.methods.epochs import Epochs, warn_of
+from dovetail.methods.targets import Targets
+from dovetail.models import Model, RandomStream, network_input
+from dovetail.models.optimizers import Optimizer
+from dovetail.network import Engine, Replies
+from dovetail.privacy import distance_correlation
+
+
+class LabelOwner(Driver):
+    """A label owner whose step is a subclass's.
+
+    Attributes:
+        name: the party's.
+        config: its settings, the layers' among them.
+        local: its context.
+        x: (N, ...) its columns.
+        targets: its labels.
+        solo: its networks.
+        optimizer: of their parameters.
+        random: dropout's stream.
+        questions: who is asked about which rows.
+        bound: what is taken of partners' gradients.
+        unify: makes gradients of weights of those of codes.
+        best: the epoch whose networks are kept.
+    """
+
+    saved = ("solo", "optimizer", "random", "questions", "bound", "unify", "best", "local")
+
+    name: str
+    config: Layers
+    local: Local
+    x: Tensor
+    targets: Targets
+    solo: SoloNetwork
+    optimizer: Optimizer
+    random: RandomStream
+
+    def add_layers(self, alignment: Alignment | None, plain: Unify) -> None:
+        """Set up what is around the step, when the networks are made.
+
+        Args:
+            alignment: rows by shared sample; None: nobody is asked.
+            plain: Eq. (9), unless a layer takes its place.
+        """
+        config, local, solo = self.config, self.local, self.solo
+        self.num_rounds = config.epochs
+        # Which epoch is best, and how large a row's gradient is, would be more things told of rows
+        # than DP-SGD counts.
+        is_private = config.private is not None
+        share = 0.0 if is_private else config.validation
+        rng = local.generator("validation rows")
+        self.best = BestEpoch(self.targets.rows, share, config.patience, rng)
+        self.bound = Bound(config.clip, config.batch_size, local.device, measures=not is_private)
+        local.bound_releases(config.codes, what="codes", key="apfed.codes")
+        self.questions = Questions(
+            self.targets.rows,
+            self.best.rows,
+            len(self.x),
+            alignment,
+            config,
+            local,
+            encode=self.encode,
+            projection=solo.projection,
+        )
+        self.unify = plain
+        if config.private is not None:
+            self.unify = Solo(
+                config.private, config.codes, self.x, self.targets, solo, self.random, local
+            )
+        elif config.balance is not None:
+            self.unify = Balanced(config.balance, solo.encoder, solo.projection)
+        remedy = f"its learning_rate ({config.learning_rate}) or trade_off"
+        self._epochs = Epochs(self.name, remedy, self.step)
+
+    # --- What the page says ----------------------------------------------------------------------
+
+    def encode(self, rows_B: Tensor) -> Tensor:
+        """(B, D) codes of these rows, with their graph."""
+        raise NotImplementedError
+
+    def task_loss(self, code_BD: Tensor, rows_B: Tensor) -> Tensor:
+        """L_A of these codes."""
+        raise NotImplementedError
+
+    def step(self, network: Engine) -> tuple[float, Mapping[str, PartyError]]:
+        """One step: L_A of its batch, and the parties that were left out."""
+        raise NotImplementedError
+
+    def open(self, parties: Iterable[str], network: Engine) -> Replies[Any]:
+        """Tell these parties that training begins."""
+        raise NotImplementedError
+
+    # --- Around it -------------------------------------------------------------------------------
+
+    def kept_apart(self, loss: Tensor, code_BD: Tensor, rows_B: Tensor) -> Tensor:
+        """L_A, with codes driven from columns, and those of a class from each other, if set."""
+        if self.config.decorrelate:
+            own_BF = network_input(self.x[rows_B], code_BD.device)
+            loss = loss + self.config.decorrelate * distance_correlation(own_BF, code_BD)
+        return self.targets.spread(loss, [code_BD], rows_B)
+
+    def begin_again(self, behind: Mapping[str, int], network: Engine) -> None:
+        """One that lost its disk helps again, from its beginning."""
+        warn_of(self.open([name for name, done in behind.items() if not done], network).failures)
+
+    def round(self, number: int, network: Engine) -> Epoch:
+        """All steps of one epoch."""
+        epoch = self._epochs.play(number, self.questions.steps_per_epoch, network)
+        self.best.judge(
+            number, self.solo.networks, lambda rows: self.task_loss(self.encode(rows), rows)
+        )
+        return replace(epoch, cut=self.bound.taken())
+
+    def ended(self, number: int) -> bool:
+        """Whether epoch ``number`` comes too long after the best, or is not paid for."""
+        return self.best.ended(number) or not self.unify.pays(*self.questions.visits())
+
+    def spent(self) -> list[dict[str, Any]]:
+        """Its codes, if they are noised, and its model."""
+        return [*self.unify.spent(), *self.local.spent()]
+
+    def model(self) -> Model:
+        """The best model so far, or as it is now: predicts alone."""
+        return self.solo.model(self.best.of(self.solo.networks))

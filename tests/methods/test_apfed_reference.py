@@ -1,0 +1,148 @@
+"""APFed written once more, without parties, messages and layers: the page gives the same bits."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dovetail.data import Alignment, Classification, PartyData, SharedRows
+from dovetail.federated import Local
+from dovetail.methods import apfed
+from dovetail.models import Head, Perceptron, derive_seed
+from dovetail.network import InProcess
+
+ROWS, BATCH, EPOCHS, SEED = 200, 32, 3, 3
+WIDTHS, CLASSES, TRADE_OFF, TAU = (8, 6), 3, 0.7, 0.5
+PARTNERS = {"lab": 3, "shop": 5}  # party -> columns
+
+
+def table(name: str, width: int) -> Tensor:
+    return torch.randn(ROWS, width, generator=torch.Generator().manual_seed(len(name)))
+
+
+LABELS = torch.randint(CLASSES, (ROWS,), generator=torch.Generator().manual_seed(9))
+
+
+class Drawn:
+    """Torch's global random numbers, those of one purpose while the context is open."""
+
+    def __init__(self, *purpose: str) -> None:
+        self.own = torch.Generator().manual_seed(derive_seed(SEED, *purpose)).get_state()
+
+    def __enter__(self) -> None:
+        self.outer = torch.get_rng_state()
+        torch.set_rng_state(self.own)
+
+    def __exit__(self, *_: object) -> None:
+        self.own = torch.get_rng_state()
+        torch.set_rng_state(self.outer)
+
+
+def layers(*widths: int) -> list[nn.Module]:
+    pairs = itertools.pairwise(widths)
+    return [layer for pair in pairs for layer in (nn.Linear(*pair), nn.ReLU())]
+
+
+def contrast(h_BD: Tensor, own_BD: Tensor) -> Tensor:
+    """Eq. (14) to (16): each row against its own sample's code among all others."""
+    h_BD, own_BD = (F.normalize(each, dim=1, eps=1e-2) for each in (h_BD, own_BD))
+    across, within = h_BD @ own_BD.T / TAU, h_BD @ h_BD.T / TAU
+    others = within.masked_fill(torch.eye(len(h_BD)).bool(), -torch.inf)
+    scores = torch.cat([across, others], dim=1)
+    return F.cross_entropy(scores, torch.arange(len(h_BD)))
+
+
+def sgd(*modules: nn.Module) -> torch.optim.Optimizer:
+    weights = [weight for module in modules for weight in module.parameters()]
+    return torch.optim.SGD(weights, lr=0.05, momentum=0.9, weight_decay=1e-4, fused=True)
+
+
+def reference(losses: dict[str, str]) -> dict[str, Tensor]:
+    """Weights of the label owner and of every partner after training."""
+    x, tables = table("clinic", 4), {name: table(name, PARTNERS[name]) for name in losses}
+    with Drawn("clinic", "networks"):
+        encoder = nn.Sequential(nn.Flatten(), *layers(4, *WIDTHS))
+        head = nn.Sequential(*layers(6, 5), nn.Dropout(0.5), nn.Linear(5, CLASSES))
+    partners = {}
+    for name, loss in losses.items():
+        with Drawn(name, "passive"):
+            if loss == "contrastive":
+                partners[name] = nn.Sequential(nn.Flatten(), *layers(PARTNERS[name], *WIDTHS))
+            else:
+                partners[name] = nn.Sequential(*layers(6, 8), nn.Linear(8, PARTNERS[name]))
+    follows = {name: sgd(network) for name, network in partners.items()}
+    follow, dropout = sgd(encoder, head), Drawn("clinic", "labelled")
+    order = torch.Generator().manual_seed(derive_seed(SEED, "clinic", "labelled batches"))
+    for _ in range(EPOCHS):
+        for rows in torch.randperm(ROWS, generator=order).split(BATCH):
+            h = encoder(x[rows])  # Eq. (5)
+            leaf = h.detach().requires_grad_()
+            with dropout:
+                F.cross_entropy(head(leaf), LABELS[rows]).backward()  # Eq. (6)
+            assert leaf.grad is not None
+            total = leaf.grad.clone()
+            for name, loss in losses.items():
+                sent = h.detach().requires_grad_()
+                if loss == "contrastive":
+                    own = partners[name](tables[name][rows])  # Eq. (13)
+                    contrast(sent, own).backward()
+                else:
+                    F.mse_loss(partners[name](sent), tables[name][rows]).backward()  # Eq. (12)
+                assert sent.grad is not None
+                total.add_(sent.grad, alpha=TRADE_OFF)  # Eq. (9)
+                follows[name].step()  # Eq. (10)
+                follows[name].zero_grad()
+            h.backward(total)
+            follow.step()  # Eq. (10)
+            follow.zero_grad()
+    networks = {"encoder": encoder, "head": head, **partners}
+    return {f"{n}.{k}": w for n, net in networks.items() for k, w in net.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        {"lab": "contrastive", "shop": "contrastive"},
+        {"lab": "reconstruction", "shop": "reconstruction"},
+        {"lab": "reconstruction", "shop": "contrastive"},
+    ],
+    ids=["C", "R", "mixed"],
+)
+def test_the_page_gives_the_bits_of_a_plain_loop(losses: dict[str, str]) -> None:
+    everybody = torch.arange(ROWS)
+    alignment = Alignment(dict.fromkeys(("clinic", *losses), everybody))
+    data = PartyData("clinic", np.arange(ROWS), {"columns": table("clinic", 4)}, LABELS)
+    settings = {"learning_rate": 0.05, "momentum": 0.9, "weight_decay": 1e-4}
+    active = apfed.Active(
+        data,
+        alignment,
+        Classification(("a", "b", "c")),
+        apfed.Config(epochs=EPOCHS, batch_size=BATCH, trade_off=TRADE_OFF, **settings),  # type: ignore[arg-type]
+        Local("clinic"),
+        seed=SEED,
+        encoder=Perceptron(WIDTHS),
+        head=Head((5,), dropout=0.5),
+    )
+    passives = {
+        name: apfed.Passive(
+            SharedRows(name, table(name, PARTNERS[name]), everybody),
+            apfed.PassiveConfig(loss=loss, temperature=TAU, **settings),  # type: ignore[arg-type]
+            Perceptron(WIDTHS),
+            Local(name),
+        )
+        for name, loss in losses.items()
+    }
+    for _ in apfed.train(active, InProcess(passives, driver="clinic")):
+        pass
+    networks = {"encoder": active.encoder, "head": active.head}
+    networks |= {name: party.network for name, party in passives.items()}
+    expected = reference(losses)
+    given = {f"{n}.{k}": w for n, net in networks.items() for k, w in net.state_dict().items()}
+    assert given.keys() == expected.keys()
+    for name, weight in expected.items():
+        assert torch.equal(given[name], weight), name
