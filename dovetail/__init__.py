@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dovetail.api.aligning import Matched, align
     from dovetail.api.fit import fit
     from dovetail.api.inspecting import Inspection, inspect
+    from dovetail.api.inviting import invite
     from dovetail.api.lines import Partners, join, listen
     from dovetail.api.methods import CHFL, APFed, FedOptimus, HyFEM, Method
     from dovetail.api.partitions import (
@@ -71,6 +72,7 @@ __all__ = [
     "fit",
     "hyfem",
     "inspect",
+    "invite",
     "join",
     "listen",
     "load",
@@ -111,6 +113,7 @@ _LAZY = {
     "align": ("dovetail.api.aligning", "align"),
     "Inspection": ("dovetail.api.inspecting", "Inspection"),
     "inspect": ("dovetail.api.inspecting", "inspect"),
+    "invite": ("dovetail.api.inviting", "invite"),
     "join": ("dovetail.api.lines", "join"),
     "listen": ("dovetail.api.lines", "listen"),
     "CHFL": ("dovetail.api.methods", "CHFL"),

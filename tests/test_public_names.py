@@ -39,6 +39,7 @@ PUBLIC_NAMES = [
     "fit",
     "hyfem",
     "inspect",
+    "invite",
     "join",
     "listen",
     "load",

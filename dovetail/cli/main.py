@@ -29,6 +29,7 @@ COMMANDS = {
     "value": "Rank the partners of a run by what they are worth to the party with labels.",
     "audit": "Attack a run's own messages: what could each party learn of the others?",
     "bench": "Make a paper's table, beside the paper's figures (in Dovetail's repository only).",
+    "invite": "Cut a new party's part out of a finished HyFEM model; it predicts alone, untrained.",
     "predict": "Predict alone: the model's folder and a table are all it needs.",
     "export": "Write a model as one ONNX file, with its preprocessing inside.",
     "track": "Log a model to MLflow, so that MLflow's own serving loads it.",

@@ -210,6 +210,17 @@ class Method:
             return {}
         return dict(home.scores(model, last=last, decision=decision))
 
+    def part_of(self, model: Model, party: str, blocks: Mapping[str, Sequence[str]]) -> Model:
+        """A new party's part of a saved model of all blocks.
+
+        Args:
+            blocks: of the party: block -> its columns; none where they are not known.
+
+        Raises:
+            ConfigError: the method has no such model, or the model no such blocks.
+        """
+        raise ConfigError(f"{self.name!r} trains no model of which a new party could take a part")
+
     def validate(self, party: Party, home: Any) -> tuple[Tensor, Tensor] | None:
         """Outputs and labels of a party's validation rows, as it is now; None without any."""
         return None

@@ -1,13 +1,30 @@
-"""Remark 2: a new party takes its part of a model that others have trained."""
+"""Remark 2: a new party takes its part of a model that others have trained.
+
+While the server trains, ``InvitingCoordinator.invite`` adds it for the rounds to come. Of a saved
+model ``part_of`` cuts it out (``dovetail invite``).
+"""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from dovetail.errors import PartyError
+import numpy as np
+import torch
+
+from dovetail.data import TableEncoder
+from dovetail.errors import ConfigError, PartyError
 from dovetail.federated import Federation
+from dovetail.files import meant
 from dovetail.methods.hyfem.agreement import Holding
 from dovetail.methods.hyfem.hyfem import Coordinator, Finish, Finished
+from dovetail.models import Model
+from dovetail.models.blocks import BlocksNetwork, BlocksSpec
+from dovetail.models.slices import Layout
+from dovetail.models.vectors import extractors_vector, layers_of, load_weights
+
+#: What a part's model keeps of how the server's came about.
+_KEPT = ("method", "seed", "label", "learning_rate")
 
 
 class InvitingCoordinator(Coordinator):
@@ -43,3 +60,56 @@ class InvitingCoordinator(Coordinator):
         self.ask_to_begin(federation, [party]).or_raise()
         asked, timeout_s = {party: Finish(*self.known[party])}, self.config.timeout_s
         federation.ask(asked, Finished, timeout_s=timeout_s).or_raise()
+
+
+def part_of(model: Model, party: str, blocks: Mapping[str, Sequence[str]]) -> Model:
+    """A new party's part of a server's saved model: P_m Theta_0 and, of these blocks, all of w_0.
+
+    Args:
+        model: the server's.
+        party: whose part it is.
+        blocks: block -> its columns, in their order; none where they are not known.
+
+    Raises:
+        ConfigError: no server's model, or blocks or columns that it does not have.
+    """
+    spec, network = model.spec, model.network
+    if not (isinstance(spec, BlocksSpec) and isinstance(network, BlocksNetwork)):
+        raise ConfigError("this is no server's model of HyFEM, of which a party could take a part")
+    if not blocks:
+        raise ConfigError(f"party {party!r} has no block; the model's are {list(spec.blocks)}")
+    for block, columns in blocks.items():
+        if block not in spec.blocks:
+            raise ConfigError(
+                f"party {party!r} has a block {block!r}, which the server's model does not have; "
+                f"its blocks are {list(spec.blocks)}{meant(block, spec.blocks)}"
+            )
+        encoder = model.inputs.get(block)
+        if columns and isinstance(encoder, TableEncoder) and tuple(columns) != encoder.columns:
+            raise ConfigError(
+                f"party {party!r}: its block {block!r} has the columns {list(columns)}, the "
+                f"server's has {list(encoder.columns)}; a block must be the same at all parties"
+            )
+    chosen = [spec.blocks.index(block) for block in blocks]
+    part = replace(
+        spec,
+        blocks=tuple(blocks),
+        shapes=tuple(spec.shapes[i] for i in chosen),
+        extractors=tuple(spec.extractors[i] for i in chosen),
+    )
+    layout = Layout(dict(zip(spec.blocks, spec.features(), strict=True)), spec.num_outputs)
+    everybody = tuple(np.arange(width) for width in spec.widths)
+    theta = torch.cat([extractors_vector(network.extractors[i]) for i in chosen])
+    w = layout.slice_of(layers_of(network.classifier), part.blocks, everybody)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        made = part.build()
+        load_weights(made, theta, w)
+    return Model(
+        party=party,
+        task=model.task,
+        network=made.eval(),
+        spec=part,
+        shapes=dict(zip(part.blocks, part.shapes, strict=True)),
+        inputs={block: model.inputs[block] for block in blocks if block in model.inputs},
+        about={key: model.about[key] for key in _KEPT if key in model.about},
+    )

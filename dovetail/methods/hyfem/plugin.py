@@ -32,6 +32,7 @@ from dovetail.methods.homes import (
     draw_share,
     own_task,
 )
+from dovetail.methods.hyfem.inviting import part_of
 from dovetail.methods.hyfem.stages import (
     POOLED,
     SERVER,
@@ -479,6 +480,10 @@ class Hyfem(Method):
         return told_model(
             party.model(), inputs, method=method, label=home.label, learning_rate=rate
         )
+
+    def part_of(self, model: Model, party: str, blocks: Mapping[str, Sequence[str]]) -> Model:
+        """A new party's extractors and classifier, cut out of the server's (Remark 2)."""
+        return part_of(model, party, blocks)
 
     def validate(self, party: Party, home: hyfem.Home) -> tuple[Tensor, Tensor] | None:
         """Outputs and labels of rows that were kept out of training."""

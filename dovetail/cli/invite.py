@@ -1,0 +1,49 @@
+"""``dovetail invite``: a new party's part of a finished run's model."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dovetail.cli.options import AsJson, Quiet
+from dovetail.errors import ConfigError
+
+
+def invite(
+    run: Annotated[Path, typer.Argument(help="A finished run of HyFEM, or its models/server.")],
+    party: Annotated[str, typer.Argument(help="The new party's file, or its name with --block.")],
+    block: Annotated[
+        list[str] | None,
+        typer.Option(help="A block that it has, where its file is not here; repeat for each."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The model's folder. [out/PARTY]")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the model in this folder.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Cut a new party's part out of a finished HyFEM model; it predicts alone, untrained.
+
+    The part has the extractors of the party's blocks and a classifier over their features, as the
+    server would predict from these blocks. No party is asked and nothing is trained. The party
+    needs no label. Its blocks and columns must be those of the run.
+    """
+    from dovetail.api.inviting import invite as cut
+
+    model = cut(run, party, blocks=tuple(block or ()))
+    folder = out or Path("out") / model.party
+    if folder.exists() and not overwrite:
+        raise ConfigError(f"{folder} is there already; name another with --out, or --overwrite")
+    model.save(folder)
+    if as_json:
+        print(
+            json.dumps({"party": model.party, "blocks": list(model.shapes), "model": str(folder)})
+        )
+    elif not quiet:
+        print(f"{model.party} predicts from {', '.join(model.shapes)}: {folder}")
+        print(f"  dovetail predict {shlex.quote(str(folder))} NEW-ROWS.csv")
