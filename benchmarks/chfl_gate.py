@@ -30,8 +30,8 @@ from torch import Tensor
 from benchmarks import _results
 from dovetail import data as dd
 from dovetail import methods
-from dovetail.methods import chfl
 from dovetail.methods.base import Loaded
+from dovetail.methods.chfl import layers as chfl
 from dovetail.runs.runfile import load_run
 from dovetail.runs.setup import pooled_parts, read_pooled
 
@@ -209,7 +209,7 @@ def trained(run_file: str, sets: tuple[str, ...], seed: int, share: float) -> To
         plain(member)
         columns, home, test = member.columns, member.home.test, member.prepared.test
         assert columns is not None
-        assert member.validation is not None
+        assert member.prepared.validation is not None
         assert home is not None
         assert home.labels is not None
         assert test is not None
@@ -218,7 +218,7 @@ def trained(run_file: str, sets: tuple[str, ...], seed: int, share: float) -> To
             told.append({})
         gate = columns.gate
         both = []
-        for x, labels in (member.validation, (test, home.labels)):
+        for x, labels in (member.prepared.validation, (test, home.labels)):
             columns.gate = None
             joint = columns(x)
             common = columns.common.outputs(x[:, columns.common_places])[-1]

@@ -32,7 +32,8 @@ from torch import Tensor
 from benchmarks import _results
 from benchmarks._turns import medians
 from dovetail.data import Classification, PartyData, table_from_arrays
-from dovetail.methods import chfl
+from dovetail.federated import Local, play_round
+from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.stacked import StackedInProcess
 from dovetail.models import ColumnsSpec, generator
 from dovetail.network import InProcess
@@ -71,18 +72,19 @@ class Dovetail:
 
     def __init__(self, num_members: int, num_rows: int, *, stacked: bool) -> None:
         homes = [home_of(k, num_rows, own_columns(num_members)) for k in range(num_members)]
-        members = {home.name: chfl.Member(home) for home in homes}
+        members = {home.name: chfl.Member(home, Local(home.name)) for home in homes}
         self.coordinator = chfl.Coordinator(
             chfl.Config(widths=WIDTHS, batch_size=BATCH_SIZE, local_epochs=EPOCHS), seed=0
         )
         engine = StackedInProcess if stacked else InProcess
         self.network = engine(members, driver="coordinator")
-        self.coordinator.begin(self.network)
+        self.federation = self.coordinator.federation(self.network)
+        self.coordinator.begin(self.federation)
         self.number = 0
 
     def round(self) -> None:
         self.number += 1
-        self.coordinator.round(self.number, self.network)
+        play_round(self.coordinator, self.number, self.federation)
 
 
 class Plain:

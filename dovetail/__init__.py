@@ -88,7 +88,7 @@ __all__ = [
 _LAZY = {
     "alignment": ("dovetail.alignment", None),
     "apfed": ("dovetail.methods.apfed", None),
-    "chfl": ("dovetail.methods.chfl", None),
+    "chfl": ("dovetail.methods.chfl.layers", None),
     "data": ("dovetail.data", None),
     "runs": ("dovetail.runs", None),
     "fedoptimus": ("dovetail.methods.fedoptimus", None),

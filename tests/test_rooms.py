@@ -50,7 +50,7 @@ BESIDE = {"__init__.py", "__main__.py", "errors.py", "files.py"}
 #: Public name of ``dovetail`` -> the module it stands for.
 SHORT_NAMES = {
     "apfed": "dovetail.methods.apfed",
-    "chfl": "dovetail.methods.chfl",
+    "chfl": "dovetail.methods.chfl.layers",
     "hyfem": "dovetail.methods.hyfem",
     "selection": "dovetail.methods.fedoptimus.selection",
     "vertical": "dovetail.methods.vertical",

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from dovetail.data import SharedRows
-from dovetail.methods import chfl, hyfem, vertical
+from dovetail.methods import hyfem, vertical
 from dovetail.methods.apfed.home import PartnerHome
 from dovetail.methods.apfed.stacks import Once
 from dovetail.methods.apfed.stages import active_config, label_home, partner_homes
 from dovetail.methods.apfed.unify import weight_of
+from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.fedoptimus.stages import columns_in, labels_in
 from dovetail.methods.hyfem.stages import outputs_of
 from dovetail.methods.method import Staged, Training

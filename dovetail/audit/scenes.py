@@ -12,9 +12,10 @@ from dovetail.audit import readings
 from dovetail.audit.scene import Holding, Scene, flat, holding, names_of
 from dovetail.data import Blocks, Partitioned, PartyData, TableEncoder
 from dovetail.errors import ConfigError
-from dovetail.methods import chfl, hyfem
+from dovetail.methods import hyfem
 from dovetail.methods.apfed.home import LabelHome
 from dovetail.methods.apfed.stages import label_home
+from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.fedoptimus.stages import Columns, Labels, columns_in, labels_in
 from dovetail.methods.fedoptimus.stages import Home as OwnerHome
 from dovetail.methods.method import Training

@@ -1,12 +1,12 @@
 """What every method is written on: a party and its context, a driver and its context, the loop."""
 
-from dovetail.federated.best import BestRound
+from dovetail.federated.best import BestRound, Scored, Snapshots
 from dovetail.federated.driver import Driver, Epoch, Played, Round, is_due
-from dovetail.federated.federation import Federation
+from dovetail.federated.federation import Federation, normalised
 from dovetail.federated.local import MAX_PARAMETER_BYTES, Local, Loss
 from dovetail.federated.missing_parties import LeftOut, end, end_told, in_round, scored_without
-from dovetail.federated.party import Party, handles, restore_into, state_of
-from dovetail.federated.train import Plays, rounds, train
+from dovetail.federated.party import Party, handles, read_settings, restore_into, state_of
+from dovetail.federated.train import Plays, play_round, rounds, train
 
 __all__ = [
     "MAX_PARAMETER_BYTES",
@@ -21,11 +21,16 @@ __all__ = [
     "Played",
     "Plays",
     "Round",
+    "Scored",
+    "Snapshots",
     "end",
     "end_told",
     "handles",
     "in_round",
     "is_due",
+    "normalised",
+    "play_round",
+    "read_settings",
     "restore_into",
     "rounds",
     "scored_without",

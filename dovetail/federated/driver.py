@@ -142,6 +142,15 @@ class Driver:
         Left out, such parties go on as they are.
         """
 
+    def takes_part(self, number: int, federation: Federation) -> Sequence[str]:
+        """Who takes part in a round."""
+        return federation.parties
+
+    @property
+    def shares(self) -> Mapping[str, float] | None:
+        """Party -> its weight in a mean, in any unit; None: all alike."""
+        return None
+
     def ended(self, number: int) -> bool:
         """Whether to stop before this round."""
         return self.best_round is not None and self.best_round.ended(number)
@@ -152,12 +161,14 @@ class Driver:
 
     def scores(self) -> Mapping[str, Mapping[str, float]]:
         """Party -> scores that it has told of itself."""
-        return {}
+        if self.best_round is None:
+            return {}
+        return {name: {"validation": own} for name, own in self.best_round.accuracies.items()}
 
     def judged(self, network: Engine) -> Mapping[str, float]:
         """Party -> how good its model is on rows that it keeps out of training, 0 to 1; asked when
         training is over, where settings are tried (``runs/trials.py``)."""
-        return {}
+        return {} if self.best_round is None else dict(self.best_round.accuracies)
 
     def spent(self) -> Sequence[Mapping[str, Any]]:
         """As of ``Party``."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from dovetail.errors import PartyError, TrainingError
+from dovetail.federated.missing_parties import end
 from dovetail.network import Engine, Message, Pending, Replies
 from dovetail.network.engine import R
 
@@ -25,6 +27,8 @@ class Federation(Engine):
     Attributes:
         missing: party -> why it had no part in the round that is being played. ``train`` warns of
             them, puts them into the round's line of metrics, and clears them.
+        number: the round that is being played.
+        included: the parties of the last mean; none of a sum in secret that failed.
     """
 
     def __init__(self, engine: Engine, *, timeout_s: float | None = None) -> None:
@@ -34,6 +38,8 @@ class Federation(Engine):
         self.run = engine.run
         self.timeout_s = timeout_s
         self.missing: dict[str, str] = {}
+        self.number = 0
+        self.included: tuple[str, ...] = ()
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -76,23 +82,80 @@ class Federation(Engine):
         return replies
 
     def mean(
-        self, replies: Mapping[str, M], field: str, weights: Mapping[str, float] | None = None
+        self,
+        replies: Mapping[str, M],
+        field: str,
+        weights: Mapping[str, float] | None = None,
+        *,
+        before: Tensor | None = None,
     ) -> Tensor:
         """Weighted mean of one field of these replies, summed in double precision.
 
         Args:
             replies: party -> reply.
             field: a tensor of each.
-            weights: party -> weight; None: all alike.
+            weights: party -> weight, in any unit; None: all alike.
+            before: what the mean stays where it cannot be known (a sum in secret that failed).
+
+        Raises:
+            TrainingError: there is no reply.
         """
-        total: Tensor | None = None
+        self.check_answered(replies)
+        shares = normalised(tuple(replies), weights)
+        first = next(iter(replies.values()))
+        total = torch.zeros(getattr(first, field).shape, dtype=torch.float64)
         for party, reply in replies.items():
-            values = getattr(reply, field)
-            if total is None:
-                total = torch.zeros(values.shape, dtype=torch.float64)
-            total.add_(values.double(), alpha=weights[party] if weights else 1 / len(replies))
-        assert total is not None
+            total.add_(getattr(reply, field).double(), alpha=shares[party])
+        self.included = tuple(replies)
         return total.float()
+
+    @staticmethod
+    def same(replies: Mapping[str, M], field: str) -> Any:
+        """The one value that a field has in all replies.
+
+        Raises:
+            PartyError: naming a party that says otherwise than the first.
+        """
+        first, *others = replies
+        value = getattr(replies[first], field)
+        for party in others:
+            if (said := getattr(replies[party], field)) != value:
+                raise PartyError(party, f"says {field} = {said}, and {first!r} says {value}")
+        return value
+
+    def size(self, values_P: Tensor) -> int:
+        """How many values each reply holds whose mean is this."""
+        return len(values_P)
+
+    def figures(self, replies: Mapping[str, M], *fields: str) -> dict[str, float]:
+        """Field -> its mean over the parties of the last mean; over all, where it failed."""
+        counted = [replies[party] for party in self.included or replies]
+        return {
+            name: sum(getattr(reply, name) for reply in counted) / len(counted) for name in fields
+        }
+
+    def check_answered(self, replies: Collection[str]) -> None:
+        """Refuse a round in which nobody answered.
+
+        Raises:
+            TrainingError: naming who is missing, and why.
+        """
+        if not replies:
+            reasons = "; ".join(f"{party}: {why}" for party, why in self.missing.items())
+            raise TrainingError(f"no party finished round {self.number} ({reasons})")
+
+    def end(self, message: Message, reply: type[R]) -> None:
+        """Tell every party that training is over; who does not hear it keeps no model, and is
+        named."""
+        end(self.engine, dict.fromkeys(self.parties, message), reply, timeout_s=self.timeout_s)
 
     def notify(self, party: str, why: str) -> None:
         self.engine.notify(party, why)
+
+
+def normalised(parties: tuple[str, ...], weights: Mapping[str, float] | None) -> dict[str, float]:
+    """Party -> its share, of these; all together 1."""
+    if weights is None:
+        return dict.fromkeys(parties, 1 / len(parties))
+    total = sum(weights[party] for party in parties)
+    return {party: weights[party] / total for party in parties}

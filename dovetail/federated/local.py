@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from dovetail.privacy import (
     within,
 )
 
-N = TypeVar("N", bound=nn.Module)
+N = TypeVar("N", bound=nn.Module | None)
 M = TypeVar("M", bound=Message)
 
 _log = logging.getLogger(__name__)
@@ -42,14 +42,9 @@ MAX_PARAMETER_BYTES = 2**28
 _BATCHES_AT_ONCE = 64
 
 
-class Loss(Protocol):
-    """A batch's loss.
-
-    ``call`` is the network. ``reduction`` is "mean" over the batch, or "sum": a row's loss within
-    a private step, where the batch is that row.
-    """
-
-    def __call__(self, call: Callable[..., Any], /, *batch: Any, reduction: str) -> Tensor: ...
+#: A batch's loss: (network, *batch, reduction=...) -> a number. ``reduction`` is "mean" over the
+#: batch, or "sum": a row's loss within a private step, where the batch is that row.
+Loss = Callable[..., Tensor]
 
 
 class Local:
@@ -132,7 +127,8 @@ class Local:
         """A network with random weights from a stream of its own, on the party's device.
 
         Args:
-            make: makes it; called first where it takes no memory, to measure it.
+            make: makes it; called first where it takes no memory, to measure it. None: there is
+                to be none.
             purpose: of the stream. Two networks of two purposes do not depend on each other.
 
         Raises:
@@ -144,10 +140,14 @@ class Local:
                 measured = make()
         except (ConfigError, RuntimeError) as error:
             raise MessageError(str(error)) from None
+        if measured is None:
+            return measured
         self.take(sum(each.nbytes for each in measured.parameters()))
         with RandomStream(self.seed, self.name, *purpose, secret=self.key):
             network = make()
-        return network.to(self.device)
+        assert network is not None
+        network.to(self.device)
+        return network
 
     def take(self, num_bytes: int) -> None:
         """Count parameters that are about to be made.
@@ -275,6 +275,14 @@ class Local:
             pull()
         optimizer.step()
         return value.detach()
+
+    @staticmethod
+    def descend(optimizer: Optimizer | torch.optim.Optimizer, loss: Tensor) -> Tensor:
+        """The loss, and a step of weights that stay here."""
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
 
     def _may_step(self, stepping: Stepping) -> bool:
         if self._granted < 0:

@@ -7,9 +7,10 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, ClassVar, Self, TypeVar, get_type_hints, overload
 
 import torch
+from pydantic import BaseModel, ValidationError
 from torch import Tensor, nn
 
-from dovetail.errors import PartyError, TrainingError
+from dovetail.errors import MessageError, PartyError, TrainingError
 from dovetail.federated.local import Local
 from dovetail.models import Model
 from dovetail.models.optimizers import Optimizer
@@ -17,6 +18,7 @@ from dovetail.network import Message, State
 from dovetail.privacy.release import Releasing
 from dovetail.privacy.steps import Stepping
 
+S = TypeVar("S", bound=BaseModel)
 F = TypeVar("F", bound=Callable[..., Message])
 
 
@@ -116,7 +118,7 @@ class Party:
                 f"was sent {message.wire_name()} before training began, or was restarted since; go "
                 "on with --resume",
             )
-        message.check(**self.sizes())
+        message.check(**({} if begins and self._begun is None else self.sizes()))
         if name == "begin" and self.has_local:
             self.local.begin(getattr(message, "seed", 0))
         answer: Message = getattr(self, name)(message)
@@ -128,7 +130,7 @@ class Party:
         return answer
 
     def sizes(self) -> Mapping[str, int]:
-        """Letters of shapes -> sizes that messages must have, as far as it knows them."""
+        """Letters of shapes -> sizes that messages must have, once it has begun."""
         return {}
 
     def model(self) -> Model | None:
@@ -169,6 +171,19 @@ class Party:
         if self.has_local:
             self.local.restore(state["local"])
         restore_into(self, self.saved, state)
+
+
+def read_settings(kind: type[S], message: Message, text: str) -> S:
+    """What a driver's message sets, as JSON.
+
+    Raises:
+        MessageError: it cannot be.
+    """
+    try:
+        return kind.model_validate_json(text)
+    except ValidationError as error:
+        wrong = f"{message.wire_name()}: settings that cannot be ({error})"
+        raise MessageError(wrong) from None
 
 
 def state_of(thing: object, names: Sequence[str]) -> State:

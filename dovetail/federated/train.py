@@ -55,10 +55,7 @@ def train(driver: Plays[P], network: Engine, checkpoint: Checkpoint | None = Non
 
     def play(number: int) -> P:
         started = time.perf_counter()
-        federation.missing.clear()
-        done = driver.round(number, federation)
-        if isinstance(done, Round) and not done.missed:
-            done = replace(done, missed=dict(federation.missing))
+        done = play_round(driver, number, federation)
         if not isinstance(done, Epoch):  # a method of epochs tells each step as it is missed
             for party, why in done.left_out().get("reasons", {}).items():
                 left_out.notify(party, in_round(number, why), network)
@@ -79,6 +76,16 @@ def train(driver: Plays[P], network: Engine, checkpoint: Checkpoint | None = Non
         finish=lambda: driver.finish(federation),
         lenient=driver.lenient,
     )
+
+
+def play_round(driver: Plays[P], number: int, federation: Federation) -> P:
+    """One round, with who was missing in it."""
+    federation.missing.clear()
+    federation.number = number
+    done = driver.round(number, federation)
+    if isinstance(done, Round) and not done.missed:
+        done = replace(done, missed=dict(federation.missing))
+    return done
 
 
 class _Again(Protocol):

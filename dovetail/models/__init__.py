@@ -20,7 +20,13 @@ from dovetail.models.networks import (
     network_input,
     output_shape,
 )
-from dovetail.models.optimizers import OptimizerConfig, ScheduledConfig, follow_back, pull
+from dovetail.models.optimizers import (
+    Optimizer,
+    OptimizerConfig,
+    ScheduledConfig,
+    follow_back,
+    pull,
+)
 from dovetail.models.owners import (
     Bottom,
     BottomSpec,
@@ -63,6 +69,7 @@ __all__ = [
     "Head",
     "Model",
     "NetworkSpec",
+    "Optimizer",
     "OptimizerConfig",
     "OwnerResNet",
     "OwnersSpec",

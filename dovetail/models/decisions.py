@@ -6,7 +6,7 @@ threshold is chosen on rows that nothing was trained on, and kept with the model
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -282,6 +282,30 @@ def class_weights(how: ClassWeights | None, task: Task, labels_N: Tensor) -> Ten
 def on(device: torch.device, weights_C: Tensor | None) -> Tensor | None:
     """The same weights where a party computes."""
     return None if weights_C is None else weights_C.to(device)
+
+
+@dataclass(frozen=True, eq=False)
+class Supervised:
+    """``supervised_loss`` of what a network says of inputs, as a party's context takes a loss.
+
+    Attributes:
+        task: what is predicted.
+        weights_C: of the classes; None: all count alike.
+    """
+
+    task: Task
+    weights_C: Tensor | None = None
+
+    def __call__(
+        self, call: Callable[[Any], Tensor], inputs: Any, labels_B: Tensor, *, reduction: str
+    ) -> Tensor:
+        return supervised_loss(
+            self.task, call(inputs), labels_B, self.weights_C, reduction=reduction
+        )
+
+    def of(self, outputs: Tensor, labels_B: Tensor) -> Tensor:
+        """Mean over a batch, of what the network said."""
+        return supervised_loss(self.task, outputs, labels_B, self.weights_C)
 
 
 def supervised_loss(

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from dovetail.alignment import psi
 from dovetail.data import Alignment, Classification, PartyData, SharedRows, table_from_arrays
 from dovetail.federated import Local
-from dovetail.methods import apfed, chfl, fedoptimus, hyfem, vertical
+from dovetail.methods import apfed, fedoptimus, hyfem, vertical
+from dovetail.methods.chfl import layers as chfl
 from dovetail.models import (
     ColumnsMlp,
     Head,
@@ -351,7 +352,7 @@ class Members:
         x, labels = columns(40, 4), torch.arange(40) % 2
         table = table_from_arrays("shop", dict(zip("abcd", x.numpy().T, strict=True)))
         data = PartyData("shop", torch.arange(40).numpy(), labels=labels, tables={"columns": table})
-        member = chfl.Member(chfl.Home(data, task, ("a", "b")), secret=of_home)
+        member = chfl.Member(chfl.Home(data, task, ("a", "b")), Local("shop", secret=of_home))
         config = chfl.Config(widths=(8, 8), batch_size=8)
         described = member.handle(chfl.Describe())
         assert isinstance(described, chfl.Description)

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from dovetail.data import Classification, PartyData, table_from_arrays
 from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError
-from dovetail.methods import chfl
+from dovetail.federated import Local
+from dovetail.methods.chfl import layers as chfl
 from dovetail.network.certificates import (
     Authority,
     certificate_pem,
@@ -48,7 +49,7 @@ def member(name: str, sums: SecretSums | None = None, *, secret_only: bool = Fal
     labels = torch.from_numpy(x[:, 0] > 0).long()
     data = PartyData(name, np.arange(24), labels=labels, tables={"columns": table})
     home = chfl.Home(data, Classification((0, 1)), COMMON, secure=secret_only)
-    return chfl.Member(home, sums=sums)
+    return chfl.Member(home, Local(name, sums=lambda members: sums))
 
 
 def begin(config: chfl.Config = CONFIG) -> chfl.Begin:

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from dovetail.data import Classification, PartyData, table_from_arrays
 from dovetail.federated import Local
-from dovetail.methods import chfl, hyfem
+from dovetail.methods import hyfem
+from dovetail.methods.chfl import layers as chfl
 from dovetail.models import Perceptron
 from dovetail.models.vectors import load_extractors, weights_of
 from dovetail.privacy import PrivateSteps
@@ -79,7 +80,7 @@ def asked_of_chfl(x_NF: Tensor, private: PrivateSteps | None) -> Tensor:
     table = table_from_arrays("clinic", dict(zip(names, x_NF.double().numpy().T, strict=True)))
     labels = (x_NF[:, 0] > 0).long()
     data = PartyData("clinic", np.arange(len(x_NF)), labels=labels, tables={chfl.BLOCK: table})
-    member = chfl.Member(chfl.Home(data, TASK, names, private=private))
+    member = chfl.Member(chfl.Home(data, TASK, names, private=private), Local("clinic"))
     settings = chfl.Config(
         method="common",
         widths=(NEURONS, 16),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import dovetail as package
 from dovetail import data as dd
-from dovetail.methods import chfl
+from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.plugin import config
 from dovetail.methods.chfl.stages import stage_config
 from dovetail.methods.method import Training

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from dovetail.errors import ConfigError
-from dovetail.methods import apfed, chfl, hyfem
+from dovetail.methods import apfed, hyfem
+from dovetail.methods.chfl import layers as chfl
 from dovetail.network import Message
 from dovetail.node.partyfile import algorithms
 from dovetail.node.runs import Watched

@@ -17,7 +17,7 @@ from markdown_it import MarkdownIt
 from dovetail import methods
 from dovetail.cli.proposals import _changes, _show
 from dovetail.errors import ConfigError, MessageError
-from dovetail.methods import chfl
+from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.plugin import ChflSection
 from dovetail.methods.chfl.stages import stage_config
 from dovetail.models.saved import load

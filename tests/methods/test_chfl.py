@@ -1,7 +1,7 @@
 """CHFL: what the common column may and may not depend on, and rounds in which members fail."""
 
 import copy
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from dovetail.data import Classification, PartyData, agree, summarise, table_from_arrays
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
-from dovetail.methods import chfl
+from dovetail.federated import Federation, Local, play_round
+from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.search import Trial, search_grid
 from dovetail.methods.chfl.stacked import StackedInProcess
 from dovetail.methods.chfl.stages import own_best
@@ -43,7 +44,9 @@ def rows_of(place, num_rows, num_unique, *, name=None, num_validation=10, task=T
 
 def agreed_of(homes):
     """How these encode their common columns, as a coordinator tells them."""
-    described = {own.name: chfl.Member(own).handle(chfl.Describe()) for own in homes}
+    described = {
+        own.name: chfl.Member(own, Local(own.name)).handle(chfl.Describe()) for own in homes
+    }
     return chfl.agree_on(described, chfl.Config())[1]
 
 
@@ -52,7 +55,7 @@ ROWS = [rows_of(1, 21, 3), rows_of(2, 23, 2), rows_of(3, 30, 1), rows_of(4, 24, 
 
 
 def federation(rows=ROWS):
-    return {own.name: chfl.Member(own) for own in rows}
+    return {own.name: chfl.Member(own, Local(own.name)) for own in rows}
 
 
 def run(config=None, rows=ROWS, engine=InProcess, seed=5, **changes):
@@ -122,7 +125,9 @@ def test_the_common_column_does_not_depend_on_mu():
 
 def test_no_gradient_of_the_joint_loss_reaches_the_common_column():
     member = federation()["p1"]
-    chfl.Coordinator(chfl.Config(**SMALL), seed=5).begin(InProcess({"p1": member}, driver="hub"))
+    chfl.Coordinator(chfl.Config(**SMALL), seed=5).begin(
+        Federation(InProcess({"p1": member}, driver="hub"))
+    )
     parameters = list(member.columns.common.parameters())
     seen = []
 
@@ -132,9 +137,9 @@ def test_no_gradient_of_the_joint_loss_reaches_the_common_column():
 
     member.config = member.config.model_copy(update={"local_epochs": 1})
     member.unique_optimizer = Watching(member.columns.unique.parameters(), lr=1.0)
-    member.optimizer = lambda: torch.optim.SGD(parameters, lr=0.0)
+    member.common_optimizer = lambda: torch.optim.SGD(parameters, lr=0.0)
     batches = copy.deepcopy(member.batches)
-    chfl.local_learning(member)
+    member.learn()
 
     for gradients in seen:  # right after the joint loss went back
         rows = next(batches)
@@ -196,7 +201,7 @@ def test_the_gate_changes_no_weight():
 
 def gates_of(member):
     """Gate -> its loss on the validation rows."""
-    (x, labels), found = member.validation, {}
+    (x, labels), found = member.prepared.validation, {}
     for gate in chfl.GATES:
         member.columns.gate = torch.tensor(gate)
         outputs = member.columns(x).detach()
@@ -210,7 +215,7 @@ def test_a_gate_has_the_least_loss_on_validation_rows_and_leans_to_common_where_
     assert len(set(chosen.values())) > 1  # each its own
     for name, gate in chosen.items():
         losses = gates_of(members[name])
-        num_rows = len(members[name].validation[1])
+        num_rows = len(members[name].prepared.validation[1])
         assert gate == pytest.approx(min(losses, key=losses.get) * num_rows / (num_rows + 30))
         assert gate < 0.5  # of few rows
 
@@ -223,9 +228,9 @@ def test_without_validation_rows_a_gate_is_1():
 
 def test_a_member_keeps_the_gate_of_the_round_that_was_chosen(tmp_path):
     coordinator, members, rounds = run(gate=True, rounds=6)
-    accuracies = rounds[coordinator.best - 1].accuracies
+    accuracies = rounds[coordinator.best_round.number - 1].accuracies
     for name, member in members.items():
-        assert member.accuracy()[0] == accuracies[name]
+        assert member.scored().accuracy == accuracies[name]
     member = members["p1"]
     member.columns.gate.fill_(0.25)  # what a file keeps
     member.model().save(tmp_path / "model")
@@ -240,7 +245,7 @@ def test_an_own_column_that_starts_at_zero_says_nothing_at_first():
     member.handle(chfl.Begin(settings, 5, *opening))
     columns, x = member.columns, member.prepared.x
     assert torch.equal(columns(x), columns.common(x[:, :2]))
-    chfl.local_learning(member)
+    member.learn()
     assert columns.unique.laterals[0].weight.any()  # and learns for all that
 
 
@@ -321,7 +326,7 @@ def test_learning_alone_depends_on_the_others_by_how_common_columns_are_encoded_
 def test_the_proximal_term_keeps_members_near_the_average():
     free, held = trajectory(method="common"), trajectory(method="common", proximal=1000.0)
     start = chfl.Coordinator(chfl.Config(**SMALL), seed=5)
-    start.initial(2, 3)
+    start.common_P = start.initial(2, 3)
     assert (held[0] - start.common_P).norm() < 0.5 * (free[0] - start.common_P).norm()
 
 
@@ -432,14 +437,15 @@ def scripted_with_honest_begin(members):
         member.accuracy = 0.5
     coordinator = chfl.Coordinator(chfl.Config(widths=(1,), rounds=1), seed=0)
     network = InProcess(members, driver="hub")
+    network = coordinator.federation(network)
     coordinator.begin(network)
     for name, member in members.items():
         member.accuracy = accuracies[name]
-    return coordinator, coordinator.round(1, network)
+    return coordinator, play_round(coordinator, 1, network)
 
 
 def test_a_round_that_nobody_finishes_says_why():
-    with pytest.raises(TrainingError, match=r"no member finished round 1 .a: it has no power"):
+    with pytest.raises(TrainingError, match=r"no party finished round 1 .a: it has no power"):
         scripted({"a": Scripted(None, 3)})
 
 
@@ -476,8 +482,8 @@ def test_a_member_that_missed_an_average_gets_it_before_it_trains_again():
 def test_members_keep_the_parameters_of_the_best_mean_round():
     coordinator, members, rounds = run(rounds=6)
     best = max(rounds, key=lambda done: done.told["validation"])  # the first of equals
-    assert coordinator.best == best.number
-    assert {name: member.accuracy()[0] for name, member in members.items()} == best.accuracies
+    assert coordinator.best_round.number == best.number
+    assert {name: member.scored().accuracy for name, member in members.items()} == best.accuracies
 
 
 @pytest.mark.parametrize(("choose", "best"), [("mean", 1), ("loss", 2)])
@@ -488,7 +494,7 @@ def test_by_loss_five_rows_do_not_count_as_forty_five(choose, best):
     config = chfl.Config(widths=(1,), rounds=2, choose=choose)
     coordinator = chfl.Coordinator(config, seed=0)
     rounds = list(chfl.train(coordinator, InProcess({"a": few, "b": many}, driver="hub")))
-    assert coordinator.best == best
+    assert coordinator.best_round.number == best
     assert coordinator.scores()["a"] == {"validation": few.scores[best].accuracy}
     if choose == "loss":  # (5 x 0.9 + 45 x 0.3) / 50
         assert rounds[-1].told["validation_loss"] == pytest.approx(0.36)
@@ -497,16 +503,17 @@ def test_by_loss_five_rows_do_not_count_as_forty_five(choose, best):
 def test_members_say_the_loss_that_rounds_are_compared_by():
     coordinator, members, rounds = run(rounds=6, choose="loss")
     said = [done.told["validation_loss"] for done in rounds]
-    assert coordinator.best == 1 + said.index(min(said))
-    rows = {name: member.scored() for name, member in members.items()}  # as they are kept
-    mean = sum(num * loss for _, num, loss in rows.values()) / sum(n for _, n, _ in rows.values())
+    assert coordinator.best_round.number == 1 + said.index(min(said))
+    scored = [member.scored() for member in members.values()]  # as they are kept
+    num_rows = sum(each.num_rows for each in scored)
+    mean = sum(each.num_rows * each.loss for each in scored) / num_rows
     assert mean == pytest.approx(min(said))
 
 
 def test_each_member_may_keep_its_own_best_round():
     _, members, rounds = run(rounds=6, choose="each")
     for name, member in members.items():
-        assert member.accuracy()[0] == max(done.accuracies[name] for done in rounds)
+        assert member.scored().accuracy == max(done.accuracies[name] for done in rounds)
 
 
 def test_without_validation_rows_the_last_round_is_kept():
@@ -604,18 +611,19 @@ def together(config, members):
 def test_a_member_asked_alone_between_stacked_rounds_shows_its_weights_as_they_are():
     members = federation(ALIKE)
     coordinator, network = together(chfl.Config(**SMALL), members)
+    network = coordinator.federation(network)
     coordinator.begin(network)
     member, seen = members["p1"], []
     for number in (1, 2, 3):
-        coordinator.round(number, network)
+        play_round(coordinator, number, network)
         seen.append(torch.cat([p.detach().flatten() for p in member.columns.unique.trained()]))
         assert torch.equal(member.common_vector(), coordinator.common_P)
         steps = {float(own["step"]) for own in member.unique_optimizer.state.values()}
         assert steps == {number * 2 * member.batches.steps_per_pass}
-        other = chfl.Member(ALIKE[0])
+        other = chfl.Member(ALIKE[0], Local(ALIKE[0].name))
         other.restore(copy.deepcopy(member.state()))
         assert_same_weights(other, member)
-        assert other.accuracy() == member.accuracy()
+        assert astuple(other.scored()) == astuple(member.scored())
         with torch.no_grad():
             expected = other.columns(other.prepared.x)
             torch.testing.assert_close(member.model().network(member.prepared.x), expected)
@@ -630,9 +638,10 @@ def test_a_member_restored_between_stacked_rounds_goes_on_as_if_it_had_not_been(
     for restored in (False, True):
         members = federation(ALIKE)
         coordinator, network = together(config, members)
+        network = coordinator.federation(network)
         coordinator.begin(network)
         for number in (1, 2, 3):
-            coordinator.round(number, network)
+            play_round(coordinator, number, network)
             if restored:
                 members["p2"].restore(copy.deepcopy(members["p2"].state()))
         runs.append(members)
@@ -654,16 +663,17 @@ def test_a_member_that_failed_in_a_round_is_stacked_again_in_the_next():
                 raise TrainingError("it was away")
             return handle(message)
 
+        network = coordinator.federation(network)
         coordinator.begin(network)
         away.handle = absent
-        first = coordinator.round(1, network)
+        first = play_round(coordinator, 1, network)
         assert first.missed == {"p2": "it was away"}
         away.can_train = lambda message: False  # as if it were still behind
         away.handle = handle
-        second = coordinator.round(2, network)
+        second = play_round(coordinator, 2, network)
         assert "p2" not in second.participants
         del away.can_train
-        third = coordinator.round(3, network)
+        third = play_round(coordinator, 3, network)
         assert third.participants == ("p1", "p2", "p3", "p4")
         runs.append(members)
     for name, member in runs[0].items():
@@ -776,7 +786,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, engine, ch
             if stop and done.number == 3:  # saved: rounds 1 and 2
                 break
     assert torch.equal(coordinator.common_P, expected.common_P)
-    assert coordinator.best == expected.best
+    assert coordinator.best_round.number == expected.best_round.number
     for name, member in members.items():
         assert_same_weights(member, whole[name])
 

@@ -17,10 +17,10 @@ from dovetail import data as dd
 from dovetail.data.common_unique import BLOCK
 from dovetail.errors import ConfigError
 from dovetail.federated import Local, Party
-from dovetail.methods import chfl
 from dovetail.methods.base import SILENT, Loaded, Parts, Progress, Run, deciding, weighed
 from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.baselines import OwnRows
+from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.stacked import StackedInProcess
 from dovetail.methods.chfl.stages import (
     POOLED,
@@ -171,7 +171,6 @@ def home_of(site: Site, numbers: dd.Regression | None = None) -> chfl.Home:
         secure=section.secure,
         members=section.members,
         private=section.private,
-        budget=site.policy.section.privacy,
     )
 
 
@@ -286,8 +285,7 @@ class Chfl(Method):
 
     def party(self, home: chfl.Home, local: Local) -> chfl.Member:
         """A party's side of a run."""
-        sums = local.sums(home.members)
-        return chfl.Member(home, device=local.device, sums=sums, secret=local.secret)
+        return chfl.Member(home, local)
 
     def driver(self, stage: str, settings: chfl.Config, seed: int) -> chfl.Coordinator:
         """What drives a stage."""
@@ -342,9 +340,9 @@ class Chfl(Method):
     def validate(self, party: Party, home: chfl.Home) -> tuple[Tensor, Tensor] | None:
         """Outputs and labels of its validation rows."""
         assert isinstance(party, chfl.Member)
-        if party.validation is None:
+        if party.prepared.validation is None:
             return None
-        x, labels = party.validation
+        x, labels = party.prepared.validation
         return party.model().outputs(x.cpu()), labels.cpu()
 
     def own_rows(self, home: chfl.Home) -> OwnRows:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from dovetail.errors import ConfigError
 from dovetail.federated import train
-from dovetail.methods.chfl import Config, Coordinator, Round
+from dovetail.methods.chfl.layers import Config, Coordinator, Round
 from dovetail.network import Engine
 
 
@@ -84,16 +84,16 @@ def search_grid(
                 best[member] = max(best.get(member, 0.0), accuracy)
         if not best:
             raise ConfigError("a search needs validation rows; give at least one member some")
-        kept = coordinator.accuracies.values()
+        kept = coordinator.best_round.accuracies.values()
         by_loss = tried.choose == "loss"
-        accuracy = sum(kept) / len(kept) if by_loss else coordinator.best_figure
+        accuracy = sum(kept) / len(kept) if by_loss else coordinator.best_round.figure
         trial = Trial(
             tried,
             changed,
-            coordinator.best_figure,
+            coordinator.best_round.figure,
             accuracy,
             best,
-            coordinator.best,
+            coordinator.best_round.number,
             num_rounds,
             time.perf_counter() - started,
             network,

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dovetail.data import Classification
-from dovetail.methods.chfl import Finished, Member, Train, Trained, pull
-from dovetail.models import StackedColumns, StackedOptimizer
+from dovetail.methods.chfl.layers import Finished, Member, Train, Trained
+from dovetail.models import StackedColumns, StackedOptimizer, pull
 from dovetail.models.threads import num_threads, one_core_each
 from dovetail.network import Checkpointed, Engine, InProcess, Message, Party, Pending
 from dovetail.network.engine import R
@@ -109,10 +109,9 @@ def _dealt(members: Sequence[Member]) -> Iterator[list[Member]]:
 def _stack_key(member: Member) -> object:
     """Members of one key can be stacked: like networks, as many batches, optimizers of one age."""
     columns = member.columns
-    assert columns is not None
     optimizers = [member.unique_optimizer]
     if member.config.method == "local":
-        optimizers.append(member.common_optimizer)
+        optimizers.append(member.common_optimizer_kept)
     ages = tuple(
         float(next(iter(optimizer.state.values()))["step"])
         if optimizer is not None and optimizer.state and member.config.optimizer == "adam"
@@ -122,13 +121,13 @@ def _stack_key(member: Member) -> object:
     return (
         member.config.model_dump_json(),
         # Rows' own gradients are not stacked; who has them cut trains by itself.
-        member.name if member.stepping is not None else "",
+        member.name if member.local.is_private else "",
         columns.unique is None,
         # Stacked losses are of classes; who learns a number trains by itself.
         member.task.num_outputs if isinstance(member.task, Classification) else member.name,
         member.batches.steps_per_pass,
         ages,
-        str(member.device),
+        str(member.local.device),
     )
 
 
@@ -142,13 +141,13 @@ class Stack:
     def __init__(self, members: Sequence[Member]) -> None:
         config = members[0].config
         self.members = list(members)
-        self._networks = [member.columns for member in members if member.columns is not None]
+        self._networks = [member.columns for member in members]
         self._columns = StackedColumns(self._networks, config.batch_size)
         common = self._columns.common
         self._optimizers: list[StackedOptimizer] = []
         if config.method == "local":
             goes_on = StackedOptimizer(
-                common, config.build, [member.optimizer() for member in members]
+                common, config.build, [member.common_optimizer() for member in members]
             )
             self._optimizers.append(goes_on)
             self._common_optimizer = goes_on.optimizer
@@ -168,7 +167,7 @@ class Stack:
         own = [
             optimizer
             for member in members
-            for optimizer in (member.common_optimizer, member.unique_optimizer)
+            for optimizer in (member.common_optimizer_kept, member.unique_optimizer)
         ]
         return (
             len(members) == len(self.members)
@@ -190,7 +189,7 @@ class Stack:
             self._columns.unique.release()
 
     def learn(self, given_up: Event) -> list[tuple[float, float]]:
-        """``local_learning`` of all members at once; their mean losses. It ends once given up."""
+        """``Member.learn`` of all members at once; their mean losses. It ends once given up."""
         config, stack = self.members[0].config, self._columns
         if config.method != "local":  # starts anew, as fresh ones would
             for value in self._common_optimizer.state[stack.common.flat].values():
@@ -232,7 +231,7 @@ class _Rows:
         self._x_unique = _side_by_side([member.x_unique for member in members])
         self._labels = torch.cat([*(member.labels for member in members), torch.zeros(1).long()])
         self._weights_KN = torch.empty(0, 0)
-        own = [member.class_weights_C for member in members]
+        own = [member.loss.weights_C for member in members]
         weighted = [weights for weights in own if weights is not None]
         self._class_weights_KC = torch.stack(weighted) if weighted else None
 

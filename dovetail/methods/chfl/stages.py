@@ -13,8 +13,8 @@ import torch
 from dovetail.alignment.stored import trial_stage
 from dovetail.data import PartyData, TableEncoder, stacked
 from dovetail.data.common_unique import BLOCK
-from dovetail.methods import chfl
 from dovetail.methods.baselines import OwnRows
+from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.search import Trial, search_grid
 from dovetail.methods.method import Training
 from dovetail.methods.outcome import Observer, Scores, score_party

@@ -1,0 +1,267 @@
+"""Alignment of columns: which all parties have, and how all encode them alike.
+
+    driver                                     party
+    Describe                       -------->   what it offers
+                                   <--------   Description: names, types, classes, and of each
+                                               column what its rows add to mean, spread or counts
+    agree_on: the columns of all,
+    one encoding of them, as JSON  -------->   encode: those columns first, then its own
+
+As a set intersection aligns rows, this aligns columns; no row leaves a party. What each side
+learns: the driver the descriptions; a party the columns that all have, and their encoding.
+
+A method gives the two messages its own names by a subclass of each, in its own file:
+
+    class Describe(columns.Describe): ...
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+
+from dovetail.data import (
+    CategorySummary,
+    Classification,
+    NumberSummary,
+    Summary,
+    Table,
+    TableEncoder,
+    Task,
+    agree,
+    common_first,
+    fit_rest,
+    spelled_alike,
+)
+from dovetail.errors import ConfigError, DataError, MessageError, ModelError
+from dovetail.network import Doubles, Integers, Message
+
+
+@dataclass(frozen=True, eq=False)
+class Describe(Message):
+    """Driver -> party: what do you offer?"""
+
+
+@dataclass(frozen=True, eq=False)
+class Description(Message):
+    """Party -> driver: the columns it offers as common, its classes, how many rows it has.
+
+    ``kinds`` are "numbers" and "categories". Category i is one of column ``category_columns[i]``.
+    """
+
+    columns: tuple[str, ...]
+    kinds: tuple[str, ...]
+    # As JSON, so that 1 and "1" differ; of labels that are numbers one, with their mean and scale.
+    classes: tuple[str, ...]
+    num_rows: int
+    counts_C: Integers  # rows with a value
+    missing_C: Integers  # rows without
+    means_C: Doubles
+    squares_C: Doubles  # sums of squared deviations from the mean
+    categories: tuple[str, ...]
+    category_columns: tuple[int, ...]
+    category_counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, summaries: Mapping[str, Summary], task: Task, num_rows: int) -> Self:
+        """Of these columns and labels.
+
+        Args:
+            summaries: column -> what the party's rows add to its encoding.
+            task: what its labels say.
+            num_rows: how many of its rows have one.
+        """
+        listed = [
+            (index, category, count)
+            for index, summary in enumerate(summaries.values())
+            if isinstance(summary, CategorySummary)
+            for category, count in summary.counts.items()
+        ]
+        numbers = [s if isinstance(s, NumberSummary) else None for s in summaries.values()]
+        return cls(
+            tuple(summaries),
+            tuple("categories" if s is None else "numbers" for s in numbers),
+            classes_of(task),
+            num_rows,
+            torch.tensor([s.count if s else 0 for s in numbers], dtype=torch.int64),
+            torch.tensor([s.missing for s in summaries.values()], dtype=torch.int64),
+            torch.tensor([s.mean if s else 0.0 for s in numbers], dtype=torch.float64),
+            torch.tensor([s.squares if s else 0.0 for s in numbers], dtype=torch.float64),
+            tuple(category for _, category, _ in listed),
+            tuple(index for index, _, _ in listed),
+            tuple(int(count) for _, _, count in listed),
+        )
+
+    def check(self, **sizes: int) -> None:
+        """Refuse lists that do not belong together."""
+        num = len(self.columns)
+        if len(self.kinds) != num or len(set(self.columns)) != num:
+            raise MessageError(f"{self.wire_name()}: each column has one name and one kind")
+        if not len(self.category_columns) == len(self.category_counts) == len(self.categories):
+            raise MessageError(f"{self.wire_name()}: each category has one column and one count")
+        super().check(**sizes, C=num)
+        if (self.squares_C < 0).any():
+            raise MessageError(f"{self.wire_name()}.squares_C: a sum of squares is negative")
+        counts = [self.num_rows, *self.category_counts]
+        if min(counts) < 0 or (self.counts_C < 0).any() or (self.missing_C < 0).any():
+            raise MessageError(f"{self.wire_name()}: a number of rows is negative")
+        if not all(0 <= index < num for index in self.category_columns):
+            raise MessageError(f"{self.wire_name()}: a category is of a column that is none")
+
+    def summaries(self, names: Sequence[str]) -> dict[str, Summary]:
+        """Column -> what the party's rows add to its encoding."""
+        summaries: dict[str, Summary] = {}
+        for name in names:
+            index = self.columns.index(name)
+            missing = int(self.missing_C[index])
+            if self.kinds[index] == "categories":
+                listed = zip(
+                    self.categories, self.category_columns, self.category_counts, strict=True
+                )
+                counts = {category: count for category, column, count in listed if column == index}
+                summaries[name] = CategorySummary(counts, missing)
+            else:
+                mean, squares = float(self.means_C[index]), float(self.squares_C[index])
+                count = int(self.counts_C[index])
+                summaries[name] = NumberSummary(count, missing, mean, squares)
+        return summaries
+
+
+# --- What the driver executes --------------------------------------------------------------------
+
+
+def agree_on(
+    described: Mapping[str, Description],
+    *,
+    section: str,
+    max_categories: int = 100,
+    alone: bool = False,
+) -> tuple[tuple[str, ...], str]:
+    """The columns that all offer, in the first party's order, and how raw ones are encoded.
+
+    Args:
+        described: party -> what it offers.
+        section: of a party file, that may say how labels are scaled.
+        max_categories: a column with more keeps so many of the most frequent.
+        alone: there need be no common column.
+
+    Raises:
+        ConfigError: none, types that differ, or label sets that differ.
+    """
+    if not described:
+        raise ConfigError("there is no member to train with; name at least one party")
+    check_labels(described, section=section)
+    first, *others = described
+    shared = set.intersection(*(set(own.columns) for own in described.values()))
+    common = tuple(name for name in described[first].columns if name in shared)
+    if not common and alone:
+        return (), ""
+    if not common:
+        raise ConfigError(
+            "the members have no common column (Eq. 4): "
+            + "; ".join(
+                f"{party!r} offers {list(own.columns)[:5]}" for party, own in described.items()
+            )
+            + ". Name the same columns as common at each"
+        )
+    kinds = {
+        party: dict(zip(own.columns, own.kinds, strict=True)) for party, own in described.items()
+    }
+    for name in common:
+        for party in others:
+            if kinds[party][name] != kinds[first][name]:
+                raise ConfigError(
+                    f"the common column {name!r} holds {kinds[first][name]} at {first!r} but "
+                    f"{kinds[party][name]} at {party!r}; make them one type, or leave it out of "
+                    "the common columns"
+                )
+    try:
+        summaries = {party: own.summaries(common) for party, own in described.items()}
+        encoder = agree(summaries, max_categories=max_categories)
+    except DataError as error:
+        raise ConfigError(str(error)) from None
+    return common, json.dumps(encoder.to_json())
+
+
+def num_outputs(described: Mapping[str, Description]) -> int:
+    """How many outputs a network has that learns their labels: one a class, or one number."""
+    return len(next(iter(described.values())).classes)
+
+
+def check_labels(described: Mapping[str, Description], *, section: str) -> None:
+    """Refuse parties whose labels differ.
+
+    Raises:
+        ConfigError: naming two of them.
+    """
+    first, *others = described
+    for party in others:
+        if set(described[party].classes) != set(described[first].classes):
+            odd = set(described[party].classes) ^ set(described[first].classes)
+            if any("regression" in json.loads(each).get("kind", "") for each in _objects(odd)):
+                raise ConfigError(
+                    f"labels that are numbers are learned by one mean and scale, but {first!r} and "
+                    f"{party!r} have {' and '.join(sorted(odd))}; give both the same "
+                    f"label_scale = [MEAN, SCALE] below [{section}] in their files"
+                )
+            said = {name: described[name].classes for name in (first, party)}
+            texts = {name: [each.strip('"') for each in own] for name, own in said.items()}
+            alike = "".join(f"; {each}" for each in spelled_alike(texts))
+            raise ConfigError(
+                f"all members need one label set (Eq. 3), but {sorted(odd)[0]} is a class at only "
+                f"one of {first!r} and {party!r}; give both the same classes{alike}"
+            )
+        if described[party].classes != described[first].classes:
+            raise ConfigError(
+                f"{first!r} and {party!r} number their classes in different orders; sort both"
+            )
+
+
+# --- What a party executes -----------------------------------------------------------------------
+
+
+def classes_of(task: Task) -> tuple[str, ...]:
+    """What must be the same at all parties: the classes, or how a number is standardised."""
+    if isinstance(task, Classification):
+        return tuple(json.dumps(name) for name in task.classes)
+    return (json.dumps(task.to_json()),)
+
+
+def _objects(said: Iterable[str]) -> list[str]:
+    """Those that are objects of JSON, which no class is."""
+    return [each for each in said if each.startswith("{")]
+
+
+def encoder_of(
+    table: Table,
+    common: Sequence[str],
+    agreed: str,
+    *,
+    categorical: Sequence[str] = (),
+    max_categories: int = 100,
+    party: str,
+) -> tuple[TableEncoder, int]:
+    """What encodes a party's rows, common columns first, and how many features are of these.
+
+    Args:
+        table: its training rows; its other columns are encoded by them.
+        common: the columns that all have.
+        agreed: how all encode these, as ``agree_on`` says it; not read where there are none.
+
+    Raises:
+        MessageError: an encoding that is none of these columns.
+    """
+    try:
+        shared = TableEncoder("all", ())
+        if common:
+            shared = TableEncoder.from_json(json.loads(agreed))
+    except (ValueError, ModelError) as error:
+        raise MessageError(f"the agreed encoding cannot be read ({error})") from None
+    if shared.columns != tuple(common):
+        raise MessageError("the agreed encoding is not of the common columns")
+    rest = fit_rest(table, common, categorical, max_categories, party=party)
+    return common_first(shared, rest, party=party).watching(table), shared.num_features

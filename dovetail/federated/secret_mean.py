@@ -1,0 +1,214 @@
+"""A mean under masks: the driver learns the sum of what parties sent, and no party's share.
+
+    driver                                     party
+    GiveKey                        -------->   a new key pair for this round
+                                   <--------   PublicKey
+    GiveShare: members, weights,   -------->   checks all of it (``privacy/sums.py``)
+    everybody's keys               <--------   Share: weight x values in fixed point, masked
+
+A method gives the four messages its own names by subclasses, and answers two of them from
+``SecretSums``; ``SecretFederation`` has the driver's side. ``privacy/masks.py`` says who learns
+what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from dovetail.errors import MessageError, TrainingError
+from dovetail.federated.federation import Federation, normalised
+from dovetail.network import Bytes, Engine, Integers, Message, Values
+from dovetail.network.identity import MAX_PROOF_BYTES
+from dovetail.privacy import KEY_BYTES, MIN_MEMBERS, SecretSums, check_weights, from_fixed, total
+
+M = TypeVar("M", bound=Message)
+
+#: Rounds in a row in which no party shares in a sum: a driver that goes on from an older state
+#: repeats rounds that were summed, and not again with others.
+MAX_REFUSED = 20
+
+
+@dataclass(frozen=True, eq=False)
+class GiveKey(Message):
+    """Driver -> party: a new public key, for this round's sum."""
+
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class PublicKey(Message):
+    """Party -> driver, which hands it to the others of this sum.
+
+    ``proof`` is a certificate and its signature of key, run and round; empty where parties have no
+    certificates.
+    """
+
+    key: Annotated[Tensor, Values(torch.uint8, f"{KEY_BYTES}")]
+    proof: Annotated[Tensor, Values(torch.uint8, "N", most=MAX_PROOF_BYTES)]
+
+
+@dataclass(frozen=True, eq=False)
+class GiveShare(Message):
+    """Driver -> party: your share of the sum over these members, at these weights.
+
+    All is in the order of ``members``; proofs stand end to end.
+    """
+
+    number: int
+    weights: tuple[float, ...]
+    members: tuple[str, ...]
+    keys_K32: Bytes
+    proofs: Annotated[Tensor, Values(torch.uint8, "N")]
+    proof_bytes: tuple[int, ...]
+
+    def check(self, **sizes: int) -> None:
+        """Refuse keys and proofs that are not one a member."""
+        if len(self.proof_bytes) != len(self.members) or min(self.proof_bytes, default=0) < 0:
+            raise MessageError(f"{self.wire_name()}: one proof a member, of 0 bytes or more")
+        super().check(**{**sizes, "K": len(self.members), "N": sum(self.proof_bytes)})
+
+
+@dataclass(frozen=True, eq=False)
+class Share(Message):
+    """Party -> driver: weight x values in fixed point, masked."""
+
+    masked_P: Integers
+
+
+# --- What a party executes -----------------------------------------------------------------------
+
+
+def public_key(sums: SecretSums, number: int) -> tuple[Tensor, Tensor]:
+    """A new key for the sum of this round, and the proof that it is the party's."""
+    key, proof = sums.key(number)
+    return torch.tensor(list(key), dtype=torch.uint8), torch.tensor(list(proof), dtype=torch.uint8)
+
+
+def share_of(sums: SecretSums, ask: GiveShare, values_P: Tensor, *, told: str) -> Tensor:
+    """(P,) int64: the party's weight times its values, under masks.
+
+    Args:
+        sums: what the party gives to sums of its run.
+        ask: what the driver asks for.
+        values_P: the party's.
+        told: what they follow from, of all that the driver said; the same at all.
+
+    Raises:
+        MessageError: a sum that could tell one party's values, or a key that is not proved.
+    """
+    keys = [bytes(key.tolist()) for key in ask.keys_K32]
+    proofs = [bytes(proof.tolist()) for proof in ask.proofs.split(list(ask.proof_bytes))]
+    return sums.share(ask.number, ask.members, ask.weights, keys, proofs, values_P, told=told)
+
+
+# --- What the driver executes --------------------------------------------------------------------
+
+
+class Sums:
+    """What the driver remembers from one sum to the next; saved with it.
+
+    Attributes:
+        resting: parties whose loss cost the last sum; they are left out of the next.
+        refused: rounds in a row in which nobody shared.
+    """
+
+    def __init__(self) -> None:
+        self.resting: tuple[str, ...] = ()
+        self.refused = 0
+
+    def state(self) -> dict[str, Any]:
+        return {"resting": self.resting}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.resting = tuple(state["resting"])
+
+
+class SecretFederation(Federation):
+    """A federation whose means are taken under masks; replies hold nothing to be averaged.
+
+    Args:
+        engine: carries the messages.
+        sums: what is remembered of sums before.
+        messages: the method's ``GiveKey``, ``PublicKey``, ``GiveShare`` and ``Share``.
+        timeout_s: as of ``Federation``.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        sums: Sums,
+        messages: tuple[type[GiveKey], type[PublicKey], type[GiveShare], type[Share]],
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        super().__init__(engine, timeout_s=timeout_s)
+        self._sums = sums
+        self._messages = messages
+
+    def size(self, values_P: Tensor) -> int:
+        """None: values leave under masks alone."""
+        return 0
+
+    def mean(
+        self,
+        replies: Mapping[str, M],
+        field: str,
+        weights: Mapping[str, float] | None = None,
+        *,
+        before: Tensor | None = None,
+    ) -> Tensor:
+        """The mean over those who share in a sum; as ``before`` where one is lost in its midst.
+
+        A party shares once in a round, as of two sums the difference would be somebody's values.
+        Who was lost is left out of the next round's sum.
+
+        Raises:
+            TrainingError: fewer parties are left than share in a sum.
+        """
+        assert before is not None
+        self.check_answered(replies)
+        give_key, public, give_share, share = self._messages
+        rested = tuple(party for party in replies if party not in self._sums.resting)
+        members = rested if len(rested) >= MIN_MEMBERS else tuple(replies)
+        self._sums.resting = ()
+        keys = self.ask(give_key(self.number), public, to=members)
+        members = tuple(keys)
+        if len(members) < MIN_MEMBERS:
+            raise TrainingError(
+                f"a secret sum needs three or more members, round {self.number} has {len(members)} "
+                f"left ({'; '.join(f'{name}: {why}' for name, why in self.missing.items())})"
+            )
+        shares = normalised(members, weights)
+        try:
+            check_weights(tuple(shares.values()))
+        except MessageError as cause:
+            raise TrainingError(str(cause)) from None
+        request = give_share(
+            self.number,
+            tuple(shares.values()),
+            members,
+            torch.stack([keys[member].key for member in members]),
+            torch.cat([keys[member].proof for member in members]),
+            tuple(len(keys[member].proof) for member in members),
+        )
+        masked = self.ask(request, share, to=members, P=len(before))
+        lost = {member: failure.cause for member, failure in masked.failures.items()}
+        if not lost:
+            self.included, self._sums.refused = members, 0
+            return from_fixed(total(reply.masked_P for reply in masked.values()))
+        self.included = ()
+        if masked:
+            self._sums.resting = tuple(lost)
+            return before
+        self._sums.refused += 1  # rounds that were summed before, with others
+        if self._sums.refused > MAX_REFUSED:
+            raise TrainingError(
+                f"no member shares in the secret sum of round {self.number} "
+                f"({'; '.join(f'{name}: {why}' for name, why in lost.items())})"
+            )
+        return before

@@ -1,0 +1,586 @@
+"""What a run of CHFL has beside its paper: each part is off by default, and then is the paper.
+
+    private         the common tower's steps are DP-SGD, counted within the party's budget
+    secure          common towers are summed under masks (``federated/secret_mean.py``)
+    weights         line 7 in proportion to rows
+    participation   a share of the members, drawn anew for each round
+    proximal        FedProx's pull of the common tower to theta_c
+    choose          which round is kept, and by what
+    gate            how much the private tower counts is chosen on validation rows
+    zero_start      the private tower's last layer and U begin at zero
+    by_party        a member's own learning_rate and mu, as V-A3 tunes them
+    method          the paper's baselines: "common" is FedAvg on the common columns (FedProx with
+                    ``proximal`` > 0), "local" each member alone with all its columns, "simple" the
+                    method of V-B5, whose private tower reads the common one's class probabilities
+
+A coordinator goes on where members come and go: who missed theta_c is given it before it trains.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self, TypeVar
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from dovetail.alignment import columns
+from dovetail.data.common_unique import BLOCK
+from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.federated import (
+    BestRound,
+    Federation,
+    Local,
+    handles,
+    read_settings,
+    secret_mean,
+    train,
+)
+from dovetail.federated import Round as BaseRound
+from dovetail.federated.best import Choose
+from dovetail.federated.secret_mean import SecretFederation, Sums, public_key, share_of
+from dovetail.methods import chfl
+from dovetail.methods.chfl import (
+    Average,
+    Begin,
+    Describe,
+    Description,
+    Finish,
+    Finished,
+    Ready,
+    Scored,
+    Train,
+    Trained,
+)
+from dovetail.methods.chfl.home import Home, Prepared
+from dovetail.models import ColumnsSpec, Model, generator, pull
+from dovetail.models.decisions import ClassWeights, Decide, Supervised, class_weights, on
+from dovetail.models.optimizers import Optimizer
+from dovetail.models.vectors import vector_of
+from dovetail.network import Engine, Replies
+from dovetail.privacy import MIN_MEMBERS, PrivateSteps, SecretSums
+
+__all__ = [
+    "BLOCK",
+    "GATES",
+    "OWN_IN_SECRET",
+    "OWN_SETTINGS",
+    "Average",
+    "Begin",
+    "Config",
+    "Coordinator",
+    "Describe",
+    "Description",
+    "Finish",
+    "Finished",
+    "GiveKey",
+    "GiveShare",
+    "Home",
+    "Member",
+    "Prepared",
+    "PublicKey",
+    "Ready",
+    "Round",
+    "Scored",
+    "Share",
+    "Train",
+    "Trained",
+    "agree_on",
+    "train",
+]
+
+#: What ``by_party`` may set.
+OWN_SETTINGS = frozenset({"learning_rate", "mu"})
+
+#: The same with ``secure``, of which the sum that the coordinator sees does not depend.
+OWN_IN_SECRET = frozenset({"mu"})
+
+#: The gates that are tried: what the private tower's logits are multiplied by.
+GATES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+#: So many rows' worth of belief that the common tower is enough: chosen on held-out rows of four
+#: hospitals (benchmarks/chfl_gate.py), where 0 and 10 left more parties below their common tower.
+GATE_ROWS = 30
+
+#: Training rows up to which the private tower's weight decay is what is set; whole batches of them.
+DECAY_ROWS = 256
+
+#: The widest layer, and the most layers, that a member counts at all.
+MAX_WIDTH, MAX_LAYERS = 2**24, 1000
+
+
+A = TypeVar("A", Average, Finish)
+
+
+# --- Settings ------------------------------------------------------------------------------------
+
+
+class Config(chfl.Config):
+    """Settings of a run; the coordinator's, sent to every member."""
+
+    method: Literal["chfl", "common", "local", "simple"] = "chfl"  # V-A2, V-B5
+    # Of the private tower, of DECAY_ROWS rows or fewer; None: as of the common one.
+    unique_weight_decay: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    zero_start: bool = False  # the private tower's last layer and U begin at zero
+    gate: bool = False  # how much the private tower counts is chosen on validation rows
+    weights: Literal["even", "samples"] = "even"  # line 7: 1/K; or N_k / sum N
+    participation: float = Field(default=1.0, gt=0, le=1)  # share of the members in a round
+    proximal: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # FedProx's mu
+    secure: bool = False  # sum the common towers under masks (privacy.masks)
+    private: PrivateSteps | None = None  # how common towers are trained (privacy.steps)
+    choose: Choose = "mean"  # which round's parameters are kept
+    patience: int | None = Field(default=None, ge=1)  # stop after so many rounds without a better
+    max_categories: int = Field(default=100, ge=1)  # of a common column that members encode alike
+    loss_weights: ClassWeights | None = None  # of classes; a run's class_weights
+    # what parties decide on validation rows; a run's threshold and calibrate
+    decide: Decide | None = Field(default=None, exclude_if=lambda value: value is None)
+    timeout_s: float | None = Field(default=None, gt=0)  # how long a round waits for an answer
+    # Member -> learning_rate and mu of its own; V-A3 has each tune them.
+    by_party: dict[str, dict[str, float]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if min(self.widths) < 1:
+            raise ValueError(f"widths must be positive, got {self.widths}")
+        if self.method == "local" and (self.secure or self.proximal or self.participation < 1):
+            raise ValueError(
+                "method 'local' sends nothing: secure, proximal, participation are off"
+            )
+        for name, own in self.by_party.items():
+            if wrong := own.keys() - OWN_SETTINGS:
+                raise ValueError(f"by_party sets {sorted(OWN_SETTINGS)}, not {wrong} ({name})")
+            if self.secure and not own.keys() <= OWN_IN_SECRET:
+                raise ValueError(
+                    f"by_party sets a learning_rate of {name}, and with secure all have one: who "
+                    "hardly learns has weights that the coordinator knows, and the sum tells "
+                    "another's"
+                )
+            self.of(name)
+        return self
+
+    @property
+    def sends(self) -> bool:
+        """Whether common towers leave their members as they are."""
+        return self.method != "local" and not self.secure
+
+    def of(self, member: str) -> Config:
+        """What this member is told: no other's settings."""
+        values = self.model_dump(exclude={"by_party"})
+        return Config(**{**values, **self.by_party.get(member, {})})
+
+    def of_unique(self, num_batches: int) -> Config:
+        """With which the private tower's optimizer is built, of so many batches a pass.
+
+        Its decay is a belief held before any row was seen, and means of losses are over rows: of
+        more than ``DECAY_ROWS`` it counts in proportion less.
+        """
+        if self.unique_weight_decay is None:
+            return self
+        share = min(1.0, DECAY_ROWS / (num_batches * self.batch_size))
+        return self.model_copy(update={"weight_decay": self.unique_weight_decay * share})
+
+
+# --- Messages of a sum in secret -----------------------------------------------------------------
+
+
+class GiveKey(secret_mean.GiveKey):
+    """Coordinator -> member: a new public key, for this round's sum."""
+
+    family = "chfl"
+
+
+class PublicKey(secret_mean.PublicKey):
+    """Member -> coordinator, which hands it to the others of this sum."""
+
+    family = "chfl"
+
+
+class GiveShare(secret_mean.GiveShare):
+    """Coordinator -> member: your share of the sum over these members, at these weights."""
+
+    family = "chfl"
+
+
+class Share(secret_mean.Share):
+    """Member -> coordinator: weight x theta_(c,k) in fixed point, masked."""
+
+    family = "chfl"
+
+
+# --- What a member executes ----------------------------------------------------------------------
+
+
+class Pulled(Optimizer):
+    """An optimizer that first adds FedProx's gradient, of strength/2 |theta - theta^t|^2.
+
+    Args:
+        inner: follows the gradients.
+        strength: FedProx's mu; theta^t is as the parameters are now.
+    """
+
+    def __init__(self, inner: Optimizer, strength: float) -> None:
+        self.parameters, self.state = inner.parameters, inner.state
+        self._inner, self._strength = inner, strength
+        self._anchor = [each.detach().clone() for each in inner.parameters]
+
+    def step(self) -> None:
+        """Pull, and follow the gradients."""
+        pull(self.parameters, self._anchor, self._strength)
+        self._inner.step()
+
+
+class Member(chfl.Member):
+    """A member as a run has it.
+
+    Args:
+        home: what it has.
+        local: its context.
+    """
+
+    saved = (  # type: ignore[assignment]
+        *chfl.Member.saved,
+        "common_optimizer_kept",
+        "installed",
+        "trained",
+        "told",
+        "best_accuracy",
+    )
+    Settings: ClassVar[type[chfl.Config]] = Config
+    config: Config
+
+    def __init__(self, home: Home, local: Local) -> None:
+        super().__init__(home, local)
+        self.sums = local.sums(home.members) or SecretSums(home.name)
+        self.ahead: tuple[float, float] | None = None  # losses of a round already trained
+
+    def sizes(self) -> dict[str, int]:
+        """P; 0 of a member that trains alone."""
+        if self.config.method == "local":
+            return {"P": 0}
+        return super().sizes()
+
+    @handles
+    def begin(self, ask: Begin) -> Ready:
+        """Build its network, and what the run has beside it."""
+        config = self.config = read_settings(Config, ask, ask.settings)
+        if self.home.secure and config.method != "local" and not config.secure:
+            raise ConfigError(
+                "refuses to show its common column: its file says chfl.secure, so the run must, too"
+            )
+        if max(config.widths) > MAX_WIDTH or len(config.widths) > MAX_LAYERS:
+            raise MessageError(
+                f"{ask.wire_name()}: at most {MAX_LAYERS} layers of width {MAX_WIDTH}"
+            )
+        if not ask.common and config.method != "local":
+            raise MessageError(f"{ask.wire_name()}: it does not offer []")
+        ready = super().begin(ask)
+        weights_C = class_weights(config.loss_weights, self.task, self.home.labels)
+        self.loss = Supervised(self.task, on(self.local.device, weights_C))
+        unique = self.columns.unique
+        if unique is not None:
+            if config.zero_start and config.method == "chfl":
+                unique.start_at_zero()
+            decayed = config.of_unique(self.batches.steps_per_pass)
+            self.unique_optimizer = decayed.build(unique.trained())
+        # Only one that goes on from round to round is kept.
+        self.common_optimizer_kept: Optimizer | None = None
+        if config.method == "local":
+            self.common_optimizer_kept = config.build(self.columns.common.parameters())
+        else:
+            self.local.bound_steps(
+                self.home.private,
+                config.private,
+                num_rows=len(self.labels),
+                what="weights of its common column",
+                key="[chfl] private = { clip = ..., noise = ... }",
+            )
+        self.installed = -1  # the round after which theta_c is in place
+        self.trained = -1  # the round it did last
+        # What its common tower follows from, as far as the coordinator says it to all: in secret
+        # sums it goes into the masks. ``mu`` weighs the private tower, and may be one's own.
+        alike = config.model_dump_json(exclude={"mu", "by_party"})
+        self._opened = json.dumps([alike, ask.seed, ask.common, ask.agreed])
+        self.told = ""
+        self.best_accuracy = -1.0
+        return Ready(0) if config.method == "local" else ready  # nothing need be alike
+
+    def network_spec(self) -> ColumnsSpec:
+        """What both towers read, of each baseline."""
+        rows, config = self.prepared, self.config
+        common, unique = rows.common, rows.unique
+        if config.method == "local":
+            common, unique = tuple(range(rows.x.shape[1])), ()
+        elif config.method == "common":
+            unique = ()
+        return ColumnsSpec(
+            common,
+            unique,
+            config.widths,
+            self.task.num_outputs,
+            config.mu,
+            "input" if config.method == "simple" else "sum",
+            gated=config.gate and config.method == "chfl" and bool(unique),
+        )
+
+    def common_optimizer(self) -> Optimizer:
+        """The common tower's: one that goes on where nothing is replaced."""
+        if self.common_optimizer_kept is not None:
+            return self.common_optimizer_kept
+        fresh = super().common_optimizer()
+        return Pulled(fresh, self.config.proximal) if self.config.proximal else fresh
+
+    @handles
+    def average(self, ask: Average) -> Scored:
+        """Take theta_c over, choose the gate, and score with it."""
+        self.trained = -1  # what it did is gone
+        given = self._opened.encode() + ask.common_P.numpy().tobytes()
+        self.told = hashlib.sha256(given).hexdigest()
+        scored = super().average(self._best_said(ask))
+        self.installed = ask.number
+        if self.config.choose == "each" and ask.number and scored.accuracy > self.best_accuracy:
+            self.best_accuracy = scored.accuracy
+            self.snapshots.keep(ask.number)
+        return Scored(0.0, 0, 0.0) if self.local.budget is not None else scored  # not counted
+
+    def _best_said(self, ask: A) -> A:
+        """The message; says of no best round where each member finds its own."""
+        return replace(ask, best=0) if self.config.choose == "each" else ask
+
+    def install(self, common_P: Tensor) -> None:
+        """Put theta_c in place, unless it trains alone; choose the gate."""
+        if self.config.method != "local":
+            super().install(common_P)
+        self.choose_gate()
+
+    def scored(self) -> Scored:
+        """Its model on its validation rows; the loss where the run chooses by it."""
+        loss = self.loss if self.config.choose == "loss" else None
+        return Scored(*self.home.score(self.columns, self.prepared, loss))
+
+    @torch.no_grad()
+    def choose_gate(self) -> None:
+        """Let the private tower count as much as is best on the validation rows.
+
+        The gate of the least loss, times N / (N + ``GATE_ROWS``) of N validation rows: few rows
+        choose wrongly, and what they say leans towards the common tower. Without validation rows
+        all of it counts, Eq. (7).
+        """
+        gate = self.columns.gate
+        if gate is None:
+            return
+        gate.fill_(1.0)
+        if self.prepared.validation is None:
+            return
+        x, labels = self.prepared.validation
+        parts = x.split(8192)
+        joint = torch.cat([self.columns(part) for part in parts])
+        gate.fill_(0.0)
+        common = torch.cat([self.columns(part) for part in parts])
+        losses = {g: float(self.loss.of(torch.lerp(common, joint, g), labels)) for g in GATES}
+        best, num_rows = min(GATES, key=losses.__getitem__), len(labels)
+        gate.fill_(best * num_rows / (num_rows + GATE_ROWS))
+
+    def can_train(self, ask: Train) -> bool:
+        """Whether it has the theta_c that this round starts from."""
+        return self._begun is not None and ask.number == self.installed + 1
+
+    def learn(self) -> tuple[float, float]:
+        """ClientLocalLearning, unless it was done side by side with others already."""
+        losses, self.ahead = self.ahead, None
+        return losses or super().learn()
+
+    @handles
+    def train(self, ask: Train) -> Trained:
+        """Its round; what leaves it, as the run and its own file say."""
+        if not self.can_train(ask):
+            raise PartyError(
+                self.name,
+                f"was asked for round {ask.number} but has the weights after round "
+                f"{self.installed}",
+            )
+        trained = super().train(ask)
+        loss, joint_loss = trained.loss, trained.joint_loss
+        # Of weights of somebody's making an exact loss tells what noise on a step is to hide: then
+        # none is told, nor whether it is a number.
+        if self.local.is_capped:
+            loss = joint_loss = 0.0
+        elif not (math.isfinite(loss) and math.isfinite(joint_loss)):
+            raise TrainingError(
+                f"its loss is {loss}, its joint loss {joint_loss} in round {ask.number}; lower "
+                f"the learning_rate ({self.config.learning_rate})"
+            )
+        self.trained = ask.number
+        common_P = trained.common_P if self.config.sends else torch.empty(0)
+        return self.local.with_cost(Trained(common_P, loss, joint_loss))
+
+    def common_vector(self) -> Tensor:
+        """(P,) theta_(c,k)."""
+        return vector_of(self.columns.common).cpu()
+
+    def _check_trained(self, number: int) -> None:
+        if not self.config.secure or self.trained != number or self.installed >= number:
+            raise PartyError(self.name, f"has no weights to sum for round {number}")
+
+    @handles
+    def key(self, ask: GiveKey) -> PublicKey:
+        """A new key for this round's sum."""
+        self._check_trained(ask.number)
+        return PublicKey(*public_key(self.sums, ask.number))
+
+    @handles
+    def share(self, ask: GiveShare) -> Share:
+        """Its share of the sum."""
+        self._check_trained(ask.number)
+        return Share(share_of(self.sums, ask, self.common_vector(), told=self.told))
+
+    @handles
+    def finish(self, ask: Finish) -> Finished:
+        """Keep the parameters of the round that was chosen."""
+        return super().finish(self._best_said(ask))
+
+    def model(self) -> Model:
+        """The model as it is now."""
+        model = super().model()
+        return replace(model, about={"method": self.config.method, **model.about})
+
+
+# --- What the coordinator executes ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round(BaseRound):
+    """What one round did, with the losses' means over its participants in ``told``.
+
+    Attributes:
+        accuracies: member -> accuracy on its validation rows.
+        participants: members whose common tower is in the average; of a secret sum that failed,
+            none: theta_c is as it was before.
+    """
+
+    accuracies: Mapping[str, float]
+    participants: tuple[str, ...]
+
+
+class Coordinator(chfl.Coordinator):
+    """A coordinator as a run has it.
+
+    A round closes at its deadline with those who answered; who did not is asked again in the next.
+
+    Args:
+        config: the run's settings.
+        seed: of everything random here and at the members.
+    """
+
+    saved = (*chfl.Coordinator.saved, "current", "installed", "rng", "sums")  # type: ignore[assignment]
+    config: Config
+
+    def __init__(self, config: Config, *, seed: int) -> None:
+        super().__init__(config, seed=seed)
+        self.timeout_s = config.timeout_s
+        self.best_round = BestRound(config.patience, config.choose)
+        self.current: tuple[str, ...] = ()  # members that have theta_c as it is now
+        self.installed = 0  # the round that it is of
+        self.last_accuracies: dict[str, float] = {}  # of the last round
+        self.sums = Sums()
+        self.rng = generator(seed, "participation")
+
+    def federation(self, engine: Engine) -> Federation:
+        """What takes means in the clear, or under masks."""
+        if not self.config.secure:
+            return super().federation(engine)
+        messages = GiveKey, PublicKey, GiveShare, Share
+        return SecretFederation(engine, self.sums, messages, timeout_s=self.timeout_s)
+
+    def begin(self, federation: Federation) -> None:
+        """Agree on the common columns, and send theta_c^0.
+
+        Raises:
+            ConfigError: no common column, label sets that differ, columns of different types.
+            PartyError: a member cannot begin.
+        """
+        members = federation.parties
+        strangers = [name for name in self.config.by_party if name not in members]
+        if strangers:
+            raise ConfigError(
+                f"by_party has settings of {strangers[0]!r}, who is no member; they are "
+                f"{list(members)}"
+            )
+        super().begin(federation)
+
+    def agree(self, described: Mapping[str, Description]) -> tuple[tuple[str, ...], str]:
+        """The columns that all offer, and how raw ones are encoded."""
+        return agree_on(described, self.config)
+
+    def begin_of(self, member: str) -> Begin:
+        """What opens the run of this member."""
+        settings = self.config.of(member).model_dump_json()
+        return Begin(settings, self.seed, *self.opening)
+
+    def initial(self, num_common: int, num_outputs: int) -> Tensor:
+        """(P,) theta_c^0; nothing where each member trains alone."""
+        if self.config.method == "local":
+            return torch.empty(0)
+        return super().initial(num_common, num_outputs)
+
+    def begin_again(self, behind: Mapping[str, int], federation: Federation) -> None:
+        """Who is behind gets theta_c before it trains; who has nothing begins anew."""
+        self.current = tuple(name for name in self.current if name not in behind)
+        lost = [name for name, step in behind.items() if not step]
+        if lost:
+            federation.ask({member: self.begin_of(member) for member in lost}, Ready)
+
+    def takes_part(self, number: int, federation: Federation) -> tuple[str, ...]:
+        """Who takes part in this round, once each has theta_c."""
+        chosen = self.draw(federation.parties)
+        stale = [member for member in chosen if member not in self.current]
+        if stale:  # they missed the last average, or come back after a fall
+            self.send(number - 1, stale, federation)
+        return tuple(member for member in chosen if member in self.current)
+
+    def draw(self, members: Sequence[str]) -> tuple[str, ...]:
+        """A share of the members."""
+        least = MIN_MEMBERS if self.config.secure else 1
+        num = max(least, round(self.config.participation * len(members)))
+        if num >= len(members):
+            return tuple(members)
+        chosen = torch.randperm(len(members), generator=self.rng)[:num].sort().values
+        return tuple(members[index] for index in chosen.tolist())
+
+    @property
+    def shares(self) -> Mapping[str, float] | None:
+        """Member -> its weight in line 7."""
+        return self.num_rows if self.config.weights == "samples" else None
+
+    def send(self, number: int, to: Sequence[str], federation: Federation) -> Replies[Scored]:
+        """Give these members theta_c as it is now; their scores."""
+        if number != self.installed:
+            self.installed, self.current = number, ()
+        scored = super().send(number, to, federation)
+        self.current = (*self.current, *scored)
+        self.last_accuracies = {m: each.accuracy for m, each in scored.items() if each.num_rows}
+        return scored
+
+    def round(self, number: int, federation: Federation) -> Round:
+        """One round of Algorithm 2."""
+        done = super().round(number, federation)
+        told = done.told if federation.included else {**done.told, "skipped": True}
+        return Round(told=told, accuracies=self.last_accuracies, participants=federation.included)
+
+
+def agree_on(described: Mapping[str, Description], config: Config) -> tuple[tuple[str, ...], str]:
+    """The columns that all offer, in the first member's order, and how raw ones are encoded.
+
+    Raises:
+        ConfigError: none, types that differ, or label sets that differ.
+    """
+    return columns.agree_on(
+        described,
+        section="chfl",
+        max_categories=config.max_categories,
+        alone=config.method == "local",
+    )
