@@ -1,0 +1,318 @@
+"""Linear smoothers: what a party's columns say of its rows is a weighted mean of targets.
+
+    M = K_RL (K_LL + ridge I)^-1,   z = M t          (kernel ridge regression)
+
+Targets t enter linearly, so a party computes M from its columns alone and never needs to read t:
+APFed-S multiplies M with targets that are encrypted.
+
+Three kernels, each scaled so that K(x, x) is about 1, and their mean:
+
+    linear   inner product of piecewise-linear bins (``PiecewiseLinear``), centred
+    radial   exp(-|a - b|^2 / m), of ranks where there are few columns; m is the median
+    trees    the share of random trees in which both rows fall into one leaf
+    mean     the mean of the three
+
+A labelled row is smoothed by rows of other folds only, so its own target does not come back.
+
+Letters: N rows, F features, L labelled rows, J smoothers, T trees, D levels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor, nn
+
+from dovetail.errors import ModelError
+from dovetail.models.learners.encoding import FURTHEST, PiecewiseLinear
+
+Kernel = Literal["linear", "radial", "trees", "mean"]
+
+TREES, LEVELS = 200, 6
+
+#: More columns than this are standardised for the radial kernel; fewer become ranks.
+_MOST_RANKED = 60
+#: Quantiles of which ranks are made.
+_RANKS = 101
+#: Rows of which scales are the mean.
+_SCALED_ON = 2000
+
+
+@dataclass(frozen=True)
+class Smoother:
+    """A kernel and the strength of its ridge."""
+
+    kernel: Kernel
+    ridge: float
+
+    def __post_init__(self) -> None:
+        if self.kernel not in get_args(Kernel) or not 0 < self.ridge < 1e6:
+            raise ModelError(
+                f"a smoother is of a kernel among {', '.join(get_args(Kernel))} and a ridge above "
+                f"0, got {self.kernel!r} and {self.ridge}"
+            )
+
+
+class Kernels(nn.Module):
+    """(B, F) and (L, F) rows -> (B, L) of each kernel.
+
+    Args:
+        num_features: F.
+        num_bins: of the linear kernel.
+    """
+
+    def __init__(self, num_features: int, num_bins: int) -> None:
+        super().__init__()
+        self.encoding = PiecewiseLinear(num_features, num_bins)
+        self.register_buffer("mean_E", torch.zeros(num_features + num_bins))
+        self.register_buffer("linear_scale", torch.ones(()))
+        ranked = num_features < _MOST_RANKED
+        self.register_buffer("ranks_QF", torch.zeros(_RANKS if ranked else 0, num_features))
+        self.register_buffer("radius", torch.ones(()))
+        self.register_buffer("threshold_TK", torch.zeros(TREES, 2**LEVELS - 1))
+        self.register_buffer("column_TK", torch.zeros(TREES, 2**LEVELS - 1, dtype=torch.int64))
+
+    @classmethod
+    def fit(cls, x_NF: Tensor, rng: torch.Generator) -> Kernels:
+        """The kernels of these rows; no row needs a label."""
+        x_NF = x_NF.flatten(1).float()
+        encoding = PiecewiseLinear.fit(x_NF)
+        self = cls(x_NF.shape[1], len(encoding.column_M))
+        self.encoding = encoding
+        some = x_NF[torch.randperm(len(x_NF), generator=rng)[:_SCALED_ON]]
+        encoded = encoding(some).double()
+        self.mean_E = encoded.mean(dim=0).float()
+        norm = (encoded - encoded.mean(dim=0)).square().sum(dim=1).mean()
+        self.linear_scale = norm.clamp(min=1e-12).float()
+        if len(self.ranks_QF):
+            at = torch.linspace(0, 1, _RANKS, dtype=torch.float64)
+            self.ranks_QF = torch.quantile(some.double(), at, dim=0).float()
+        points = self._radial(some[:500])
+        squared = torch.cdist(points, points).square()
+        positive = squared[squared > 0]
+        self.radius = positive.median() if len(positive) else torch.ones(())
+        self._grow(some, rng)
+        return self
+
+    def _grow(self, x_NF: Tensor, rng: torch.Generator) -> None:
+        """Random trees: each node splits a column drawn at random at the value of one of its rows,
+        drawn too."""
+        num, features = x_NF.shape
+        node_NT = torch.zeros(num, TREES, dtype=torch.int64)
+        trees = np.arange(TREES)[None]
+        for level in range(LEVELS):
+            first, count = 2**level - 1, 2**level
+            self.column_TK[:, first : first + count] = torch.randint(
+                features, (TREES, count), generator=rng
+            )
+            drawn = np.zeros((TREES, count), dtype=np.int64)
+            order = torch.randperm(num, generator=rng).numpy()
+            drawn[trees, node_NT[order].numpy() - first] = order[:, None]  # the last one stays
+            at = torch.from_numpy(drawn), self.column_TK[:, first : first + count]
+            self.threshold_TK[:, first : first + count] = x_NF[at]
+            node_NT = self._below(x_NF, node_NT)
+
+    def _below(self, x_NF: Tensor, node_NT: Tensor) -> Tensor:
+        trees_T = torch.arange(TREES)
+        column_NT = self.column_TK[trees_T, node_NT]
+        right_NT = x_NF.gather(1, column_NT) > self.threshold_TK[trees_T, node_NT]
+        return 2 * node_NT + 1 + right_NT.long()
+
+    def _leaves(self, x_NF: Tensor) -> scipy.sparse.csr_array:
+        """(N, leaves of all trees) 1 where a row falls into a leaf."""
+        node_NT = torch.zeros(len(x_NF), TREES, dtype=torch.int64)
+        for _ in range(LEVELS):
+            node_NT = self._below(x_NF, node_NT)
+        leaves = 2**LEVELS
+        column_NT = node_NT - (leaves - 1) + leaves * torch.arange(TREES)
+        counts = np.arange(len(x_NF) + 1) * TREES
+        ones = np.ones(column_NT.numel(), dtype=np.float32)
+        return scipy.sparse.csr_array(
+            (ones, column_NT.flatten().numpy(), counts), shape=(len(x_NF), leaves * TREES)
+        )
+
+    def _radial(self, x_NF: Tensor) -> Tensor:
+        """(N, F) ranks in 0 to 1, or the columns as they are."""
+        if not len(self.ranks_QF):
+            return x_NF.clamp(-FURTHEST, FURTHEST)
+        ranks = [
+            (torch.searchsorted(edges, values) + torch.searchsorted(edges, values, right=True))
+            for edges, values in zip(
+                self.ranks_QF.T.contiguous(), x_NF.T.contiguous(), strict=True
+            )
+        ]
+        return torch.stack(ranks, dim=1) / (2.0 * _RANKS)
+
+    def _linear(self, x_NF: Tensor) -> Tensor:
+        encoded_NE: Tensor = self.encoding(x_NF)
+        return (encoded_NE - self.mean_E) / self.linear_scale.sqrt()
+
+    def forward(self, x_BF: Tensor, x_LF: Tensor, kernel: Kernel) -> Tensor:
+        """(B, L) of one kernel."""
+        if kernel == "linear":
+            return self._linear(x_BF) @ self._linear(x_LF).T
+        if kernel == "radial":
+            distances = torch.cdist(self._radial(x_BF), self._radial(x_LF))
+            return (-distances.square() / self.radius).exp()
+        if kernel == "trees":
+            shared = self._leaves(x_BF) @ self._leaves(x_LF).T
+            return torch.from_numpy(shared.toarray()) / TREES
+        parts = [self(x_BF, x_LF, each) for each in ("linear", "radial", "trees")]
+        mean_BL: Tensor = torch.stack(parts).mean(dim=0)
+        return mean_BL
+
+
+class Smoothing(nn.Module):
+    """(B, F) rows -> (B, J L) weights of the labelled rows, smoother after smoother.
+
+    Args:
+        kernels: of the party's columns.
+        smoothers: J kernels and ridges.
+        x_LF: the labelled rows.
+        folds_L: theirs.
+        least_rows: a row of weights is spread over so many labelled rows at the least; see
+            ``spread_out``.
+    """
+
+    x_LF: Tensor
+    folds_L: Tensor
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        smoothers: Sequence[Smoother],
+        x_LF: Tensor,
+        folds_L: Tensor,
+        least_rows: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.kernels = kernels
+        self.smoothers = tuple(smoothers)
+        self.least_rows = least_rows
+        self.register_buffer("x_LF", x_LF)
+        self.register_buffer("folds_L", folds_L)
+        self._between: dict[Kernel, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = [self.weights(x.flatten(1), place) for place in range(len(self.smoothers))]
+        return torch.cat(parts, dim=1)
+
+    def weights(self, x_BF: Tensor, place: int) -> Tensor:
+        """(B, L) of one smoother, for rows that are not labelled."""
+        smoother = self.smoothers[place]
+        everyone = torch.ones(len(self.x_LF), dtype=torch.bool)
+        parts = [self._solved(part, smoother, everyone) for part in x_BF.split(_ROWS_AT_ONCE)]
+        return torch.cat(parts) if parts else torch.empty(0, len(self.x_LF))
+
+    def left_out(self, place: int) -> Tensor:
+        """(L, L) of one smoother, for the labelled rows: those of a row's own fold weigh 0."""
+        weights_LL = torch.zeros(len(self.x_LF), len(self.x_LF))
+        for fold in self.folds_L.unique().tolist():
+            own, others = self.folds_L == fold, self.folds_L != fold
+            weights_LL[own] = self._solved(self.x_LF[own], self.smoothers[place], others)
+        return weights_LL
+
+    def _solved(self, x_BF: Tensor, smoother: Smoother, among: Tensor) -> Tensor:
+        """(B, L) K_B (K + ridge I)^-1 over the labelled rows among these, spread out."""
+        if smoother.kernel not in self._between:
+            self._between[smoother.kernel] = self.kernels(
+                self.x_LF, self.x_LF, smoother.kernel
+            ).double()
+        between = self._between[smoother.kernel][among][:, among]
+        between = between + smoother.ridge * torch.eye(len(between), dtype=torch.float64)
+        rows_BL = self.kernels(x_BF, self.x_LF[among], smoother.kernel).double()
+        solved = torch.cholesky_solve(rows_BL.T, torch.linalg.cholesky(between)).T
+        weights_BL = torch.zeros(len(x_BF), len(self.x_LF))
+        weights_BL[:, among] = spread_out(solved, self.least_rows).float()
+        return weights_BL
+
+
+def spread_out(weights_BL: Tensor, least_rows: float) -> Tensor:
+    """The weights, the largest of each row cut where fewer than ``least_rows`` rows carry it.
+
+    With w = |weights| / sum |weights|, 1 / sum w^2 is how many rows carry a mean. Each weight is cut
+    at a share 1 / least_rows of the rest's sum, so that no row carries more.
+
+    >>> spread_out(torch.tensor([[9.0, 1.0, 1.0, 1.0]]), 3.0)
+    tensor([[1.5000, 1.0000, 1.0000, 1.0000]])
+    """
+    sizes = weights_BL.abs()
+    num = sizes.shape[1]
+    if num == 0 or bool((sizes.amax(dim=1) * least_rows <= sizes.sum(dim=1)).all()):
+        return weights_BL
+    ordered = sizes.sort(dim=1, descending=True).values
+    if num <= least_rows:
+        return weights_BL.sign() * ordered[:, -1:]
+    rest = ordered.flip(1).cumsum(dim=1).flip(1)  # sum from this place on
+    cut = torch.arange(num, dtype=weights_BL.dtype)
+    room = least_rows - cut
+    # With the ``cut`` largest at a cap c, c = (c cut + rest) / least_rows.
+    caps = torch.where(room > 0, rest / room.clamp(min=1e-9), torch.inf)
+    fits = ordered <= caps
+    first = fits.long().argmax(dim=1, keepdim=True)
+    cap = caps.gather(1, first)
+    return weights_BL.sign() * sizes.minimum(cap)
+
+
+#: Rows whose kernels are in memory at once.
+_ROWS_AT_ONCE = 4096
+
+
+def carried_by(weights_BL: Tensor) -> Tensor:
+    """(B,) how many rows carry each mean, 1 / sum w^2."""
+    sizes = weights_BL.abs()
+    share = sizes / sizes.sum(dim=1, keepdim=True).clamp(min=1e-30)
+    carried: Tensor = 1 / share.square().sum(dim=1).clamp(min=1e-30)
+    return carried
+
+
+@dataclass(frozen=True)
+class SmoothingSpec:
+    """The sizes of a ``Smoothing``; stands where a partner's network does."""
+
+    kind: ClassVar[str] = "smoothing"
+
+    smoothers: tuple[Smoother, ...]
+    num_bins: int
+    num_labelled: int
+    least_rows: float
+
+    def build(self, input_shape: tuple[int, ...], embedding: int) -> Smoothing:
+        """(B, ...) -> (B, J L).
+
+        Raises:
+            ModelError: weights of another number of rows.
+        """
+        if embedding != len(self.smoothers) * self.num_labelled:
+            raise ModelError(f"its weights are not {embedding} wide; copy the whole folder again")
+        features = torch.Size(input_shape).numel()
+        return Smoothing(
+            Kernels(features, self.num_bins),
+            self.smoothers,
+            torch.zeros(self.num_labelled, features),
+            torch.zeros(self.num_labelled, dtype=torch.int64),
+            self.least_rows,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "smoothers": [[each.kernel, each.ridge] for each in self.smoothers],
+            "num_bins": self.num_bins,
+            "num_labelled": self.num_labelled,
+            "least_rows": self.least_rows,
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> SmoothingSpec:
+        return cls(
+            tuple(Smoother(kernel, float(ridge)) for kernel, ridge in stored["smoothers"]),
+            int(stored["num_bins"]),
+            int(stored["num_labelled"]),
+            float(stored["least_rows"]),
+        )
