@@ -12,11 +12,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from dovetail.errors import ConfigError
 from dovetail.network import Message, State
 from dovetail.network.checkpoint import StatefulParty
+
+
+class SealedLimits(BaseModel):
+    """What a partner gives of each row, towards one driver."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    numbers_per_row: int = Field(default=12, ge=0)  # over all runs
+    least_rows: float = Field(default=10, ge=2, allow_inf_nan=False)  # that carry each number
 
 
 class LimitError(ConfigError):

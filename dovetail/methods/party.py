@@ -35,6 +35,7 @@ from dovetail.alignment.limits import MAX_ALIGNMENTS, Limits, default_max_ids
 from dovetail.alignment.proofs import CHECKED
 from dovetail.errors import ConfigError
 from dovetail.methods.limits import Limits as RowLimits
+from dovetail.methods.limits import SealedLimits
 from dovetail.methods.section import PartyName, Section, check_run_id
 from dovetail.network import Engine, Message
 from dovetail.network.addresses import check_driver
@@ -217,6 +218,8 @@ class PolicySection(Section):
     check_places: int = Field(default=CHECKED, ge=1)  # claimed rows that are proved, or all
     # "signed": runs only of proposals that all of their parties have signed (dovetail review).
     approval: Literal["policy", "signed"] = "policy"
+    # What leaves of each row in APFed-S, encrypted to whoever asks
+    sealed: SealedLimits = SealedLimits()
     privacy: PrivacySection | None = None  # what one sample may cost in a run; None: nothing counts
 
     @model_validator(mode="after")

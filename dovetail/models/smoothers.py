@@ -58,6 +58,15 @@ class Smoother:
             )
 
 
+def smoother_of(kernel: str, ridge: float) -> Smoother:
+    """One that a message names.
+
+    Raises:
+        ModelError: there is none.
+    """
+    return Smoother(kernel, ridge)  # type: ignore[arg-type]
+
+
 class Kernels(nn.Module):
     """(B, F) and (L, F) rows -> (B, L) of each kernel.
 
@@ -65,6 +74,13 @@ class Kernels(nn.Module):
         num_features: F.
         num_bins: of the linear kernel.
     """
+
+    mean_E: Tensor
+    linear_scale: Tensor
+    ranks_QF: Tensor
+    radius: Tensor
+    threshold_TK: Tensor
+    column_TK: Tensor
 
     def __init__(self, num_features: int, num_bins: int) -> None:
         super().__init__()
@@ -142,9 +158,7 @@ class Kernels(nn.Module):
             return x_NF.clamp(-FURTHEST, FURTHEST)
         ranks = [
             (torch.searchsorted(edges, values) + torch.searchsorted(edges, values, right=True))
-            for edges, values in zip(
-                self.ranks_QF.T.contiguous(), x_NF.T.contiguous(), strict=True
-            )
+            for edges, values in zip(self.ranks_QF.T.contiguous(), x_NF.T.contiguous(), strict=True)
         ]
         return torch.stack(ranks, dim=1) / (2.0 * _RANKS)
 
@@ -235,8 +249,8 @@ class Smoothing(nn.Module):
 def spread_out(weights_BL: Tensor, least_rows: float) -> Tensor:
     """The weights, the largest of each row cut where fewer than ``least_rows`` rows carry it.
 
-    With w = |weights| / sum |weights|, 1 / sum w^2 is how many rows carry a mean. Each weight is cut
-    at a share 1 / least_rows of the rest's sum, so that no row carries more.
+    With w = |weights| / sum |weights|, 1 / sum w^2 is how many rows carry a mean. Each weight is
+    cut so that no row carries more than 1 / least_rows of the sum.
 
     >>> spread_out(torch.tensor([[9.0, 1.0, 1.0, 1.0]]), 3.0)
     tensor([[1.5000, 1.0000, 1.0000, 1.0000]])
@@ -311,7 +325,7 @@ class SmoothingSpec:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> SmoothingSpec:
         return cls(
-            tuple(Smoother(kernel, float(ridge)) for kernel, ridge in stored["smoothers"]),
+            tuple(smoother_of(kernel, float(ridge)) for kernel, ridge in stored["smoothers"]),
             int(stored["num_bins"]),
             int(stored["num_labelled"]),
             float(stored["least_rows"]),

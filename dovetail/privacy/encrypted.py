@@ -230,6 +230,11 @@ def _ring() -> _Ring:
     return _Ring()
 
 
+def new_nonce() -> bytes:
+    """What random halves are expanded from, never twice the same."""
+    return secrets.token_bytes(NONCE_BYTES)
+
+
 def check_installed() -> None:
     """Refuse to go on without the library.
 
@@ -283,12 +288,14 @@ def _times(a: np.ndarray, b: np.ndarray, moduli: Sequence[int]) -> np.ndarray:
     prime = np.repeat(np.array(moduli, dtype=np.uint64), DEGREE)
     quotient = (a.astype(np.float64) * b.astype(np.float64) / prime).astype(np.uint64)
     rest = (a * b - quotient * prime).view(np.int64)  # wraps around twice alike
-    return np.mod(rest, prime.view(np.int64)).astype(np.uint64)
+    product: np.ndarray = np.mod(rest, prime.view(np.int64)).astype(np.uint64)
+    return product
 
 
 def _less(a: np.ndarray, b: np.ndarray, moduli: Sequence[int]) -> np.ndarray:
     prime = np.repeat(np.array(moduli, dtype=np.uint64), DEGREE)
-    return (a + prime - b) % prime
+    difference: np.ndarray = (a + prime - b) % prime
+    return difference
 
 
 # --- The owner ----------------------------------------------------------------------------------
@@ -309,9 +316,7 @@ class Owner:
             keys = ring.seal.KeyGenerator(ring.context, ring.context.from_secret_str(secret))
         self._keys, self._secret = keys, keys.secret_key()
         self._s = _coefficients(self._secret.to_string(), _KEY)
-        self._encryptor = ring.seal.Encryptor(
-            ring.context, keys.create_public_key(), self._secret
-        )
+        self._encryptor = ring.seal.Encryptor(ring.context, keys.create_public_key(), self._secret)
         self._decryptor = ring.seal.Decryptor(ring.context, self._secret)
 
     def secret_bytes(self) -> bytes:
@@ -405,9 +410,7 @@ class Encrypted:
         MessageError: sizes of others, or coefficients that are none.
     """
 
-    def __init__(
-        self, layout: Layout, key: np.ndarray, targets: np.ndarray, nonce: bytes
-    ) -> None:
+    def __init__(self, layout: Layout, key: np.ndarray, targets: np.ndarray, nonce: bytes) -> None:
         if key.shape != (KEY_WIRE,) or targets.shape != (layout.num_targets, TARGET_WIRE):
             raise MessageError(
                 f"a key has {KEY_WIRE} bytes and targets {layout.num_targets} ciphertexts of "

@@ -16,15 +16,17 @@ from torch import Tensor
 from dovetail.data import Alignment, Classification, Input, PartyData, SharedRows, Task
 from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
+from dovetail.methods.apfed import sealed
 from dovetail.methods.apfed.distil import Partner
+from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.apfed.stacks import PartnerConfig
-from dovetail.methods.limits import NO_LIMITS, Limits
+from dovetail.methods.limits import NO_LIMITS, Limits, SealedLimits
 from dovetail.models import EncoderSpec, OptimizerConfig, Secret, derive_seed
 from dovetail.models.learners import hold_out
 
 #: A partner's side, as its messages are called: of APFed-R and -C, of classic vertical learning,
-#: and of APFed-D.
-Side = Literal["apfed", "vertical", "distil"]
+#: of APFed-D and of APFed-S.
+Side = Literal["apfed", "vertical", "distil", "sealed"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +42,8 @@ class PartnerHome:
         test: its test rows by shared sample; None if it has none.
         input: how raw columns become its rows, if they do.
         side: what it takes part in.
+        sealed_limits: what it gives of each row in APFed-S; None: no policy says.
+        given: how much it has given; None: nobody counts over runs.
         own: its network and rate are its own in comparisons too, as a party file's are; else
             classic vertical learning has all alike, as in the paper's comparison.
     """
@@ -52,6 +56,8 @@ class PartnerHome:
     test: SharedRows | None = None
     input: Input | None = None
     side: Side = "apfed"
+    sealed_limits: SealedLimits | None = None
+    given: NumbersGiven | None = None
     own: bool = False
 
     def with_loss(self, loss: Literal["reconstruction", "contrastive"]) -> PartnerHome:
@@ -64,12 +70,21 @@ class PartnerHome:
         alike = apfed.PassiveConfig(**fields, codes=self.config.codes)
         return replace(self, config=alike, network=network)
 
-    def party(self, local: Local) -> apfed.Passive | vertical.Member | Partner:
+    def party(self, local: Local) -> apfed.Passive | vertical.Member | Partner | sealed.Partner:
         """Its side of a run."""
         assert self.shared is not None
         device, secret = local.device, local.secret
         if self.side == "apfed":
             return apfed.Passive(self.shared, self.config, self.network, local)
+        if self.side == "sealed":
+            return sealed.Partner(
+                self.shared,
+                self.test,
+                local,
+                self.sealed_limits,
+                given=self.given,
+                input=self.input,
+            )
         if self.side == "vertical":
             return vertical.Member(
                 self.shared,

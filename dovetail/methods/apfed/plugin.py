@@ -14,7 +14,7 @@ from dovetail.federated import Driver, Local, Party, Played
 from dovetail.files import meant
 from dovetail.methods import apfed, vertical
 from dovetail.methods.aligning import align_sites, label_owner, stored_alignment
-from dovetail.methods.apfed import distil, inference, teaching
+from dovetail.methods.apfed import assisting, distil, inference, sealed, teaching
 from dovetail.methods.apfed.distilling import ALONE
 from dovetail.methods.apfed.home import LabelHome, PartnerHome, Side
 from dovetail.methods.apfed.missing_party_baselines import GONE
@@ -23,6 +23,7 @@ from dovetail.methods.apfed.sections import STAGES, ApfedSection, PassiveFields
 from dovetail.methods.apfed.stages import (
     ASK_NOBODY,
     TOGETHER,
+    answered,
     distilled,
     driver_of,
     homes_of,
@@ -220,9 +221,13 @@ def partner_home(fields: PassiveFields) -> PartnerHome:
     )
 
 
+#: They train every model alone, too.
+_SCORES_ALONE = ("apfed-d", "apfed-s")
+
+
 def _policy(stage: str) -> str:
     """What a policy calls a stage that asks partners."""
-    return stage if stage in ("tvfl", "apfed-d") else "apfed"
+    return stage if stage in ("tvfl", "apfed-d", "apfed-s") else "apfed"
 
 
 class Apfed(Method):
@@ -257,6 +262,13 @@ class Apfed(Method):
             distil.Partner.accepts,
             goes_on=False,
             begins=(distil.Begin,),
+            samples=True,
+        ),
+        "sealed": algorithm(
+            "apfed-s",
+            sealed.Partner.accepts,
+            goes_on=False,
+            begins=(sealed.Begin,),
             samples=True,
         ),
         "recalling": algorithm(
@@ -357,10 +369,11 @@ class Apfed(Method):
 
                 def make() -> StatefulParty:
                     party = own.party(asked.local())
-                    if not isinstance(party, distil.Partner):
+                    if not isinstance(party, distil.Partner | sealed.Partner):
                         return party
+                    last = distil.Finish if isinstance(party, distil.Partner) else sealed.Begin
                     keep = lambda: asked.keep(party.bottom_model(), {})  # noqa: E731
-                    return SavesModel(party, distil.Finish, keep)
+                    return SavesModel(party, last, keep)
 
                 return make
 
@@ -375,6 +388,8 @@ class Apfed(Method):
         section = site.settings("apfed", PassiveFields)
         if "apfed" in agreed or "tvfl" in agreed:
             yield f"trains     its own network, {section.loss} loss, rate {section.learning_rate:g}"
+        if "apfed-s" in agreed:
+            yield "multiplies encrypted targets; a few numbers a row leave it, encrypted (APFed-S)"
         if "apfed-d" in agreed:
             yield "encodes    its rows; codes leave it, in training and in predictions (APFed-D)"
 
@@ -421,8 +436,10 @@ class Apfed(Method):
     # --- A run ----------------------------------------------------------------------------------
 
     def baselines(self, run: Run) -> tuple[str, ...]:
-        """What is trained beside the method; APFed-D scores the models alone by itself."""
-        return tuple(name for name in run.baselines if run.method != "apfed-d" or name not in ALONE)
+        """What is trained beside the method; some score the models alone by themselves."""
+        return tuple(
+            name for name in run.baselines if run.method not in _SCORES_ALONE or name not in ALONE
+        )
 
     def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Training:
         """Everything that one seed's run is a function of.
@@ -466,6 +483,7 @@ class Apfed(Method):
                 test=tests,
                 input=data.inputs.get(name),
                 limits=NO_LIMITS if run.data else loaded.sites[name].policy.section.limits,
+                sealed_limits=None if run.data else loaded.sites[name].policy.section.sealed,
                 own=run.data is None,
             )
         return Training(
@@ -502,6 +520,8 @@ class Apfed(Method):
         """Trains epoch by epoch; the teacher of APFed-D from one judgement to the next."""
         if isinstance(driver, distil.Active):
             return teaching.train(driver, network, checkpoint)
+        if isinstance(driver, sealed.Active):
+            return assisting.rounds(driver, network, checkpoint)
         return super().rounds(driver, network, checkpoint)
 
     def engine_of(self, training: Training, stage: str, parties: Mapping[str, Any]) -> Engine:
@@ -553,6 +573,9 @@ class Apfed(Method):
         if isinstance(stage.driver, distil.Active):
             home = stage.homes[label_home(stage.training).name]
             return distilled(stage, home, seed, observe)
+        if isinstance(stage.driver, sealed.Active):
+            home = stage.homes[label_home(stage.training).name]
+            return answered(stage, home, seed, observe)
         return super().outcome(stage, seed, observe)
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dovetail.methods import apfed
+from dovetail.methods.apfed.sealed import MAX_SMOOTHERS
 from dovetail.methods.apfed.stacks import Config as DistilConfig
 from dovetail.methods.apfed.stacks import PartnerConfig
 from dovetail.methods.section import EncoderField
+from dovetail.models.smoothers import Kernel, Smoother
 
 #: What can be trained. "apfed" has passive parties as they are set up; "apfed-r" and "apfed-c" give
 #: all of them the reconstruction or the contrastive loss. "alone" is the active party without
@@ -26,6 +28,7 @@ Stage = Literal[
     "pooled",
     "tvfl",
     "apfed-d",
+    "apfed-s",
     "best-alone",
     "linear",
     "boosting",
@@ -44,6 +47,7 @@ STAGES: Mapping[str, str] = {
     "pooled": "pooled (all columns in one place)",
     "tvfl": "classic vertical, partners present",
     "apfed-d": "APFed-D, predicts alone",
+    "apfed-s": "APFed-S, predicts alone",
     "best-alone": "the best model alone",
     "linear": "linear, alone",
     "boosting": "boosted trees, alone",
@@ -68,6 +72,30 @@ class DistilSection(DistilConfig):
     gate: float = Field(default=-1.0, ge=-10, allow_inf_nan=False)
 
 
+class SealedSection(BaseModel):
+    """[apfed.sealed]: what partners are asked for, encrypted (APFed-S)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # each is a number a row, and of more than two classes one for each class but the last
+    kernels: tuple[Kernel, ...] = Field(default=("mean",), min_length=1, max_length=MAX_SMOOTHERS)
+    # of each kernel, all of these strengths of its ridge
+    ridges: tuple[Annotated[float, Field(gt=0, lt=1e6)], ...] = Field(default=(1.0,), min_length=1)
+    timeout_s: float | None = Field(default=None, gt=0)  # how long a partner may take
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> SealedSection:
+        num = len(self.kernels) * len(self.ridges)
+        if num > MAX_SMOOTHERS:
+            raise ValueError(f"{num} kernels and ridges are more than {MAX_SMOOTHERS}")
+        return self
+
+    @property
+    def smoothers(self) -> tuple[Smoother, ...]:
+        """What each partner is asked for."""
+        return tuple(Smoother(kernel, ridge) for kernel in self.kernels for ridge in self.ridges)
+
+
 class ApfedSection(apfed.Config):
     """The active party: its settings and networks.
 
@@ -84,6 +112,7 @@ class ApfedSection(apfed.Config):
     head: tuple[int, ...] = (64,)  # hidden widths
     dropout: float = Field(default=0.2, ge=0, lt=1)  # of the head
     distil: DistilSection = DistilSection()
+    sealed: SealedSection = SealedSection()
 
 
 class PassiveFields(apfed.PassiveConfig):

@@ -12,7 +12,7 @@ from torch import Tensor
 from dovetail.data import Alignment, Federation, ImageInput, Partitioned, PartyData
 from dovetail.federated import Driver, Local
 from dovetail.methods import apfed, vertical
-from dovetail.methods.apfed import distil
+from dovetail.methods.apfed import assisting, distil, sealed
 from dovetail.methods.apfed.distilling import ALONE, Distilling, finish, train_alone
 from dovetail.methods.apfed.home import LabelHome, PartnerHome
 from dovetail.methods.apfed.missing_party_baselines import GONE, train_gone
@@ -45,7 +45,7 @@ ALONE_HERE = {"alone", "pooled"}
 ASK_NOBODY = {"alone", *ALONE, *GONE}
 
 #: Stages that need to know which test rows are whose.
-TOGETHER = {"tvfl", "apfed-d", "pooled", *GONE}
+TOGETHER = {"tvfl", "apfed-d", "apfed-s", "pooled", *GONE}
 
 
 # --- Homes and driver ----------------------------------------------------------------------------
@@ -92,6 +92,8 @@ def _of_stage(home: PartnerHome, stage: str, section: ApfedSection) -> PartnerHo
     """A partner's home, for its side of a stage."""
     if stage == "apfed-d":
         return replace(home, side="distil")
+    if stage == "apfed-s":
+        return replace(home, side="sealed")
     if stage == "tvfl":
         alike = home if home.own else home.alike(section, encoder_spec(section.encoder))
         return replace(alike, side="vertical")
@@ -104,6 +106,8 @@ def driver_of(training: Training, stage: str, home: LabelHome, seed: int) -> Dri
     if stage == "apfed-d":
         return distilling(training, home, seed).teacher()
     section: ApfedSection = training.settings
+    if stage == "apfed-s":
+        return assisted(distilling(training, home, seed), section)
     config = active_config(training)
     given: dict[str, Any] = {
         "seed": seed,
@@ -142,6 +146,21 @@ def distilling(training: Training, home: LabelHome, seed: int) -> Distilling:
         deciding=training.deciding,
         label_epsilon=section.label_epsilon,
         label_stages=section.label_stages,
+    )
+
+
+def assisted(work: Distilling, section: ApfedSection) -> sealed.Active:
+    """The label owner of "apfed-s"."""
+    teacher = work.teacher()
+    return sealed.Active(
+        work.name,
+        teacher.owner,
+        teacher.train,
+        teacher.test,
+        section.sealed.smoothers,
+        seed=work.seed,
+        secret=work.secret,
+        timeout_s=section.sealed.timeout_s,
     )
 
 
@@ -268,6 +287,20 @@ def distilled(stage: Staged, home: LabelHome, seed: int, observe: Observer) -> O
             for name, partner in stage.parties.items()
             if name in outcome.about["distilled"]["partners"]
         }
+    return outcome
+
+
+def answered(stage: Staged, home: LabelHome, seed: int, observe: Observer) -> Outcome:
+    """Of APFed-S: teacher and student, when partners have answered; and what each keeps."""
+    active = stage.driver
+    assert isinstance(active, sealed.Active)
+    work = distilling(stage.training, home, seed)
+    outcome = assisting.finish(work, active, stage.network, observe)
+    outcome.bottoms = {
+        name: stage.parties[name].bottom_model()
+        for name in active.partners
+        if name in stage.parties
+    }
     return outcome
 
 

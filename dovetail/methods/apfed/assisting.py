@@ -1,0 +1,228 @@
+"""What a run of APFed-S comes to at the label owner: alone, teacher, student, joint scores.
+
+Everything here is the label owner's own work, when partners have answered. Nothing is chosen on
+test rows: their numbers are read when all is chosen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dovetail.federated import Epoch, Federation, end_told
+from dovetail.methods.apfed import sealed
+from dovetail.methods.apfed.distilling import Distilling
+from dovetail.methods.baselines import features, held_out_decision, judged_rows, majority_of
+from dovetail.methods.outcome import Observer, Outcome, about_decision, numbers
+from dovetail.models import derive_seed
+from dovetail.models.learners import LEARNERS, Fitted, best_of, fit_all
+from dovetail.models.learners.assisted import Assisted, Inputs, fit_assisted, num_targets
+from dovetail.models.learners.distil import Distilled, Owner, Teacher, choose_teacher, distil
+from dovetail.models.learners.stacked import mean_outputs
+from dovetail.models.recovered import recovered_share
+from dovetail.network import Checkpoint, Engine
+
+
+class _Nobody(Federation):
+    """The run's ledger, without its parties: they have nothing to save once they have answered."""
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        return ()
+
+
+def rounds(
+    active: sealed.Active, network: Engine, checkpoint: Checkpoint | None = None
+) -> Iterator[Epoch]:
+    """Asks every partner once; a run that is resumed after that asks nobody again."""
+    checkpoint, alone = checkpoint or Checkpoint.none(), _Nobody(network)
+    with end_told(network):
+        if not checkpoint.resume(active, alone, lenient=True):
+            started = time.perf_counter()
+            asked = active.ask_all(network)
+            yield Epoch(
+                number=1,
+                seconds=time.perf_counter() - started,
+                num_steps=1,
+                missed=asked.missed,
+                reasons=asked.reasons,
+            )
+            checkpoint.save(1, active, alone)
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """The joint teacher, and what it reads.
+
+    Attributes:
+        teacher: chosen on held-out labels.
+        inputs: what own outputs and numbers are divided by.
+        members: the teachers whose mean it is.
+    """
+
+    teacher: Teacher
+    inputs: Inputs
+    members: tuple[Assisted, ...]
+
+    def outputs(self, own_RC: Tensor, z_RZ: Tensor) -> Tensor:
+        """(R, C) of rows that nobody learned from."""
+        inputs_RF, regression = self.inputs.of(own_RC, z_RZ), self.inputs.regression
+        outputs_KRC = _blended([each.outputs(inputs_RF) for each in self.members], regression)
+        return mean_outputs(outputs_KRC / self.teacher.temperature, regression=regression)
+
+
+def _blended(each: list[Tensor], regression: bool) -> Tensor:
+    return each[0] if len(each) == 1 else mean_outputs(torch.stack(each), regression=regression)
+
+
+def joint_of(active: sealed.Active, owner: Owner, alone: Fitted) -> Joint | None:
+    """The teacher from every partner's numbers; None where no row is labelled and answered."""
+    if not active.numbers:
+        return None
+    regression, num = owner.regression, owner.targets_RC.shape[1]
+    aligned, z_RZ = active.aligned(), torch.cat(list(active.numbers.values()), dim=1)
+    own_RC = alone.outputs(owner.x_RF).clone()
+    rows = owner.labelled.nonzero().flatten()
+    held_out = ~alone.held_out_NC.isnan().any(dim=1)
+    own_RC[rows[held_out]] = alone.held_out_NC[held_out]
+    judged = torch.zeros(len(own_RC), dtype=torch.bool)
+    judged[rows[held_out]] = True
+    judged &= aligned
+    if int(judged.sum()) < 2:
+        return None
+    inputs = Inputs.fit(own_RC[judged], z_RZ[judged].nan_to_num(), num, regression=regression)
+    inputs_RF = inputs.of(own_RC, z_RZ)
+    fitted = fit_assisted(inputs_RF, owner, judged)
+    told = {
+        name: each.outputs(inputs_RF).masked_fill(~aligned[:, None], torch.nan)
+        for name, each in fitted.items()
+    }
+    teacher = choose_teacher(told, owner)
+    members = tuple(fitted.values()) if teacher.name == "mean" else (fitted[teacher.name],)
+    return Joint(teacher, inputs, members)
+
+
+def finish(work: Distilling, active: sealed.Active, engine: Engine, observe: Observer) -> Outcome:
+    """When partners have answered, all that the label owner does by itself."""
+    owner, name = work.owner(), work.name
+    started = time.perf_counter()
+    rows = judged_rows(owner.labelled_rows())
+    fitted = fit_all(list(LEARNERS.values()), rows, seed=work.seed, encode_on=owner.x_RF)
+    alone = best_of(fitted, rows)
+    joint = joint_of(active, owner, alone)
+    done = None
+    if joint is not None:
+        done = distil(owner, joint.teacher, alone, work.students, seed=work.seed)
+    solo = alone if done is None else done.solo
+    outcome = Outcome(ledger=engine.ledger)
+    outcome.about["distilled"] = _about(active, owner, joint, alone, done)
+    run = {"run": engine.run} if engine.run else {}
+    choice = done.choice if done is not None and done.pays else "alone"
+    decision = held_out_decision(work.deciding, work.task, solo, rows)
+    outcome.models[name] = work.model(
+        solo.network, solo.spec, "apfed-s", learner=choice, **run, **about_decision(decision)
+    )
+    if work.test is not None:
+        _score(work, outcome, owner, active, joint, solo=solo, alone=alone, fitted=fitted)
+    line: dict[str, Any] = {
+        "epoch": 2,
+        "seconds": time.perf_counter() - started,
+        "steps": 1,
+        **numbers(outcome.scores.get("apfed-s", {}).get(name, {})),
+    }
+    if active.lost and not active.numbers:
+        line |= {"missed": dict.fromkeys(active.lost, 1), "reasons": dict(active.lost)}
+    observe("apfed-s", 2, line)
+    return outcome
+
+
+def _about(
+    active: sealed.Active,
+    owner: Owner,
+    joint: Joint | None,
+    alone: Fitted,
+    done: Distilled | None,
+) -> dict[str, Any]:
+    """What a report says of how it went; JSON-ready."""
+    about: dict[str, Any] = {
+        "alone": alone.learner,
+        "choice": "alone",
+        "pays": False,
+        "partners": list(active.partners),
+        "lost": dict(active.lost),
+        "numbers_per_row": len(active.smoothers)
+        * num_targets(owner.targets_RC.shape[1], regression=owner.regression),
+    }
+    if joint is None or done is None:
+        why = "too few rows are both labelled and shared"
+        return {**about, "why": why if active.partners else "no partner answered"}
+    aligned = joint.teacher.aligned
+    about |= {
+        "choice": done.choice,
+        "pays": done.pays,
+        "teacher": joint.teacher.name,
+        "temperature": joint.teacher.temperature,
+        "held_out_gain": done.gain,
+        "standard_error": done.standard_error,
+        "joint_ahead_by_errors": done.teacher_gain,
+        "held_out_losses": dict(done.losses),
+        "labelled": int(owner.labelled.sum()),
+        "shared": int(aligned.sum()),
+        "labelled_and_shared": int((aligned & owner.labelled).sum()),
+    }
+    if not done.pays:
+        about["why"] = (
+            "on held-out rows the distilled model was not better than the model alone, which is "
+            "kept"
+        )
+    return about
+
+
+def _score(
+    work: Distilling,
+    outcome: Outcome,
+    owner: Owner,
+    active: sealed.Active,
+    joint: Joint | None,
+    *,
+    solo: Fitted,
+    alone: Fitted,
+    fitted: Mapping[str, Fitted],
+) -> None:
+    """Everything's scores on the same test rows, and the recovered share."""
+    assert work.test is not None
+    assert work.test.labels is not None
+    x, rows = features(work.test.joined()), judged_rows(owner.labelled_rows())
+    models = {"apfed-s": solo, "best-alone": alone, **fitted}
+    outputs = {what: each.outputs(x) for what, each in models.items()}
+    outputs["majority"] = majority_of(owner.labelled_rows()).expand(len(x), -1)
+    for what, each in outputs.items():
+        model = models.get(what)
+        decision = (
+            None if model is None else held_out_decision(work.deciding, work.task, model, rows)
+        )
+        outcome.scores[what] = {work.name: work.scored(what, each, decision=decision)}
+    if joint is None or not active.tested:
+        return
+    z_RZ = torch.cat(list(active.tested.values()), dim=1)
+    tested = (~z_RZ.isnan()).any(dim=1).nonzero().flatten()
+    if not len(tested):
+        return
+    together = joint.outputs(outputs["best-alone"][tested], z_RZ[tested])
+    scored = work.scored("joint", together, tested)
+    if len(tested) < len(x):
+        scored["rows"] = float(len(tested))
+    outcome.scores["joint"] = {work.name: scored}
+    outcome.about["recovered"] = recovered_share(
+        work.task,
+        work.test.labels[tested],
+        solo=outputs["apfed-s"][tested],
+        alone=outputs["best-alone"][tested],
+        joint=together,
+        seed=derive_seed(work.seed, "recovered"),
+    )

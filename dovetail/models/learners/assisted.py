@@ -1,0 +1,181 @@
+"""A joint teacher from what partners' smoothers say: a few numbers z a row, beside the own model.
+
+    outputs_k = W_k [s own, z] + b_k      for each fold k, by labelled rows of the other folds
+
+Gradient-assisted learning (Diao et al. 2022, arXiv:2106.01425) adds a partner's fit of the residual
+to the own model's outputs with a searched step. Two teachers are candidates here:
+
+    "step"    the own outputs and one z, times the step with the least loss
+    "ridge"   logistic or ridge regression on the own outputs and every z
+
+Own outputs of a labelled row come from models that did not see it, its z from targets of other
+folds; so both are judged on labelled rows as they come.
+
+Letters: R rows, L labelled rows, C outputs, Z numbers of all smoothers, K folds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dovetail.models.learners.base import Fitted
+from dovetail.models.learners.distil import Owner
+from dovetail.models.learners.linear import Linear
+from dovetail.models.learners.rows import NO_FOLD, Rows, fitting_temperature, row_losses
+
+#: Steps that are tried, in spreads of z over spreads of the own outputs.
+STEPS = (0.0, 0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def num_targets(num_outputs: int, *, regression: bool) -> int:
+    """Columns of targets that say all: of classes the last is the others' sum, less."""
+    return num_outputs if regression else num_outputs - 1
+
+
+def targets(owner: Owner, rows_L: Tensor) -> Tensor:
+    """(L, C - 1) labels less the shares of the classes, or (L, 1) values less their mean."""
+    own_LC = owner.targets_RC[rows_L]
+    num = num_targets(own_LC.shape[1], regression=owner.regression)
+    centred: Tensor = own_LC - own_LC.mean(dim=0)
+    return centred[:, :num]
+
+
+def all_columns(z_RT: Tensor, num_outputs: int, *, regression: bool) -> Tensor:
+    """(R, C) of one smoother, from what came of ``targets``."""
+    if regression:
+        return z_RT
+    last = -z_RT.sum(dim=1, keepdim=True)
+    whole: Tensor = torch.cat([z_RT, last], dim=1)
+    return whole
+
+
+@dataclass(frozen=True, eq=False)
+class Assisted:
+    """One teacher.
+
+    Attributes:
+        weights_KCF: of [own outputs, z], as ``inputs`` has them.
+        biases_KC: beside them.
+    """
+
+    weights_KCF: Tensor
+    biases_KC: Tensor
+
+    def outputs(self, inputs_RF: Tensor) -> Tensor:
+        """(K, R, C)."""
+        return inputs_RF @ self.weights_KCF.transpose(1, 2) + self.biases_KC[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What own outputs and z are divided by.
+
+    Attributes:
+        own: spread of the own outputs.
+        z_Z: spread of each smoother's numbers.
+    """
+
+    own: float
+    z_Z: Tensor
+    regression: bool
+
+    @classmethod
+    def fit(cls, own_LC: Tensor, z_LZ: Tensor, num_outputs: int, *, regression: bool) -> Inputs:
+        """Of labelled rows."""
+        centred = own_LC if regression else own_LC - own_LC.mean(dim=1, keepdim=True)
+        blocks = z_LZ.split(num_outputs, dim=1)
+        spreads = [each.std(dim=0).mean().clamp(min=1e-9).expand(num_outputs) for each in blocks]
+        own = max(float(centred.std()), 1e-9)
+        return cls(own, torch.cat(spreads), regression)
+
+    def of(self, own_RC: Tensor, z_RZ: Tensor) -> Tensor:
+        """(R, C + Z); a z that is not there is 0."""
+        if not self.regression:
+            own_RC = own_RC - own_RC.mean(dim=1, keepdim=True)
+        inputs: Tensor = torch.cat([own_RC / self.own, z_RZ.nan_to_num() / self.z_Z], dim=1)
+        return inputs
+
+
+def fit_assisted(
+    inputs_RF: Tensor, owner: Owner, judged: Tensor, learners: Sequence[str] = ("step", "ridge")
+) -> Mapping[str, Assisted]:
+    """Name -> teacher.
+
+    Args:
+        inputs_RF: of ``Inputs``.
+        owner: whose labels are learnt from.
+        judged: (R,) bool, rows whose inputs their labels had no part in.
+        learners: which are wanted.
+    """
+    fit = {"step": _step, "ridge": _ridge}
+    return {name: fit[name](inputs_RF, owner, judged) for name in learners}
+
+
+def _others(owner: Owner, judged: Tensor, fold: int) -> Tensor:
+    """(R,) rows that fold's members learn from; where one fold is all that is judged, those."""
+    others = judged & (owner.folds_R != fold)
+    return others if int(others.sum()) > 1 else judged
+
+
+def _step(inputs_RF: Tensor, owner: Owner, judged: Tensor) -> Assisted:
+    num, rows = owner.targets_RC.shape[1], judged.nonzero().flatten()
+    targets_NC = owner.targets_RC[rows]
+    own_NC, *blocks = inputs_RF[rows].split(num, dim=1)
+    tried: list[tuple[int, float]] = []
+    losses: list[Tensor] = []
+    for place, z_NC in enumerate(blocks):
+        for step in STEPS:
+            outputs = own_NC + step * z_NC
+            temperature = 1.0 if owner.regression else fitting_temperature(outputs, targets_NC)
+            tried.append((place, step))
+            losses.append(
+                row_losses(outputs / temperature, targets_NC, regression=owner.regression)
+            )
+    losses_TN = torch.stack(losses)
+    weights_KCF = torch.zeros(owner.num_folds, num, inputs_RF.shape[1])
+    biases_KC = torch.zeros(owner.num_folds, num)
+    for fold in range(owner.num_folds):
+        among = _others(owner, judged, fold)[rows]
+        place, step = tried[int(losses_TN[:, among].mean(dim=1).argmin())]
+        outputs = own_NC[among] + step * blocks[place][among]
+        scale = 1.0
+        if not owner.regression:
+            scale = 1 / fitting_temperature(outputs, targets_NC[among])
+        weights_KCF[fold, :, :num] = scale * torch.eye(num)
+        start = num * (1 + place)
+        weights_KCF[fold, :, start : start + num] = scale * step * torch.eye(num)
+    return Assisted(weights_KCF, biases_KC)
+
+
+def _ridge(inputs_RF: Tensor, owner: Owner, judged: Tensor) -> Assisted:
+    rows = judged.nonzero().flatten()
+    x_NF, targets_NC, folds_N = inputs_RF[rows], owner.targets_RC[rows], owner.folds_R[rows]
+    learner = Linear()
+    present = folds_N.unique(return_inverse=True)[1]
+    folds = present if int(present.max()) else torch.arange(len(rows)) % 4
+    whole = Rows(x_NF, targets_NC, folds, owner.weights(targets_NC), regression=owner.regression)
+    narrowed = learner.narrowed(learner.fit(whole, seed=0))
+    members: list[Fitted] = []
+    for fold in range(owner.num_folds):
+        out = ~_others(owner, judged, fold)[rows]
+        if not out.any():
+            out = folds == 0
+        each = Rows(
+            x_NF,
+            targets_NC,
+            torch.where(out, 0, NO_FOLD),
+            owner.weights(targets_NC),
+            regression=owner.regression,
+        )
+        members.append(narrowed.fit(each, seed=0, refit=False))
+    weights, biases = [], []
+    for member in members:
+        state = member.network.state_dict()
+        temperature = 1.0 if owner.regression else member.spec.temperature
+        weights.append(state["members.0.weight"] / temperature)
+        biases.append(state["members.0.bias"] / temperature)
+    return Assisted(torch.stack(weights), torch.stack(biases))
