@@ -56,6 +56,7 @@ WORTH = {
     "best-alone": "best alone",
     "joint": "joint",
     "apfed-d": "APFed-D",
+    "apfed-s": "APFed-S",
     "apfed-r": "APFed-R",
     "apfed-c": "APFed-C",
     "party-dropout-gone": "party dropout",
