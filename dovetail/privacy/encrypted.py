@@ -366,7 +366,8 @@ class Owner:
         """(R, C) whole numbers, from the (ciphertexts, ANSWER_WIRE) that ``multiply`` gave.
 
         Raises:
-            MessageError: as many as they should be, or no ciphertexts.
+            MessageError: not as many as there should be, no ciphertexts, or numbers that no rows
+                within ``ROW_BITS`` give: something was altered on its way.
         """
         ring = self._ring
         if wire.shape != (layout.num_answers(num_rows), ANSWER_WIRE):
@@ -391,7 +392,13 @@ class Owner:
                 chunk * layout.rows : (chunk + 1) * layout.rows,
                 group * layout.classes : (group + 1) * layout.classes,
             ] = sums.T
-        return found[:num_rows, : layout.columns]
+        found = found[:num_rows, : layout.columns]
+        if int(np.abs(found).max(initial=0)) > 2 ** (TARGET_BITS + ROW_BITS):
+            raise MessageError(
+                "an answer decrypts to numbers that no weights give: a ciphertext was altered, or is "
+                "of another key"
+            )
+        return found
 
 
 # --- The partner --------------------------------------------------------------------------------

@@ -1,0 +1,113 @@
+"""Linear smoothers: kernel ridge regression, a row's own fold left out, weights spread out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from sklearn.kernel_ridge import KernelRidge
+from torch import Tensor
+
+from dovetail.errors import ModelError
+from dovetail.models import Bottom, load_bottom
+from dovetail.models.smoothers import (
+    Kernel,
+    Kernels,
+    Smoother,
+    Smoothing,
+    SmoothingSpec,
+    carried_by,
+    spread_out,
+)
+
+KINDS = get_args(Kernel)
+
+
+def table(rows: int = 80, columns: int = 4) -> Tensor:
+    rng = torch.Generator().manual_seed(1)
+    x = torch.randn(rows, columns, generator=rng)
+    x[:, 0] = (x[:, 0] > 0).float()
+    return x
+
+
+def smoothing(x: Tensor, labelled: int, *smoothers: Smoother, least: float = 1.0) -> Smoothing:
+    kernels = Kernels.fit(x, torch.Generator().manual_seed(0))
+    folds = torch.arange(labelled) % 4
+    return Smoothing(kernels, smoothers, x[:labelled], folds, least)
+
+
+@pytest.mark.parametrize("kernel", KINDS)
+def test_weights_are_those_of_kernel_ridge_regression(kernel: Kernel) -> None:
+    x, targets = table(), torch.randn(40, 2, generator=torch.Generator().manual_seed(2))
+    made = smoothing(x, 40, Smoother(kernel, 0.7))
+    between = made.kernels(x[:40], x[:40], kernel)
+    others = made.kernels(x[40:], x[:40], kernel)
+    known = KernelRidge(alpha=0.7, kernel="precomputed").fit(between, targets)
+    expected = torch.from_numpy(known.predict(others)).float()
+    torch.testing.assert_close(made.weights(x[40:], 0) @ targets, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", KINDS)
+def test_a_labelled_rows_own_fold_is_left_out(kernel: Kernel) -> None:
+    x = table()
+    made = smoothing(x, 40, Smoother(kernel, 1.0), least=5)
+    weights = made.left_out(0)
+    same = made.folds_L[:, None] == made.folds_L[None]
+    assert (weights[same] == 0).all()
+    assert (weights[~same] != 0).any()
+    # It is what a smoother of the other folds' rows says.
+    others = made.folds_L != 0
+    fewer = Smoothing(made.kernels, made.smoothers, x[:40][others], made.folds_L[others], 5)
+    expected = fewer.weights(x[:40][~others], 0)
+    torch.testing.assert_close(weights[~others][:, others], expected)
+
+
+@pytest.mark.parametrize("kernel", KINDS)
+def test_a_row_is_like_itself(kernel: Kernel) -> None:
+    x = table(300, 6)
+    kernels = Kernels.fit(x, torch.Generator().manual_seed(0))
+    own = kernels(x, x, kernel).diagonal()
+    assert 0.4 < float(own.mean()) < 1.5
+    between = kernels(x, x, kernel).double()
+    assert float(torch.linalg.eigvalsh((between + between.T) / 2).min()) > -1e-3
+
+
+@pytest.mark.parametrize("least", [2.0, 7.0, 10.0, 30.0])
+def test_no_mean_is_carried_by_fewer_rows_than_allowed(least: float) -> None:
+    rng = torch.Generator().manual_seed(0)
+    weights = torch.randn(200, 40, generator=rng).double() ** 3
+    weights[:20, 5] = 1e6  # one row that would be all of it
+    found = spread_out(weights, least)
+    assert float(carried_by(found).min()) >= least - 1e-6
+    assert (found.abs() <= weights.abs() + 1e-9).all()
+    assert (found.sign() == weights.sign()).all()
+    even = torch.ones(3, 40).double()
+    assert (spread_out(even, least) == even).all()
+
+
+def test_all_columns_of_an_image_or_a_constant_can_be_smoothed() -> None:
+    x = torch.zeros(50, 1, 8, 8)
+    x[:, 0, 2] = torch.rand(50, 8, generator=torch.Generator().manual_seed(0))
+    kernels = Kernels.fit(x, torch.Generator().manual_seed(0))
+    made = Smoothing(kernels, [Smoother("mean", 1.0)], x[:20].flatten(1), torch.arange(20) % 4)
+    assert made(x).isfinite().all()
+
+
+def test_weights_are_the_same_after_a_day_on_disk(tmp_path: Path) -> None:
+    x = table()
+    made = smoothing(x, 40, Smoother("mean", 1.0), Smoother("trees", 3.0), least=5)
+    spec = SmoothingSpec(made.smoothers, len(made.kernels.encoding.column_M), 40, 5)
+    kept = Bottom("lab", made, spec, (4,), 80)
+    loaded = load_bottom(kept.save(tmp_path / "lab"))
+    assert torch.equal(loaded.network(x), made(x))
+    with pytest.raises(ModelError, match="not 81 wide"):
+        spec.build((4,), 81)
+
+
+def test_a_smoother_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ModelError, match="a kernel among linear, radial, trees, mean"):
+        Smoother("cubic", 1.0)  # type: ignore[arg-type]
+    with pytest.raises(ModelError, match="a ridge above"):
+        Smoother("mean", 0.0)
