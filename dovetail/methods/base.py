@@ -94,6 +94,7 @@ class Asked:
         kept: id of a run -> the folder where ``keep`` saved what came of it.
         run: its id.
         driver: who asks.
+        numbers: counts the numbers that this driver was given (APFed-S).
         aligned: a folder for rows of alignments that this driver carries between parties.
         guard: counts alignments that this driver carries.
     """
@@ -105,6 +106,7 @@ class Asked:
     run: str
     driver: str
     aligned: Path
+    numbers: Path
     guard: Guard
 
 

@@ -6,6 +6,7 @@
         aligned/DRIVER/                the same of those it shares with label owners (FedOptimus)
         checkpoints/DRIVER/RUN/ALGORITHM/  its state in that run; of the last 16 runs
         models/RUN/                    what it can use of that run
+        numbers/DRIVER.safetensors         how many numbers of each row it has given (APFed-S)
         proposals/NAME/                proposals, who signed them, what was run on them
         sums/DRIVER/RUN.jsonl          rounds of which it has given its share to a secret sum
         ledger.jsonl                   what left it, and for whom

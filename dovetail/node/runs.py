@@ -388,6 +388,7 @@ class Runs:
                 run=run,
                 driver=driver,
                 aligned=self._home / "aligned" / certificate_name(driver),
+                numbers=self._home / "numbers" / self._counted(driver),
                 guard=self._limits.of(driver, run),
             )
         )
@@ -495,6 +496,11 @@ class Runs:
             f"aligned with {driver!r}: {num_shared:,} of {self._site.table.num_rows:,} rows are "
             f"shared (alignment {run})"
         )
+
+    def _counted(self, driver: str) -> str:
+        """The file that counts what a driver, or all of them together, were given."""
+        together = self._site.policy.section.together
+        return "all.safetensors" if together else f"{certificate_name(driver)}.safetensors"
 
     def _states(self, driver: str) -> Path:
         return self._home / "checkpoints" / certificate_name(driver)

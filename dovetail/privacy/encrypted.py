@@ -175,7 +175,7 @@ def _seal() -> Any:
     except ImportError:
         raise ConfigError(
             "APFed-S encrypts by Microsoft SEAL, which is not installed; pip install "
-            "'dovetail[sealed]'"
+            "'dovetail-fl[sealed]'"
         ) from None
     return seal
 
@@ -395,8 +395,8 @@ class Owner:
         found = found[:num_rows, : layout.columns]
         if int(np.abs(found).max(initial=0)) > 2 ** (TARGET_BITS + ROW_BITS):
             raise MessageError(
-                "an answer decrypts to numbers that no weights give: a ciphertext was altered, or is "
-                "of another key"
+                "an answer decrypts to numbers that no weights give: a ciphertext was altered, or "
+                "is of another key"
             )
         return found
 

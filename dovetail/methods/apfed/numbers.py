@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,11 @@ class NumbersGiven:
 
     def __init__(self, path: Path, ids_N: np.ndarray) -> None:
         self._path = path
-        digests = [_digest(each) for each in ids_N.tolist()]
-        self._ids_N = np.array(digests, dtype=np.int64)
+        self._rows_N = ids_N
+
+    @cached_property
+    def _digests_N(self) -> np.ndarray:
+        return np.array([_digest(each) for each in self._rows_N.tolist()], dtype=np.int64)
 
     def most(self, rows_R: Tensor) -> int:
         """Of any of these rows, the most that were given.
@@ -34,7 +38,7 @@ class NumbersGiven:
             ConfigError: the count cannot be read.
         """
         known = self._read()
-        own = self._ids_N[rows_R.numpy()]
+        own = self._digests_N[rows_R.numpy()]
         return max((known.get(each, 0) for each in own.tolist()), default=0)
 
     def add(self, rows_R: Tensor, numbers: int) -> None:
@@ -44,7 +48,7 @@ class NumbersGiven:
             ConfigError: it cannot be written down, so the answer is not given.
         """
         known = self._read()
-        for each in self._ids_N[rows_R.numpy()].tolist():
+        for each in self._digests_N[rows_R.numpy()].tolist():
             known[each] = known.get(each, 0) + numbers
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

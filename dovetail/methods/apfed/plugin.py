@@ -18,6 +18,7 @@ from dovetail.methods.apfed import assisting, distil, inference, sealed, teachin
 from dovetail.methods.apfed.distilling import ALONE
 from dovetail.methods.apfed.home import LabelHome, PartnerHome, Side
 from dovetail.methods.apfed.missing_party_baselines import GONE
+from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.apfed.private import check_stage
 from dovetail.methods.apfed.sections import STAGES, ApfedSection, PassiveFields
 from dovetail.methods.apfed.stages import (
@@ -348,7 +349,8 @@ class Apfed(Method):
         Raises:
             ConfigError: a budget, and gradients that are not noised.
         """
-        return partner_home(home_fields(site))
+        home = partner_home(home_fields(site))
+        return replace(home, sealed_limits=site.policy.section.sealed)
 
     def members(self, site: Site, allowed: Collection[str]) -> dict[str, Maker]:
         """Algorithm -> what makes the party's side of its runs, of those that its policy allows.
@@ -366,6 +368,9 @@ class Apfed(Method):
                 shared = dd.SharedRows(site.name, x, asked.rows_S())
                 # test rows are asked for by the same numbers
                 own = replace(home, shared=shared, test=shared, input=input, side=side)
+                if side == "sealed":
+                    given = NumbersGiven(asked.numbers, site.table.ids)
+                    own = replace(own, given=given)
 
                 def make() -> StatefulParty:
                     party = own.party(asked.local())

@@ -226,14 +226,14 @@ def answer(
 ) -> tuple[int, list[np.ndarray]]:
     """The exponent, and the ciphertexts of the weights' product with the targets.
 
-    Each number is blurred by 2^-17 of what a row of weights of that spread gives, so that it has
+    Each number is blurred by 2^-19 of what a row of weights of that spread gives, so that it has
     no room for a second one.
     """
     weights = weights_RL.double().numpy()
     exponent = encrypted.exponent_of(float(np.abs(weights).sum(axis=1).max(initial=0.0)))
     whole = np.rint(np.ldexp(weights, exponent)).astype(np.int64)
     norm = float(np.sqrt((whole.astype(np.float64) ** 2).sum(axis=1).mean()))
-    blur = max(1, int(norm * 2 ** (encrypted.TARGET_BITS - 17)))
+    blur = max(1, int(norm * 2 ** (encrypted.TARGET_BITS - 19)))
 
     def dither(shape: tuple[int, int]) -> np.ndarray:
         return torch.randint(-blur, blur + 1, shape, generator=rng).numpy()

@@ -1,0 +1,317 @@
+"""APFed-S: what the label owner decrypts is M t, and nobody else reads a label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+
+from dovetail.data import Alignment, SharedRows
+from dovetail.errors import MessageError, ModelError, PartyError
+from dovetail.federated import Local
+from dovetail.methods.apfed import assisting, sealed
+from dovetail.methods.apfed.distil import Table
+from dovetail.methods.apfed.numbers import NumbersGiven
+from dovetail.methods.limits import SealedLimits
+from dovetail.models.learners import NO_FOLD, hard_targets, make_folds
+from dovetail.models.learners.assisted import all_columns, targets
+from dovetail.models.learners.distil import Owner
+from dovetail.models.smoothers import Kernels, Smoother, Smoothing
+from dovetail.network import Checkpoint, InProcess, Message, encode
+from dovetail.privacy import encrypted
+
+pytest.importorskip("seal")
+
+SMOOTHERS = (Smoother("mean", 1.0),)
+
+
+def made(
+    classes: int = 3, rows: int = 120, labels: int = 60, seed: int = 0
+) -> tuple[Owner, Tensor]:
+    """An owner, and a partner's columns of the same rows; 1 class: a regression."""
+    rng = torch.Generator().manual_seed(seed)
+    x, partner = torch.randn(rows, 3, generator=rng), torch.randn(rows, 5, generator=rng)
+    score = x[:, 0] + 2 * partner[:, 0] + 0.5 * torch.randn(rows, generator=rng)
+    regression = classes == 1
+    known = score if regression else (score.argsort().argsort() * classes // rows)
+    folds = torch.full((rows,), NO_FOLD)
+    folds[:labels] = make_folds(known[:labels], 4, seed=0, regression=regression)
+    return Owner(x, hard_targets(known, classes, regression=regression), folds, regression), partner
+
+
+def active_of(
+    owner: Owner,
+    rows: Mapping[str, Tensor],
+    smoothers: tuple[Smoother, ...] = SMOOTHERS,
+    *,
+    tested: bool = False,
+) -> sealed.Active:
+    own = torch.arange(len(owner.x_RF))
+    table = Table.of(owner.x_RF, "bank", Alignment({"bank": own, **rows}))
+    return sealed.Active("bank", owner, table, table if tested else None, smoothers, seed=3)
+
+
+def partner_of(
+    name: str,
+    x: Tensor,
+    rows: Tensor,
+    limits: SealedLimits | None = None,
+    given: NumbersGiven | None = None,
+) -> sealed.Partner:
+    test = SharedRows(name, x.clone(), rows)
+    return sealed.Partner(SharedRows(name, x, rows), test, Local(name), limits, given=given)
+
+
+def in_the_clear(
+    owner: Owner, x: Tensor, rows_L: Tensor, name: str, smoother: Smoother
+) -> tuple[Tensor, Tensor]:
+    """M and M t of all rows, from the same kernels."""
+    local = Local(name)
+    local.begin(3)
+    kernels = Kernels.fit(x, local.generator("kernels"))
+    made_of = Smoothing(
+        kernels, [smoother], x[rows_L], owner.folds_R[rows_L], sealed.UNLIMITED.least_rows
+    )
+    weights = made_of.weights(x, 0)
+    weights[rows_L] = made_of.left_out(0)
+    return weights, weights @ targets(owner, rows_L)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3, 12])
+def test_what_is_decrypted_is_the_smoother_in_the_clear(classes: int) -> None:
+    owner, partner = made(classes)
+    smoothers = (Smoother("mean", 1.0), Smoother("trees", 3.0))
+    everyone = torch.arange(len(partner))
+    party = partner_of("shop", partner, everyone)
+    active = active_of(owner, {"shop": everyone}, smoothers)
+    list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
+    num = owner.targets_RC.shape[1]
+    rows_L = active.labelled("shop")
+    for place, smoother in enumerate(smoothers):
+        weights, clear = in_the_clear(owner, partner, rows_L, "shop", smoother)
+        clear = all_columns(clear, num, regression=owner.regression)
+        found = active.numbers["shop"][:, place * num : (place + 1) * num]
+        assert float((found - clear).abs().max()) < 1e-4 * float(clear.std())
+        # No label of a row's own fold has a part in its number.
+        folds = owner.folds_R[rows_L]
+        assert (weights[rows_L][folds[:, None] == folds[None]] == 0).all()
+
+
+def test_a_labelled_rows_number_does_not_know_its_label() -> None:
+    owner, partner = made(2)
+    everyone = torch.arange(len(partner))
+    found = []
+    for flipped in (False, True):
+        changed = owner.targets_RC.clone()
+        if flipped:
+            fold = owner.folds_R == 2
+            changed[fold] = changed[fold].flip(1)
+        other = replace(owner, targets_RC=changed)
+        active = active_of(other, {"shop": everyone})
+        party = partner_of("shop", partner, everyone)
+        list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
+        # The classes' shares are of all labels; their part is the sum of a row's weights.
+        found.append(active.numbers["shop"])
+    rows_L = (owner.folds_R >= 0).nonzero().flatten()
+    weights, _ = in_the_clear(owner, partner, rows_L, "shop", SMOOTHERS[0])
+    one, other = (each[owner.folds_R == 2, 1] for each in found)
+    shares = [1 - owner.targets_RC[rows_L, 0].mean()]
+    flipped_targets = owner.targets_RC[rows_L].clone()
+    in_fold = owner.folds_R[rows_L] == 2
+    flipped_targets[in_fold] = flipped_targets[in_fold].flip(1)
+    shares.append(1 - flipped_targets[:, 0].mean())
+    moved = (shares[0] - shares[1]) * weights[owner.folds_R == 2].sum(dim=1)
+    torch.testing.assert_close(other - one, moved, rtol=1e-3, atol=1e-4)
+
+
+def test_a_partner_that_lacks_rows_says_nothing_of_them() -> None:
+    owner, partner = made(2)
+    some = torch.arange(len(partner))
+    some[::3] = -1
+    active = active_of(owner, {"shop": some, "lab": torch.arange(len(partner))})
+    parties = {
+        "shop": partner_of("shop", partner, some),
+        "lab": partner_of("lab", partner[:, :2], torch.arange(len(partner))),
+    }
+    engine = InProcess(parties, driver="bank")
+    (epoch,) = assisting.rounds(active, engine)
+    assert active.numbers["shop"][::3].isnan().all()
+    assert active.numbers["shop"][1::3].isfinite().all()
+    assert active.aligned().all()
+    assert epoch.num_steps == 1
+    # Two messages a partner: a question and its answer.
+    counted = [(line["from"], line["to"], line["count"]) for line in engine.ledger.lines()]
+    assert sorted(counted) == sorted(
+        [("bank", "shop", 1), ("shop", "bank", 1), ("bank", "lab", 1), ("lab", "bank", 1)]
+    )
+
+
+def test_a_run_that_is_resumed_asks_nobody_again(tmp_path: Path) -> None:
+    owner, partner = made(2)
+    everyone = torch.arange(len(partner))
+    parties = {"shop": partner_of("shop", partner, everyone)}
+    first = active_of(owner, {"shop": everyone}, tested=True)
+    list(assisting.rounds(first, InProcess(parties, driver="bank"), Checkpoint(tmp_path)))
+    again = active_of(owner, {"shop": everyone}, tested=True)
+    engine = InProcess({}, driver="bank")  # nobody is there any more
+    assert not list(assisting.rounds(again, engine, Checkpoint(tmp_path)))
+    assert torch.equal(again.numbers["shop"], first.numbers["shop"])
+    assert torch.equal(again.tested["shop"], first.tested["shop"])
+
+
+def test_a_partner_that_fails_is_left_out_and_the_others_answer() -> None:
+    class Fails(sealed.Partner):
+        def begin(self, message: sealed.Begin) -> sealed.Answered:
+            raise PartyError(self.name, "its disk is full")
+
+    owner, partner = made(2)
+    everyone = torch.arange(len(partner))
+    rows = SharedRows("shop", partner, everyone)
+    parties = {
+        "shop": Fails(rows, None, Local("shop")),
+        "lab": partner_of("lab", partner, everyone),
+    }
+    active = active_of(owner, {"shop": everyone, "lab": everyone})
+    (epoch,) = assisting.rounds(active, InProcess(parties, driver="bank"))
+    assert active.partners == ("lab",)
+    assert epoch.reasons == {"shop": "its disk is full"}
+
+
+# --- What a partner can tell ---------------------------------------------------------------------
+
+
+def question(owner: Owner, rows: int) -> sealed.Begin:
+    active = active_of(owner, {"shop": torch.arange(rows)})
+    return active._question("shop").message
+
+
+def test_a_partner_cannot_tell_two_labellings_apart() -> None:
+    """Messages of equal sizes, and no classifier of their bytes does better than a coin."""
+    owner, _ = made(2)
+    other = replace(owner, targets_RC=owner.targets_RC.flip(1) * 0 + torch.tensor([1.0, 0.0]))
+    other.targets_RC[::7] = torch.tensor([0.0, 1.0])
+    messages = [question(each, 120) for _ in range(24) for each in (owner, other)]
+    assert len({len(encode(each)) for each in messages}) == 1
+    told = {
+        tuple((name, tuple(tensor.shape)) for name, tensor in each.tensors().items())
+        for each in messages
+    }
+    assert len(told) == 1
+
+    def view(message: sealed.Begin) -> np.ndarray:
+        """Shares of byte values at each place of a coefficient, and the means of the halves."""
+        wire = message.targets_PV.numpy().reshape(-1, 7)
+        parts = [np.bincount(wire[:, place], minlength=256) / len(wire) for place in range(7)]
+        return np.concatenate([*parts, message.key_1W.numpy().reshape(-1, 7).mean(axis=0)])
+
+    x, y = np.stack([view(each) for each in messages]), np.arange(len(messages)) % 2
+    train, test = np.arange(32), np.arange(32, 48)
+    scaled = (x - x[train].mean(axis=0)) / (x[train].std(axis=0) + 1e-12)
+    model = LogisticRegression(C=1e-3, max_iter=500).fit(scaled[train], y[train])
+    right = (model.predict(scaled[test]) == y[test]).mean()
+    assert abs(right - 0.5) <= 0.375  # 3 standard errors of a coin
+
+
+# --- What a partner refuses ----------------------------------------------------------------------
+
+
+def refused(message: Message, **changes: object) -> str:
+    _, partner = made(2)
+    party = partner_of("shop", partner, torch.arange(len(partner)))
+    with pytest.raises((MessageError, ModelError, PartyError)) as found:
+        party.handle(replace(message, **changes))
+    return str(found.value)
+
+
+def test_what_is_not_as_agreed_is_refused_in_a_sentence() -> None:
+    owner, _ = made(2)
+    good = question(owner, 120)
+    other = "bfv-4096-36.36.37-20"
+    assert "encrypted by 'bfv-4096-36.36.37-20', and this party takes" in refused(
+        good, parameters=other
+    )
+    assert "do not lie in blocks of 1 rows and 1 columns" in refused(
+        good, labelled_L=torch.arange(60), folds_L=good.folds_L, block=1, columns=1_000_000
+    )
+    million = torch.zeros(1_000_000, dtype=torch.int64)
+    assert "1000000 labelled rows, and this party takes 10" in refused(
+        good, labelled_L=million, folds_L=million
+    )
+    few = {"labelled_L": good.labelled_L[:9], "folds_L": good.folds_L[:9]}
+    assert "9 labelled rows, and this party takes 10" in refused(good, **few)
+    assert "a sample is labelled twice" in refused(
+        good, labelled_L=torch.cat([good.labelled_L[:-1], good.labelled_L[:1]])
+    )
+    assert "a sample is asked about twice" in refused(
+        good, samples_N=torch.cat([good.samples_N, good.samples_N])
+    )
+    assert "is smoothed by fewer than 10 others" in refused(
+        good, folds_L=torch.zeros_like(good.folds_L)
+    )
+    altered = good.targets_PV.clone()
+    altered[0, :7] = 255
+    assert "it is no ciphertext of bfv" in refused(good, targets_PV=altered)
+    assert "targets" in refused(good, targets_PV=good.targets_PV[:, :-7])
+    assert "expected 1 to 12 smoothers" in refused(good, kernels=("mean",) * 13, ridges=(1.0,) * 13)
+    assert "a kernel among" in refused(good, kernels=("cubic",))
+    assert "ridge above" in refused(good, ridges=(-1.0,))
+
+
+def test_numbers_of_a_row_are_counted_over_runs(tmp_path: Path) -> None:
+    """One-hot targets read a column of M a number: after so many there are no more."""
+    owner, partner = made(4)
+    everyone, ids = torch.arange(len(partner)), np.arange(1000, 1000 + len(partner))
+    path = tmp_path / "numbers" / "bank.safetensors"
+
+    def asked(rows: Tensor = everyone) -> sealed.Active:
+        given = NumbersGiven(path, ids)  # another process each time
+        party = partner_of("shop", partner, everyone, SealedLimits(numbers_per_row=7), given)
+        active = active_of(owner, {"shop": rows})
+        list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
+        return active
+
+    assert asked().partners == ("shop",)  # 3 of 4 classes
+    assert asked().partners == ("shop",)
+    lost = asked().lost["shop"]
+    assert "refuses 3 numbers a row: it has given 6 of a row before" in lost
+    assert "policy.sealed.numbers_per_row is 7" in lost
+    path.write_bytes(b"gone bad")
+    assert "cannot read how many numbers" in asked().lost["shop"]
+
+
+def test_one_row_is_never_all_of_a_number() -> None:
+    owner, partner = made(2)
+    partner[0] = partner[7]  # a twin, whose label alone would be its number
+    everyone = torch.arange(len(partner))
+    party = partner_of("shop", partner, everyone, SealedLimits(least_rows=15))
+    active = active_of(owner, {"shop": everyone})
+    list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
+    weights = party.smoothing.weights(partner, 0).abs()
+    assert float((weights.sum(dim=1) ** 2 / weights.square().sum(dim=1)).min()) > 14.99
+
+
+def test_a_number_has_no_room_for_a_second_one() -> None:
+    """What is below 2^-19 of a number's spread is noise: bits for one number and no more."""
+    owner, partner = made(2)
+    everyone = torch.arange(len(partner))
+    found = []
+    for seed in (1, 2):
+        rng = torch.Generator().manual_seed(seed)
+        weights, _ = in_the_clear(owner, partner, torch.arange(60), "shop", SMOOTHERS[0])
+        asked = active_of(owner, {"shop": everyone})._question("shop")
+        held = encrypted.Encrypted(
+            asked.layout,
+            asked.message.key_1W.numpy()[0],
+            asked.message.targets_PV.numpy(),
+            asked.message.nonce_32.numpy().tobytes(),
+        )
+        _, numbers = sealed.answer(held, weights, rng)
+        found.append(asked.owner.decrypt(np.stack(numbers), asked.layout, 120)[:, 0])
+    apart = np.abs(found[0] - found[1]).max() / found[0].std()
+    assert 2**-21 < apart < 2**-15
