@@ -49,7 +49,7 @@ MODULI_BITS = (56, 51, 51, 56)
 #: Bits of the plaintext modulus.
 PLAIN_BITS = 47
 #: A target is a whole number of at most so many bits and a sign; a row of M sums to so many.
-TARGET_BITS, ROW_BITS = 18, 27
+TARGET_BITS, ROW_BITS = 20, 25
 
 #: Ring degree -> bits of all moduli at most, for 128 bits of security against classical attacks and
 #: ternary secrets: HomomorphicEncryption.org standard, November 2018, Table 1.

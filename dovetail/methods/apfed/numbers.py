@@ -28,7 +28,7 @@ class NumbersGiven:
         self._rows_N = ids_N
 
     @cached_property
-    def _digests_N(self) -> np.ndarray:
+    def _digests(self) -> np.ndarray:
         return np.array([_digest(each) for each in self._rows_N.tolist()], dtype=np.int64)
 
     def most(self, rows_R: Tensor) -> int:
@@ -38,7 +38,7 @@ class NumbersGiven:
             ConfigError: the count cannot be read.
         """
         known = self._read()
-        own = self._digests_N[rows_R.numpy()]
+        own = self._digests[rows_R.numpy()]
         return max((known.get(each, 0) for each in own.tolist()), default=0)
 
     def add(self, rows_R: Tensor, numbers: int) -> None:
@@ -48,7 +48,7 @@ class NumbersGiven:
             ConfigError: it cannot be written down, so the answer is not given.
         """
         known = self._read()
-        for each in self._digests_N[rows_R.numpy()].tolist():
+        for each in self._digests[rows_R.numpy()].tolist():
             known[each] = known.get(each, 0) + numbers
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
