@@ -26,6 +26,7 @@ from benchmarks.peers.strips import OWNER, PARTNER
 from dovetail.data import Alignment, Classification, PartyData, SharedRows
 from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
+from dovetail.methods.substitutes import predict_alone
 from dovetail.models import Head, OptimizerConfig, Perceptron
 from dovetail.network import Engine, InProcess, LedgerFile
 from dovetail.network.client import serve
@@ -49,7 +50,9 @@ def run_partner(port: int, folder: Path, data: Path) -> None:
 
     def party(run: str, *_: object) -> vertical.Member | apfed.Passive:
         if run == "vertical":
-            return vertical.Member(train, test, OptimizerConfig(**RATE), encoder)
+            return vertical.Member(
+                train, test, OptimizerConfig(**RATE), encoder, Local(train.party)
+            )
         return apfed.Passive(
             train, apfed.PassiveConfig(loss="contrastive", **RATE), encoder, Local(train.party)
         )
@@ -81,7 +84,9 @@ def train(
     task = Classification(tuple(range(common.NUM_CLASSES)))
     outputs: Any
     if method == "vertical":
-        owner = vertical.Owner(party, alignment, task, vertical.Config(**config), **networks)
+        owner = vertical.Owner(
+            party, alignment, task, vertical.Config(**config), Local(party.name), **networks
+        )
         epochs: Iterator[Any] = vertical.train(owner, engine)
         samples = torch.arange(len(data.labels_test))
         outputs = lambda: vertical.predict(owner, engine, data.own_test, samples)  # noqa: E731
@@ -111,7 +116,7 @@ def train(
     done = curve[-1][0]
     gone = curve[-1][2]
     if method == "vertical":
-        gone = accuracy(vertical.predict_alone(owner, data.own_test)["zeros"])
+        gone = accuracy(predict_alone(owner, data.own_test)["zeros"])
     return {
         "steps": done,
         "seconds": spent,

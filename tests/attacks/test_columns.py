@@ -231,7 +231,9 @@ def test_a_label_owner_reads_a_member_s_rows_unless_its_home_has_a_secret(
     """Classic vertical learning: the first codes of a network that the seed gives."""
     rows = columns(BATCH, 10)
     shared = SharedRows("shop", rows, torch.arange(len(rows)))
-    shop = vertical.Member(shared, None, vertical.Config(), Perceptron(WIDTHS), secret=of_home)
+    shop = vertical.Member(
+        shared, None, vertical.Config(), Perceptron(WIDTHS), Local("shop", secret=of_home)
+    )
     network = InProcess({"shop": shop}, driver="bank")
     network.ask({"shop": vertical.Open(SEED)}, vertical.Opened).or_raise()
     asked = vertical.Encode(torch.arange(len(rows)), training=False, test=False)

@@ -125,12 +125,13 @@ def test_codes_and_gradients_out_of_hand_are_named_in_classic_vertical_learning(
             return answer
 
     shared = SharedRows("shop", x, everybody)
-    member = Member(shared, None, vertical.Config(), Perceptron((8, 4)))
+    member = Member(shared, None, vertical.Config(), Perceptron((8, 4)), Local("shop"))
     owner = vertical.Owner(
         PartyData("bank", everybody.numpy(), {"own": x}, (x[:, 0] > 0).long()),
         Alignment({"bank": everybody, "shop": everybody}),
         Classification(("no", "yes")),
         vertical.Config(epochs=1),
+        Local("bank"),
         seed=0,
         encoder=Perceptron((8, 4)),
         head=Head((4,)),

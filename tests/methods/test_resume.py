@@ -128,13 +128,16 @@ def vertical_run(*, seed: int = 0, dropout: float = 0.0, **settings: Any) -> Run
     config = vertical.Config(
         **{"epochs": NUM_EPOCHS, "batch_size": 10, "learning_rate": 0.1, **settings}
     )
-    driver = vertical.Owner(clinic(), aligned, TASK, config, seed=seed, encoder=WIDTHS, head=HEAD)
+    driver = vertical.Owner(
+        clinic(), aligned, TASK, config, Local("clinic"), seed=seed, encoder=WIDTHS, head=HEAD
+    )
     parties = {
         name: vertical.Member(
             SharedRows(name, rows_of(name), aligned.rows[name]),
             None,
             config,
             dropping(name, dropout) if dropout else WIDTHS,
+            Local(name),
         )
         for name in ("lab", "shop")
     }
@@ -221,7 +224,7 @@ def test_an_error_inside_an_epoch_costs_that_epoch_only(
         def __getattr__(self, name: str) -> Any:
             return getattr(labelled, name)
 
-    drawing = run.driver.questions if name == "mixed" else run.driver
+    drawing = run.driver.questions if name == "mixed" else run.driver.rows
     monkeypatch.setattr(drawing, "labelled" if name == "mixed" else "batches", Failing())
     with pytest.raises(TrainingError, match="the power failed"):
         run.go(tmp_path)
@@ -232,7 +235,7 @@ def test_an_error_inside_an_epoch_costs_that_epoch_only(
 
 def _batches(run: Run) -> Any:
     driver = run.driver
-    return driver.questions.labelled if hasattr(driver, "questions") else driver.batches
+    return driver.questions.labelled if hasattr(driver, "questions") else driver.rows.batches
 
 
 @pytest.mark.parametrize("name", ["mixed", "vertical"])

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from dovetail.data import Alignment, Classification, PartyData, Regression, SharedRows, Task
 from dovetail.errors import ConfigError, PartyError, TrainingError
+from dovetail.federated import Local
 from dovetail.methods import vertical
+from dovetail.methods.substitutes import predict_alone
 from dovetail.models import Head, Perceptron
 from dovetail.network import InProcess, Message
 
@@ -60,6 +62,7 @@ def members(
             SharedRows(name, rows_of(name, NUM_TEST), torch.arange(NUM_TEST)),
             config(**settings),
             widths,
+            Local(name),
         )
         for name in names
     }
@@ -78,6 +81,7 @@ def owner(
         alignment or full_alignment(*names),
         task,
         config(**settings),
+        Local("clinic"),
         seed=0,
         encoder=WIDTHS,
         head=head,
@@ -91,13 +95,6 @@ def trained(*names: str, **settings: Any) -> tuple[vertical.Owner, InProcess]:
     return party, engine
 
 
-def opened(party: vertical.Owner, engine: InProcess) -> None:
-    """The first message of ``vertical.train``, and no step."""
-    request = vertical.Open(party.seed)
-    replies = engine.ask(dict.fromkeys(engine.parties, request), vertical.Opened)
-    party.open({name: reply.code_width for name, reply in replies.items()})
-
-
 @pytest.mark.parametrize("names", [("lab",), PARTNERS])
 @pytest.mark.parametrize("task", [TASK, Regression()], ids=["class", "number"])
 def test_one_step_is_the_pooled_graphs_gradient_step(names: tuple[str, ...], task: Task) -> None:
@@ -106,10 +103,10 @@ def test_one_step_is_the_pooled_graphs_gradient_step(names: tuple[str, ...], tas
     party = owner(*names, data=own_data(labels), task=task, **plain)
     helpers = members(*names, **plain)
     engine = InProcess(helpers, driver="clinic")
-    opened(party, engine)
+    party.begin(engine)
 
-    batch = next(party.batches)
-    party.batches.restore({**party.batches.state(), "position": 0})
+    batch = next(party.rows.batches)
+    party.rows.restore({**party.rows.state(), "position": 0})
     networks = [party.encoder, *(helper.encoder for helper in helpers.values()), party.head]
     own, *theirs, head = copies = copy.deepcopy(networks)
     codes = [own(party.x[batch])]
@@ -119,11 +116,11 @@ def test_one_step_is_the_pooled_graphs_gradient_step(names: tuple[str, ...], tas
     ]
     with copy.copy(party.random):  # the same dropout
         outputs = head(torch.cat(codes, dim=1))
-    target = party.labels[batch]
+    target = party.targets.labels[batch]
     loss = F.cross_entropy(outputs, target) if task is TASK else F.mse_loss(outputs[:, 0], target)
     loss.backward()
 
-    assert vertical.step(party, engine) == pytest.approx(loss.item(), rel=1e-6)
+    assert party.step(engine)[0] == pytest.approx(loss.item(), rel=1e-6)
 
     for network, copied in zip(networks, copies, strict=True):
         for after, before in zip(network.parameters(), copied.parameters(), strict=True):
@@ -152,7 +149,7 @@ def test_predictions_change_no_weights_and_no_later_step() -> None:
         for _ in vertical.train(party, engine):
             if predicts:
                 vertical.predict(party, engine, rows_of("clinic", NUM_TEST), torch.arange(NUM_TEST))
-                vertical.predict_alone(party, rows_of("clinic", NUM_TEST))
+                predict_alone(party, rows_of("clinic", NUM_TEST))
         return dict(party.head.state_dict())
 
     assert_same_bits(run(predicts=True), run(predicts=False))
@@ -165,7 +162,8 @@ def test_the_three_substitutes_are_these(widths: tuple[int, int]) -> None:
     list(vertical.train(party, engine))
     x = rows_of("clinic", NUM_TEST)
     num_codes = widths[-1]
-    party.eval()
+    party.encoder.eval()
+    party.head.eval()
     with torch.no_grad():
         code = party.encoder(x)
         mean = party.encoder(party.x).mean(dim=0)  # (6,), over the training rows
@@ -177,14 +175,14 @@ def test_the_three_substitutes_are_these(widths: tuple[int, int]) -> None:
             out: Tensor = party.head(torch.cat([code, *codes], dim=1))
         return out
 
-    outputs = vertical.predict_alone(party, x)
+    outputs = predict_alone(party, x)
     assert list(outputs) == ["zeros", "average", "random"]
     zeros = torch.zeros(NUM_TEST, num_codes)
     torch.testing.assert_close(outputs["zeros"], with_partners(zeros, zeros))
     same = mean.expand(NUM_TEST, -1)
     torch.testing.assert_close(outputs["average"], with_partners(same, same))
     assert not torch.allclose(outputs["random"], outputs["zeros"])
-    again = vertical.predict_alone(party, x)["random"]
+    again = predict_alone(party, x)["random"]
     assert torch.equal(outputs["random"], again)  # drawn by the run's seed
 
 
@@ -195,7 +193,7 @@ def test_random_substitutes_are_standard_normal() -> None:
 
     party, _ = trained("lab")
     party.head = Shows()  # type: ignore[assignment]
-    drawn = vertical.predict_alone(party, torch.zeros(3000, 4))["random"]
+    drawn = predict_alone(party, torch.zeros(3000, 4))["random"]
     assert drawn.shape == (3000, 6)
     assert drawn.mean().item() == pytest.approx(0, abs=0.03)  # 4 / sqrt(18000)
     assert drawn.std().item() == pytest.approx(1, abs=0.03)
@@ -253,7 +251,7 @@ def test_without_such_rows_there_is_nothing_to_train_on() -> None:
 
 
 def test_a_label_owner_needs_labels() -> None:
-    with pytest.raises(ConfigError, match="'clinic' has no labels"):
+    with pytest.raises(ConfigError, match="'clinic' has no labelled row"):
         owner("lab", data=replace(own_data(), labels=None))
 
 

@@ -73,7 +73,6 @@ class PartnerHome:
     def party(self, local: Local) -> apfed.Passive | vertical.Member | Partner | sealed.Partner:
         """Its side of a run."""
         assert self.shared is not None
-        device, secret = local.device, local.secret
         if self.side == "apfed":
             return apfed.Passive(self.shared, self.config, self.network, local)
         if self.side == "sealed":
@@ -91,16 +90,15 @@ class PartnerHome:
                 self.test,
                 self.config,
                 self.network,
+                local,
                 codes=self.config.codes,
-                device=device,
-                secret=secret,
             )
         return Partner(
             self.shared,
             self.test,
             self.distil,
             input=self.input,
-            secret=secret,
+            secret=local.secret,
             lasting=local.lasting,
         )
 

@@ -22,6 +22,7 @@ from dovetail.methods.base import weighed
 from dovetail.methods.method import Staged, Training
 from dovetail.methods.outcome import Observer, Outcome, Scores, score_party
 from dovetail.methods.section import encoder_spec
+from dovetail.methods.substitutes import Substitute, predict_alone
 from dovetail.models import Head, Model
 from dovetail.models.decisions import Decided
 from dovetail.models.learners.distil import DistilConfig
@@ -34,7 +35,7 @@ LOSSES: Mapping[str, Literal["reconstruction", "contrastive"] | None] = {
 }
 
 #: Baselines as the paper's Table 2 names them, from what stands in for the partners.
-SUBSTITUTES: Mapping[vertical.Substitute, str] = {
+SUBSTITUTES: Mapping[Substitute, str] = {
     "zeros": "tvfl-0",
     "average": "tvfl-a",
     "random": "tvfl-r",
@@ -123,9 +124,8 @@ def driver_of(training: Training, stage: str, home: LabelHome, seed: int) -> Dri
             home.alignment,
             home.task,
             alike,
+            local,
             **given,
-            device=local.device,
-            secret=local.secret,
         )
     if training.deciding.needs_rows:
         home = home.without_labels_on(home.held_out(seed))
@@ -232,7 +232,7 @@ def vertical_scores(stage: Staged, home: LabelHome, *, last: bool) -> dict[str, 
         return {stage.name: {home.name: together}}
     found: dict[str, dict[str, Scores]] = dict(extra.get("scores", {}))
     assert home.test.labels is not None
-    for substitute, outputs in vertical.predict_alone(owner, home.test.joined()).items():
+    for substitute, outputs in predict_alone(owner, home.test.joined()).items():
         name = SUBSTITUTES[substitute]
         scored = _score(owner, home, name, outputs, home.test.labels, last=True)
         found[name] = {home.name: scored}
@@ -250,7 +250,7 @@ def _score_together(
     if own is None or own.labels is None or alignment is None:
         return None
     samples = alignment.shared(*alignment.rows)
-    if len(samples) < owner.min_rows:  # partners answer about no fewer
+    if len(samples) < owner.rows.min_rows:  # partners answer about no fewer
         return None
     # In the order of its own rows: samples are numbered at random in each alignment, sums are not.
     samples = samples[alignment.rows[home.name][samples].argsort()]
