@@ -300,6 +300,18 @@ def test_the_run_files_that_ship_are_valid() -> None:
             assert len(run.data.partition.party_names()) == (9 if "-12" in name else 6)
 
 
+@pytest.mark.parametrize("file", sorted(RUNS.glob("*.toml")), ids=lambda file: file.name)
+def test_the_papers_recipe_has_its_regularisers_and_a_constant_rate(file: Path) -> None:
+    for name in grid_cells(file) or [""]:
+        run = load_run(file.with_name(f"{file.name}:{name}" if name else file.name), recipe="paper")
+        settings = run.hyfem
+        assert min(settings.mu_1, settings.mu_2) > 0  # Eq. (4) to (6)
+        assert (settings.schedule, settings.momentum, settings.restart) == ("constant", 0.0, True)
+        beside = (settings.calibrate, settings.scale_blocks, settings.class_weights)
+        assert beside == (False, False, False)
+        assert settings.average_last == 1
+
+
 # --- Settings ------------------------------------------------------------------------------------
 
 
