@@ -210,18 +210,24 @@ def blocks(
         table = source.x
         assert isinstance(table, Table)
         selected = table.select(what)
-        encoder = agree(
-            {
-                party: summarise(
-                    table.take(rows[party]),
-                    selected,
-                    categorical=[each for each in table.select(categorical) if each in selected],
-                    party=party,
-                )
-                for party in holders
-            },
-            max_categories=max_categories,
-        ).watching(table.take(np.unique(np.concatenate([rows[party] for party in holders]))))
+        encoder = (
+            agree(
+                {
+                    party: summarise(
+                        table.take(rows[party]),
+                        selected,
+                        categorical=[
+                            each for each in table.select(categorical) if each in selected
+                        ],
+                        party=party,
+                    )
+                    for party in holders
+                },
+                max_categories=max_categories,
+            )
+            .of_a_block()
+            .watching(table.take(np.unique(np.concatenate([rows[party] for party in holders]))))
+        )
         block_inputs[name] = encoder
         whole[name] = encoder.transform(table, allow_unseen=True)
         if source_test is not None:

@@ -143,11 +143,20 @@ class TableEncoder:
     Args:
         party: whose columns they are, for errors.
         fitted: what ``fit`` found out about each column.
+        may_lack: whether a row without any value lacks them all: its features are NaN. Else each
+            missing value is filled.
     """
 
-    def __init__(self, party: str, fitted: Sequence[NumberColumn | CategoryColumn]) -> None:
+    def __init__(
+        self,
+        party: str,
+        fitted: Sequence[NumberColumn | CategoryColumn],
+        *,
+        may_lack: bool = False,
+    ) -> None:
         self.party = party
         self._fitted = tuple(fitted)
+        self.may_lack = may_lack
 
     @property
     def fitted(self) -> tuple[NumberColumn | CategoryColumn, ...]:
@@ -211,8 +220,14 @@ class TableEncoder:
     def watching(self, table: Table) -> TableEncoder:
         """The same encoder, which keeps what its columns have in these training rows."""
         return TableEncoder(
-            self.party, [_watching(each, table.column(each.name)) for each in self._fitted]
+            self.party,
+            [_watching(each, table.column(each.name)) for each in self._fitted],
+            may_lack=self.may_lack,
         )
+
+    def of_a_block(self) -> TableEncoder:
+        """The same encoder, by which a row without any value lacks the block."""
+        return TableEncoder(self.party, self._fitted, may_lack=True)
 
     def transform(self, table: Table, *, allow_unseen: bool = False) -> Tensor:
         """(N, F) float32 features of all rows of ``table``.
@@ -245,6 +260,9 @@ class TableEncoder:
                     features_NF[:, start:stop], fitted, column, where, allow_unseen=allow_unseen
                 )
             start = stop
+        if self.may_lack and self._fitted:
+            missing = [table.column(name).missing for name in self.columns]
+            features_NF[np.logical_and.reduce(missing)] = np.nan
         return torch.from_numpy(features_NF)
 
     def raw(self, table: Table) -> dict[str, np.ndarray]:
@@ -274,7 +292,8 @@ class TableEncoder:
             if seen is not None:
                 lists = {key: list(own) for key, own in seen.items() if isinstance(own, tuple)}
                 stored["seen"] = {**seen, **lists}
-        return {"kind": "table", "party": self.party, "columns": fitted}
+        lacking = {"may_lack": True} if self.may_lack else {}
+        return {"kind": "table", "party": self.party, "columns": fitted, **lacking}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> TableEncoder:
@@ -284,7 +303,8 @@ class TableEncoder:
             ModelError: fields that are missing or cannot be.
         """
         try:
-            return cls(str(stored["party"]), _STORED.validate_python(stored["columns"]))
+            columns = _STORED.validate_python(stored["columns"])
+            return cls(str(stored["party"]), columns, may_lack=bool(stored.get("may_lack", False)))
         except (KeyError, TypeError) as error:
             cause = repr(error)
         except ValidationError as error:

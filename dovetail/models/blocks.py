@@ -1,7 +1,8 @@
 """A network with one extractor for each block, and a classifier over all their features.
 
 Zhang et al., TMLR 2024, Eq. (2) and Figure 3b. A block that is not given counts as features of
-zero, as P_m^T pads them in Eq. (14): so one network serves all subsets of its blocks.
+zero, as P_m^T pads them in Eq. (14): so one network serves all subsets of its blocks. A row of NaN
+lacks a block of columns, and trains only the extractors of those that it has.
 
 Letters: B rows, C channels, H height, W width, D features, K blocks.
 """
@@ -230,6 +231,9 @@ class BlocksNetwork(nn.Module):
     #: A block that is not given counts as features of zero.
     any_blocks = True
 
+    #: Whether a row that trains may lack a block; False saves looking for one in each batch.
+    rows_lack = True
+
     def __init__(
         self,
         blocks: Sequence[str],
@@ -250,14 +254,38 @@ class BlocksNetwork(nn.Module):
             x = {self.blocks[0]: x}
         joined = self.joined(x)
         if self.of:
-            joined = joined * (self.of / sum(name in self.blocks for name in x))
+            joined = joined * self.scale(x)
         logits: Tensor = self.classifier(joined)
         return logits
 
+    def scale(self, x: Mapping[str, Tensor]) -> Tensor | float:
+        """How many blocks there are in all over those that are given, or (B, 1) a row has."""
+        given = [name for name in x if name in self.blocks]
+        having = self.having(x)
+        if not having:
+            return self.of / len(given)
+        rows = torch.stack([having[name] for name in having]).sum(dim=0)
+        return self.of / (rows + (len(given) - len(having))).clamp(min=1)
+
+    def having(self, x: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Block of columns -> (B, 1) whether a row has it; nothing where every row does."""
+        if self.training and not self.rows_lack:
+            return {}
+        return {
+            name: ~block[:, :1].isnan()
+            for name, block in x.items()
+            if name in self.blocks and block.ndim == 2
+        }
+
     def joined(self, x: Mapping[str, Tensor]) -> Tensor:
-        """(B, D) features of all blocks side by side."""
-        given = {name: block for name, block in x.items() if name in self.blocks}
+        """(B, D) features of all blocks side by side; zeros of one that is not given, or that a
+        row lacks (NaN)."""
+        given, having = {b: rows for b, rows in x.items() if b in self.blocks}, self.having(x)
+        for name, rows in having.items():
+            given[name] = torch.where(rows, given[name], 0.0)
         extracted = self._extract(given)
+        for name, rows in having.items():
+            extracted[name] = torch.where(rows, extracted[name], 0.0)  # nothing flows back
         some = next(iter(extracted.values()))
         features = [
             extracted[name] if name in extracted else some.new_zeros(len(some), width)  # Eq. (14)

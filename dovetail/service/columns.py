@@ -43,9 +43,24 @@ def table_features(graph: Graph, encoder: TableEncoder) -> str:
             places_F += range(width, width + len(each.feature_names))
             width += len(each.feature_names)
     features = parts[0] if len(parts) == 1 else graph.node("Concat", *parts, axis=1)
-    if places_F == list(range(width)):
+    if places_F != list(range(width)):
+        features = graph.node("Gather", features, graph.constant(places_F, np.int64), axis=1)
+    if not encoder.may_lack:
         return features
-    return graph.node("Gather", features, graph.constant(places_F, np.int64), axis=1)
+    lacks = _is_missing(graph, encoder.fitted[0])
+    for each in encoder.fitted[1:]:
+        lacks = graph.node("And", lacks, _is_missing(graph, each))
+    return graph.node("Where", lacks, graph.constant(np.nan, np.float32), features)
+
+
+def _is_missing(graph: Graph, column: NumberColumn | CategoryColumn) -> str:
+    """(B, 1) whether a row has no value."""
+    if isinstance(column, NumberColumn):
+        return graph.node("IsNaN", _input(graph, column.name, TensorProto.DOUBLE))
+    raw = _input(graph, column.name, TensorProto.STRING)
+    return graph.node(
+        "Or", *(graph.node("Equal", raw, graph.constant([[t]], object)) for t in MISSING_TEXTS)
+    )
 
 
 def _numbers(graph: Graph, columns: list[NumberColumn]) -> tuple[str, str]:
@@ -78,11 +93,7 @@ def _categories(graph: Graph, column: CategoryColumn) -> list[str]:
     none = graph.node("Sub", one, graph.node("ReduceSum", known, axes, keepdims=1))
     if not column.other:
         return [known, none]  # a category that training did not see counts as missing
-    missing = graph.cast(
-        graph.node(
-            "Or", *(graph.node("Equal", raw, graph.constant([[t]], object)) for t in MISSING_TEXTS)
-        )
-    )
+    missing = graph.cast(_is_missing(graph, column))
     return [known, graph.node("Sub", none, missing), *[missing] * column.flag]
 
 

@@ -315,6 +315,9 @@ def made_up_columns(
         values = rng.normal(column.mean, 1.5 * column.scale, num_rows)
         values[rng.random(num_rows) < 0.1] = np.nan
         arrays[column.name] = values
+    if encoder.may_lack:  # one row in eight has none of them
+        for values in arrays.values():
+            values[::8] = None if values.dtype == object else np.nan
     return arrays
 
 

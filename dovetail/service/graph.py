@@ -331,14 +331,20 @@ class _OfBlocks(nn.Module):
 
 def _one_by_one(network: BlocksNetwork, x: dict[str, torch.Tensor]) -> torch.Tensor:
     """A network of blocks without what makes it fast here, which fixes the number of rows there."""
-    some = next(iter(x.values()))
-    features = [
-        extractor(x[name]).flatten(1) if name in x else some.new_zeros(some.shape[0], width)
-        for name, extractor, width in zip(
-            network.blocks, network.extractors, network.features, strict=True
-        )
-    ]
-    outputs: torch.Tensor = network.classifier(torch.cat(features, dim=1))
+    some, having = next(iter(x.values())), network.having(x)
+    features = []
+    for name, extractor, width in zip(
+        network.blocks, network.extractors, network.features, strict=True
+    ):
+        if name in having:
+            rows = extractor(torch.where(having[name], x[name], 0.0)).flatten(1)
+            features.append(torch.where(having[name], rows, 0.0))
+        elif name in x:
+            features.append(extractor(x[name]).flatten(1))
+        else:
+            features.append(some.new_zeros(some.shape[0], width))
+    joined = torch.cat(features, dim=1)
+    outputs: torch.Tensor = network.classifier(joined * network.scale(x) if network.of else joined)
     return outputs
 
 

@@ -197,6 +197,10 @@ class Holder(Party):
             )
         return mean
 
+    def rows_lack_a_block(self) -> bool:
+        """Whether a row lacks one of its blocks of columns."""
+        return any(bool(x.isnan().any()) for x in self.blocks.values() if x.ndim == 2)
+
     def bound_steps(self, asked: PrivateSteps | None) -> None:
         """Train as its own file says, or as the run does, within its budget.
 
@@ -416,7 +420,7 @@ class Agreement:
                         "parties that have it: name one for what is shared and one for the rest, "
                         "for example " + _split(columns, wanted),
                     )
-            self.encodings[block] = agree(of_parties)
+            self.encodings[block] = agree(of_parties).of_a_block()
 
     def note(self, party: str, holding: Holding) -> None:
         unknown = [block for block in holding.blocks if block not in self.extractors]

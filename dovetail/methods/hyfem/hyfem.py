@@ -153,6 +153,7 @@ class Member(Holder):
         self.config = self.read(ask, self.settings)
         self.spec = self.agree(ask)
         self.network = self.local.build(self.spec.build, "hyfem")
+        self.network.rows_lack = self.rows_lack_a_block()
         rows, size = self.training_rows(), self.config.batch_size
         self.batches = self.local.batches(rows, size, "hyfem batches")
         self.started = False  # its weights are not the server's yet

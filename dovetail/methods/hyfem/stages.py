@@ -182,7 +182,8 @@ def own_rows(home: hyfem.Home) -> OwnRows:
     }
 
     def joined(rows: PartyData) -> Tensor:
-        parts = [features(rows.blocks[name]) for name in home.train.blocks]
+        # A row that lacks a block counts as its mean.
+        parts = [features(rows.blocks[name]).nan_to_num(0.0) for name in home.train.blocks]
         parts += [
             encoder.transform(rows.tables[name], allow_unseen=True)
             for name, encoder in encoders.items()
