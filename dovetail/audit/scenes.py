@@ -112,7 +112,7 @@ def encoded(scene: Scene, models: Mapping[str, Model]) -> Scene:
             continue
         inside, outside = _read_by(model, inside), _read_by(model, outside)
         candidates[name] = inside, outside
-        x = torch.cat([flat(each) for each in inside.blocks.values()], dim=1)
+        x = torch.cat([flat(each) for each in inside.blocks.values()], dim=1).nan_to_num(0.0)
         columns = tuple(
             column
             for block, each in inside.blocks.items()
@@ -144,7 +144,7 @@ def _hyfem(homes: Mapping[str, hyfem.Home], data: Partitioned) -> Scene:
         for block, x in own.train.blocks.items():
             given = names_of(inputs.get(block), x)
             columns += [f"{block}: {column}" for column in given]
-        x = torch.cat([flat(each) for each in own.train.blocks.values()], dim=1)
+        x = torch.cat([flat(each) for each in own.train.blocks.values()], dim=1).nan_to_num(0.0)
         parties[name] = Holding(x, tuple(columns), own.train.labels)
         if own.test is not None and own.test.labels is not None:
             candidates[name] = own.train.take(own.train.labelled_rows()), own.test
