@@ -10,7 +10,7 @@ from dovetail.cli.main import main
 from dovetail.methods import METHODS, Driver, Method, Party, Round, handles, pooled
 from dovetail.methods.section import Section
 from dovetail.models import ColumnsSpec, RandomStream
-from dovetail.network import Message
+from dovetail.network import Message, Weights
 
 
 class Settings(Section):  # [fedsgd] of a run file
@@ -26,18 +26,18 @@ class Begin(Message):  # coordinator -> party
 
 
 @dataclass(frozen=True, eq=False)
-class Weights(Message):  # coordinator -> party; and back, those that all begin with
-    weights_P: torch.Tensor
+class Parameters(Message):  # coordinator -> party; and back, those that all begin with
+    weights_P: Weights
 
 
 @dataclass(frozen=True, eq=False)
 class Gradient(Message):  # party -> coordinator
-    gradient_P: torch.Tensor
+    gradient_P: Weights
     num_rows: int
 
 
 @dataclass(frozen=True, eq=False)
-class Finish(Weights):  # coordinator -> party: the last weights
+class Finish(Parameters):  # coordinator -> party: the last weights
     pass
 
 
@@ -53,10 +53,10 @@ class Member(Party):  # a party: its rows stay in here
         self.spec = ColumnsSpec(places, (), ask.widths, outputs)
         with RandomStream(ask.seed, "fedsgd"):
             self.net = self.spec.build()
-        return Weights(parameters_to_vector(self.net.parameters()).detach())
+        return Parameters(parameters_to_vector(self.net.parameters()).detach())
 
     @handles
-    def gradient(self, ask: Weights):
+    def gradient(self, ask: Parameters):
         weights = list(self.net.parameters())
         vector_to_parameters(ask.weights_P, weights)
         loss = cross_entropy(self.net(self.x_NF), self.home.labels_N, reduction="sum")
@@ -80,11 +80,11 @@ class Server(Driver):  # the coordinator
 
     def begin(self, network):
         told = Begin(self.settings.widths, self.seed)
-        first, *_ = self.ask(network, told, Weights).values()
+        first, *_ = self.ask(network, told, Parameters).values()
         self.weights_P = first.weights_P
 
     def round(self, number, network):
-        replies = self.ask(network, Weights(self.weights_P), Gradient).values()
+        replies = self.ask(network, Parameters(self.weights_P), Gradient).values()
         mean_P = sum(reply.gradient_P for reply in replies) / sum(r.num_rows for r in replies)
         self.weights_P = self.weights_P - self.settings.learning_rate * mean_P
         return Round(told={"gradient": float(mean_P.norm())})

@@ -5,11 +5,12 @@ from dovetail.federated.driver import Driver, Epoch, Played, Round, is_due
 from dovetail.federated.federation import Federation, normalised
 from dovetail.federated.local import MAX_PARAMETER_BYTES, Local, Loss
 from dovetail.federated.missing_parties import LeftOut, end, end_told, in_round, scored_without
-from dovetail.federated.party import Party, handles, read_settings, restore_into, state_of
+from dovetail.federated.party import MAX_USES, Party, handles, read_settings, restore_into, state_of
 from dovetail.federated.train import Plays, play_round, rounds, train
 
 __all__ = [
     "MAX_PARAMETER_BYTES",
+    "MAX_USES",
     "BestRound",
     "Driver",
     "Epoch",

@@ -15,6 +15,7 @@ from dovetail.federated.local import Local
 from dovetail.models import Model
 from dovetail.models.optimizers import Optimizer
 from dovetail.network import Message, State
+from dovetail.network.messages import undeclared
 from dovetail.privacy.release import Releasing
 from dovetail.privacy.steps import Stepping
 
@@ -22,21 +23,32 @@ S = TypeVar("S", bound=BaseModel)
 F = TypeVar("F", bound=Callable[..., Message])
 
 
+#: Of ``handles(most=...)``: as often as the party's policy says (``max_uses``).
+MAX_USES = 0
+
+
 @overload
 def handles(handler: F, /) -> F: ...
 @overload
-def handles(*, before_begin: bool = False) -> Callable[[F], F]: ...
-def handles(handler: F | None = None, /, *, before_begin: bool = False) -> F | Callable[[F], F]:
+def handles(*, before_begin: bool = False, most: int | None = None) -> Callable[[F], F]: ...
+def handles(
+    handler: F | None = None, /, *, before_begin: bool = False, most: int | None = None
+) -> F | Callable[[F], F]:
     """Marks a method of a ``Party`` as the handler of the message that it is annotated with.
 
     Args:
         before_begin: the message may come before ``begin``.
+        most: how often a party at a site answers it in one run, if a run that keeps the rules
+            needs few, however often it is resumed; ``MAX_USES``: as often as its policy says. An
+            answer whose ``num_rows`` is 0 is none.
     """
 
     def mark(handler: F) -> F:
         handler.__dict__["handles"] = True
         if before_begin:
             handler.__dict__["before_begin"] = True
+        if most is not None:
+            handler.__dict__["most"] = most
         return handler
 
     return mark if handler is None else mark(handler)
@@ -58,6 +70,13 @@ class Party:
             generators, tensors, numbers, or what has ``state`` and ``restore``. What the context
             counts is saved with them.
         accepts: the messages that it answers, in the order of its handlers.
+        begins: those with which training begins: a policy limits how often a run may.
+        few: message -> how often it is answered in one run; see ``handles``.
+        goes_on: whether its driver goes on where a party is at an older step than it was, with a
+            state that is the party's own, or told by the number of the round. Who would go on with
+            weights of no run has its driver say the step with ``Restore``.
+        predicts: whether it answers of an alignment that was made for a prediction; what trains is
+            of one that its party keeps, and tells of.
         finish_with: the message after which its model is kept; None: there is no ``finish``.
         has_local: whether it is made with a context.
     """
@@ -66,6 +85,10 @@ class Party:
     local: Local
     saved: ClassVar[tuple[str, ...]] = ()
     accepts: ClassVar[tuple[type[Message], ...]] = ()
+    begins: ClassVar[tuple[type[Message], ...]] = ()
+    few: ClassVar[Mapping[type[Message], int]] = {}
+    goes_on: ClassVar[bool] = True
+    predicts: ClassVar[bool] = False
     finish_with: ClassVar[type[Message] | None] = None
     name: str
     _handlers: ClassVar[Mapping[type[Message], str]] = {}
@@ -89,19 +112,27 @@ class Party:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        handlers = dict(cls._handlers)
+        handlers, few = dict(cls._handlers), dict(cls.few)
         for name, value in list(vars(cls).items()):
             if getattr(value, "__dict__", {}).get("handles"):
                 hints = get_type_hints(value)
                 hints.pop("return", None)
                 (kind,) = hints.values()
+                if wrong := undeclared(kind):
+                    raise TypeError(
+                        f"{kind.__name__}.{wrong[0]} is a tensor of nothing: declare it: Samples, "
+                        "Weights, Floats or the like, so that a party's policy can limit it"
+                    )
                 handlers[kind] = name
+                if "most" in value.__dict__:
+                    few[kind] = value.__dict__["most"]
                 if "before_begin" in value.__dict__:
                     cls._early |= {name}
                 if name == "finish":
                     cls.finish_with = kind
-        cls._handlers = handlers
+        cls._handlers, cls.few = handlers, few
         cls.accepts = tuple(handlers)
+        cls.begins = tuple(kind for kind, name in handlers.items() if name == "begin")
 
     def handle(self, message: Message) -> Message:
         """The answer of the handler of this message.

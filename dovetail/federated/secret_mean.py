@@ -63,7 +63,7 @@ class GiveShare(Message):
     weights: tuple[float, ...]
     members: tuple[str, ...]
     keys_K32: Bytes
-    proofs: Annotated[Tensor, Values(torch.uint8, "N")]
+    proofs: Annotated[Tensor, Values(torch.uint8, "N", means="bytes")]
     proof_bytes: tuple[int, ...]
 
     def check(self, **sizes: int) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from dovetail.errors import ConfigError
 from dovetail.network import Message, State
 from dovetail.network.checkpoint import StatefulParty
+from dovetail.network.messages import means_of
 
 
 class SealedLimits(BaseModel):
@@ -125,13 +126,33 @@ class AskedFor:
 
 def asked_for(message: Message) -> AskedFor | None:
     """What a message asks about; None: no samples."""
-    tensors = message.tensors()
     order = "test" if getattr(message, "test", False) else "train"
-    if "samples_B" in tensors:
-        return AskedFor(tensors["samples_B"], order, once=True)
-    if "samples_N" in tensors:
-        return AskedFor(tensors["samples_N"], order, once=False)
+    for name, means in means_of(type(message)).items():
+        if means in _NAMING:
+            return AskedFor(getattr(message, name), order, once=means == "samples")
     return None
+
+
+#: What fields mean that name samples.
+_NAMING = ("samples", "draws")
+
+
+def names_samples(kind: type[Message]) -> bool:
+    """Whether a message asks about samples."""
+    return any(means in _NAMING for means in means_of(kind).values())
+
+
+def rows_of(message: Message) -> int:
+    """How many rows its largest tensor has; a vector of weights or bytes has none."""
+    means = means_of(type(message))
+    return max(
+        (
+            len(tensor)
+            for name, tensor in message.tensors().items()
+            if tensor.ndim > (means.get(name) in ("weights", "bytes"))
+        ),
+        default=0,
+    )
 
 
 class Uses:

@@ -47,7 +47,7 @@ from dovetail.methods.outcome import (
     about_decision,
     told,
 )
-from dovetail.methods.party import Algorithm, Site
+from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import Section
 from dovetail.models import Model
 from dovetail.models.decisions import Decide, Decided
@@ -107,8 +107,8 @@ class Method:
         """The part of its messages' wire names before the dot -> the algorithm."""
         if self.algorithms or self.Side is None:
             return self.algorithms
-        names = tuple(message.wire_name() for message in self.Side.accepts)
-        return {name.partition(".")[0]: Algorithm(self.name, names) for name in names}
+        prefixes = {kind.wire_name().partition(".")[0] for kind in self.Side.accepts}
+        return dict.fromkeys(sorted(prefixes), algorithm(self.name, self.Side))
 
     def check(self, run: Run, *, where: str) -> None:
         """Refuse what the sections' types allow and the method does not.

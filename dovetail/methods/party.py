@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
@@ -35,7 +35,7 @@ from dovetail.alignment.limits import MAX_ALIGNMENTS, Limits, default_max_ids
 from dovetail.alignment.proofs import CHECKED
 from dovetail.errors import ConfigError
 from dovetail.methods.limits import Limits as RowLimits
-from dovetail.methods.limits import SealedLimits
+from dovetail.methods.limits import SealedLimits, names_samples
 from dovetail.methods.section import PartyName, Section, check_run_id
 from dovetail.network import Engine, Message
 from dovetail.network.addresses import check_driver
@@ -114,35 +114,21 @@ class PartySection(Section):
         return {name: self.match_columns.get(name, name) for name in every}
 
 
-#: Of ``Algorithm.few``: as often as the party's policy says.
-MAX_USES = 0
-
-
 @dataclass(frozen=True)
 class Algorithm:
-    """What a party can be asked for.
+    """What a party can be asked for: what its side says of itself, for its policy to read.
 
     Attributes:
         policy: its name in a policy.
         messages: the wire names that it comes in.
-        weights: whether its messages hold weights, in vectors that are no rows to count.
-        goes_on: whether its driver goes on where a party is at an older step than it was: with a
-            state that is the party's own (APFed, HyFEM), or told by the number of the round (CHFL).
-            Classic vertical learning would go on with weights of no run, so its driver must say
-            which step with ``Restore``.
+        goes_on, predicts: as of ``Party``.
         begins: wire names of the messages with which training begins.
-        samples: whether its messages name samples whose number and uses the policy limits; see
-            ``limits.asked_for``.
-        few: wire name -> how often such a message is answered in one run, of those of which a run
-            that keeps the rules needs few; ``MAX_USES``: as often as the policy's max_uses says.
-            An answer about no rows is none.
-        predicts: whether it answers of an alignment that was made for a prediction; what trains is
-            of one that its party keeps, and tells of.
+        samples: whether its messages name samples whose number and uses the policy limits.
+        few: wire name -> how often such a message is answered in one run; see ``handles``.
     """
 
     policy: str
     messages: tuple[str, ...]
-    weights: bool = False
     goes_on: bool = True
     begins: tuple[str, ...] = ()
     samples: bool = False
@@ -150,27 +136,27 @@ class Algorithm:
     predicts: bool = False
 
 
-def algorithm(
-    policy: str,
-    accepts: tuple[type[Message], ...],
-    *,
-    weights: bool = False,
-    goes_on: bool = True,
-    begins: tuple[type[Message], ...] = (),
-    samples: bool = False,
-    few: Mapping[type[Message], int] | None = None,
-    predicts: bool = False,
-) -> Algorithm:
-    """What a party can be asked for whose side accepts these messages."""
+def algorithm(policy: str, *sides: Any, also: tuple[type[Message], ...] = ()) -> Algorithm:
+    """What a party can be asked for whose side is one of these classes.
+
+    Args:
+        policy: its name in a policy.
+        sides: classes that have ``accepts``; a ``Party`` says more.
+        also: messages that it answers besides.
+    """
+    accepts = dict.fromkeys([*(kind for side in sides for kind in side.accepts), *also])
     return Algorithm(
         policy,
-        tuple(each.wire_name() for each in accepts),
-        weights,
-        goes_on,
-        tuple(each.wire_name() for each in begins),
-        samples,
-        {each.wire_name(): most for each, most in (few or {}).items()},
-        predicts,
+        tuple(kind.wire_name() for kind in accepts),
+        goes_on=all(getattr(side, "goes_on", True) for side in sides),
+        begins=tuple(kind.wire_name() for side in sides for kind in getattr(side, "begins", ())),
+        samples=any(names_samples(kind) for kind in accepts),
+        few={
+            kind.wire_name(): most
+            for side in sides
+            for kind, most in getattr(side, "few", {}).items()
+        },
+        predicts=any(getattr(side, "predicts", False) for side in sides),
     )
 
 

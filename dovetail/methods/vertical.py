@@ -49,7 +49,7 @@ from dovetail.methods.limits import NO_LIMITS, limits_of
 from dovetail.methods.targets import Targets, TargetSettings
 from dovetail.models import EncoderSpec, Head, OptimizerConfig, network_input, output_shape
 from dovetail.models.optimizers import follow_back
-from dovetail.network import Checkpoint, Engine, Integers, Message, Numbers, State
+from dovetail.network import Checkpoint, Engine, Message, Numbers, Samples, State
 from dovetail.privacy import Release
 
 
@@ -90,7 +90,7 @@ class Opened(Message):
 class Encode(Message):
     """Label owner -> party: encode these shared samples; for training, or for inference only."""
 
-    samples_B: Integers  # indices in the shared order
+    samples_B: Samples  # indices in the shared order
     training: bool
     test: bool  # samples of the test table, in its own shared order
 
@@ -129,6 +129,7 @@ class Member(Party):
         codes: how its codes leave; None: as they are.
     """
 
+    goes_on = False  # its driver would go on with weights of no run, so it says the step
     saved = ("encoder", "optimizer", "random")
 
     def __init__(

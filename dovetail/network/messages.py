@@ -126,12 +126,15 @@ class Values:
         most: the largest size there may be.
         finite: no value is NaN or infinite; False where its receiver sees to that in a pass over
             the values that it makes anyway.
+        means: what a party's policy must know of it: "samples" are indices of rows, each once;
+            "draws" the same, any number of times; in "weights" and "bytes" no rows are counted.
     """
 
     dtype: torch.dtype
     shape: str = ""
     most: int | None = None
     finite: bool = True
+    means: Literal["", "samples", "draws", "weights", "bytes"] = ""
 
     def sizes(self, name: str) -> list[str]:
         """Letters and numbers, an axis each."""
@@ -143,6 +146,13 @@ Floats = Annotated[Tensor, Values(torch.float32)]
 Doubles = Annotated[Tensor, Values(torch.float64)]
 Integers = Annotated[Tensor, Values(torch.int64)]
 Bytes = Annotated[Tensor, Values(torch.uint8)]
+
+#: Indices of samples that a message asks about: a policy limits how many, and how often each.
+Samples = Annotated[Tensor, Values(torch.int64, means="samples")]
+Draws = Annotated[Tensor, Values(torch.int64, means="draws")]
+
+#: Parameters of a network, one after the other.
+Weights = Annotated[Tensor, Values(torch.float32, means="weights")]
 
 #: The same of float32, where its receiver refuses what is not finite.
 Numbers = Annotated[Tensor, Values(torch.float32, finite=False)]
@@ -823,6 +833,17 @@ def _declared(kind: type[Message]) -> dict[str, Any]:
         declared = {each.name: hints[each.name] for each in fields(kind)}
         _all_declared[kind] = declared
     return declared
+
+
+def means_of(kind: type[Message]) -> dict[str, str]:
+    """Field name -> what it means ("samples", "weights" ...), of the tensors that say so."""
+    return {name: values.means for name, values in _values(kind).items() if values.means}
+
+
+def undeclared(kind: type[Message]) -> list[str]:
+    """Tensors of a message that are declared as nothing."""
+    hints, known = typing.get_type_hints(kind), _values(kind)
+    return [name for name, hint in hints.items() if hint is Tensor and name not in known]
 
 
 def _values(kind: type[Message]) -> dict[str, Values]:

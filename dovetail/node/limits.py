@@ -1,7 +1,7 @@
 """What a driver may ask of a party over time, counted in the party's home and not forgotten.
 
     shop.site/runs.jsonl            a line for each time that a run began here, and for each answer
-                                    of a kind that a run needs few of (``Algorithm.few``)
+                                    of a kind that a run needs few of (``handles(most=...)``)
     shop.site/checkpoints/DRIVER/RUN/ALGORITHM.uses
                                     how often each sample was asked about in that run
     shop.site/checkpoints/DRIVER/RUN/ALGORITHM.asked
@@ -32,8 +32,9 @@ import numpy as np
 import torch
 
 from dovetail.errors import CheckpointError, ConfigError
+from dovetail.federated import MAX_USES
 from dovetail.methods.limits import LimitError, Uses, asked_for
-from dovetail.methods.party import MAX_USES, Algorithm, PolicySection
+from dovetail.methods.party import Algorithm, PolicySection
 from dovetail.network import Message
 from dovetail.network.checkpoint import Restore, Restored, Save, load_state, save_state
 from dovetail.network.costs import releases_of

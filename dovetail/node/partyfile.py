@@ -23,13 +23,13 @@ from dovetail.methods.validation import validate
 def algorithms() -> Mapping[str, Algorithm]:
     """The part of a message's wire name before the dot -> the algorithm."""
     return {
-        "psi": algorithm("align", Responder.accepts),
+        "psi": algorithm("align", Responder),
         **{
             prefix: each
             for method in methods.every().values()
             for prefix, each in method.protocols().items()
         },
-        "relay": algorithm("align", (*relay.Responder.accepts, *relay.Initiator.accepts[1:])),
+        "relay": algorithm("align", relay.Responder, also=relay.Initiator.accepts[1:]),
     }
 
 

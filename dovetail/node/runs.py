@@ -44,7 +44,7 @@ from dovetail.alignment.stored import (
 from dovetail.errors import AlignmentError, CheckpointError, ConfigError, MessageError
 from dovetail.federated import Local
 from dovetail.methods.base import Asked, CountsReleases, Maker
-from dovetail.methods.limits import LimitError
+from dovetail.methods.limits import LimitError, rows_of
 from dovetail.methods.party import PROPOSALS, Site
 from dovetail.methods.section import check_run_id
 from dovetail.models import Model
@@ -91,7 +91,6 @@ class Watched:
         activity: what counts.
         max_rows: the most rows that a tensor may have.
         refuse: writes down.
-        vectors: a tensor of one dimension has no rows: it is weights, one after the other.
         guard: what its policy allows of a run over time; None of an alignment, which has its own.
         check: refuses what was not agreed on.
     """
@@ -103,7 +102,6 @@ class Watched:
         max_rows: int,
         refuse: Callable[[Message, str], None],
         *,
-        vectors: bool,
         guard: Guard | None = None,
         check: Callable[[Message], None] = lambda message: None,
     ) -> None:
@@ -111,7 +109,6 @@ class Watched:
         self._check = check
         self._activity = activity
         self._max_rows = max_rows
-        self._vectors = vectors
         self._refuse = refuse
         self._guard = guard
 
@@ -120,8 +117,7 @@ class Watched:
         return self.party.accepts
 
     def handle(self, message: Message) -> Message:
-        tensors = message.tensors()
-        rows = max((len(x) for x in tensors.values() if x.ndim > self._vectors), default=0)
+        rows = rows_of(message)
         if rows > self._max_rows:
             why = f"refuses {rows} rows in one message: its policy allows {self._max_rows}"
             self._refuse(message, why)
@@ -145,7 +141,7 @@ class Watched:
             raise
         activity = self._activity
         activity.num_messages += 1
-        activity.received_bytes += sum(each.nbytes for each in tensors.values())
+        activity.received_bytes += sum(each.nbytes for each in message.tensors().values())
         activity.sent_bytes += sum(each.nbytes for each in answer.tensors().values())
         activity.last = time.monotonic()
         return answer
@@ -298,9 +294,7 @@ class Runs:
             )
         max_rows = self._site.policy.section.max_rows
         check = approved.checks(known.begins)
-        return Watched(
-            party, activity, max_rows, refuse, vectors=known.weights, guard=guard, check=check
-        )
+        return Watched(party, activity, max_rows, refuse, guard=guard, check=check)
 
     def _approve(self, run: str, agreed: str, algorithm: str, driver: str) -> Approved:
         """What was agreed on of this run.

@@ -9,7 +9,6 @@ from dovetail.errors import ConfigError
 from dovetail.methods import apfed, hyfem
 from dovetail.methods.chfl import layers as chfl
 from dovetail.network import Message
-from dovetail.node.partyfile import algorithms
 from dovetail.node.runs import Watched
 from dovetail.node.status_line import Activity
 
@@ -23,13 +22,12 @@ class Deaf:
         return hyfem.Ready()
 
 
-def watched(algorithm: str, refused: list[str]) -> Watched:
+def watched(refused: list[str]) -> Watched:
     return Watched(
         Deaf(),
         Activity(),
         30,
         lambda message, why: refused.append(f"{message.wire_name()} {why}"),
-        vectors=algorithms()[algorithm].weights,
     )
 
 
@@ -48,7 +46,7 @@ LONG, WIDE = torch.zeros(40), torch.zeros(40, 2)
 )
 def test_rows_beyond_the_policy_are_refused_also_beside_weights(message: Message) -> None:
     refused: list[str] = []
-    party = watched(message.wire_name().partition(".")[0], refused)
+    party = watched(refused)
     with pytest.raises(ConfigError, match="refuses 40 rows in one message: its policy allows 30"):
         party.handle(message)
     assert refused == [
@@ -63,10 +61,10 @@ def test_rows_beyond_the_policy_are_refused_also_beside_weights(message: Message
 )
 def test_a_vector_of_weights_has_no_rows(message: Message) -> None:
     refused: list[str] = []
-    watched(message.wire_name().partition(".")[0], refused).handle(message)
+    watched(refused).handle(message)
     assert not refused
 
 
 def test_a_vector_of_what_is_no_weights_has_rows() -> None:
     with pytest.raises(ConfigError, match="refuses 40 rows"):
-        watched("apfed", []).handle(apfed.Codes(LONG, WIDE[:5]))
+        watched([]).handle(apfed.Codes(LONG, WIDE[:5]))

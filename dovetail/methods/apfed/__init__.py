@@ -89,7 +89,7 @@ from dovetail.methods.limits import NO_LIMITS
 from dovetail.methods.targets import Targets
 from dovetail.models import EncoderSpec, Head, OptimizerConfig, follow_back, network_input
 from dovetail.models.optimizers import gradient_of
-from dovetail.network import Checkpoint, Engine, InProcess, Integers, Message, Numbers, Replies
+from dovetail.network import Checkpoint, Engine, InProcess, Message, Numbers, Replies, Samples
 from dovetail.privacy import Release
 
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -144,7 +144,7 @@ class Ready(Message):
 class Codes(Message):
     """Active -> passive: h^A of these shared samples (line 4)."""
 
-    samples_B: Integers  # indices in the shared order
+    samples_B: Samples  # indices in the shared order
     code_BD: Numbers  # looked at where its loss is not finite
 
 

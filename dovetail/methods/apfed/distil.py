@@ -46,6 +46,7 @@ import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -72,7 +73,7 @@ from dovetail.models.learners.vertical import (
     member_masks,
     prior,
 )
-from dovetail.network import Engine, Message, State, check_shape, noted
+from dovetail.network import Draws, Engine, Message, State, Values, check_shape, noted
 
 # --- What crosses the boundary -----------------------------------------------------------------
 
@@ -101,6 +102,10 @@ class Ready(Message):
     max_begins: int = NO_LIMITS.max_begins
 
 
+#: (N, D) of codes; looked at with their bound.
+Gradients = Annotated[Tensor, Values(torch.float32, "GD", finite=False)]
+
+
 @dataclass(frozen=True, eq=False)
 class Encode(Message):
     """Label owner -> partner: step by this gradient of your last codes, and encode these samples.
@@ -110,8 +115,8 @@ class Encode(Message):
 
     stacks: tuple[str, ...]  # whose codes are asked for
     keep: tuple[str, ...]
-    gradient_ND: Tensor  # of the codes sent last, for training; no row where none is due
-    samples_N: Tensor  # int64, K blocks of places in the shared order
+    gradient_ND: Gradients  # of the codes sent last, for training; no row where none is due
+    samples_N: Draws  # K blocks of places in the shared order
     training: bool
     test: bool  # samples of the test table, in its own shared order
 
@@ -159,6 +164,7 @@ class Partner(Party):
 
     has_local = False
 
+    goes_on = False  # its driver would go on with weights of no run, so it says the step
     saved = ("stacks", "released")
 
     def __init__(

@@ -54,6 +54,8 @@ class Recalled(Message):
 class Recalling(Recaller):
     """A partner after training."""
 
+    goes_on, predicts = False, True
+
     @handles
     def recall(self, message: Recall) -> Recalled:
         """Codes of these samples."""

@@ -250,31 +250,11 @@ class Apfed(Method):
     partitions = ("strips", "columns")
     driven_by = "active"
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
-        "apfed": algorithm("apfed", apfed.Passive.accepts, begins=(apfed.Begin,), samples=True),
-        "vertical": algorithm(
-            "tvfl",
-            vertical.Member.accepts,
-            goes_on=False,
-            begins=(vertical.Open,),
-            samples=True,
-        ),
-        "distil": algorithm(
-            "apfed-d",
-            distil.Partner.accepts,
-            goes_on=False,
-            begins=(distil.Begin,),
-            samples=True,
-        ),
-        "sealed": algorithm(
-            "apfed-s",
-            sealed.Partner.accepts,
-            goes_on=False,
-            begins=(sealed.Begin,),
-            samples=True,
-        ),
-        "recalling": algorithm(
-            "apfed-d", inference.Recalling.accepts, goes_on=False, predicts=True
-        ),
+        "apfed": algorithm("apfed", apfed.Passive),
+        "vertical": algorithm("tvfl", vertical.Member),
+        "distil": algorithm("apfed-d", distil.Partner),
+        "sealed": algorithm("apfed-s", sealed.Partner),
+        "recalling": algorithm("apfed-d", inference.Recalling),
     }
     models = (
         "The driver keeps a model that predicts from its own columns alone. Of apfed-d and tvfl it "

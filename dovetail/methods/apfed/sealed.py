@@ -45,7 +45,7 @@ from dovetail.models import Bottom, Secret, generator, key_of
 from dovetail.models.learners.assisted import all_columns, targets
 from dovetail.models.learners.distil import Owner
 from dovetail.models.smoothers import Kernels, Smoother, Smoothing, SmoothingSpec, smoother_of
-from dovetail.network import Bytes, Engine, Integers, Message
+from dovetail.network import Bytes, Draws, Engine, Integers, Message
 from dovetail.privacy import encrypted
 
 #: Labelled rows that take part at most, and smoothers of one run.
@@ -73,7 +73,7 @@ class Begin(Message):
     targets_PV: Bytes
     labelled_L: Integers  # samples in the order of training
     folds_L: Integers
-    samples_N: Integers
+    samples_N: Draws
     tested_U: Integers  # samples in the order of test rows
 
 
@@ -102,6 +102,8 @@ class Partner(Party):
         given: how many numbers of each row it has given before; None: nobody counts.
         input: how raw columns become its rows, to be kept with its weights.
     """
+
+    goes_on = False  # a run is one question
 
     def __init__(
         self,

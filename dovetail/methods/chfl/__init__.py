@@ -64,12 +64,12 @@ from dovetail.federated import best
 from dovetail.federated.driver import Driver, Round
 from dovetail.federated.federation import Federation
 from dovetail.federated.local import Local
-from dovetail.federated.party import Party, handles, read_settings
+from dovetail.federated.party import MAX_USES, Party, handles, read_settings
 from dovetail.methods.chfl.home import Home
 from dovetail.models import Column, ColumnsSpec, Model, Optimizer, OptimizerConfig, RandomStream
 from dovetail.models.decisions import Supervised
 from dovetail.models.vectors import vector_of, write_vector
-from dovetail.network import Floats, Message, Replies
+from dovetail.network import Message, Replies, Weights
 
 
 class Config(OptimizerConfig):
@@ -125,7 +125,7 @@ class Average(Message):
 
     number: int
     best: int
-    common_P: Floats
+    common_P: Weights
 
 
 class Scored(best.Scored):
@@ -143,7 +143,7 @@ class Train(Message):
 class Trained(Message):
     """Member -> coordinator: theta_(c,k) (line 19)."""
 
-    common_P: Floats
+    common_P: Weights
     loss: float  # means over the round's minibatches, before their steps
     joint_loss: float
 
@@ -205,7 +205,7 @@ class Member(Party):
         sizes = self.config.widths, self.task.num_outputs
         return ColumnsSpec(self.prepared.common, self.prepared.unique, *sizes, self.config.mu)
 
-    @handles
+    @handles(most=MAX_USES)  # scores, of weights that a coordinator makes, tell labels
     def average(self, ask: Average) -> Scored:
         """Take theta_c over (line 11), and score with it."""
         self.install(ask.common_P)

@@ -33,6 +33,7 @@ from dovetail.alignment import columns
 from dovetail.data.common_unique import BLOCK
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import (
+    MAX_USES,
     BestRound,
     Federation,
     Local,
@@ -334,7 +335,7 @@ class Member(chfl.Member):
         fresh = super().common_optimizer()
         return Pulled(fresh, self.config.proximal) if self.config.proximal else fresh
 
-    @handles
+    @handles(most=MAX_USES)
     def average(self, ask: Average) -> Scored:
         """Take theta_c over, choose the gate, and score with it."""
         self.trained = -1  # what it did is gone

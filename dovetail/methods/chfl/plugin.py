@@ -47,7 +47,7 @@ from dovetail.methods.homes import (
 )
 from dovetail.methods.method import Method, Training
 from dovetail.methods.outcome import Observer, Scores, Setup
-from dovetail.methods.party import MAX_USES, Algorithm, Site, algorithm
+from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import PartyName, Section
 from dovetail.models import Model
 from dovetail.models.decisions import Decided
@@ -205,16 +205,7 @@ class Chfl(Method):
     stages: ClassVar[Mapping[str, str]] = {**STAGES, **BASELINES}
     partitions = ("common-unique", "by-column")
     Side = chfl.Member
-    algorithms: ClassVar[Mapping[str, Algorithm]] = {
-        "chfl": algorithm(
-            "chfl",
-            chfl.Member.accepts,
-            weights=True,
-            begins=(chfl.Begin,),
-            # Scores on validation rows, of weights that the coordinator makes, tell labels.
-            few={chfl.Average: MAX_USES},
-        )
-    }
+    algorithms: ClassVar[Mapping[str, Algorithm]] = {"chfl": algorithm("chfl", chfl.Member)}
     models = (
         "Each party keeps a model that predicts alone: the columns learned together and its own. "
         "The coordinator keeps the columns learned together."

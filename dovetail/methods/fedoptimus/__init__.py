@@ -165,7 +165,7 @@ class Learned(Message):
     gradient_BE: messages.Gradients
     batch: int  # the next one, as in ``Batch``
     samples_B: Integers
-    top_P: Numbers
+    top_P: messages.Top
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +173,7 @@ class TakeTop(Message):
     """Coordinator -> label owner: the top after this round; ``keep`` as in ``Average``."""
 
     round: int
-    top_P: Numbers
+    top_P: messages.Top
     keep: bool = False
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dovetail.data import Classification, Minibatches, Task
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
-from dovetail.federated import Local, Party, handles
+from dovetail.federated import MAX_USES, Local, Party, handles
 from dovetail.methods.fedoptimus.asking import check_finite
 from dovetail.methods.fedoptimus.data_owner import COORDINATOR
 from dovetail.methods.fedoptimus.ensemble import MembersLoss, drawn_folds
@@ -241,7 +241,8 @@ class LabelParty(Party):
 
     # --- Scores ------------------------------------------------------------------------------
 
-    @handles
+    # Sums over rows by embeddings that the coordinator names tell labels.
+    @handles(most=MAX_USES)
     def measure(self, message: Measure) -> Measured:
         """How good its top is on its test samples, of which these come next."""
         anew = InOrder(torch.arange(len(self.test_labels)))
@@ -262,7 +263,7 @@ class LabelParty(Party):
         """The samples that it kept out of training."""
         return HeldOut(self.held_out if self.local.budget is None else self.held_out[:0])
 
-    @handles
+    @handles(most=3)
     def validate(self, message: Validate) -> Measured:
         """How good its top is on samples that it kept out; after the last it decides."""
         if self.local.budget is not None:

@@ -20,6 +20,7 @@ from dovetail.errors import MessageError, PartyError
 from dovetail.network import Integers, Message, Numbers, Values
 
 #: Gradients of embeddings; whoever reads them refuses what is not finite.
+Top = Annotated[Tensor, Values(torch.float32, "P", finite=False, means="weights")]
 Gradients = Annotated[Tensor, Values(torch.float32, "GE", finite=False)]
 
 

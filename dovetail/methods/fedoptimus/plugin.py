@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from types import ModuleType
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -28,7 +27,7 @@ from dovetail.methods.base import (
 )
 from dovetail.methods.baselines import TITLES as BASELINES
 from dovetail.methods.baselines import OwnRows
-from dovetail.methods.fedoptimus import messages, predicting, selection
+from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.fedoptimus.choosing import Chooser
 from dovetail.methods.fedoptimus.coordinator import Choose
 from dovetail.methods.fedoptimus.owners import (
@@ -70,11 +69,11 @@ from dovetail.methods.fedoptimus.stages import (
 from dovetail.methods.homes import DRIVER, check_nobody_is_active, check_stages, common_task
 from dovetail.methods.method import Method, Staged, Training
 from dovetail.methods.outcome import Observer, Scores, Setup
-from dovetail.methods.party import MAX_USES, Algorithm, Site, algorithm
+from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.models import Model
 from dovetail.models.decisions import Decided
 from dovetail.models.owners import Bottom
-from dovetail.network import Checkpoint, Composite, Engine, Message
+from dovetail.network import Checkpoint, Composite, Engine
 from dovetail.network.checkpoint import StatefulParty
 
 #: What can be trained, and what a table calls it.
@@ -155,11 +154,6 @@ def config(section: FedOptimusSection) -> fedoptimus.Config:
 # --- Parties with files of their own --------------------------------------------------------------
 
 
-def _both(algorithm: ModuleType) -> tuple[type[Message], ...]:
-    """What data owners and label owners answer."""
-    return (*algorithm.DataOwner.accepts, *algorithm.LabelOwner.accepts)
-
-
 class FedOptimus(Method):
     """FedOptimus."""
 
@@ -173,15 +167,9 @@ class FedOptimus(Method):
     driven_by = "coordinator"
     silent = ("alone",)  # each label owner's run is by itself, and none is the run's
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
-        "fedoptimus": algorithm(
-            "fedoptimus",
-            _both(fedoptimus),
-            begins=(messages.BeginData, messages.BeginLabels),
-            # Sums over rows by embeddings that the coordinator names tell labels.
-            few={messages.Measure: MAX_USES, messages.Validate: 3},
-        ),
-        "predicting": algorithm("fedoptimus", predicting.Recalling.accepts, predicts=True),
-        "selection": algorithm("fedoptimus", _both(selection)),
+        "fedoptimus": algorithm("fedoptimus", fedoptimus.DataOwner, fedoptimus.LabelOwner),
+        "predicting": algorithm("fedoptimus", predicting.Recalling),
+        "selection": algorithm("fedoptimus", selection.DataOwner, selection.LabelOwner),
     }
     models = (
         "Each label owner keeps a top network and each data owner a bottom network, which predict "

@@ -241,6 +241,8 @@ def join(top: Model, bottoms: Sequence[Bottom]) -> Model:
 class Recalling(Recaller):
     """A data owner after training: embeds with the network that it kept of a run."""
 
+    predicts = True
+
     @handles
     def recall(self, message: Recall) -> Embeddings:
         """Embeddings of these samples."""

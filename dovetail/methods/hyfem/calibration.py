@@ -140,7 +140,7 @@ class CalibratedMember(JudgedMember):
         self.learned = rows
         return rows
 
-    @handles
+    @handles(most=3)  # once; a driver that falls as it finishes asks again
     @torch.no_grad()
     def moments(self, message: GiveMoments) -> Moments:
         """Its features' first two moments, class by class."""
@@ -157,7 +157,7 @@ class CalibratedMember(JudgedMember):
             torch.from_numpy(found.covariances_CDD).float(),
         )
 
-    @handles
+    @handles(most=6)  # twice; see ``moments``
     @torch.no_grad()
     def judge(self, message: Judge) -> Judged:
         """How many of the rows that did not train are right with this slice."""

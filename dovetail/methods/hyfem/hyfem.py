@@ -82,8 +82,8 @@ from dovetail.network import Message, Values
 from dovetail.privacy import PrivateSteps
 
 # Theta and w, each as one vector: block after block, layer after layer.
-Extractors = Annotated[Tensor, Values(torch.float32, "E")]
-Classifier = Annotated[Tensor, Values(torch.float32, "W")]
+Extractors = Annotated[Tensor, Values(torch.float32, "E", means="weights")]
+Classifier = Annotated[Tensor, Values(torch.float32, "W", means="weights")]
 
 
 class Config(ScheduledConfig, matching.MatchingConfig):

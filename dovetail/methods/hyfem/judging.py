@@ -74,7 +74,7 @@ class JudgedMember(ServedMember):
         x = {name: block[self.judged] for name, block in self.blocks.items()}
         return self.model().outputs(x), self.labels[self.judged.to(self.device)].cpu()
 
-    @handles
+    @handles(most=3)  # a trial asks once; one that falls as it finishes asks again
     def tell_score(self, message: GiveScore) -> Score:
         """How good its model is on rows that did not train; nothing within a budget."""
         held = self.held_out() if self.local.budget is None else None

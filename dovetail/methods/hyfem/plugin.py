@@ -324,17 +324,7 @@ class Hyfem(Method):
     partitions = ("blocks", "by-column")
     Side = hyfem.Member
     silent = ("standalone", "pooled")
-    algorithms: ClassVar[Mapping[str, Algorithm]] = {
-        "hyfem": algorithm(
-            "hyfem",
-            hyfem.Member.accepts,
-            weights=True,
-            begins=(hyfem.Begin,),
-            # Calibrating asks for moments once and for a judgement twice, a trial for a score
-            # once; a driver that falls as it finishes asks again.
-            few={hyfem.GiveMoments: 3, hyfem.Judge: 6, hyfem.GiveScore: 3},
-        )
-    }
+    algorithms: ClassVar[Mapping[str, Algorithm]] = {"hyfem": algorithm("hyfem", hyfem.Member)}
     models = (
         "Each party keeps a model that predicts alone from its blocks; the server keeps one for "
         "all blocks."

@@ -1,0 +1,186 @@
+"""A driver of a custom method meets the same limits as one of Dovetail's: the page's FedSGD.
+
+What a policy must know of a message stands in its annotations, so nobody has to say it twice.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from dovetail.errors import ConfigError
+from dovetail.federated import Local, Party, handles
+from dovetail.methods.limits import LimitError
+from dovetail.methods.method import Method
+from dovetail.methods.party import PolicySection
+from dovetail.network import Floats, Message, Samples
+from dovetail.network.checkpoint import Restore, Restored
+from dovetail.node.limits import Guard, RunLimits
+from dovetail.node.runs import Watched
+from dovetail.node.status_line import Activity
+
+PAGE = Path(__file__).parents[2] / "examples" / "own_method.py"
+
+
+@pytest.fixture
+def page() -> Iterator[ModuleType]:
+    """The module of docs/own-method.md."""
+    spec = importlib.util.spec_from_file_location("own_method", PAGE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["own_method"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    sys.modules.pop("own_method")
+
+
+@dataclass(frozen=True, eq=False)
+class Open(Message):
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Embed(Message):
+    samples_B: Samples
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded(Message):
+    code_BD: Floats
+
+
+class Embedder(Party):
+    """A custom method that answers about samples."""
+
+    def __init__(self, x_NF: Tensor, local: Local) -> None:
+        self.x_NF = x_NF
+
+    @handles
+    def begin(self, ask: Open) -> Open:
+        return ask
+
+    @handles
+    def embed(self, ask: Embed) -> Embedded:
+        return Embedded(self.x_NF[ask.samples_B])
+
+
+class Embedding(Method):
+    name = "embedding"
+    Side = Embedder
+
+
+def guard(
+    method: Method, home: Path, *, run: str = "run-1", **limits: int
+) -> Callable[[Message, Callable[[Message], Message]], Message]:
+    """What stands before a party at its site, after a restart."""
+    policy = PolicySection.model_construct(
+        **{**PolicySection().model_dump(), "algorithms": (method.name,), **limits}
+    )
+    ((prefix, algorithm),) = method.protocols().items()
+    made: Guard = RunLimits(home, policy).of("hub", run, prefix, algorithm, folder=home / run)
+    return made.answer
+
+
+def test_a_run_of_the_page_begins_as_often_as_the_policy_says(
+    page: ModuleType, tmp_path: Path
+) -> None:
+    """Each begin draws another network: six questions of six networks tell more than one."""
+    ask = page.Begin((4,), 0)
+    guard(page.FedSgd(), tmp_path, max_begins=1)(ask, lambda message: message)
+    for _ in range(4):
+        with pytest.raises(LimitError, match=r"policy\.max_begins is 1"):
+            guard(page.FedSgd(), tmp_path, max_begins=1)(ask, lambda message: message)
+
+
+def test_a_driver_of_the_page_begins_as_many_runs_a_day_as_the_policy_says(
+    page: ModuleType, tmp_path: Path
+) -> None:
+    answered = 0
+    for number in range(6):
+        with_limits = guard(page.FedSgd(), tmp_path, run=f"run-{number}", max_runs_per_day=2)
+        try:
+            with_limits(page.Begin((4,), 0), lambda message: message)
+        except LimitError as refusal:
+            assert "max_runs_per_day is 2" in str(refusal)  # noqa: PT017 - counted
+        else:
+            answered += 1
+    assert answered == 2
+
+
+def test_the_page_does_not_go_back_in_the_middle_of_a_run(page: ModuleType, tmp_path: Path) -> None:
+    ask = guard(page.FedSgd(), tmp_path)
+    ask(page.Begin((4,), 0), lambda message: message)
+    with pytest.raises(LimitError, match="refuses to go back to an earlier state"):
+        ask(Restore("own_method", 1, True), lambda message: Restored(1))
+
+
+def test_a_custom_method_answers_about_min_rows_samples_or_more(tmp_path: Path) -> None:
+    party = Embedder(torch.zeros(40, 2), Local("shop"))
+    ask = guard(Embedding(), tmp_path, min_rows=16)
+    ask(Open(0), party.handle)
+    ask(Embed(torch.arange(16)), party.handle)
+    for asked in (torch.arange(15), torch.zeros(40, dtype=torch.int64)):
+        with pytest.raises(LimitError, match=r"refuses"):
+            ask(Embed(asked), party.handle)
+
+
+def test_a_custom_method_answers_max_uses_times_about_a_sample(tmp_path: Path) -> None:
+    party = Embedder(torch.zeros(40, 2), Local("shop"))
+    ask = guard(Embedding(), tmp_path, max_uses=3)
+    ask(Open(0), party.handle)
+    for _ in range(3):
+        ask(Embed(torch.arange(20)), party.handle)
+    with pytest.raises(LimitError, match=r"answered 3 times in this run: its policy\.max_uses"):
+        ask(Embed(torch.arange(20)), party.handle)
+
+
+def test_weights_of_the_page_may_be_more_than_max_rows_and_other_tensors_not(
+    page: ModuleType,
+) -> None:
+    """A custom network of more than 100,000 parameters trains over a network."""
+    refused: list[str] = []
+
+    class Deaf:
+        accepts = page.Member.accepts
+
+        def handle(self, message: Message) -> Message:
+            return message
+
+    party = Watched(Deaf(), Activity(), 100_000, lambda message, why: refused.append(why))
+    party.handle(page.Parameters(torch.zeros(100_001)))
+    assert not refused
+    with pytest.raises(ConfigError, match="refuses 100001 rows in one message"):
+        party.handle(page.Parameters(torch.zeros(100_001, 1)))
+    with pytest.raises(ConfigError, match="refuses 100001 rows in one message"):
+        party.handle(Embed(torch.arange(100_001)))
+
+
+def test_a_tensor_that_is_declared_as_nothing_reaches_no_party() -> None:
+    """A forgotten annotation must not be silent: its limits would be."""
+
+    @dataclass(frozen=True, eq=False)
+    class Bare(Message):
+        samples: Tensor
+
+    with pytest.raises(TypeError, match=r"Bare\.samples is a tensor of nothing: declare it"):
+
+        class Careless(Party):
+            embed = handles(_takes(Bare))
+
+
+def _takes(kind: type[Message]) -> Callable[[Party, Message], Message]:
+    """A handler of this message."""
+
+    def handler(self: Party, ask: Message) -> Message:
+        return ask
+
+    handler.__annotations__ = {"ask": kind, "return": kind}
+    return handler
