@@ -220,7 +220,7 @@ def run_record(party: Path, *, certificates: Path | None, home: Path | None, as_
     for proposal in agreements.known():
         signatures = agreements.signatures(proposal.name)
         for signature in signatures.values():
-            signature.check(identity.authorities)
+            signature.check(proposal, identity.authorities)
         found.append((proposal, signatures, agreements.used(proposal.name)))
     if as_json:
         print(

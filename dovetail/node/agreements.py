@@ -98,6 +98,9 @@ class Agreements:
         required: whether its policy answers only what all have signed.
         num_rows: of its table.
         revocations: which certificates no longer count, as it is now; None: all do.
+
+    Raises:
+        ConfigError: signatures are asked for, and no authority says whose they are.
     """
 
     def __init__(
@@ -110,6 +113,11 @@ class Agreements:
         num_rows: int,
         revocations: Callable[[], Revocations] | None = None,
     ) -> None:
+        if required and not authorities:
+            raise ConfigError(
+                'approval = "signed" needs an authority that says who signs: put ca.pem beside the '
+                "party's certificate"
+            )
         self._revocations = revocations
         self._folder = home / "proposals"
         self._party = party
@@ -156,8 +164,10 @@ class Agreements:
                 raise MessageError(
                     f"what {signature.party!r} signed is not the proposal {proposal.name[:12]}"
                 )
-            self._check(signature)
         folder = self._folder / proposal.name
+        before = self.signatures(proposal.name)
+        for party, signature in signatures.items():
+            self._check(proposal, signature, is_new=before.get(party) != signature)
         if not folder.exists() and len(list(self._folder.glob("*"))) >= KEPT_PROPOSALS:
             self._drop_unused(proposal.driver)
         try:
@@ -171,14 +181,14 @@ class Agreements:
             _log.error("%s: %s", folder, error)
             raise ConfigError("it cannot write down what was proposed; its log says why") from None
 
-    def _check(self, signature: Signature) -> None:
+    def _check(self, proposal: Proposal, signature: Signature, *, is_new: bool) -> None:
         """Refuse what its party has not said.
 
         Raises:
             MessageError: naming the party, and what is wrong.
         """
         revocations = None if self._revocations is None else self._revocations()
-        signature.check(self._authorities, revocations=revocations)
+        signature.check(proposal, self._authorities, is_new=is_new, revocations=revocations)
 
     def _drop_unused(self, driver: str) -> None:
         """Make room: the oldest proposal that was never run goes, of this driver's if there is one.
@@ -300,7 +310,7 @@ class Agreements:
             raise ConfigError(f"its copy of the proposal {name[:12]} was changed; review it again")
         signatures = self.signatures(name)
         for signature in signatures.values():
-            self._check(signature)
+            self._check(proposal, signature, is_new=False)
         return proposal, signatures
 
     def _begin(

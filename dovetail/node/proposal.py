@@ -38,6 +38,9 @@ MAX_BYTES = 2**18
 #: What is signed begins with this, so that no signature of anything else can pass for one.
 _STATEMENT = b"dovetail signature 1\n"
 
+#: How far the clocks of two parties may be apart.
+_SKEW = timedelta(minutes=5)
+
 _AGREED = re.compile(r"(.+)/agreed-([0-9a-f]{64})")
 
 #: Settings that may take one of several values have a table with this key.
@@ -204,26 +207,49 @@ class Signature(Signed):
 
     def check(
         self,
+        proposal: Proposal,
         authorities: tuple[x509.Certificate, ...],
         *,
+        is_new: bool = False,
         revocations: Revocations | None = None,
     ) -> None:
-        """Refuse what this party has not said; its certificate must have been valid then.
+        """Refuse what this party has not said of a proposal; its certificate was valid then.
 
-        One that is revoked never counts: whoever has its key can write any time.
+        Whoever has a key can write any time. So a certificate that is revoked never counts, and one
+        that has expired signs nothing new: what is seen for the first time needs a certificate that
+        is valid now, too.
+
+        Args:
+            proposal: what it is said of.
+            authorities: who may have issued the certificate; none: anybody.
+            is_new: whether this is the first time that it is seen here.
+            revocations: which certificates no longer count.
 
         Raises:
             MessageError: naming the party, and what is wrong.
         """
-        if self.time > datetime.now(UTC) + timedelta(minutes=5):
+        now = datetime.now(UTC)
+        if self.time > now + _SKEW:
             raise MessageError(f"party {self.party!r} is said to have signed in the future")
+        if not proposal.created - _SKEW <= self.time <= proposal.expires:
+            raise MessageError(
+                f"party {self.party!r} is said to have signed the proposal {proposal.name[:12]} on "
+                f"{self.time:%Y-%m-%d %H:%M} UTC; it was made on {proposal.created:%Y-%m-%d %H:%M} "
+                f"and ends on {proposal.expires:%Y-%m-%d %H:%M}"
+            )
         try:
             proof = base64.b64decode(self.proof, validate=True)
         except binascii.Error:
             raise MessageError(f"the proof of party {self.party!r} is no base64") from None
-        check_proof(
+        certificate = check_proof(
             self.party, self.statement, proof, authorities, at=self.time, revocations=revocations
         )
+        if is_new and now > certificate.not_valid_after_utc:
+            raise MessageError(
+                f"the certificate that party {self.party!r} signed the proposal "
+                f"{proposal.name[:12]} with expired on {certificate.not_valid_after_utc:%Y-%m-%d}; "
+                "what is new must be signed with one that is valid: review it again"
+            )
 
 
 def sign(

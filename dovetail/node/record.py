@@ -318,7 +318,7 @@ def _agreed(record: Record, folder: Path, authorities: Sequence[x509.Certificate
         if party not in signatures:
             raise ConfigError(f"{folder}: {party!r} has not signed the proposal")
         signature = signatures[party]
-        signature.check(tuple(authorities))
+        signature.check(proposal, tuple(authorities))
         if signature.decision != "signed":
             raise ConfigError(f"{folder}: {party!r} has refused the proposal: {signature.why}")
         if signature.time > record.ended:

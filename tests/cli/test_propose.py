@@ -328,10 +328,16 @@ def test_too_few_rows_and_an_end_that_is_past_are_refused(homes: Homes) -> None:
     small = homes.lab(num_rows=9)
     with pytest.raises(ConfigError, match="10 rows or more"):
         approve(small, homes.signed(small))
-    ended = PROPOSAL.model_copy(update={"expires": NOW - timedelta(minutes=1)})
-    lab = homes.lab()
+    times = {"created": NOW - timedelta(hours=2), "expires": NOW - timedelta(minutes=1)}
+    ended = PROPOSAL.model_copy(update=times)
+    lab, said = homes.lab(), []
+    for name in ended.signers:
+        identity = homes.identity(name)
+        then = sign(ended, name, identity).model_copy(update={"time": NOW - timedelta(hours=1)})
+        said.append(then.signed(identity))
+    homes.show(lab, ended, *said)
     with pytest.raises(ConfigError, match="it ended on"):
-        approve(lab, homes.signed(lab, ended))
+        approve(lab, ended.name)
 
 
 def test_the_driver_cannot_sign_for_a_party(homes: Homes) -> None:
@@ -352,11 +358,12 @@ def test_a_signature_of_a_revoked_certificate_does_not_count_whenever_it_says_it
     homes: Homes,
 ) -> None:
     lab, thief = homes.lab(), homes.identity("lab")
-    own = sign(PROPOSAL, "clinic", homes.identity("clinic"))
-    early = sign(PROPOSAL, "lab", thief)
+    proposal = PROPOSAL.model_copy(update={"created": NOW - timedelta(hours=2)})
+    own = sign(proposal, "clinic", homes.identity("clinic"))
+    early = sign(proposal, "lab", thief)
     early = early.model_copy(update={"time": NOW - timedelta(hours=1)}).signed(thief)
-    homes.show(lab, PROPOSAL, own, early)
-    approve(lab, PROPOSAL.name)
+    homes.show(lab, proposal, own, early)
+    approve(lab, proposal.name)
     shown = thief._renewed.credentials.certificate
     serial = x509.load_pem_x509_certificate(shown).serial_number
     said = {serial: (NOW, x509.ReasonFlags.key_compromise)}
@@ -364,9 +371,9 @@ def test_a_signature_of_a_revoked_certificate_does_not_count_whenever_it_says_it
     authorities = thief.authorities
     homes.revoked = Revocations.read(certificate_pem(listed), authorities, where="crl.pem")
     with pytest.raises(MessageError, match="of party 'lab' does not count: the certificate of"):
-        homes.show(lab, PROPOSAL, own, early)
+        homes.show(lab, proposal, own, early)
     with pytest.raises(MessageError, match="of party 'lab' does not count"):
-        approve(lab, PROPOSAL.name)  # nor what was kept before
+        approve(lab, proposal.name)  # nor what was kept before
 
 
 def test_nothing_that_a_driver_writes_hides_what_a_party_is_to_read() -> None:
