@@ -200,7 +200,7 @@ def _read(source: str, query: str | None, folder: Path) -> dd.Table:
             "docs/parties.md"
         )
     return read_table(
-        source if is_query(source) else os.path.normpath(folder / source), folder=folder
+        source if is_query(source) else os.path.normpath(folder / source), folders=[folder]
     )
 
 

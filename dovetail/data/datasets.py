@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -80,6 +81,7 @@ def load(
     id: str | None = None,
     test_source: str | Path | Frame | Table | None = None,
     split_column: str | None = None,
+    folders: Sequence[Path] = (),
 ) -> tuple[Dataset, Dataset | None]:
     """Training and test part; None for test where the source has no split of its own.
 
@@ -92,6 +94,7 @@ def load(
         id: the column that says which sample a row is; rows are numbered without it.
         test_source: a second source, for the test part.
         split_column: the column that says "test" in rows of the test part.
+        folders: as ``read_table`` takes them.
 
     Raises:
         DataError: a source or column that is not there, ids that are missing or repeated, or a
@@ -99,10 +102,10 @@ def load(
     """
     if test_source is not None and split_column is not None:
         raise DataError("give test_source or split_column, not both: each names the test part")
-    train, test = _load_one(source, label, id, split_column, first_id=0)
+    train, test = _load_one(source, label, id, split_column, folders, first_id=0)
     if test_source is None:
         return train, test
-    other, other_test = _load_one(test_source, label, id, None, first_id=train.num_rows)
+    other, other_test = _load_one(test_source, label, id, None, folders, first_id=train.num_rows)
     return train, other if other_test is None else other_test
 
 
@@ -231,6 +234,7 @@ def _load_one(
     label: str | None,
     id: str | None,
     split_column: str | None,
+    folders: Sequence[Path],
     first_id: int,
 ) -> tuple[Dataset, Dataset | None]:
     if not isinstance(source, (str, Path)):
@@ -245,7 +249,7 @@ def _load_one(
         return _from_table(name, table, label or own_label, id, split_column, first_id)
     path = None if is_query(source) else _find(source)
     if path is None or is_table_path(path):
-        table = read_table(source if path is None else path)
+        table = read_table(source if path is None else path, folders=folders)
         return _from_table(table.description, table, label, id, split_column, first_id)
     for option, column in (("id", id), ("split_column", split_column)):
         if column is not None:

@@ -136,6 +136,7 @@ def read_party_table(
     blocks: Mapping[str, Sequence[str]] | None = None,
     query: str | None = None,
     folder: Path | None = None,
+    folders: Sequence[str] = (),
     matching: Mapping[str, str] | None = None,
     truth: str | None = None,
     images: str | None = None,
@@ -153,8 +154,9 @@ def read_party_table(
         blocks: block -> globs of its columns.
         query: what to read from a database; may be left out where it has one table.
         folder: what relative paths begin from, also of SQLite files; None for the working
-            directory. Files that a ``SELECT`` names are looked for there after the working
-            directory.
+            directory. A ``SELECT`` may open tables there and in ``folders``, and no others; with
+            None it is the caller's own, and opens any.
+        folders: other folders whose tables a ``SELECT`` may open, from ``folder``.
         matching: what match keys call a column -> the column; no model learns from these.
         truth: the column that says who each row really is; nor from this one.
         images: an .npz file or a folder with a picture of each of the table's rows, of the same id.
@@ -170,7 +172,8 @@ def read_party_table(
         else:
             if folder is not None:
                 source = _beside(folder, source)
-            found = _read(name, source, meaning, query=query, folder=folder)
+            reach = () if folder is None else (folder, *(folder / each for each in folders))
+            found = _read(name, source, meaning, query=query, folders=reach)
         if images is None:
             return found
         return _with_images(found, Path(images) if folder is None else folder / images, id)
@@ -243,7 +246,7 @@ class _Meaning:
 
 
 def _read(
-    name: str, source: str, meaning: _Meaning, *, query: str | None, folder: Path | None
+    name: str, source: str, meaning: _Meaning, *, query: str | None, folders: Sequence[Path]
 ) -> PartyTable:
     """A party's table of a file, folder, query or database."""
     id, label = meaning.id, meaning.label
@@ -262,7 +265,7 @@ def _read(
     if is_database_url(source):
         table = read_database(source, query)
     else:
-        table = read_table(source, folder=folder)
+        table = read_table(source, folders=folders)
     return _from_table(name, table, meaning)
 
 

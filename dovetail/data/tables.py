@@ -21,6 +21,7 @@ import duckdb
 import numpy as np
 
 from dovetail.data.duck import Data, first_line, literal, lock, quoted, shared_cursor
+from dovetail.data.judged import run_judged
 from dovetail.errors import DataError, MissingColumnError
 
 _CSV_SUFFIXES = (".csv", ".tsv", ".csv.gz")
@@ -258,7 +259,7 @@ def is_table_path(path: Path) -> bool:
 def read_table(
     source: str | Path,
     *,
-    folder: Path | None = None,
+    folders: Sequence[Path] = (),
     cursor: duckdb.DuckDBPyConnection | None = None,
     columns: Collection[str] | None = None,
 ) -> Table:
@@ -272,12 +273,14 @@ def read_table(
 
     Parquet columns are read from the file when asked for. CSV files and queries are run once,
     into DuckDB's memory: a second run of a query need not give the same order of rows. A query
-    reads, and can do nothing else: it writes no file and fetches no extension.
+    reads, and can do nothing else: it writes no file and fetches no extension. Of a query that
+    stands in a file, ``folders`` bound what it opens (``judged.py``); the caller's own opens any.
 
     Args:
         source: the path or query, one ``SELECT``.
-        folder: where a query looks for the files it names after the working directory; paths are
-            taken as they are.
+        folders: of a query that stands in a file: the file's own and those it names, whose tables
+            alone it may open; it looks in the first after the working directory. Paths are taken
+            as they are.
         cursor: of the database that a file is read in; None for the one all files share.
         columns: the only ones whose values are read; all are named. None for all.
 
@@ -287,13 +290,14 @@ def read_table(
     """
     try:
         if is_query(source):
-            # A database of its own: what a query may do is bounded for all of a database.
-            data = Data(duckdb.connect(), "data")
             description = _shortened(str(source))
-            if folder is not None and "," not in str(folder):  # the setting is a list
-                data.connection.execute(f"SET file_search_path = {literal(str(folder))}")
-            lock(data.connection, files=True)
-            names = _load_query(data.connection, _only_reading(data.connection, str(source)))
+            if folders:
+                data, names = run_judged(lambda made: _of_query(made, str(source)), folders)
+            else:
+                # A database of its own: what a query may do is bounded for all of a database.
+                connection = duckdb.connect()
+                lock(connection, files=True)
+                data, names = _of_query(connection, str(source))
         else:
             data = Data.beside(cursor)
             path = Path(source)
@@ -467,6 +471,12 @@ def _only_reading(connection: duckdb.DuckDBPyConnection, query: str) -> str:
     connection.execute(f"CREATE TEMP VIEW checked AS {selected}")
     connection.execute("DROP VIEW temp.checked")
     return selected
+
+
+def _of_query(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[Data, list[str]]:
+    """What one SELECT gives, and the names it gives."""
+    names = _load_query(connection, _only_reading(connection, query))
+    return Data(connection, "data"), names
 
 
 def _load_query(connection: duckdb.DuckDBPyConnection, query: str) -> list[str]:

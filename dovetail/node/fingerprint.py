@@ -19,7 +19,7 @@ from dovetail import methods
 from dovetail.methods.party import Site
 
 #: Keys of ``[party]`` that say where rows are read; what was read is in the table's digest.
-_SOURCES = frozenset({"table", "query", "images"})
+_SOURCES = frozenset({"table", "query", "folders", "images"})
 
 
 def site_digests(site: Site) -> dict[str, dict[str, str]]:

@@ -184,6 +184,7 @@ def make_site(
         blocks=party.blocks,
         query=party.query,
         folder=folder,
+        folders=party.folders,
         matching=party.matching(),
         truth=party.match_truth,
         images=party.images,

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, create_model, model_validator
 
 from dovetail import methods
+from dovetail.data.tables import is_query
 from dovetail.errors import ConfigError
 from dovetail.files import meant, merge, override, read_run
 from dovetail.methods.section import Section
@@ -31,6 +32,7 @@ class DataSection(Section):
 
     # built in, a .csv, .parquet or .npz file, a folder of images, a SELECT, a database URL
     source: str
+    folders: tuple[str, ...] = ()  # other folders whose tables a SELECT may open
     label: str | None = None  # the column to predict
     id: str | None = None  # the column that names each sample; none: the row's number
     # whether the label is a class or a number
@@ -200,6 +202,11 @@ def load_run(path: Path, *, recipe: str | None = None, overrides: tuple[str, ...
         values = merge(values, override(change))
     data = values.get("data")
     if isinstance(data, dict):
+        if any(is_query(str(data.get(key))) for key in ("source", "test_source")):
+            named = data.get("folders", [])
+            if isinstance(named, list):  # a finished run's names the first one's folder first
+                named = [*named, "."] if named else ["."]
+                data["folders"] = [str((path.parent / str(each)).resolve()) for each in named]
         for key in ("source", "test_source"):
             beside = _existing(path.parent, data.get(key))
             if beside is not None:  # paths are relative to the run file
@@ -261,6 +268,8 @@ def resolved(run: RunFile, seed: int) -> dict[str, Any]:
     values |= methods.method_of(run.method).resolved(run)
     if run.data is None:
         return values
+    if not run.data.folders:
+        del values["data"]["folders"]
     for key in ("source", "test_source"):
         source = _existing(Path(), values["data"].get(key))
         if source is not None:

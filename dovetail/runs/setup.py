@@ -140,6 +140,7 @@ def read_pooled(section: DataSection) -> tuple[dd.Dataset, dd.Dataset | None]:
         id=section.id,
         test_source=section.test_source,
         split_column=section.split_column,
+        folders=tuple(map(Path, section.folders)),
     )
 
 

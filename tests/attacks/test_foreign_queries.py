@@ -1,0 +1,168 @@
+"""Run files and party files of somebody else: what can their SELECT read here?"""
+
+import os
+
+import duckdb
+import numpy as np
+import pytest
+
+from dovetail.data import read_party_table, read_table, write_table
+from dovetail.errors import DataError
+from dovetail.node.partyfile import open_site
+from dovetail.runs.runfile import load_run
+from dovetail.runs.setup import read_pooled
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder that a file came in, with a table, beside what is nobody's business."""
+    came, secret, work = (tmp_path / name for name in ("came", "secret", "work"))
+    for each in (came, secret, work, came / "more", came / "shop.site"):
+        each.mkdir()
+    columns = {"id": np.arange(6), "x": np.arange(6.0), "y": np.arange(6) % 2}
+    for place in (came / "t.csv", came / "more" / "u.csv", came / "b.parquet", secret / "s.csv"):
+        write_table(place, columns)
+    write_table(came / "shop.site" / "state.csv", columns)
+    (came / "shop.key").write_text("-----BEGIN PRIVATE KEY-----\n")
+    (secret / "passwords").write_text("id,x,y\n1,hunter2,0\n")
+    (came / "link.csv").symlink_to(secret / "s.csv")
+    (came / "linked").symlink_to(secret)
+    (came / "key.csv").symlink_to(secret / "passwords")
+    write_table(work / "w.csv", columns)
+    monkeypatch.chdir(work)
+    return came
+
+
+READS = [
+    "SELECT * FROM read_text('{secret}/passwords')",
+    "SELECT * FROM read_blob('{secret}/s.csv')",
+    "SELECT * FROM read_csv('{secret}/passwords', header = true)",
+    "SELECT * FROM '{secret}/s.csv'",
+    "SELECT * FROM '../secret/s.csv'",
+    "SELECT * FROM '{came}/../secret/s.csv'",
+    "SELECT * FROM '{came}/more/../../secret/s.csv'",
+    "SELECT * FROM 'link.csv'",
+    "SELECT * FROM '{came}/link.csv'",
+    "SELECT * FROM 'linked/s.csv'",
+    "SELECT * FROM '{came}/linked/*.csv'",
+    "SELECT * FROM '{came}/*/s.csv'",
+    "SELECT * FROM '{came}/*nk.csv'",
+    "SELECT * FROM 'key.csv'",
+    "SELECT * FROM read_csv(['t.csv', 'linked/s.csv'])",
+    "SELECT * FROM read_csv('{secret}' || '/s.csv')",
+    "SELECT * FROM 't.csv' WHERE x IN (SELECT x FROM '{secret}/s.csv')",
+    "WITH a AS (FROM '{secret}/s.csv') SELECT * FROM a",
+    "SELECT * FROM query('FROM ''{secret}/s.csv''')",
+    "SELECT * FROM query_table(['{secret}/s.csv'])",
+    "SELECT * FROM sniff_csv('{secret}/s.csv')",
+    "SELECT * FROM parquet_metadata('{secret}/s.csv')",
+    "SELECT file AS x FROM glob('{secret}/*')",
+    "SELECT file AS x FROM glob('*')",
+    "SELECT file AS x FROM glob('{came}/*/../../secret/*.csv')",
+    "SELECT * FROM read_text('/etc/passwd')",
+    "SELECT * FROM read_blob('/proc/self/environ')",
+    "SELECT * FROM read_text('shop.key')",
+    "SELECT * FROM read_csv('shop.key', header = false)",
+    "SELECT * FROM 'shop.site/state.csv'",
+    "SELECT * FROM 'w.csv'",
+    "SELECT * FROM 'https://127.0.0.1:9/x.csv'",
+    "SELECT * FROM 's3://bucket/x.parquet'",
+]
+WRITES = [
+    "COPY (SELECT 1) TO '{came}/w.csv'",
+    "WITH x AS (COPY (SELECT 1) TO '{came}/w.csv') SELECT 1 AS a",
+    "SELECT * FROM query('COPY (SELECT 1) TO ''{came}/w.csv''')",
+    "ATTACH '{came}/w.csv'",
+    "SELECT 1; ATTACH '{came}/w.csv'",
+    "INSTALL httpfs",
+    "SELECT 1; SET allowed_directories = ['/']",
+    "SELECT * FROM query('SET enable_external_access = true')",
+]
+
+
+@pytest.mark.parametrize("query", [*READS, *WRITES])
+def test_a_query_of_a_file_opens_nothing_elsewhere(folder, query):
+    before = sorted(folder.iterdir())
+    query = query.format(secret=folder.parent / "secret", came=folder)
+    with pytest.raises(DataError) as refused:
+        read_table(query, folders=[folder])
+    assert "hunter2" not in str(refused.value)
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("SELECT * FROM 't.csv'", 6),
+        ("SELECT * FROM '{came}/t.csv'", 6),
+        ("SELECT * FROM 'more/u.csv'", 6),
+        ("SELECT * FROM 'more/../t.csv'", 6),
+        ("SELECT * FROM read_csv('t.csv', header = true) ORDER BY x", 6),
+        ("SELECT * FROM 'b.parquet'", 6),
+        ("SELECT * FROM 'more/*.csv'", 6),
+        ("SELECT * FROM '{came}/mor*/*.csv'", 6),
+        ("SELECT a.x, b.y FROM 't.csv' a JOIN read_parquet('b.parquet') b USING (id)", 6),
+        ("SELECT * FROM read_csv(['t.csv', 'more/u.csv'])", 12),
+        ("SELECT i AS x FROM range(7) t(i)", 7),
+    ],
+)
+def test_a_query_of_a_file_opens_tables_of_its_folder(folder, query, rows):
+    assert read_table(query.format(came=folder), folders=[folder]).num_rows == rows
+
+
+def test_a_folder_that_the_file_names_is_read_too(folder):
+    secret = folder.parent / "secret"
+    assert read_table(f"SELECT * FROM '{secret}/s.csv'", folders=[folder, secret]).num_rows == 6
+    assert read_table("SELECT * FROM 'link.csv'", folders=[folder, secret]).num_rows == 6
+    assert read_table("SELECT * FROM 's.csv'", folders=[folder, secret]).num_rows == 6
+    with pytest.raises(DataError, match="may open tables"):
+        read_table(f"SELECT * FROM read_text('{secret}/passwords')", folders=[folder, secret])
+    table = read_party_table(
+        "shop", "SELECT * FROM 's.csv'", id="id", folder=folder, folders=["../secret"]
+    )
+    assert table.num_rows == 6
+
+
+def test_the_callers_own_query_opens_what_its_user_may(folder):
+    assert read_table(f"SELECT * FROM '{folder.parent}/secret/s.csv'").num_rows == 6
+
+
+def test_a_party_file_and_a_run_file_read_their_own_folder_alone(folder):
+    secret = folder.parent / "secret"
+    party = folder / "shop.toml"
+    said = '[party]\nname = "shop"\nid = "id"\ntable = "SELECT * FROM \'{}\'"\n'
+    party.write_text(said.format("t.csv"))
+    assert open_site(party).table.num_rows == 6
+    party.write_text(said.format(f"{secret}/s.csv"))
+    with pytest.raises(DataError, match=r"name its folder in folders = \[\.\.\.\]"):
+        open_site(party)
+    party.write_text(said.format(f"{secret}/s.csv") + 'folders = ["../secret"]\n')
+    assert open_site(party).table.num_rows == 6
+
+    run = folder / "run.toml"
+    said = (
+        'method = "apfed"\n[data]\nsource = "SELECT * FROM \'{}\'"\nlabel = "y"\nid = "id"\n'
+        'test = 0.5\n{}[data.partition]\nkind = "columns"\nactive = "a"\n'
+        '[data.partition.parties]\na = ["x"]\nb = ["x"]\n'
+    )
+    run.write_text(said.format("t.csv", ""))
+    read = load_run(run)
+    assert read_pooled(read.data)[0].num_rows == 6
+    assert read.data.folders == (str(folder),)
+    run.write_text(said.format(f"{secret}/s.csv", ""))
+    with pytest.raises(DataError, match="which is not in"):
+        read_pooled(load_run(run).data)
+    run.write_text(said.format(f"{secret}/s.csv", 'folders = ["../secret"]\n'))
+    assert read_pooled(load_run(run).data)[0].num_rows == 6
+
+
+def test_duckdb_says_which_file_it_refuses(tmp_path):
+    """What the judge reads; with other words nothing at all would be opened."""
+    name = str(tmp_path / 'a "b" - file system.csv')
+    write_table(tmp_path / "t.csv", {"a": np.arange(2)})
+    os.rename(tmp_path / "t.csv", name)
+    assert read_table(f"SELECT * FROM '{name}'", folders=[tmp_path]).num_rows == 2
+    with duckdb.connect() as connection:
+        connection.execute("SET enable_external_access = false")
+        with pytest.raises(duckdb.PermissionException, match="Cannot access file"):
+            connection.execute(f"SELECT * FROM '{name}'")
