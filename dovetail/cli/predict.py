@@ -64,6 +64,12 @@ def predict(
         float | None,
         typer.Option(help="Add the set of classes, or interval, that holds the truth so often."),
     ] = None,
+    spreadsheet: Annotated[
+        bool,
+        typer.Option(
+            "--spreadsheet", help="Put an apostrophe before texts that a spreadsheet would run."
+        ),
+    ] = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     device: Device = None,
@@ -89,6 +95,7 @@ def predict(
     from dovetail.api.reading import gather
     from dovetail.cli.remote import Elsewhere
     from dovetail.data import write_table
+    from dovetail.data.formulas import formulas_in, without_formulas
     from dovetail.models.devices import device as device_named
     from dovetail.service.watching import shift
 
@@ -131,6 +138,15 @@ def predict(
     if given.answered is not None:
         said["answered"] = given.answered
     columns = {**_named(given.ids, said), **said}
+    if spreadsheet:
+        columns = without_formulas(columns)
+    elif not quiet and (found_formulas := formulas_in(columns)):
+        shown = ", ".join(repr(each[:40]) for each in found_formulas[:3])
+        print(
+            f"dovetail: a spreadsheet would run {len(found_formulas)} of the texts ({shown}); "
+            "--spreadsheet writes an apostrophe before them",
+            file=sys.stderr,
+        )
     if out is not None:
         write_table(out, columns)
         if show:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -141,6 +142,8 @@ def write_card(folder: Path, told: Mapping[str, Any]) -> None:
     """Write card.json and card.md into the model's folder."""
     (folder / "card.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     (folder / "card.md").write_text(markdown(told), encoding="utf-8")
+    for name in ("card.json", "card.md"):  # ranges of the columns stand in it, as in model.json
+        (folder / name).chmod((folder / "model.json").stat().st_mode & 0o777)
 
 
 def score_then(folder: Path, name: str) -> float | None:
@@ -358,7 +361,8 @@ def _with_intervals(
 
 
 def markdown(told: Mapping[str, Any]) -> str:
-    """The card as a page of Markdown."""
+    """The card as a page of Markdown; nothing in it is markup, whatever columns are called."""
+    told = _plain(told)
     task = told["task"]
     what = (
         f"one of {', '.join(map(str, task['classes'][:20]))}"
@@ -435,6 +439,18 @@ def markdown(told: Mapping[str, Any]) -> str:
     lines += [f"- {name}: {digest}" for name, digest in told["hash"].items()]
     lines += [f"- {name} {text}" for name, text in told["versions"].items()]
     return "\n".join(lines) + "\n"
+
+
+def _plain(told: Any) -> Any:
+    """The same, whose texts are shown as they are: no tag, no link, no picture, one line."""
+    if isinstance(told, Mapping):
+        return {_plain(name): _plain(value) for name, value in told.items()}
+    if isinstance(told, list | tuple):
+        return [_plain(each) for each in told]
+    if not isinstance(told, str):
+        return told
+    text = " ".join(told.replace("&", "&amp;").replace("<", "&lt;").split())
+    return re.sub(r"([\\`\[\]])", r"\\\1", text)
 
 
 def _audited(audit: Mapping[str, Any] | None) -> list[str]:

@@ -50,7 +50,10 @@ def write_folder(
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         (fresh / f"{name}.safetensors").write_bytes(weights)
-        (fresh / f"{name}.json").write_text(json.dumps(described, indent=2) + "\n")
+        # It has statistics of the rows: quantiles, rare categories, scores of single rows.
+        handle = os.open(fresh / f"{name}.json", os.O_WRONLY | os.O_CREAT, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(json.dumps(described, indent=2) + "\n")
         fresh.chmod(0o755)
         if folder.exists():
             shutil.rmtree(folder)

@@ -210,7 +210,8 @@ class Service:
             raise HTTPException(404, f"model {model.name!r} has no card; dovetail card writes one")
         if "text/markdown" in request.headers.get("accept", ""):
             text = (model.path / "card.md").read_text(encoding="utf-8")
-            return PlainTextResponse(text, media_type="text/markdown")
+            bare = {"x-content-type-options": "nosniff"}
+            return PlainTextResponse(text, media_type="text/markdown", headers=bare)
         return JSONResponse(card)
 
     async def models(self, request: Request) -> Response:
