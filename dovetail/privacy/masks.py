@@ -2,7 +2,7 @@
 
 Bonawitz, Ivanov, Kreuter, Marcedone, McMahan, Patel, Ramage, Segal, Seth: "Practical Secure
 Aggregation for Privacy-Preserving Machine Learning", CCS 2017, section 4.0.1 (one mask for each
-pair; not the second mask and the secret shares of 4.0.2, which would spare a failed sum, below).
+pair). ``dropout.py`` adds the second mask and the secret shares of 4.0.2, which spare a failed sum.
 
     y_u = x_u + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv)   mod 2^64
     sum_u y_u = sum_u x_u                                       mod 2^64
@@ -25,9 +25,8 @@ that puts its own in their place reads everything: ``sums.py`` has them signed. 
 whether another's share is honest, and nor can the driver: masked values cannot be checked one by
 one.
 
-A party lost after keys were exchanged leaves masks that do not cancel, and that sum is lost. A
-second one without it would be safe only with the paper's second masks: the difference of the two is
-the lost party's share, if that comes late. A key pair serves one attempt.
+A party lost after keys were exchanged leaves masks that do not cancel, and with these alone that
+sum is lost. A key pair serves one attempt.
 """
 
 from __future__ import annotations
@@ -116,18 +115,53 @@ class MaskKeys:
             raise MessageError("a sum over one party is its own weights; it needs two or more")
         private, self._private = self._private, None
         masked = fixed_P.numpy().view(np.uint64).copy()
-        told = [context.hex(), sorted((name, key.hex()) for name, key in publics.items())]
-        info = b"dovetail masks 2" + hashlib.sha256(json.dumps(told).encode()).digest()
-        for other, public in publics.items():
-            if other == party:
-                continue
-            pair = b"".join(sorted((self.public, public)))
-            stream = _stream(private, other, public, info + pair, len(masked))
-            if party < other:
-                masked += stream
-            else:
-                masked -= stream
+        for other in publics:
+            if other != party:
+                masked += masks_between(private, party, other, publics, context, len(masked))
         return torch.from_numpy(masked.view(np.int64))
+
+    def private_bytes(self) -> bytes:
+        """The private key, to be split among others; before it masks.
+
+        Raises:
+            MessageError: it was forgotten.
+        """
+        if self._private is None:
+            raise MessageError("a key pair masks once; ask for new keys to repeat the round")
+        return self._private.private_bytes_raw()
+
+
+def masks_between(
+    private: X25519PrivateKey,
+    party: str,
+    other: str,
+    publics: Mapping[str, bytes],
+    context: bytes,
+    length: int,
+) -> np.ndarray:
+    """(length,) uint64 that ``party`` adds to its values for ``other``.
+
+    Args:
+        private: the key of either of the two.
+        publics, context: as of ``MaskKeys.mask``, of the one that adds it.
+
+    Raises:
+        MessageError: a key that is none.
+    """
+    own = private.public_key().public_bytes_raw()
+    theirs = other if publics[party] == own else party
+    told = [context.hex(), sorted((name, key.hex()) for name, key in publics.items())]
+    info = b"dovetail masks 2" + hashlib.sha256(json.dumps(told).encode()).digest()
+    pair = b"".join(sorted((publics[party], publics[other])))
+    stream = _stream(private, theirs, publics[theirs], info + pair, length)
+    return stream if party < other else -stream
+
+
+def key_stream(seed: bytes, length: int) -> np.ndarray:
+    """(length,) uint64 that whoever has the 32 bytes can compute: ChaCha20's."""
+    # The key is used once, so a zero nonce is fine.
+    cipher = Cipher(algorithms.ChaCha20(seed, bytes(16)), mode=None).encryptor()
+    return np.frombuffer(cipher.update(bytes(8 * length)), dtype=np.dtype("<u8"))
 
 
 def _stream(
@@ -139,6 +173,4 @@ def _stream(
     except ValueError:
         raise MessageError(f"the key of party {other!r} is no X25519 public key") from None
     seed = HKDF(SHA256(), length=32, salt=None, info=info).derive(secret)
-    # The key is used once, so a zero nonce is fine.
-    cipher = Cipher(algorithms.ChaCha20(seed, bytes(16)), mode=None).encryptor()
-    return np.frombuffer(cipher.update(bytes(8 * length)), dtype=np.dtype("<u8"))
+    return key_stream(seed, length)
