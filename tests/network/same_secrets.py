@@ -14,10 +14,8 @@ from typing import Any
 #: Whoever asks for a home's secret.
 _ASKING = (
     "federated.local",
-    "methods.apfed",
+    "methods.apfed.sealed",
     "methods.apfed.distil",
-    "methods.vertical",
-    "methods.chfl",
     "methods.fedoptimus.coordinator",
 )
 
