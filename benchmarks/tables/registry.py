@@ -482,12 +482,37 @@ def _fedoptimus_table_1() -> Iterator[Cell]:
             )
 
 
+FEDOPTIMUS_LINES = {
+    "kstep": "K steps and an average",
+    "momentum": "FedAvgM and SlowMo of the text",
+    "forward": "the same, forward selection once",
+    "selection": "the same, lines 4 and 5 as printed",
+    "line8": "the same, mean of line 8, nobody left out",
+    "line13": "the same, SlowMo of line 13, nobody left out",
+    "printed": "lines 4, 5, 8 and 13 as printed",
+}
+
+
+def _fedoptimus_lines() -> Iterator[Cell]:
+    """Algorithm 1 line by line, on few rows."""
+    for data in ("fashion", "mnist"):
+        for row, method in FEDOPTIMUS_LINES.items():
+            yield Cell(
+                name=f"lines-{data}-{row}",
+                run=f"fedoptimus/lines.toml:{data}-{row}",
+                labels={"data": f"{FEDOPTIMUS_DATA[data]}, 6,000 rows"},
+                scores={"fedoptimus": method},
+                checkpoint_every=100,
+                kind=row,
+            )
+
+
 def _fedoptimus_adult() -> Iterator[Cell]:
-    for name, settings in (("adult-4", "the paper's steps"), ("adult-users", "a user's defaults")):
+    for name, settings in (("adult-4", ""), ("adult-users", ", a user's defaults")):
         yield Cell(
             name=name,
             run=f"fedoptimus/{name}.toml",
-            labels={"data": f"Adult, 4 data owners, 5 label owners, {settings}"},
+            labels={"data": f"Adult, 4 data owners, 5 label owners{settings}"},
             scores={
                 "fedoptimus": "FedOptimus",
                 "classic": FEDOPTIMUS_BASELINES["classic"],
@@ -627,8 +652,16 @@ _EVERY = (
         cells=tuple(_fedoptimus_table_1()),
         over="epoch",
         more={"log_loss": "loss", "megabytes": "MB sent"},
-        note="The paper's figures above 98 % on Fashion-MNIST and CIFAR-10 are above what the "
-        "pooled network reaches: read them beside that line.",
+        note="Here FedOptimus is seventh, sixth and sixth of its seven rows. CS chooses once, "
+        "before training, by what each strip adds (forward), which is not the paper's choice in "
+        "every round. The pooled network has 8 channels and a rate that was not tuned: it is no "
+        "ceiling.",
+    ),
+    Table(
+        name="fedoptimus-lines",
+        title="FedOptimus, Algorithm 1 line by line (few rows)",
+        cells=tuple(_fedoptimus_lines()),
+        more={"log_loss": "loss", "megabytes": "MB sent"},
     ),
     Table(
         name="fedoptimus-adult",

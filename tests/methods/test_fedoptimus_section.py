@@ -19,3 +19,35 @@ from dovetail.methods.fedoptimus.plugin import FedOptimusSection
 )
 def test_the_default_decay_is_adamws(said: dict[str, object], weight_decay: float) -> None:
     assert FedOptimusSection.model_validate(said).weight_decay == weight_decay
+
+
+def test_a_user_s_default_has_none_of_the_paper_s_parts_but_k_steps() -> None:
+    section = FedOptimusSection()
+    assert (section.variant, section.server, section.slowmo) == ("kstep", "average", "off")
+    assert section.selection is None
+    assert section.sync_every == 5
+
+
+def test_the_variant_called_paper_has_the_paper_s_parts_on() -> None:
+    section = FedOptimusSection.model_validate({"variant": "paper"})
+    assert (section.server, section.slowmo) == ("fedavgm", "interpolate")
+    assert section.selection is not None
+    assert section.selection.order == "relevance"
+    assert section.selection.by == "embeddings"
+    assert 0 < section.selection.every <= section.sync_every  # chosen anew in every round
+
+
+@pytest.mark.parametrize(
+    ("said", "share", "every", "server"),
+    [
+        ({"selection": {"share": 0.5}}, 0.5, 1, "fedavgm"),
+        ({"selection": {"every": 100}, "server": "average"}, 0.75, 100, "average"),
+    ],
+)
+def test_keys_beside_the_variant_stay_as_they_are(
+    said: dict[str, object], share: float, every: int, server: str
+) -> None:
+    section = FedOptimusSection.model_validate({"variant": "paper", **said})
+    assert section.selection is not None
+    assert (section.selection.share, section.selection.every) == (share, every)
+    assert section.server == server
