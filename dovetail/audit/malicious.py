@@ -46,7 +46,8 @@ from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil
 from dovetail.methods.apfed.home import PartnerHome
 from dovetail.methods.apfed.released import RELEASED
-from dovetail.methods.apfed.stages import homes_of, label_home, partner_homes
+from dovetail.methods.apfed.stages import label_home, partner_homes
+from dovetail.methods.apfed.variants import homes_of
 from dovetail.methods.limits import NO_LIMITS, Limited, Limits
 from dovetail.methods.method import Training
 from dovetail.methods.outcome import Setup

@@ -170,9 +170,9 @@ class Method:
         """What answers in this process: the parties."""
         return stage.parties
 
-    def rounds(self, driver: Driver, network: Engine, checkpoint: Checkpoint) -> Iterator[Played]:
+    def rounds(self, stage: Staged) -> Iterator[Played]:
         """Trains round by round."""
-        return train(driver, network, checkpoint)
+        return train(stage.driver, stage.network, stage.checkpoint)
 
     def engine(self, parties: Mapping[str, Any], precision: Precision) -> Engine:
         """What reaches the parties of this process."""
@@ -529,7 +529,7 @@ class Training:
         engine = self.engine(stage, checkpoint.hosting(kind.sides(staged)))
         staged = replace(staged, network=engine)
         checkpoint.every *= driver.rounds_per_save
-        for done in kind.rounds(driver, engine, checkpoint):
+        for done in kind.rounds(staged):
             line = done.line()
             if driver.due(done.number, self.evaluate_every):
                 line |= staged.line(engine)

@@ -6,23 +6,24 @@ driver is made of.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from dovetail.data import Alignment, Classification, Input, PartyData, SharedRows, Task
-from dovetail.federated import Local
+from dovetail.errors import ConfigError
+from dovetail.federated import Local, Party
 from dovetail.methods import apfed, vertical
-from dovetail.methods.apfed import sealed
-from dovetail.methods.apfed.distil import Partner
+from dovetail.methods.apfed import distil, sealed
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.apfed.stacks import PartnerConfig
 from dovetail.methods.limits import NO_LIMITS, Limits, SealedLimits
-from dovetail.models import EncoderSpec, OptimizerConfig, Secret, derive_seed
+from dovetail.models import Bottom, EncoderSpec, OptimizerConfig, Secret, derive_seed
 from dovetail.models.learners import hold_out
+from dovetail.network import Message
 
 #: A partner's side, as its messages are called: of APFed-R and -C, of classic vertical learning,
 #: of APFed-D and of APFed-S.
@@ -70,37 +71,74 @@ class PartnerHome:
         alike = apfed.PassiveConfig(**fields, codes=self.config.codes)
         return replace(self, config=alike, network=network)
 
-    def party(self, local: Local) -> apfed.Passive | vertical.Member | Partner | sealed.Partner:
+    @property
+    def rows(self) -> SharedRows:
+        """Its rows by shared sample.
+
+        Raises:
+            ConfigError: it is not aligned yet.
+        """
+        if self.shared is None:
+            raise ConfigError("a party takes part with aligned rows only; align first")
+        return self.shared
+
+    def party(self, local: Local) -> Party:
         """Its side of a run."""
-        assert self.shared is not None
-        if self.side == "apfed":
-            return apfed.Passive(self.shared, self.config, self.network, local)
-        if self.side == "sealed":
-            return sealed.Partner(
-                self.shared,
-                self.test,
-                local,
-                self.sealed_limits,
-                given=self.given,
-                input=self.input,
-            )
-        if self.side == "vertical":
-            return vertical.Member(
-                self.shared,
-                self.test,
-                self.config,
-                self.network,
-                local,
-                codes=self.config.codes,
-            )
-        return Partner(
-            self.shared,
-            self.test,
-            self.distil,
-            input=self.input,
-            secret=local.secret,
-            lasting=local.lasting,
-        )
+        return _SIDES[self.side](self, local)
+
+
+def _passive(home: PartnerHome, local: Local) -> Party:
+    return apfed.Passive(home.rows, home.config, home.network, local)
+
+
+def _member(home: PartnerHome, local: Local) -> Party:
+    codes = home.config.codes
+    return vertical.Member(home.rows, home.test, home.config, home.network, local, codes=codes)
+
+
+def _distil_partner(home: PartnerHome, local: Local) -> Party:
+    return distil.Partner(
+        home.rows,
+        home.test,
+        home.distil,
+        input=home.input,
+        secret=local.secret,
+        lasting=local.lasting,
+    )
+
+
+def _sealed_partner(home: PartnerHome, local: Local) -> Party:
+    return sealed.Partner(
+        home.rows, home.test, local, home.sealed_limits, given=home.given, input=home.input
+    )
+
+
+_SIDES: Mapping[Side, Callable[[PartnerHome, Local], Party]] = {
+    "apfed": _passive,
+    "vertical": _member,
+    "distil": _distil_partner,
+    "sealed": _sealed_partner,
+}
+
+#: Side -> the message after which a partner's networks are whole, and kept at its site.
+KEPT_AFTER: Mapping[Side, type[Message]] = {"distil": distil.Finish, "sealed": sealed.Begin}
+
+
+def bottom_of(party: Any) -> Bottom:
+    """What a partner of one of ``KEPT_AFTER`` keeps, to predict together with the label owner."""
+    bottom: Bottom = party.bottom_model()
+    return bottom
+
+
+def labels_of(data: PartyData) -> Tensor:
+    """Labels of rows of the label owner.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    if data.labels is None:
+        raise ConfigError(f"party {data.name!r} has no labels; the party that drives has them")
+    return data.labels
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -156,10 +194,9 @@ class LabelHome:
     def held_out(self, seed: int) -> Tensor:
         """Of its labelled rows those that choose a threshold and a calibration."""
         labelled = self.train.labelled_rows()
-        assert self.train.labels is not None
         return hold_out(
             labelled,
-            self.train.labels[labelled],
+            labels_of(self.train)[labelled],
             seed=derive_seed(seed, self.name, "threshold"),
             regression=not isinstance(self.task, Classification),
         )[1]

@@ -14,26 +14,15 @@ from dovetail.federated import Driver, Local, Party, Played
 from dovetail.files import meant
 from dovetail.methods import apfed, vertical
 from dovetail.methods.aligning import align_sites, label_owner, stored_alignment
-from dovetail.methods.apfed import assisting, distil, inference, sealed, teaching
+from dovetail.methods.apfed import distil, inference, sealed
 from dovetail.methods.apfed.distilling import ALONE
-from dovetail.methods.apfed.home import LabelHome, PartnerHome, Side
+from dovetail.methods.apfed.home import KEPT_AFTER, LabelHome, PartnerHome, Side, bottom_of
 from dovetail.methods.apfed.missing_party_baselines import GONE
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.apfed.private import check_stage
 from dovetail.methods.apfed.sections import STAGES, ApfedSection, PassiveFields
-from dovetail.methods.apfed.stages import (
-    ASK_NOBODY,
-    TOGETHER,
-    answered,
-    distilled,
-    driver_of,
-    homes_of,
-    label_home,
-    model_of,
-    scores_of,
-    train_unasked,
-    vertical_scores,
-)
+from dovetail.methods.apfed.stages import ASK_NOBODY, TOGETHER, label_home, train_unasked
+from dovetail.methods.apfed.variants import VARIANTS, homes_of
 from dovetail.methods.base import (
     SILENT,
     ActiveDriver,
@@ -54,7 +43,7 @@ from dovetail.methods.validation import validate
 from dovetail.models import Head, Model
 from dovetail.models.decisions import Decided
 from dovetail.models.model_folders import JOINT
-from dovetail.network import Checkpoint, Engine, InProcess
+from dovetail.network import Engine, InProcess
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.privacy import Release, within
 
@@ -354,11 +343,10 @@ class Apfed(Method):
 
                 def make() -> StatefulParty:
                     party = own.party(asked.local())
-                    if not isinstance(party, distil.Partner | sealed.Partner):
+                    if side not in KEPT_AFTER:
                         return party
-                    last = distil.Finish if isinstance(party, distil.Partner) else sealed.Begin
-                    keep = lambda: asked.keep(party.bottom_model(), {})  # noqa: E731
-                    return SavesModel(party, last, keep)
+                    keep = lambda: asked.keep(bottom_of(party), {})  # noqa: E731
+                    return SavesModel(party, KEPT_AFTER[side], keep)
 
                 return make
 
@@ -436,11 +424,11 @@ class Apfed(Method):
         stages = {run.method, *self.baselines(run)}
         if loaded.connect is not None:
             _check_elsewhere(stages, loaded)
-        assert loaded.active is not None
-        alignment = loaded.alignment or data.train.align(loaded.active)
+        active = str(loaded.active)
+        alignment = loaded.alignment or data.train.align(active)
         tested = loaded.test_alignment
         if tested is None and data.test is not None and stages & TOGETHER:
-            tested = data.test.align(loaded.active)
+            tested = data.test.align(active)
         homes: dict[str, LabelHome | PartnerHome] = {}
         fields = passives(run, loaded)
         for name, own in data.train.parties.items():
@@ -499,15 +487,11 @@ class Apfed(Method):
         self, training: Training, stage: str, homes: Mapping[str, Any], settings: Any, seed: int
     ) -> Driver:
         """The active party."""
-        return driver_of(training, stage, homes[label_home(training).name], seed)
+        return VARIANTS[stage].driver(training, homes[label_home(training).name], seed)
 
-    def rounds(self, driver: Driver, network: Engine, checkpoint: Checkpoint) -> Iterator[Played]:
+    def rounds(self, stage: Staged) -> Iterator[Played]:
         """Trains epoch by epoch; the teacher of APFed-D from one judgement to the next."""
-        if isinstance(driver, distil.Active):
-            return teaching.train(driver, network, checkpoint)
-        if isinstance(driver, sealed.Active):
-            return assisting.rounds(driver, network, checkpoint)
-        return super().rounds(driver, network, checkpoint)
+        return VARIANTS[stage.name].rounds(stage)
 
     def engine_of(self, training: Training, stage: str, parties: Mapping[str, Any]) -> Engine:
         """What reaches the partners; alone, nobody."""
@@ -519,49 +503,30 @@ class Apfed(Method):
 
     def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
         """The active party's scores; of APFed-D when the student has learned."""
-        name, driver = label_home(stage.training).name, stage.driver
-        home = stage.homes[name]
-        if isinstance(driver, vertical.Owner):
-            return vertical_scores(stage, home, last=last)
-        if not isinstance(driver, apfed.Active):
-            return {}
-        decision = stage.decisions.get(name) if last else None
-        scores = scores_of(driver, home, stage.name, last=last, decision=decision)
-        return {stage.name: {name: scores}} if scores else {}
+        return VARIANTS[stage.name].scored(stage, _label_home(stage), last=last)
 
     def decisions(self, stage: Staged) -> dict[str, Decided | None]:
         """The active party's, by labelled rows that were held out."""
-        home, active, deciding = label_home(stage.training), stage.driver, stage.training.deciding
-        if not deciding.needs_rows or not isinstance(active, apfed.Active):
-            return {}
-        home = stage.homes[home.name]
-        rows = home.held_out(active.local.seed)
-        assert home.train.labels is not None
-        outputs = active.model().outputs(home.train.joined()[rows])
-        return {home.name: deciding.decision(home.task, outputs, home.train.labels[rows])}
+        return VARIANTS[stage.name].decisions(stage, _label_home(stage))
 
     def kept(self, stage: Staged) -> dict[str, Model]:
         """What the active party uses alone; pooled columns are nobody's."""
-        name, active = label_home(stage.training).name, stage.driver
-        if stage.name == "pooled" or not isinstance(active, apfed.Active):
-            return {}
-        return {name: model_of(active, stage.homes[name], stage.name)}
+        return VARIANTS[stage.name].kept(stage, _label_home(stage))
 
     def about(self, stage: Staged) -> dict[str, Any]:
         """The epoch that was best, too."""
-        active = stage.driver
-        best = active.best.epoch if isinstance(active, apfed.Active) else 0
-        return ({"best epoch": best} if best else {}) | super().about(stage)
+        return VARIANTS[stage.name].about(stage) | super().about(stage)
 
     def outcome(self, stage: Staged, seed: int, observe: Observer) -> Outcome:
-        """What a stage came to; of APFed-D the student learns now."""
-        if isinstance(stage.driver, distil.Active):
-            home = stage.homes[label_home(stage.training).name]
-            return distilled(stage, home, seed, observe)
-        if isinstance(stage.driver, sealed.Active):
-            home = stage.homes[label_home(stage.training).name]
-            return answered(stage, home, seed, observe)
-        return super().outcome(stage, seed, observe)
+        """What a stage came to; of APFed-D and -S the student learns now."""
+        outcome = VARIANTS[stage.name].outcome(stage, _label_home(stage), seed, observe)
+        return super().outcome(stage, seed, observe) if outcome is None else outcome
+
+
+def _label_home(stage: Staged) -> LabelHome:
+    """What the active party has in a stage."""
+    home: LabelHome = stage.homes[label_home(stage.training).name]
+    return home
 
 
 def _check_elsewhere(stages: Collection[str], loaded: Loaded) -> None:

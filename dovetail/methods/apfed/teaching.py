@@ -28,6 +28,7 @@ from dovetail.methods.apfed.distil import (
 )
 from dovetail.methods.limits import asked_for, limits_of
 from dovetail.models.learners.rows import row_losses
+from dovetail.models.optimizers import gradient_of
 from dovetail.network import Checkpoint, Engine, check_shape
 
 _log = logging.getLogger(__name__)
@@ -237,8 +238,7 @@ def step(active: Active, network: Engine) -> float:
         active.taught[name].top_optimizer.zero_grad()
     active.owed = {}
     for party, code in leaves.items():
-        assert code.grad is not None
-        active.owed[party] = code.grad.flatten(0, 1)
+        active.owed[party] = gradient_of(code).flatten(0, 1)
     return shown
 
 
