@@ -135,7 +135,7 @@ def measured(name: str, kind: str, model: Model) -> dict[str, Any]:
         size = export(model, path).bytes
         written = load_onnx(path)
         began = time.perf_counter()
-        expected = model.predict(table)
+        expected = model.predictions(table)
         predict_s = time.perf_counter() - began
         feeds = written.feeds(table)
         began = time.perf_counter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 import sys
 from collections.abc import Mapping
@@ -89,7 +88,6 @@ def predict(
     are told of (dovetail drift tells more). --coverage 0.9 needs dovetail calibrate.
     """
     precheck.check_models([str(model)])
-    import numpy as np
 
     from dovetail.api.progress import talk_of
     from dovetail.api.reading import gather
@@ -117,24 +115,14 @@ def predict(
     found, labels = given.model, given.labels
     if target is not None:
         found.network.to(target)
-    prediction = found.predict(given.x, coverage=coverage)
+    prediction = found.predictions(given.x, coverage=coverage)
     if show and (differing := shift(found.inputs, data)) is not None:
         print(f"dovetail: {differing}", file=sys.stderr)
     num_rows = len(prediction.values)
     label = str(found.about.get("label", "prediction"))
     if found.decision is not None and show and len(found.classes) == 2:
         print(f"dovetail: {found.decision.text(found.classes[1])}", file=sys.stderr)
-    said: dict[str, np.ndarray] = {label: prediction.values}
-    if prediction.probabilities is not None:
-        for place, name in enumerate(prediction.classes):
-            probabilities = prediction.probabilities[:, place].astype(np.float64)
-            said[f"p({name})"] = probabilities.round(6)
-    if prediction.within is not None:
-        names = [str(name) for name in prediction.classes]
-        sets = [" ".join(itertools.compress(names, own)) for own in prediction.within]
-        said["set"] = np.array(sets, dtype=object)
-    if prediction.low is not None and prediction.high is not None:
-        said |= {"low": prediction.low, "high": prediction.high}
+    said = prediction.columns(label)
     if given.answered is not None:
         said["answered"] = given.answered
     columns = {**_named(given.ids, said), **said}

@@ -58,6 +58,22 @@ def table_from_frame(frame: Frame, *, name: str = NAME) -> Table:
     )
 
 
+def series_like(given: Any, values: np.ndarray, *, name: str) -> Any:
+    """The (N,) values as a column for a DataFrame: of pandas with its index, or of polars.
+
+    The values themselves where ``given`` is neither.
+    """
+    import narwhals as nw
+
+    frame = nw.from_native(given, pass_through=True)
+    if not isinstance(frame, (nw.DataFrame, nw.LazyFrame)):
+        return values
+    kind = frame.implementation
+    if kind.is_pandas_like():
+        return kind.to_native_namespace().Series(values, index=given.index, name=name)
+    return kind.to_native_namespace().Series(name, values) if kind.is_polars() else values
+
+
 class FrameTable(Table):
     """A DataFrame; a name that is not a column's but the index's is told so."""
 

@@ -6,6 +6,7 @@ network's layers, the task, and how raw columns become network inputs).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -18,7 +19,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from dovetail.data.frames import Frame
+from dovetail.data.frames import Frame, series_like
 from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.tables import Table
 from dovetail.data.task import Classification, Task, task_from_json
@@ -51,7 +52,7 @@ Raw = str | Path | Frame | Table
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a model says of N rows; an array of ``values`` to whatever takes one.
+    """What a model predicts for N rows, by name.
 
     Attributes:
         values: (N,) the class, as its label is written, or the number.
@@ -68,8 +69,26 @@ class Prediction:
     low: np.ndarray | None = None
     high: np.ndarray | None = None
 
+    def columns(self, label: str = "prediction") -> dict[str, np.ndarray]:
+        """Column -> (N,) values, as ``dovetail predict`` writes them; ``label`` names the first.
+
+        The class and the probability of each class (``p(CLASS)``), or the number; of a coverage the
+        ``set`` of classes, or ``low`` and ``high``.
+        """
+        columns: dict[str, np.ndarray] = {label: self.values}
+        if self.probabilities is not None:
+            for index, name in enumerate(self.classes):
+                columns[f"p({name})"] = self.probabilities[:, index].astype(np.float64).round(6)
+        if self.within is not None:
+            names = [str(name) for name in self.classes]
+            sets = [" ".join(itertools.compress(names, row)) for row in self.within]
+            columns["set"] = np.array(sets, dtype=object)
+        if self.low is not None and self.high is not None:
+            columns |= {"low": self.low, "high": self.high}
+        return columns
+
     def probabilities_of(self, party: str) -> np.ndarray:
-        """(N, C) probabilities; ``party`` is whose model said so.
+        """(N, C) probabilities; ``party`` is whose model gave them.
 
         Raises:
             ModelError: a model that predicts numbers.
@@ -90,11 +109,9 @@ class Prediction:
     def __len__(self) -> int:
         return len(self.values)
 
-    def __getitem__(self, place: Any) -> Any:
-        return self.values[place]
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.values, dtype=dtype, copy=copy)
+    def __repr__(self) -> str:
+        """How many rows, and the columns; not their values."""
+        return f"<predictions for {len(self)} rows: {', '.join(self.columns('values'))}>"
 
 
 def line_of(party: str, about: Mapping[str, Any], what: str = "model") -> str:
@@ -212,7 +229,16 @@ class Model:
         """The classes, in the order of the columns of ``predict_proba``; () for a regression."""
         return self.task.classes if isinstance(self.task, Classification) else ()
 
-    def predict(
+    def predict(self, x: Rows | Raw, *, batch_size: int = 512, allow_unseen: bool = False) -> Any:
+        """(N,) class or value of each row; asks no other party (APFed, Eq. 11).
+
+        A NumPy array; of a DataFrame of pandas a Series with its index, of polars a Series.
+        ``predictions`` gives probabilities, sets and intervals as well, and takes the same.
+        """
+        prediction = self.predictions(x, batch_size=batch_size, allow_unseen=allow_unseen)
+        return series_like(x, prediction.values, name=str(self.about.get("label", "prediction")))
+
+    def predictions(
         self,
         x: Rows | Raw,
         *,
@@ -220,7 +246,7 @@ class Model:
         allow_unseen: bool = False,
         coverage: float | None = None,
     ) -> Prediction:
-        """Class or value of each row; asks no other party (APFed, Eq. 11).
+        """Class or value of each row, and how sure the model is; asks no other party.
 
         Args:
             x: raw columns: a DataFrame, or a path to a table; or (N, ...) network inputs, block ->
@@ -236,8 +262,8 @@ class Model:
         """
         if coverage is not None:
             radius = radius_of(self.about, coverage, party=self.party)
-            said = self.predict(x, batch_size=batch_size, allow_unseen=allow_unseen)
-            return said.conformal(radius)
+            plain = self.predictions(x, batch_size=batch_size, allow_unseen=allow_unseen)
+            return plain.conformal(radius)
         if not isinstance(x, (Tensor, Mapping)):
             x = read_rows(self, x, allow_unseen=allow_unseen).x
         outputs = self.outputs(x, batch_size=batch_size)
@@ -266,7 +292,7 @@ class Model:
         Raises:
             ModelError: a model that predicts numbers.
         """
-        prediction = self.predict(x, batch_size=batch_size, allow_unseen=allow_unseen)
+        prediction = self.predictions(x, batch_size=batch_size, allow_unseen=allow_unseen)
         return prediction.probabilities_of(self.party)
 
     def score(

@@ -242,7 +242,7 @@ def _compared(
         ModelError: it is beyond the tolerance.
     """
     x, feeds = rows
-    difference = apart(model, model.predict(x), written.run(feeds))
+    difference = apart(model, model.predictions(x), written.run(feeds))
     if not difference <= TOLERANCE:
         raise ModelError(
             f"the ONNX file differs from the model of party {model.party!r} by {difference:.2g} "

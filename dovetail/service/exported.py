@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from dovetail import data as dd
+from dovetail.data.frames import series_like
 from dovetail.data.inputs import Input, input_from_json
 from dovetail.data.task import Classification, Task, task_from_json
 from dovetail.errors import ConfigError, DataError, ModelError
@@ -63,17 +64,22 @@ class OnnxModel:
         """The classes, in the order of the columns of ``predict_proba``; () for a regression."""
         return self.task.classes if isinstance(self.task, Classification) else ()
 
-    def predict(
+    def predict(self, x: Raw, *, allow_unseen: bool = False) -> Any:
+        """(N,) class or value of each row of raw columns; as of ``Model.predict``."""
+        prediction = self.predictions(x, allow_unseen=allow_unseen)
+        return series_like(x, prediction.values, name=str(self.about.get("label", "prediction")))
+
+    def predictions(
         self, x: Raw, *, allow_unseen: bool = False, coverage: float | None = None
     ) -> Prediction:
-        """Class or value of each row of raw columns; ``coverage`` as of ``Model.predict``.
+        """Class or value of each row, and how sure the model is; as of ``Model.predictions``.
 
         Raises:
             DataError: columns or values that do not fit the model.
         """
         if coverage is not None:
             radius = radius_of(self.about, coverage, party=self.party)
-            return self.predict(x, allow_unseen=allow_unseen).conformal(radius)
+            return self.predictions(x, allow_unseen=allow_unseen).conformal(radius)
         self._checked(x, None, allow_unseen)
         return self.run(self.feeds_of(x))
 
@@ -83,7 +89,7 @@ class OnnxModel:
         Raises:
             ModelError: a model that predicts numbers.
         """
-        return self.predict(x, allow_unseen=allow_unseen).probabilities_of(self.party)
+        return self.predictions(x, allow_unseen=allow_unseen).probabilities_of(self.party)
 
     def score(
         self, x: Raw, *, label: str | None = None, allow_unseen: bool = False

@@ -41,7 +41,7 @@ class Pyfunc:
         import pandas as pd
 
         unseen = bool((params or {}).get("allow_unseen", False))
-        said = self.model.predict(rows, allow_unseen=unseen)
+        said = self.model.predictions(rows, allow_unseen=unseen)
         told = {str(self.model.about.get("label", "prediction")): said.values}
         if said.probabilities is not None:
             for place, name in enumerate(said.classes):

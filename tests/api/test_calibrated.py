@@ -86,7 +86,7 @@ def test_a_run_that_calibrates_keeps_it_with_models_that_cover_what_they_promise
         for score in ("log_loss", "ece", "f1"):
             if score in scores:
                 assert run.result["parties"][party][score] == pytest.approx(scores[score], abs=1e-4)
-        said = model.predict(fresh, coverage=0.9)
+        said = model.predictions(fresh, coverage=0.9)
         assert said.within is not None
         truth = (fresh.sick == "yes").to_numpy().astype(int)
         held = said.within[np.arange(len(fresh)), truth].mean()
@@ -110,7 +110,7 @@ def test_intervals_of_numbers_cover_what_they_promise(name: str, tmp_path: Path)
         quiet=True,
     )
     model = run.models[next(iter(run.result["parties"]))]
-    said = model.predict(fresh, coverage=0.9)
+    said = model.predictions(fresh, coverage=0.9)
     held = ((said.low <= fresh.cost) & (fresh.cost <= said.high)).mean()
     kept = model.about["conformal"]["rows"]
     assert abs(held - 0.9) < 4 * np.sqrt(0.09 * (1 / kept + 1 / len(fresh)))

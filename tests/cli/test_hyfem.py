@@ -195,7 +195,7 @@ def test_every_models_prediction_needs_only_the_blocks_there_are(
         assert len((tmp_path / f"{name}.csv").read_text().splitlines()) == 6
     server = package.load(tmp_path / "run" / "models" / "server")
     corner = server.inputs["top-left"].transform(torch.from_numpy(images[:, None]))
-    assert server.predict({"top-left": corner}).values.shape == (5,)
+    assert server.predictions({"top-left": corner}).values.shape == (5,)
 
 
 def test_the_server_is_scored_on_all_blocks_and_a_party_on_its_own(run_file: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_party_with_pictures_and_a_table_trains_and_predicts_from_both(
     encoder = model.inputs["lower"]
     assert isinstance(encoder, dd.TableEncoder)
     lower = encoder.transform(dd.read_table(folder / "both.csv"))
-    found = model.predict({"images": x[wanted], "lower": lower}).values
+    found = model.predictions({"images": x[wanted], "lower": lower}).values
     assert found.tolist() == said["columns"]["digit"]
 
     refused = dovetail(*told)

@@ -68,7 +68,7 @@ def test_a_fresh_process_needs_nothing_but_the_model_and_a_table(
     loaded = package.load(model)
     (fitted,) = loaded.inputs.values()
     assert isinstance(fitted, dd.TableEncoder)
-    probabilities = loaded.predict(fitted.transform(table)).probabilities
+    probabilities = loaded.predictions(fitted.transform(table)).probabilities
     assert probabilities is not None
     printed = np.array([[float(value) for value in row[2:]] for row in said])
     np.testing.assert_allclose(printed, probabilities, atol=1e-6)
@@ -325,7 +325,7 @@ def test_a_regression_gives_values(dovetail: Any, bank: Path, tmp_path: Path) ->
     loaded = package.load(bank)
     fitted = loaded.inputs["own"]
     assert isinstance(fitted, dd.TableEncoder)
-    values = loaded.predict(fitted.transform(dd.read_table(tmp_path / "new.csv"))).values
+    values = loaded.predictions(fitted.transform(dd.read_table(tmp_path / "new.csv"))).values
     assert [float(row[1]) for row in said] == pytest.approx(values, rel=1e-5)
 
 
@@ -376,7 +376,7 @@ def test_images_are_predicted_whole_or_as_strips(dovetail: Any, tmp_path: Path, 
     assert len(said) == 4
     assert "against the column 'spent': accuracy" in done.err
     lower = torch.from_numpy(images[:, None, 3:].copy())
-    expected = package.load(folder).predict(lower).values.tolist()
+    expected = package.load(folder).predictions(lower).values.tolist()
     assert [row[1] for row in said] == [str(value) for value in expected]
 
 
@@ -613,7 +613,7 @@ def test_all_blocks_of_a_model_come_from_one_table(
     assert (done.code, "rmse" in done.err) == (0, True)
     table = dd.read_table(tmp_path / "new.csv")
     x = {name: fitted.transform(table) for name, fitted in model.inputs.items()}
-    expected = model.predict(x).values
+    expected = model.predictions(x).values
     assert [float(row[1]) for row in rows(done.out)[1:]] == pytest.approx(expected, rel=1e-5)
 
 
@@ -625,7 +625,7 @@ def test_a_model_of_any_blocks_predicts_from_those_a_table_has(
     done = dovetail("predict", "model", "new.csv")
     assert (done.code, done.err) == (0, "")
     x = {"people": model.inputs["people"].transform(dd.read_table(tmp_path / "new.csv"))}
-    expected = model.predict(x).values
+    expected = model.predictions(x).values
     assert [float(row[1]) for row in rows(done.out)[1:]] == pytest.approx(expected, rel=1e-5)
     (tmp_path / "none.csv").write_text("height\n30\n")
     assert "lacks the columns ['balance']" in dovetail("predict", "model", "none.csv").err

@@ -445,7 +445,7 @@ def test_any_module_may_be_handed_in() -> None:
         head=nn.Linear(6, 3),
     )
     train_to_end(party, InProcess({"lab": given}, driver="clinic"))
-    assert len(party.model().predict(party.x).values) == NUM_ROWS
+    assert len(party.model().predictions(party.x).values) == NUM_ROWS
 
 
 def test_a_passive_network_may_be_a_function_of_the_shapes() -> None:
@@ -509,7 +509,7 @@ def test_a_number_can_be_the_label() -> None:
         Local("lab"),
     )
     train_to_end(party, InProcess({"lab": helper}, driver="clinic"))
-    values = party.model().predict(x).values
+    values = party.model().predictions(x).values
     wanted = (x[:, 0] * 2 - x[:, 1]).double().numpy() * 2 + 10
     assert np.corrcoef(values, wanted)[0, 1] > 0.98
 

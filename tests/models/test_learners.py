@@ -141,7 +141,7 @@ def test_a_saved_model_is_loaded_as_it_was(
     shapes, inputs = {"own": (encoder.num_features,)}, {"own": encoder}
     model = Model("bank", task, fitted.network, fitted.spec, shapes, inputs, {"seed": 0})
     loaded = load(model.save(tmp_path / "bank"))
-    before, after = model.predict(x), loaded.predict(x)
+    before, after = model.predictions(x), loaded.predictions(x)
     assert before.values.tolist() == after.values.tolist()
     if not regression:
         assert before.probabilities is not None

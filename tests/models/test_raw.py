@@ -61,14 +61,52 @@ def test_a_model_of_the_algorithm_itself_predicts_raw_columns(
     np.testing.assert_array_equal(loaded.predict_proba(frame), of_frame)
 
 
-def test_a_prediction_is_an_array_of_its_values(model: Model, frame: pd.DataFrame) -> None:
-    predicted = model.predict(frame)
+def test_predictions_are_a_series_like_the_input_with_its_index(
+    model: Model, frame: pd.DataFrame
+) -> None:
+    shuffled = frame.sample(frac=1, random_state=0)
+    expected = model.predictions(shuffled).values
+    predicted = model.predict(shuffled)
     assert model.classes == ("benign", "malignant")
-    assert len(predicted) == 569
-    assert predicted[0] == predicted.values[0]
-    accuracy = accuracy_score(frame["diagnosis"], predicted)
+    assert isinstance(predicted, pd.Series)
+    assert predicted.name == "diagnosis"
+    assert predicted.index.equals(shuffled.index)
+    assert predicted.tolist() == expected.tolist()
+    # Assigned to rows in another order, each row has its own.
+    assert frame.assign(p=predicted).loc[shuffled.index, "p"].tolist() == expected.tolist()
+    accuracy = (predicted == shuffled["diagnosis"]).mean()
     assert accuracy > 0.7
-    assert model.score(frame)["accuracy"] == pytest.approx(accuracy)
+    assert accuracy_score(shuffled["diagnosis"], predicted) == accuracy
+    assert model.score(shuffled)["accuracy"] == pytest.approx(accuracy)
+
+
+def test_predictions_of_polars_are_a_column_of_polars_and_of_others_an_array(
+    model: Model, frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    expected = model.predict(frame).tolist()
+    polars = pl.from_pandas(frame)
+    for given in (polars, polars.lazy()):
+        column = model.predict(given)
+        assert isinstance(column, pl.Series)
+        assert column.to_list() == expected
+    assert polars.with_columns(column.alias("p"))["p"].to_list() == expected
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    for given in (polars.to_arrow(), tmp_path / "rows.csv", data.read_table(tmp_path / "rows.csv")):
+        array = model.predict(given)
+        assert isinstance(array, np.ndarray)
+        assert array.tolist() == expected
+
+
+def test_predictions_have_probabilities_and_columns_by_name(
+    model: Model, frame: pd.DataFrame
+) -> None:
+    said = model.predictions(frame)
+    assert repr(said) == ("<predictions for 569 rows: values, p(benign), p(malignant)>")
+    table = frame.assign(**said.columns("p"))
+    assert table["p"].tolist() == model.predict(frame).tolist()
+    np.testing.assert_allclose(
+        table[["p(benign)", "p(malignant)"]], model.predict_proba(frame), atol=1e-6
+    )
 
 
 def test_rows_without_a_label_are_not_scored(model: Model, frame: pd.DataFrame) -> None:

@@ -66,7 +66,7 @@ def model(
 
 
 def assert_same_predictions(one: Model, two: Model, x: Tensor) -> None:
-    first, second = one.predict(x), two.predict(x)
+    first, second = one.predictions(x), two.predictions(x)
     assert first.values.tolist() == second.values.tolist()
     assert first.classes == second.classes
     if first.probabilities is None or second.probabilities is None:
@@ -103,7 +103,7 @@ def test_a_model_of_numbers_predicts_in_their_unit_after_loading(tmp_path: Path)
     x = INPUT.transform(TABLE)
     assert_same_predictions(saved, loaded, x)
     by_hand = saved.outputs(x)[:, 0].double() * 4 + 50
-    assert loaded.predict(x).values.tolist() == by_hand.tolist()
+    assert loaded.predictions(x).values.tolist() == by_hand.tolist()
 
 
 def test_a_loaded_model_can_be_saved_again(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_an_encoder_and_a_head_of_ones_own_are_one_network(tmp_path: Path) -> No
     with pytest.raises(ModelError, match=r"bank: the model cannot be rebuilt .*size mismatch"):
         load(folder, network=own(outputs=2))
     without_weights = Model("bank", CLASSES, nn.Identity(), None, {"own": (3,)})
-    assert without_weights.predict(torch.randn(4, 3)).values.shape == (4,)
+    assert without_weights.predictions(torch.randn(4, 3)).values.shape == (4,)
 
 
 def test_a_network_with_tensors_that_are_no_weights_is_rebuilt_with_them(tmp_path: Path) -> None:
@@ -243,13 +243,15 @@ def test_blocks_that_do_not_fit_are_refused(any_blocks: bool, x: Any, words: str
 
 
 def test_a_prediction_is_the_most_probable_class() -> None:
-    said = model().predict(INPUT.transform(TABLE))
+    said = model().predictions(INPUT.transform(TABLE))
     assert said.probabilities is not None
     assert said.probabilities.shape == (5, 3)
     np.testing.assert_allclose(said.probabilities.sum(axis=1), 1, rtol=1e-6)
     best = said.probabilities.argmax(axis=1)
     assert said.values.tolist() == [CLASSES.classes[place] for place in best]
-    assert model(Classification((4, 7))).predict(INPUT.transform(TABLE)).values.dtype.kind == "i"
+    assert (
+        model(Classification((4, 7))).predictions(INPUT.transform(TABLE)).values.dtype.kind == "i"
+    )
 
 
 def test_rows_are_predicted_alike_in_batches_of_any_size() -> None:
@@ -259,7 +261,7 @@ def test_rows_are_predicted_alike_in_batches_of_any_size() -> None:
 
 
 def test_no_row_gives_no_prediction() -> None:
-    said = model().predict(torch.empty(0, 6))
+    said = model().predictions(torch.empty(0, 6))
     assert said.values.shape == (0,)
     assert said.probabilities is not None
     assert said.probabilities.shape == (0, 3)

@@ -357,7 +357,7 @@ def test_the_model_kept_is_the_methods_and_predicts_from_raw_columns(tmp_path: P
     fitted = model.inputs["columns"]
     assert isinstance(fitted, TableEncoder)
     test = table(20, first_id=40, seed=1)
-    said = model.predict(fitted.transform(test.x)).values  # type: ignore[arg-type]
+    said = model.predictions(fitted.transform(test.x)).values  # type: ignore[arg-type]
     assert (said == test.labels.values).mean() == result["parties"]["bank"]["accuracy"]
 
 

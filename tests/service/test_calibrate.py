@@ -64,7 +64,7 @@ def test_sets_and_intervals_cover_what_they_promise(tmp_path, train, held_out, c
     for name, regression in (("sets", False), ("intervals", True)):
         fitted_model(train, [Linear()], regression=regression).save(tmp_path / name)
         calibrated(tmp_path / name, held_out.head(1000))
-        said = load(tmp_path / name).predict(judge, coverage=coverage)
+        said = load(tmp_path / name).predictions(judge, coverage=coverage)
         if regression:
             held = (said.low <= judge.cost) & (judge.cost <= said.high)
         else:
@@ -78,13 +78,13 @@ def test_sets_and_intervals_cover_what_they_promise(tmp_path, train, held_out, c
 def test_coverage_needs_calibration_and_enough_rows(tmp_path, train, held_out):
     model = fitted_model(train, [Linear()])
     with pytest.raises(ModelError, match="has no conformal scores; dovetail calibrate"):
-        model.predict(held_out, coverage=0.9)
+        model.predictions(held_out, coverage=0.9)
     model.save(tmp_path / "m")
     calibrated(tmp_path / "m", held_out.head(60))
     with pytest.raises(ModelError, match="30 rows are too few for a coverage"):
-        load(tmp_path / "m").predict(held_out, coverage=0.99)
+        load(tmp_path / "m").predictions(held_out, coverage=0.99)
     with pytest.raises(DataError, match="lies between 0 and 1"):
-        load(tmp_path / "m").predict(held_out, coverage=90)
+        load(tmp_path / "m").predictions(held_out, coverage=90)
     with pytest.raises(DataError, match="needs 40 labelled rows or more, got 30"):
         calibrated(tmp_path / "m", held_out.head(30))
     others = held_out.head(60).assign(ill=["yes", "no", "maybe"] * 20)

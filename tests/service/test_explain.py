@@ -42,7 +42,7 @@ def test_what_columns_add_sums_to_what_is_said(table, learners, regression, how)
     # Integrated gradients are a sum of pieces between kinks.
     apart = 0.015 if how == "gradients" else 1e-4
     np.testing.assert_allclose(total, told.said, atol=apart * spread)
-    said = model.predict(table.head(40))
+    said = model.predictions(table.head(40))
     if regression:
         np.testing.assert_allclose(told.said, said.values, rtol=1e-4)
     else:

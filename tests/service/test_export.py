@@ -46,12 +46,12 @@ def test_the_file_says_what_each_learner_says(tmp_path, table, learner):
 @pytest.mark.parametrize("threshold", [0.2, 0.8])
 def test_the_file_says_a_class_from_the_models_threshold_on(tmp_path, table, threshold):
     model = fitted_model(table, [Linear()])
-    plain = model.predict(table)
+    plain = model.predictions(table)
     decision = Decision(threshold, {"goal": "f1"}, 60, 0.5)
     model = replace(model, about={**model.about, "decision": decision.to_json()})
     assert export(model, tmp_path / "m.onnx", check=table).difference <= TOLERANCE
     loaded = dt.load(tmp_path / "m.onnx")
-    said = loaded.predict(table).values.tolist()
+    said = loaded.predictions(table).values.tolist()
     assert said == np.where(plain.probabilities[:, 1] >= threshold, "yes", "no").tolist()
     assert said != plain.values.tolist()
     assert loaded.score(table) == pytest.approx(model.score(table), abs=1e-5)
@@ -60,9 +60,9 @@ def test_the_file_says_a_class_from_the_models_threshold_on(tmp_path, table, thr
 def test_a_mean_of_learners_and_a_regression_are_exported_too(tmp_path, table):
     model = fitted_model(table, [Linear(), Boosting()], regression=True)
     export(model, tmp_path / "m.onnx", check=table)
-    said = dt.load(tmp_path / "m.onnx").predict(table)
+    said = dt.load(tmp_path / "m.onnx").predictions(table)
     assert said.probabilities is None
-    np.testing.assert_allclose(said.values, model.predict(table).values, rtol=1e-5, atol=1e-3)
+    np.testing.assert_allclose(said.values, model.predictions(table).values, rtol=1e-5, atol=1e-3)
 
 
 @pytest.mark.slow
@@ -71,8 +71,8 @@ def test_a_weighted_mean_is_exported_with_its_weights(tmp_path, table, regressio
     learners = [Linear(), Boosting()]
     model = fitted_model(table, learners, regression=regression, weights=(0.9, 0.1))
     export(model, tmp_path / "m.onnx", check=table)
-    said, expected = dt.load(tmp_path / "m.onnx").predict(table), model.predict(table)
-    alike = fitted_model(table, learners, regression=regression).predict(table)
+    said, expected = dt.load(tmp_path / "m.onnx").predictions(table), model.predictions(table)
+    alike = fitted_model(table, learners, regression=regression).predictions(table)
     what = "values" if regression else "probabilities"
     np.testing.assert_allclose(
         getattr(said, what), getattr(expected, what), rtol=1e-4, atol=1e-3 if regression else 1e-5
@@ -98,7 +98,7 @@ def test_raw_columns_go_in_by_name_and_nothing_of_dovetail_is_needed(tmp_path, t
     frame = pd.DataFrame(
         {"age": [None], "job": [None], "smoker": [True], "admitted": [pd.Timestamp("2025-01-01")]}
     )
-    expected = model.predict(frame.astype({"age": float}))
+    expected = model.predictions(frame.astype({"age": float}))
     assert said.tolist() == expected.values.tolist()
     np.testing.assert_allclose(probabilities, expected.probabilities, atol=1e-6)
 
@@ -211,6 +211,6 @@ def test_a_regression_keeps_its_unit():
     table = table_from_arrays("t", {"a": np.arange(50.0), "y": np.arange(50.0) * 1e6})
     model = fitted_model(table, [Linear()], label="y", regression=True)
     assert isinstance(model.task, Regression)
-    said = of_bytes(onnx_bytes(model), where="memory").predict(table)
-    np.testing.assert_allclose(said.values, model.predict(table).values, rtol=1e-5)
+    said = of_bytes(onnx_bytes(model), where="memory").predictions(table)
+    np.testing.assert_allclose(said.values, model.predictions(table).values, rtol=1e-5)
     assert torch.tensor(said.values).dtype == torch.float64

@@ -164,7 +164,7 @@ def predict(
     mean_NE = torch.cat(parts)
     return Joint(
         top.outputs(mean_NE),
-        top.predict(mean_NE),
+        top.predictions(mean_NE),
         tuple(name for name in names if name not in asking.missed),
         asking.missed.reasons,
     )
