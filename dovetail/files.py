@@ -25,6 +25,9 @@ from typing import Any
 
 from dovetail.errors import ConfigError
 
+#: How the names of tables end.
+TABLES = (".csv", ".tsv", ".parquet", ".gz", ".xlsx", ".npz")
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file.
@@ -32,6 +35,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises:
         ConfigError: no such file, or no TOML.
     """
+    if path.suffix.lower() in TABLES and path.is_file():
+        raise ConfigError(
+            f"{path} is a table, and a run file or party file is expected; "
+            f"dovetail init --table {path} writes both"
+        )
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -50,7 +58,8 @@ def toml_tables(text: str, *, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{where} is no TOML: {error}") from None
+        hint = "; text needs quotes" if "Invalid value" in str(error) else ""
+        raise ConfigError(f"{where} is not valid TOML: {error}{hint}") from None
 
 
 def unknown_key(path: str, known: Sequence[str]) -> str:
@@ -144,6 +153,19 @@ def read_run(path: Path) -> dict[str, Any]:
         if fnmatchcase(cell, pattern):
             values = merge(values, change)
     return values
+
+
+def check_is_run(values: Mapping[str, Any], path: Path) -> None:
+    """Refuse a party file where a run file is expected.
+
+    Raises:
+        ConfigError: saying what a run file needs.
+    """
+    if "party" in values and "method" not in values:
+        raise ConfigError(
+            f"{path} is a party file, and a run file is expected: one that has method = ... and "
+            f'parties = ["{path.name}", ...]'
+        )
 
 
 def grid_cells(file: Path) -> list[str]:

@@ -45,7 +45,7 @@ METHODS = ("apfed", "chfl", "fedoptimus", "hyfem", "vertical")
 BESIDE_METHOD = {"apfed": {"vertical"}}
 
 #: What stands beside the rooms.
-BESIDE = {"__init__.py", "__main__.py", "errors.py", "files.py"}
+BESIDE = {"__init__.py", "__main__.py", "errors.py", "files.py", "sklearn.py"}
 
 #: Public name of ``dovetail`` -> the module it stands for.
 SHORT_NAMES = {

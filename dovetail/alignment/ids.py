@@ -81,6 +81,45 @@ def normalise(ids: Sequence[Any] | np.ndarray, *, party: str, lower: bool = Fals
     return NormalisedIds(values, tuple(sorted(kinds)) if values else (), lower)
 
 
+def looks(ids: np.ndarray) -> str:
+    """What ids look like, for who has them: kind, length, alphabet, zeros, beginning.
+
+    >>> looks(np.array(["C0012", "C0107"], dtype=object))
+    "text of 5 characters, capitals and digits, all begin with 'C0'"
+    >>> looks(np.array([12, 107]))
+    'integers of 2 to 3 digits'
+    """
+    texts = [str(each).strip() for each in ids.tolist()]
+    if not texts:
+        return "none"
+    sizes = sorted({len(each) for each in texts})
+    length = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+    if ids.dtype.kind in "iu":
+        return f"integers of {length} digits"
+    everything = set("".join(texts))
+    alphabet = [
+        name
+        for name, belongs in (
+            ("capitals", str.isupper),
+            ("small letters", str.islower),
+            ("digits", str.isdigit),
+        )
+        if any(map(belongs, everything))
+    ]
+    others = "".join(sorted(each for each in everything if not each.isalnum()))
+    alphabet += [f"{others[:10]!r}"] if others else []
+    told = f"text of {length} characters, {' and '.join(alphabet)}"
+    zeros = sum(each.startswith("0") for each in texts)
+    first, last = min(texts), max(texts)
+    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)
+    begin = first[:same]
+    if begin:
+        told += f", all begin with {begin!r}"
+    elif zeros:
+        told += f", {zeros} of {len(texts)} begin with 0"
+    return told
+
+
 def _num_repeated(values: list[bytes]) -> int:
     """How many are not the first of their kind; of most parties, none.
 

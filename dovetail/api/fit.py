@@ -101,11 +101,21 @@ def fit(
         NetworkError: partners who do not come.
     """
     chosen = Method(method) if isinstance(method, str) else method
+    if hasattr(parties, "columns") and not isinstance(parties, Party):
+        raise ConfigError(
+            f"{WHERE}: parties is a list of dovetail.Party(name, df, id=...), got one "
+            f"{type(parties).__name__}; to split one table among parties in this process, give "
+            "dovetail.simulate(df, dovetail.Columns(...), label=...)"
+        )
     if not isinstance(chosen, Method):
         raise ConfigError(
             f"{WHERE}: a method is dovetail.APFed(...), CHFL, HyFEM, FedOptimus or a name, got "
             f"{type(chosen).__name__}"
         )
+    if chosen.stage in LOSSES.values() and not isinstance(parties, Simulation):
+        # Each party sets its own loss: those in this process that set none have the method's.
+        loss = next(name for name, stage in LOSSES.items() if stage == chosen.stage)
+        chosen = APFed(loss, **chosen.settings)  # type: ignore[arg-type]
     numbers = _numbers(seeds)
     if resume and out is None:
         raise ConfigError(f"{WHERE}: resume needs out, the folder of the run that was stopped")

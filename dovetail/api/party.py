@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import tomli_w
+from torch import Tensor
 
 from dovetail import data as dd
 from dovetail import methods
@@ -165,6 +167,10 @@ class Party:
         return f"<Party {self.name!r}: {self.num_rows:,} rows, {len(self.columns)} columns{label}>"
 
     # --- For dovetail.fit ---------------------------------------------------------------------
+
+    def weigh(self, weights_N: Tensor) -> None:
+        """Let each row count so much in its own models, and in what is chosen by its labels."""
+        self._site = replace(self._site, table=replace(self._site.table, weights=weights_N))
 
     @property
     def says_policy(self) -> bool:

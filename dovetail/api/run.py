@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class Models(Mapping[str, Model]):
     """Party -> its model; each is read from the run's folder when it is first asked for."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, run: Run) -> None:
+        self._run = run  # a temporary folder is removed when nobody holds its run
         self._folders = {
             path.parent.name: path.parent for path in sorted(folder.glob("models/*/model.json"))
         }
@@ -100,7 +101,8 @@ class Run:
         """
         if seed not in self.seeds:
             raise ConfigError(f"seed {seed} was not run; seeds are {list(self.seeds)}")
-        return Models(self.folder if "seeds" not in self.result else self.folder / f"seed-{seed}")
+        folder = self.folder if "seeds" not in self.result else self.folder / f"seed-{seed}"
+        return Models(folder, self)
 
     def report(self, path: str | Path | None = None, *, data: bool = True) -> Path:
         """Write a page about the run, of one file that any browser opens; gives its path.

@@ -77,6 +77,15 @@ class _Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        from dovetail.errors import ConfigError
+        from dovetail.files import meant
+
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            hint = meant(args[0], COMMANDS) or "; dovetail --help lists them"
+            raise ConfigError(f"there is no command {args[0]!r}{hint}")
+        return super().resolve_command(ctx, args)
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
-from dovetail.files import meant, override, read_run, read_toml, unknown_key
+from dovetail.files import check_is_run, meant, override, read_run, read_toml, unknown_key
 
 #: Key -> the keys below it; None where that is not for this file to say.
 Keys = Mapping[str, "Keys | None"]
@@ -40,6 +40,7 @@ def check_run(path: Path, overrides: Sequence[str] | None = ()) -> None:
     if _is_late():
         return
     values = read_run(path)
+    check_is_run(values, path)
     if not overrides:  # a section of an unknown method is no mistyped key
         _check_method(values.get("method"), where=str(path))
     _check(values, "run", where=str(path))

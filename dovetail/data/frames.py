@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,9 +54,11 @@ def table_from_frame(frame: Frame, *, name: str = NAME) -> Table:
         raise DataError(f"{name} has two columns of one name; rename one")
     check_rows(name, list(names), len(eager))
     index = [str(each) for each in getattr(getattr(frame, "index", None), "names", ()) if each]
-    return FrameTable(
-        name, list(names), len(eager), lambda key: _column(name, key, eager[names[key]]), index
-    )
+
+    def read(key: str) -> Column:
+        return _column(name, key, eager.get_column(names[key]))  # eager[5] would be a row
+
+    return FrameTable(name, list(names), len(eager), read, index)
 
 
 def series_like(given: Any, values: np.ndarray, *, name: str) -> Any:
@@ -131,7 +134,10 @@ def _column(table: str, name: str, series: nw.Series[Any]) -> Column:
 def _objects(table: str, name: str, values: np.ndarray, missing: np.ndarray) -> np.ndarray:
     """Python objects, as far as they are numbers, dates or text; None where a value is missing."""
     present = values[~missing]
-    for value in present:
+    for index, value in enumerate(present):
+        if isinstance(value, Decimal):  # as a database's driver gives them
+            present[index] = float(value)
+            continue
         if not isinstance(value, (str, bool, int, float, np.number, np.bool_, date)):
             raise _not_read(table, name, _kind(value))
     if len(present) and all(isinstance(value, date) for value in present):

@@ -36,6 +36,7 @@ class PartyData:
             learned from it predicts raw rows by it.
         label: what the label is called, where that is known.
         tables: block -> its (N,) rows of raw columns, where they are encoded when training begins.
+        weights: (N,) how much a row counts in the party's own models; None: all alike.
 
     Raises:
         DataError: ids that are not unique, or lengths that differ.
@@ -48,6 +49,7 @@ class PartyData:
     inputs: Mapping[str, Input] = field(default_factory=dict)
     label: str | None = None
     tables: Mapping[str, Table] = field(default_factory=dict)
+    weights: Tensor | None = None
 
     def __post_init__(self) -> None:
         ids = np.asarray(self.ids)
@@ -63,6 +65,8 @@ class PartyData:
         lengths |= {f"block {name!r}": table.num_rows for name, table in self.tables.items()}
         if self.labels is not None:
             lengths["labels"] = len(self.labels)
+        if self.weights is not None:
+            lengths["weights"] = len(self.weights)
         for what, length in lengths.items():
             if length != len(ids):
                 raise DataError(
@@ -103,6 +107,7 @@ class PartyData:
             blocks={name: block[rows] for name, block in self.blocks.items()},
             tables={name: table.take(rows.numpy()) for name, table in self.tables.items()},
             labels=None if self.labels is None else self.labels[rows],
+            weights=None if self.weights is None else self.weights[rows],
         )
 
     def with_labels_on(self, rows: Tensor) -> PartyData:

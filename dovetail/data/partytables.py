@@ -45,6 +45,7 @@ class PartyTable:
         matching: what match keys call a column -> its values.
         truth: (N,) who each row really is, where that is known; for measuring.
         images: (N, C, H, W) pictures of the table's samples; None without any beside it.
+        weights: (N,) how much a row counts in a label owner's own models; None: all alike.
     """
 
     name: str
@@ -56,6 +57,7 @@ class PartyTable:
     matching: Mapping[str, Column] = field(default_factory=dict)
     truth: Column | None = None
     images: Tensor | None = None
+    weights: Tensor | None = None
 
     @property
     def num_rows(self) -> int:
@@ -73,6 +75,7 @@ class PartyTable:
             matching={name: column.take(rows) for name, column in self.matching.items()},
             truth=None if self.truth is None else self.truth.take(rows),
             images=None if self.images is None else self.images[torch.from_numpy(rows)],
+            weights=None if self.weights is None else self.weights[torch.from_numpy(rows)],
         )
 
     def check_one_kind(self, method: str) -> None:
@@ -123,7 +126,15 @@ class PartyTable:
                 task, self.labels.values, self.labels.missing, label=self.label, unseen=True
             )
         label = None if labels is None else self.label
-        return PartyData(self.name, self.ids, {"own": block}, labels, {"own": fitted}, label)
+        return PartyData(
+            self.name,
+            self.ids,
+            {"own": block},
+            labels,
+            {"own": fitted},
+            label,
+            weights=self.weights,
+        )
 
 
 def read_party_table(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import duckdb
 import numpy as np
@@ -131,6 +131,12 @@ class Table:
         column = self._read(name)
         return column if self._rows is None else column.take(self._rows)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """With its columns: another process cannot read from this one's connection."""
+        columns = {name: self.column(name) for name in (*self.names, *self.index)}
+        num_rows = self.num_rows
+        return {**vars(self), "_read": columns.__getitem__, "_num_read": num_rows, "_rows": None}
+
     def take(self, rows: np.ndarray) -> Table:
         """The same table, these rows only, in this order; no value is read or copied."""
         if self._rows is not None:
@@ -221,8 +227,13 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
     >>> closest("Incom", ["age", "income"]), closest("zzz", ["age", "income"])
     ('income', None)
+    >>> closest("Y", ["mean concavity", "y"])
+    'y'
     """
     known = list(known)
+    for other in known:
+        if other.casefold() == name.casefold() and other != name:
+            return other
     close = _nearest_glob(name, known) or get_close_matches(name, known, n=1)
     if not close:  # also "INCOME" for "income", and "duration" for "dur"
         folded = name.casefold().strip("*")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dovetail import alignment as psi
 from dovetail import data as dd
+from dovetail.alignment.ids import looks
 from dovetail.alignment.stored import load_rows
 from dovetail.errors import AlignmentError, ConfigError
 from dovetail.methods.base import SILENT, Progress
@@ -63,7 +64,16 @@ def align_sites(
         partners = responders(sites, initiator, shared)
         engine = InProcess(partners, driver=initiator)
         aligned = sites[initiator].align(engine, workers=shared, progress=bar.points)
-    return aligned, psi.with_rows_of(aligned, partners.values())
+    found = psi.with_rows_of(aligned, partners.values())
+    for name in partners:
+        if not len(found.shared(initiator, name)) and not sites[name].party.match:
+            own, other = (looks(sites[each].table.ids) for each in (initiator, name))
+            raise AlignmentError(
+                f"party {name!r} shares no sample with {initiator!r}; ids of {initiator!r} are "
+                f"{own}; ids of {name!r} are {other}. Check the id columns (case: lowercase_ids; "
+                "zeros or text before the number: change one table), or leave the party out"
+            )
+    return aligned, found
 
 
 def count_sites(

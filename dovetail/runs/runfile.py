@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field, create_model, model_valid
 from dovetail import methods
 from dovetail.data.tables import is_query
 from dovetail.errors import ConfigError
-from dovetail.files import meant, merge, override, read_run
+from dovetail.files import check_is_run, meant, merge, override, read_run
 from dovetail.methods.section import Section
 from dovetail.methods.validation import validate
 from dovetail.models.calibration import Calibrate
@@ -192,6 +192,7 @@ def load_run(path: Path, *, recipe: str | None = None, overrides: tuple[str, ...
         ConfigError: what does not fit, naming the file and the key.
     """
     values = read_run(path)
+    check_is_run(values, path)
     if recipe is not None:
         recipes = check_run(values, where=str(path)).recipes
         if recipe not in recipes:

@@ -9,8 +9,9 @@ from typing import Any
 from dovetail.errors import ModelError
 from dovetail.models import load
 from dovetail.models.calibration import CALIBRATION, CONFORMAL, Kind, fit
-from dovetail.models.raw import read_rows
+from dovetail.models.raw import read_rows, table_of
 from dovetail.models.saved import Raw
+from dovetail.service.watching import holds_training
 
 
 def calibrated(
@@ -55,6 +56,12 @@ def calibrated(
             f"{how}; on {told['judged_on']} other rows the log loss went from "
             f"{before['log_loss']:.4f} to {after['log_loss']:.4f}, the calibration error from "
             f"{before['ece']:.4f} to {after['ece']:.4f}; {said}"
+        )
+    is_table = not isinstance(rows, (str, Path)) or Path(rows).suffix != ".npz"
+    if is_table and bare.inputs and holds_training(bare.inputs, table_of(rows)):
+        said += (
+            ". WARNING: these are the rows of training, or have them among them; probabilities and "
+            "sets fitted on them promise too much. Calibrate on rows that it was not trained on"
         )
     return {
         "calibration": told or None,

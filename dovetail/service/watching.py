@@ -37,6 +37,8 @@ ALPHA = 1e-3
 LEAST_ROWS = 50
 #: Rows that a service looks back on, and after how many it looks.
 _WINDOW, _LOOK = 2000, 250
+#: Fewer bins than this may be as full by chance.
+_MANY_BINS = 20
 #: What stands for a share of 0 in a logarithm: half a row.
 _HALF = 0.5
 
@@ -99,6 +101,29 @@ def count(column: NumberColumn | CategoryColumn, values: np.ndarray) -> Counts:
     if column.other:
         return Counts(found[: size + 1], int(found[size + 1]))
     return Counts(found[:size], int(found[size + 1]), int(found[size]))
+
+
+def holds_training(inputs: Mapping[str, Any], table: Table) -> bool:
+    """Whether these rows are, or have among them, those of training, as far as counts can say.
+
+    In each bin of each column there are at least as many as in training, which rows of their own
+    hardly have: of about as many, half of the bins have fewer.
+    """
+    num_bins = 0
+    for encoder in inputs.values():
+        if not isinstance(encoder, TableEncoder):
+            continue
+        values = encoder.raw(table)
+        for column in encoder.fitted:
+            if column.seen is None:
+                continue
+            now, then = count(column, values[column.name]), np.array(column.seen.counts)
+            num_bins += len(then)
+            if now.rows > 2 * (then.sum() + column.seen.missing):
+                return False
+            if (now.bins[: len(then)] < then).any() or now.missing < column.seen.missing:
+                return False
+    return num_bins >= _MANY_BINS
 
 
 def compare(

@@ -231,7 +231,7 @@ def test_a_device_that_is_not_there_is_told_before_data_are_read(
 def test_a_file_that_is_not_there_or_no_toml_is_named(dovetail: Any, tmp_path: Path) -> None:
     assert_refused(dovetail("train", "nowhere.toml"), r"there is no file nowhere\.toml")
     (tmp_path / "bad.toml").write_text("= 3")
-    assert_refused(dovetail("train", "bad.toml"), r"bad\.toml is no TOML: .* line 1")
+    assert_refused(dovetail("train", "bad.toml"), r"bad\.toml is not valid TOML: .* line 1")
     (tmp_path / "bad.toml").write_bytes(b"\xff\xfe")
     assert_refused(dovetail("train", "bad.toml"), r"bad\.toml cannot be read")
     assert_refused(dovetail("train", "."), r"\. cannot be read .*directory")

@@ -121,7 +121,8 @@ class Distilling(LabelHome):
         targets = hard_targets(known, self.task.num_outputs, regression=self.regression)
         targets[folds < 0] = 0
         weights_C = self.deciding.weights(self.task, labels)
-        return Owner(features(self.train.joined()), targets, folds, self.regression, weights_C)
+        x_RF, weights_R = features(self.train.joined()), self.train.weights
+        return Owner(x_RF, targets, folds, self.regression, weights_C, weights_R)
 
     def teaching(self, owner: Owner) -> Owner:
         """The owner as partners are shown its labels: by randomised response where that is set.

@@ -95,7 +95,7 @@ def _teacher(active: distil.Active, name: str, x_RF: Tensor) -> Tensor:
         )
         learnt = LEARNERS[name].fit(
             Rows(
-                x_RF[rows], targets_NC, first_fold_only(folds_N), owner.weights(targets_NC),
+                x_RF[rows], targets_NC, first_fold_only(folds_N), owner.weights(rows, targets_NC),
                 regression=owner.regression,
             ),
             seed=seed,

@@ -157,7 +157,9 @@ def _ridge(inputs_RF: Tensor, owner: Owner, judged: Tensor) -> Assisted:
     learner = Linear()
     present = folds_N.unique(return_inverse=True)[1]
     folds = present if int(present.max()) else torch.arange(len(rows)) % 4
-    whole = Rows(x_NF, targets_NC, folds, owner.weights(targets_NC), regression=owner.regression)
+    whole = Rows(
+        x_NF, targets_NC, folds, owner.weights(rows, targets_NC), regression=owner.regression
+    )
     narrowed = learner.narrowed(learner.fit(whole, seed=0))
     members: list[Fitted] = []
     for fold in range(owner.num_folds):
@@ -168,7 +170,7 @@ def _ridge(inputs_RF: Tensor, owner: Owner, judged: Tensor) -> Assisted:
             x_NF,
             targets_NC,
             torch.where(out, 0, NO_FOLD),
-            owner.weights(targets_NC),
+            owner.weights(rows, targets_NC),
             regression=owner.regression,
         )
         members.append(narrowed.fit(each, seed=0, refit=False))

@@ -96,6 +96,7 @@ class Owner:
         folds_R: the fold of a labelled row, ``NO_FOLD`` where there is no label.
         regression: whether targets are values.
         weights_C: how much each class counts; None: all alike.
+        weights_R: how much each row counts in own models; None: all alike.
     """
 
     x_RF: Tensor
@@ -103,10 +104,15 @@ class Owner:
     folds_R: Tensor
     regression: bool = False
     weights_C: Tensor | None = None
+    weights_R: Tensor | None = None
 
-    def weights(self, targets_NC: Tensor) -> Tensor | None:
-        """(N,) how much rows of these targets count; None: all alike."""
-        return None if self.weights_C is None else targets_NC @ self.weights_C
+    def weights(self, rows: Tensor, targets_NC: Tensor) -> Tensor | None:
+        """(N,) how much these rows, which learn these targets, count; None: all alike."""
+        weights_N = None if self.weights_C is None else targets_NC @ self.weights_C
+        if self.weights_R is None:
+            return weights_N
+        of_rows_N = self.weights_R[rows].float()
+        return of_rows_N if weights_N is None else weights_N * of_rows_N
 
     @property
     def labelled(self) -> Tensor:
@@ -125,7 +131,7 @@ class Owner:
             self.x_RF[chosen],
             self.targets_RC[chosen],
             first_fold_only(folds) if len(folds) > _MANY_LABELS else folds,
-            self.weights(self.targets_RC[chosen]),
+            self.weights(chosen, self.targets_RC[chosen]),
             regression=self.regression,
         )
 
@@ -273,7 +279,7 @@ def student_rows(
         owner.x_RF[chosen],
         targets_NC,
         folds,
-        owner.weights(targets_NC),
+        owner.weights(chosen, targets_NC),
         regression=owner.regression,
     )
 

@@ -1,0 +1,317 @@
+"""A newcomer's twelve: six tables, two random splits of their columns, beside models anyone writes.
+
+    python -m benchmarks.newcomer [--only wine-1,...] [--fresh]
+
+One party has some columns and few labels, a helper the other columns for most of the same samples.
+Dovetail trains APFed-D with its defaults. Beside it stand LightGBM (60 trees of 7 leaves) and
+logistic or ridge regression (imputed, scaled, one-hot, penalty by cross-validation) on the party's
+own columns, and the best local model that Dovetail itself chooses. All learn from the same labels
+and are scored on the same rows, which nobody trained on; intervals are of 400 bootstrap resamples
+of these. A cell is a process of its own. Finished cells are kept in results/newcomer.jsonl, so that
+a run that was stopped goes on. Credit and marketing come from ``DOVETAIL_DATA``; jannis stands in
+for the newcomer's vehicles, a table of four classes that is not at hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from benchmarks import _results
+
+RESAMPLES = 400
+
+
+@dataclass(frozen=True)
+class Case:
+    """A table and how it is split.
+
+    Attributes:
+        rows: of both parties, before the helper lacks some.
+        labels: rows whose label the owner knows.
+        test: rows that nobody trains on, at most.
+        known: share of the owner's samples that the helper knows.
+        own: what the names of the owner's columns have in common; None: half of them, drawn.
+        regression: whether the label is a number.
+    """
+
+    rows: int
+    labels: int
+    test: int
+    known: float = 0.9
+    own: str | None = None
+    regression: bool = False
+
+
+CASES = {
+    "credit": Case(6000, 1200, 20_000, 0.8),
+    "marketing": Case(4000, 1000, 10_000, 0.8),
+    "jannis": Case(600, 200, 10_000, 0.8),
+    "wine": Case(124, 48, 54),
+    "breast": Case(398, 100, 171, own="error"),
+    "diabetes": Case(309, 120, 133, regression=True),
+}
+FILES = {
+    "credit": ("default_credit", "default.payment.next.month", ["ID"]),
+    "marketing": ("bank_marketing", "y", []),
+    "jannis": ("jannis", "class", ["split"]),
+}
+
+
+def frame_of(name: str) -> pd.DataFrame:
+    """All rows, with the label as ``y`` and a number for each sample as ``id``."""
+    if name in FILES:
+        file, label, dropped = FILES[name]
+        folder = os.environ.get("DOVETAIL_DATA")
+        if folder is None:
+            raise SystemExit("set DOVETAIL_DATA to the folder that has default_credit.parquet, ...")
+        frame = pd.read_parquet(Path(folder) / f"{file}.parquet").drop(columns=dropped)
+        frame = frame.rename(columns={label: "y"})
+    else:
+        from sklearn import datasets
+
+        loader = {"breast": "breast_cancer"}.get(name, name)
+        frame = getattr(datasets, f"load_{loader}")(as_frame=True).frame
+        frame = frame.rename(columns={"target": "y"})
+    frame["id"] = np.arange(len(frame))
+    if not CASES[name].regression:
+        frame["y"] = "class " + frame["y"].astype(str)
+    return frame
+
+
+def split(name: str, deal: int) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, list[str]]:
+    """The owner's table, the helper's, the test rows with all columns, and the owner's columns."""
+    case, frame = CASES[name], frame_of(name)
+    rng = np.random.default_rng([deal, *name.encode()])
+    features = [column for column in frame if column not in ("id", "y")]
+    if case.own is not None:
+        own = [column for column in features if case.own in column]
+    else:
+        own = sorted(rng.choice(features, len(features) // 2, replace=False).tolist())
+    order = rng.permutation(len(frame))
+    train, test = frame.iloc[order[: case.rows]], frame.iloc[order[case.rows :][: case.test]]
+    owner = train[["id", *own, "y"]].copy()
+    unlabelled = owner.index[case.labels :]
+    owner.loc[unlabelled, "y"] = None if not case.regression else np.nan
+    helper = train[["id", *(column for column in features if column not in own)]]
+    helper = helper.sample(frac=case.known, random_state=deal)
+    return owner, helper, test, own
+
+
+def by_anyone(
+    kind: str, train: pd.DataFrame, test: pd.DataFrame, own: list[str], *, regression: bool
+) -> np.ndarray:
+    """(N, C) probabilities, or (N,) values, of the model that anyone would write."""
+    import lightgbm
+    from sklearn.compose import make_column_selector, make_column_transformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.linear_model import LogisticRegressionCV, RidgeCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    x, y, new = train[own].copy(), train["y"], test[own].copy()
+    if kind == "lightgbm":
+        for column in x.select_dtypes(exclude="number"):
+            x[column] = x[column].astype("category")
+            new[column] = pd.Categorical(new[column], categories=x[column].cat.categories)
+        model = lightgbm.LGBMRegressor if regression else lightgbm.LGBMClassifier
+        fitted = model(n_estimators=60, num_leaves=7, learning_rate=0.05, n_jobs=1, verbose=-1)
+        fitted.fit(x, y)
+    else:
+        encoded = make_column_transformer(
+            (
+                make_pipeline(SimpleImputer(), StandardScaler()),
+                make_column_selector(dtype_include="number"),
+            ),
+            (
+                OneHotEncoder(handle_unknown="ignore"),
+                make_column_selector(dtype_exclude="number"),
+            ),
+        )
+        linear = (
+            RidgeCV(np.logspace(-3, 3, 13)) if regression else LogisticRegressionCV(max_iter=2000)
+        )
+        fitted = make_pipeline(encoded, linear).fit(x, y)
+    return np.asarray(fitted.predict(new) if regression else fitted.predict_proba(new))
+
+
+def measure(said: np.ndarray, truth: np.ndarray) -> float:
+    """AUC of two classes, mean one-against-rest AUC of more, R² of numbers."""
+    from sklearn.metrics import r2_score, roc_auc_score
+
+    if said.ndim == 1:
+        return float(r2_score(truth, said))
+    if len(np.unique(truth)) < said.shape[1]:
+        return float("nan")
+    if said.shape[1] == 2:
+        return float(roc_auc_score(truth, said[:, 1]))
+    return float(roc_auc_score(truth, said / said.sum(axis=1, keepdims=True), multi_class="ovr"))
+
+
+def cell(name: str, deal: int) -> dict[str, Any]:
+    """Train and score one split."""
+    import dovetail as dt
+    from dovetail.api.reading import gather
+    from dovetail.data import Classification
+
+    case = CASES[name]
+    owner, helper, test, own = split(name, deal)
+    classes = sorted(owner["y"].dropna().unique()) if not case.regression else []
+    truth = test["y"].to_numpy()
+    if classes:
+        truth = np.array([classes.index(value) for value in truth])
+    parties = [
+        dt.Party(
+            "own",
+            owner,
+            id="id",
+            label="y",
+            task="regression" if case.regression else "classification",
+        ),
+        dt.Party("helper", helper, id="id"),
+    ]
+    expected = dt.inspect(parties).expected
+    labelled = owner.dropna(subset="y")
+    said = {
+        kind: by_anyone(kind, labelled, test, own, regression=case.regression)
+        for kind in ("lightgbm", "linear")
+    }
+
+    def predicted(model: Any, x: Any) -> np.ndarray:
+        outputs = model.outputs(x)
+        if isinstance(model.task, Classification):
+            return np.asarray(outputs.double().softmax(dim=1).numpy())
+        return np.asarray(outputs[:, 0].double().numpy() * model.task.scale + model.task.mean)
+
+    started = time.perf_counter()
+    run = dt.fit("apfed-d", parties, test=None, quiet=True)
+    seconds = time.perf_counter() - started
+    local = dt.fit("best-alone", parties, test=None, quiet=True).models["own"]
+    with tempfile.TemporaryDirectory() as folder:
+        rows = Path(folder) / "test.parquet"
+        test.drop(columns="y").to_parquet(rows, index=False)
+        for what, model in (("solo", run.models["own"]), ("local", local)):
+            x = model.predictions(rows, allow_unseen=True)
+            said[what] = x.values if case.regression else np.asarray(x.probabilities, np.float64)
+        given = gather(run.folder / "models" / "joint", rows, allow_unseen=True)
+        said["joint"] = predicted(given.model, given.x)
+    rng = np.random.default_rng(0)
+    draws = [rng.integers(0, len(truth), len(truth)) for _ in range(RESAMPLES)]
+    drawn = {
+        what: np.array([measure(each[rows], truth[rows]) for rows in draws])
+        for what, each in said.items()
+    }
+    scores = {what: measure(each, truth) for what, each in said.items()}
+    better = max(("lightgbm", "linear"), key=lambda what: scores[what])
+
+    def between(values: np.ndarray) -> list[float]:
+        return [float(each) for each in np.nanquantile(values, [0.025, 0.975])]
+
+    help_ = scores["joint"] - scores["local"]
+    share, share_interval = None, None
+    if between(drawn["joint"] - drawn["local"])[0] > 0:
+        share = (scores["solo"] - scores["local"]) / help_
+        gain = drawn["solo"] - drawn["local"]
+        share_interval = between(gain / (drawn["joint"] - drawn["local"]))
+    sent = sum(each["sent"] for each in run.result["bytes"].values())
+    return {
+        "cell": f"{name}-{deal}",
+        "score": "r2" if case.regression else "auc",
+        "labels": len(labelled),
+        "test rows": len(test),
+        **scores,
+        "solo less better": scores["solo"] - scores[better],
+        "interval": between(drawn["solo"] - drawn[better]),
+        "joint less local interval": between(drawn["joint"] - drawn["local"]),
+        "solo less local interval": between(drawn["solo"] - drawn["local"]),
+        "share kept": share,
+        "share interval": share_interval,
+        "gate kept local": not run.result["distilled"]["pays"],
+        "expected": None if expected is None else vars(expected),
+        "seconds": seconds,
+        "MB": sent / 1e6,
+        "peak MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "load": os.getloadavg()[0],
+    }
+
+
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the Markdown table has of each cell."""
+
+    def interval(values: list[float] | None, digits: int = 3) -> str:
+        return "" if values is None else f"{values[0]:.{digits}f} to {values[1]:.{digits}f}"
+
+    return [
+        {
+            "cell": row["cell"],
+            "score": row["score"],
+            "LR": row["linear"],
+            "LightGBM": row["lightgbm"],
+            "best local": row["local"],
+            "solo": row["solo"],
+            "joint": row["joint"],
+            "solo less the better of LR and LightGBM": f"{row['solo less better']:+.3f}",
+            "95 % interval": interval(row["interval"]),
+            "below by more than its interval": "yes" if row["interval"][1] < 0 else "no",
+            "share of the gain kept": "not estimable"
+            if row["share kept"] is None
+            else f"{row['share kept']:.0%} ({interval(row['share interval'], 2)})",
+            "kept its local model": "yes" if row["gate kept local"] else "no",
+            "seconds": f"{row['seconds']:.0f}",
+            "MB": f"{row['MB']:.0f}",
+            "peak MiB": f"{row['peak MiB']:.0f}",
+        }
+        for row in rows
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", help="cells, such as wine-1,breast-2")
+    parser.add_argument("--fresh", action="store_true", help="train finished cells again")
+    parser.add_argument("--cell", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.cell is not None:
+        warnings.filterwarnings("ignore")
+        name, _, deal = given.cell.rpartition("-")
+        torch.manual_seed(0)
+        print(json.dumps(cell(name, int(deal))))
+        return
+    path = _results.FOLDER / "newcomer.jsonl"
+    done: dict[str, dict[str, Any]] = {}
+    if path.exists() and not given.fresh:
+        done = {row["cell"]: row for row in map(json.loads, path.read_text().splitlines())}
+    wanted = [f"{name}-{deal}" for name in CASES for deal in (1, 2)]
+    for key in wanted if given.only is None else given.only.split(","):
+        if key in done:
+            continue
+        command = [sys.executable, "-m", "benchmarks.newcomer", "--cell", key]
+        finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        done[key] = {**_results.machine(), **json.loads(finished.stdout.splitlines()[-1])}
+        lines = (json.dumps(done[each]) + "\n" for each in wanted if each in done)
+        path.write_text("".join(lines))
+        print(key, f"solo {done[key]['solo']:.3f}, joint {done[key]['joint']:.3f}", flush=True)
+    rows = [done[key] for key in wanted if key in done]
+    about = ", ".join(f"{key} {value}" for key, value in _results.machine().items())
+    page = f"# A newcomer's twelve\n\n`python -m benchmarks.newcomer`; {about}.\n\n"
+    text = page + _results.markdown(shown(rows))
+    (_results.FOLDER / "newcomer.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,427 @@
+"""scikit-learn estimators that train with partners and predict without them.
+
+    from dovetail.sklearn import SoloClassifier
+
+    lab = dt.Party("lab", lab_df, id="patient")
+    model = SoloClassifier(partners=[lab], id="patient").fit(clinic_df, diagnosis)
+    cross_val_score(SoloClassifier(partners=[lab], id="patient"), clinic_df, diagnosis)
+
+The rows given to ``fit`` are the label owner's. Partners' rows follow by id, so that a fold of a
+cross-validation trains with the partners' rows of its own samples alone. Without partners the
+estimator is the best local model: linear, boosted trees and network, weighted by held-out rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from dovetail.api.fit import fit
+from dovetail.api.lines import Partners
+from dovetail.api.methods import Method
+from dovetail.api.party import Party
+from dovetail.data import Classification, TableEncoder
+from dovetail.data.frames import table_from_frame
+from dovetail.data.task import fit_task
+from dovetail.errors import DovetailError
+from dovetail.models import Model, derive_seed
+from dovetail.models.learners import (
+    LEARNERS,
+    Rows,
+    best_of,
+    fit_all,
+    hard_targets,
+    make_folds,
+)
+from dovetail.models.threads import one_thread
+
+_ID, _LABEL = "__id__", "__label__"
+_FOLDS = 4
+
+Several = Sequence[Party] | Partners | None
+
+
+class _Solo(BaseEstimator):  # type: ignore[misc]
+    """What both estimators share; a subclass says how labels are encoded."""
+
+    def __init__(
+        self,
+        partners: Several = None,
+        *,
+        id: str | None = None,
+        name: str = "owner",
+        unlabelled: Any = None,
+        settings: Mapping[str, Any] | None = None,
+        learners: Sequence[str] = ("linear", "boosting", "network"),
+        allow_unseen: bool = True,
+        random_state: int | np.random.RandomState | None = 0,
+        verbose: bool = False,
+    ) -> None:
+        self.partners = partners
+        self.id = id
+        self.name = name
+        self.unlabelled = unlabelled
+        self.settings = settings
+        self.learners = learners
+        self.allow_unseen = allow_unseen
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    # --- Training -----------------------------------------------------------------------------
+
+    def _fit(
+        self,
+        X: Any,
+        labels_N: np.ndarray,
+        sample_weight: Any,
+        partners: Several,
+        *,
+        regression: bool,
+    ) -> None:
+        """Train on (N,) numbers of classes, or values."""
+        frame, names = self._frame(X, reset=True)
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, labels_N, ensure_non_negative=True)
+            weights = torch.from_numpy(np.asarray(weights, dtype=np.float64))
+        seed = self.random_state
+        if not isinstance(seed, (int, np.integer)):
+            seed = check_random_state(seed).randint(2**31 - 1)
+        partners = self.partners if partners is None else partners
+        with _value_errors():
+            if partners is None or (not isinstance(partners, Partners) and not len(partners)):
+                self.model_ = self._local(
+                    frame, names, labels_N, weights, int(seed), regression=regression
+                )
+                return
+            owner = self._owner(X, frame, names, labels_N, weights, regression=regression)
+            method = Method("apfed-d", **dict(self.settings or {}))
+            here = [] if isinstance(partners, Partners) else list(partners)
+            self.run_ = fit(
+                method,
+                [owner, *here],
+                test=None,
+                seeds=[int(seed)],
+                partners=partners if isinstance(partners, Partners) else None,
+                quiet=not self.verbose,
+            )
+            self.model_ = self.run_.models[self.name]
+
+    def _local(
+        self,
+        frame: Any,
+        names: Sequence[str],
+        labels_N: np.ndarray,
+        weights_N: torch.Tensor | None,
+        seed: int,
+        *,
+        regression: bool,
+    ) -> Model:
+        """The best local model: of ``learners`` the mean, weighted by held-out rows."""
+        unknown = [each for each in self.learners if each not in LEARNERS]
+        if unknown or not self.learners:
+            raise ValueError(f"learners are one or more of {', '.join(LEARNERS)}, got {unknown}")
+        table = table_from_frame(frame, name="X")
+        task = fit_task(labels_N, np.zeros(len(labels_N), bool), regression=regression, label="y")
+        used = [each for each in names if not table.column(each).missing.all()]
+        encoder = TableEncoder.fit(table, used, party=self.name)
+        x_NF = encoder.transform(table)
+        learnt = labels_N
+        if not isinstance(task, Classification):
+            learnt = (labels_N - task.mean) / task.scale
+        labels = torch.from_numpy(np.ascontiguousarray(learnt))
+        chosen = torch.arange(len(labels)) if weights_N is None else weights_N.nonzero().flatten()
+        if len(chosen) < 2:
+            raise ValueError(f"two or more labelled rows are needed, got n_samples={len(chosen)}")
+        labels, rows_NF = labels[chosen], x_NF[chosen]
+        rows = Rows(
+            rows_NF,
+            hard_targets(labels, task.num_outputs, regression=regression),
+            make_folds(
+                labels,
+                min(_FOLDS, len(labels)),
+                seed=derive_seed(seed, self.name, "folds"),
+                regression=regression,
+            ),
+            None if weights_N is None else weights_N[chosen].float(),
+            regression=regression,
+        )
+        with one_thread():
+            fitted = fit_all([LEARNERS[each] for each in self.learners], rows, seed=seed)
+            best = best_of(fitted, rows)
+        shape = {"own": (x_NF.shape[1],)}
+        about = {"method": "local", "seed": seed, "label": "y", "learner": best.learner}
+        return Model(self.name, task, best.network, best.spec, shape, {"own": encoder}, about)
+
+    def _owner(
+        self,
+        X: Any,
+        frame: Any,
+        names: Sequence[str],
+        labels_N: np.ndarray,
+        weights_N: torch.Tensor | None,
+        *,
+        regression: bool,
+    ) -> Party:
+        """The label owner as a party: features, ids and labels."""
+        import pandas as pd
+
+        rows = frame[list(names)].copy()
+        rows[_ID] = self._ids(X)
+        rows[_LABEL] = labels_N
+        if self.unlabelled is not None:
+            more, _ = self._frame(self.unlabelled, reset=False)
+            more = more[list(names)].copy()
+            more[_ID] = self._ids(self.unlabelled)
+            more = more[~more[_ID].isin(rows[_ID])]
+            rows = pd.concat([rows, more], ignore_index=True)
+            if not regression:
+                rows[_LABEL] = rows[_LABEL].astype("Int64")
+        owner = Party(
+            self.name,
+            rows,
+            id=_ID,
+            label=_LABEL,
+            task="regression" if regression else "classification",
+        )
+        if weights_N is not None:
+            extra = torch.ones(len(rows) - len(weights_N), dtype=weights_N.dtype)
+            owner.weigh(torch.cat([weights_N, extra]))
+        return owner
+
+    def _ids(self, X: Any) -> np.ndarray:
+        """Who each row is: the column ``id``, or the index of a DataFrame of pandas."""
+        if self.id is not None:
+            column = X[self.id]
+            return np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
+        index = getattr(X, "index", None)
+        if index is None or not hasattr(index, "to_numpy"):
+            raise ValueError(
+                "partners' rows are found by id: give X as a pandas DataFrame whose index is the "
+                'id, or name its column with id="COLUMN"'
+            )
+        return np.asarray(index.to_numpy())
+
+    # --- Rows ---------------------------------------------------------------------------------
+
+    def _frame(self, X: Any, *, reset: bool) -> tuple[Any, list[str]]:
+        """X as a pandas DataFrame with text for names, and the names of its features.
+
+        Raises:
+            ValueError: rows that scikit-learn's estimators refuse, too.
+        """
+        import pandas as pd
+
+        if hasattr(X, "columns") and hasattr(X, "dtypes"):
+            frame = X if isinstance(X, pd.DataFrame) else X.to_pandas()
+            validate_data(self, X=X, reset=reset, skip_check_array=True)
+            if not len(frame):
+                raise ValueError(
+                    f"Found array with 0 sample(s) (shape={frame.shape}) while a minimum of 1 is "
+                    "required."
+                )
+            numbers = frame.select_dtypes("number").to_numpy(dtype=float, na_value=np.nan)
+            if np.isinf(numbers).any():
+                raise ValueError("Input X contains infinity or a value too large.")
+            frame = frame.set_axis([str(each) for each in frame.columns], axis=1)
+            if reset and not frame.columns.is_unique:
+                raise ValueError("two columns of X have one name; rename one")
+        else:
+            array = validate_data(self, X=X, reset=reset, ensure_all_finite="allow-nan")
+            frame = pd.DataFrame(array, columns=[f"x{each}" for each in range(array.shape[1])])
+        return frame, [each for each in frame.columns if each != self.id]
+
+    def _predictions(self, X: Any) -> tuple[Any, np.ndarray]:
+        """X as it was given, and what the model predicts of it: probabilities, or values."""
+        check_is_fitted(self)
+        frame, _ = self._frame(X, reset=False)
+        with _value_errors():
+            said = self.model_.predictions(frame, allow_unseen=self.allow_unseen)
+        return X, said.values if said.probabilities is None else said.probabilities
+
+    # --- What it gives ------------------------------------------------------------------------
+
+    def set_output(
+        self, *, transform: Literal["default", "pandas", "polars"] | None = None
+    ) -> _Solo:
+        """What ``predict`` and ``predict_proba`` give.
+
+        Args:
+            transform: "default" (arrays), "pandas" (a Series and a DataFrame with X's index),
+                "polars"; None: as before.
+        """
+        if transform not in ("default", "pandas", "polars", None):
+            raise ValueError(f"set_output: transform is default, pandas or polars, got {transform}")
+        if transform is not None:
+            self._sklearn_output_config = {"transform": transform}
+        return self
+
+    def _given(self, X: Any, values: np.ndarray, columns: Any = None) -> Any:
+        """The values as ``set_output`` says."""
+        kind = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
+        if kind == "pandas":
+            import pandas as pd
+
+            index = getattr(X, "index", None)
+            if columns is None:
+                return pd.Series(values, index=index, name="prediction")
+            return pd.DataFrame(values, index=index, columns=list(columns))
+        if kind == "polars":
+            import polars as pl
+
+            if columns is None:
+                return pl.Series("prediction", values)
+            return pl.DataFrame({str(each): values[:, i] for i, each in enumerate(columns)})
+        return values
+
+
+class SoloClassifier(ClassifierMixin, _Solo):  # type: ignore[misc]
+    """A classifier that trains with partners (APFed-D) and predicts without them.
+
+    Args:
+        partners: ``dovetail.Party`` objects, trained with in this process; or ``dovetail.listen``'s
+            partners on other machines; None: the best local model.
+        id: the column of X that names each sample, which is no feature; None: the DataFrame's
+            index. Needed with partners alone.
+        name: what the partners call the label owner.
+        unlabelled: a DataFrame of more own rows, without labels: partners help most with these.
+        settings: the section ``[apfed]`` of a run file.
+        learners: of the local model: "linear", "boosting", "network".
+        allow_unseen: take categories unseen in training as missing, when it predicts.
+        random_state: seed of everything random.
+        verbose: show progress.
+
+    Attributes:
+        classes_: the classes, sorted.
+        n_features_in_, feature_names_in_: of the X that it was fitted on.
+        model_: the ``Model`` that predicts; ``model_.save(folder)`` keeps it.
+        run_: the ``Run``, where partners took part.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> SoloClassifier(learners=["linear"]).fit(X, y).predict(X[:2])
+    array([0, 0])
+    """
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, partners: Several = None
+    ) -> SoloClassifier:
+        """Train; ``partners`` take the place of those that the estimator has.
+
+        Args:
+            X: (N, F) own rows: a DataFrame, or numbers.
+            y: (N,) classes.
+            sample_weight: (N,) how much a row counts in the model that predicts and in what is
+                chosen; the joint model, which teaches it, takes all labelled rows alike.
+            partners: as of the class.
+
+        Raises:
+            ValueError: rows, labels or partners that do not fit.
+        """
+        y = _labels(self, X, y)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, y, ensure_non_negative=True)
+            self.classes_, codes = np.unique(y, return_inverse=True)
+            if len(np.unique(codes[weights > 0])) < 2 <= len(self.classes_):
+                raise ValueError("Less than 2 classes have a row whose weight is not 0.")
+        if len(self.classes_) < 2:
+            self._frame(X, reset=True)
+            raise ValueError(
+                "Classifier can't train when only one class is present: got "
+                f"{self.classes_.tolist()}"
+            )
+        self._fit(X, codes.astype(np.int64), sample_weight, partners, regression=False)
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        """(N, C) probability of each of ``classes_``; asks nobody."""
+        given, found = self._predictions(X)
+        probabilities = np.zeros((len(found), len(self.classes_)))
+        probabilities[:, [int(code) for code in self.model_.classes]] = found
+        probabilities /= probabilities.sum(axis=1, keepdims=True)
+        return self._given(given, probabilities, self.classes_)
+
+    def predict(self, X: Any) -> Any:
+        """(N,) class of each row; asks nobody."""
+        given, found = self._predictions(X)
+        codes = np.array([int(code) for code in self.model_.classes])
+        return self._given(given, self.classes_[codes[found.argmax(axis=1)]])
+
+
+class SoloRegressor(RegressorMixin, _Solo):  # type: ignore[misc]
+    """A regressor that trains with partners (APFed-D) and predicts without them.
+
+    Arguments and attributes are those of ``SoloClassifier``, less ``classes_``.
+
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> SoloRegressor(learners=["linear"]).fit(X, y).predict(X[:2]).round(-1)
+    array([210.,  70.])
+    """
+
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, partners: Several = None
+    ) -> SoloRegressor:
+        """Train; arguments as of ``SoloClassifier.fit``, with (N,) numbers as labels.
+
+        Raises:
+            ValueError: rows, labels or partners that do not fit.
+        """
+        y = _labels(self, X, y).astype(np.float64)
+        self._fit(X, y, sample_weight, partners, regression=True)
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """(N,) value of each row; asks nobody."""
+        given, found = self._predictions(X)
+        return self._given(given, found)
+
+
+def _labels(estimator: _Solo, X: Any, y: Any) -> np.ndarray:
+    """(N,) labels, of as many rows as X has.
+
+    Raises:
+        ValueError: none, of two dimensions, missing, infinite, or of another number.
+    """
+    if y is None:
+        raise ValueError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
+            "is None"
+        )
+    array = column_or_1d(y, warn=True)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError("Input y contains NaN or infinity; rows without a label are `unlabelled`")
+    if array.dtype.kind == "O" and any(each is None or each != each for each in array):
+        raise ValueError("Input y contains NaN; rows without a label are `unlabelled`")
+    check_consistent_length(X, array)
+    return np.asarray(array)
+
+
+@contextmanager
+def _value_errors() -> Iterator[None]:
+    """A user's mistake as scikit-learn raises it."""
+    try:
+        yield
+    except DovetailError as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,132 @@
+"""What a newcomer stumbled over, each in the line that did it."""
+
+from __future__ import annotations
+
+import pickle
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_breast_cancer
+
+import dovetail as dt
+from dovetail.cli import main as commands
+from dovetail.data import table_from_arrays
+from dovetail.data.frames import table_from_frame
+from dovetail.errors import AlignmentError, ConfigError, DataError
+from dovetail.files import check_is_run, read_toml
+from dovetail.models import load
+from dovetail.service.calibrating import calibrated
+from dovetail.sklearn import SoloClassifier
+
+IDS = range(40)
+
+
+def owner(**columns: object) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    y = pd.Series(["no", "yes"] * 20)
+    return pd.DataFrame({"id": IDS, "a": rng.normal(size=40), "y": y, **columns})
+
+
+def partner(ids: object = IDS) -> dt.Party:
+    return dt.Party("b", pd.DataFrame({"id": ids, "z": np.arange(40.0)}), id="id")
+
+
+@pytest.mark.usefixtures("brief_learners")
+def test_a_model_outlives_the_expression_that_trained_it() -> None:
+    parties = [dt.Party("a", owner(), id="id", label="y"), partner()]
+    model = dt.fit(dt.Method("apfed", epochs=1), parties, test=None, quiet=True).models["a"]
+    assert len(model.predict(owner())) == 40
+
+
+def test_a_column_that_is_called_by_a_number_is_a_column() -> None:
+    frame = owner().assign(**{"5": 1.0}).rename(columns={"5": 5})
+    frame[5] = np.arange(40.0)
+    party = dt.Party("a", frame, id="id", label="y")
+    assert party.columns == ("a", "5")
+    assert table_from_frame(frame).column("5").values.tolist() == frame[5].tolist()
+
+
+def test_a_dataframe_is_no_list_of_parties() -> None:
+    with pytest.raises(ConfigError, match=r"a list of dovetail.Party\(name, df, id=...\), got one"):
+        dt.fit("apfed-d", owner())  # type: ignore[arg-type]
+
+
+def test_a_label_in_the_wrong_case_is_the_one_that_was_meant() -> None:
+    with pytest.raises(DataError, match="did you mean 'y'"):
+        dt.Party("a", owner(**{"mean concavity": 1.0}), id="id", label="Y")
+
+
+def test_decimals_of_a_database_are_numbers() -> None:
+    column = table_from_frame(owner(price=[Decimal("1.5"), None] * 20)).column("price")
+    assert column.values[0] == 1.5
+    assert column.missing.tolist() == [False, True] * 20
+
+
+def test_a_party_is_pickled_with_its_rows(tmp_path: Path) -> None:
+    owner().to_csv(tmp_path / "a.csv", index=False)
+    for table in (owner(), tmp_path / "a.csv"):
+        party = pickle.loads(pickle.dumps(dt.Party("a", table, id="id", label="y")))
+        assert (party.name, party.num_rows, party.columns) == ("a", 40, ("a",))
+        assert party.site.table.x.column("a").values.tolist() == owner()["a"].tolist()
+    halves = table_from_arrays("t", {"x": np.arange(4)}).take(np.array([2, 0]))
+    assert pickle.loads(pickle.dumps(halves)).column("x").values.tolist() == [2, 0]
+
+
+def test_the_papers_variants_are_named_for_parties_in_this_process() -> None:
+    parties = [dt.Party("a", owner(), id="id", label="y"), partner()]
+    run = dt.fit(dt.Method("apfed-r", epochs=1), parties, test=None, quiet=True)
+    party = dt.Party.read(run.folder / "given" / "b.toml")
+    assert party.site.sections["apfed"].loss == "reconstruction"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("ids", "told"),
+    [
+        ([f"{each:05}" for each in IDS], r"text of 5 characters, digits, all begin with '000'"),
+        ([f"KX-{each}" for each in IDS], r"text of 4 to 5 characters, capitals and digits and '-'"),
+        ([f"kx{each}" for each in IDS], r"small letters and digits, all begin with 'kx'"),
+    ],
+)
+def test_ids_of_another_shape_are_described_to_who_has_both(ids: list[str], told: str) -> None:
+    text = owner(id=[f"KX{each}" for each in IDS])
+    with pytest.raises(AlignmentError, match=f"shares no sample with 'a'; ids of 'a' are .*{told}"):
+        dt.fit("apfed-d", [dt.Party("a", text, id="id", label="y"), partner(ids)], quiet=True)
+
+
+def test_a_party_file_or_table_is_recognised_where_a_run_file_is_expected(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("id,a\n1,2\n")
+    with pytest.raises(ConfigError, match=r"rows.csv is a table, .* dovetail init --table"):
+        read_toml(tmp_path / "rows.csv")
+    with pytest.raises(ConfigError, match=r"bank.toml is a party file, and a run file is expected"):
+        check_is_run({"party": {}}, Path("bank.toml"))
+    (tmp_path / "run.toml").write_text("method = apfed\n")
+    with pytest.raises(ConfigError, match=r"run.toml is not valid TOML.*; text needs quotes"):
+        read_toml(tmp_path / "run.toml")
+
+
+def test_a_mistyped_command_is_told_the_nearest(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["dovetail", "trian", "run.toml"])
+    with pytest.raises(SystemExit) as ended:
+        commands.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "dovetail: there is no command 'trian'; did you mean 'train'?\n"
+    )
+
+
+def test_calibrating_on_the_rows_of_training_is_warned_of(tmp_path: Path) -> None:
+    frame = load_breast_cancer(as_frame=True).frame
+    frame = frame.assign(y=frame["target"].map({0: "m", 1: "b"})).drop(columns="target")
+    train, other = frame.iloc[:280], frame.iloc[280:]
+    model = SoloClassifier(learners=["linear"]).fit(train.drop(columns="y"), train["y"] == "b")
+    for rows, warned in ((train, True), (frame, False), (other, False)):
+        folder = model.model_.save(tmp_path / "m")
+        labelled = rows.assign(y=(rows["y"] == "b").astype(int))
+        told = calibrated(folder, labelled, label="y")["text"]
+        assert ("WARNING: these are the rows of training" in told) == warned
+    assert load(folder).party == "owner"

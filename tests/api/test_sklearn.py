@@ -1,0 +1,178 @@
+"""The estimators keep scikit-learn's contract, and partners' rows follow by id."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import dovetail as dt
+from dovetail.sklearn import SoloClassifier, SoloRegressor
+
+#: As of scikit-learn's own estimators that hold rows out of training to choose by.
+WEIGHTS = "a row of weight 2 is in one fold, two rows may be in two"
+
+
+def expected(estimator: Any) -> dict[str, str]:
+    return {
+        "check_sample_weight_equivalence_on_dense_data": WEIGHTS,
+        "check_sample_weight_equivalence_on_sparse_data": WEIGHTS,
+    }
+
+
+@pytest.mark.slow
+@parametrize_with_checks(
+    [SoloClassifier(learners=["linear"]), SoloRegressor(learners=["linear"])],
+    expected_failed_checks=expected,
+)
+def test_scikit_learn_finds_nothing_wrong(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def clinic_and_lab() -> tuple[pd.DataFrame, pd.Series, pd.DataFrame, dt.Party]:
+    """120 labelled patients, their diagnoses, 60 more without, and a laboratory that knows all."""
+    frame = load_breast_cancer(as_frame=True).frame
+    frame = frame.iloc[:180].set_axis([f"p{each}" for each in range(180)], axis=0)
+    labels = frame["target"].map({0: "malignant", 1: "benign"})
+    own, worst = frame.filter(regex="^mean"), frame.filter(regex="^worst")
+    lab = dt.Party("lab", worst.reset_index(names="patient"), id="patient")
+    return own.iloc[:120], labels.iloc[:120], own.iloc[120:], lab
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("brief_learners")
+def test_partners_train_and_are_not_needed_to_predict(tmp_path) -> None:
+    X, y, unlabelled, lab = clinic_and_lab()
+    model = SoloClassifier([lab], unlabelled=unlabelled, settings={"distil": {"max_steps": 40}})
+    copy = clone(model)
+    model.fit(X, y)
+    assert model.classes_.tolist() == ["benign", "malignant"]
+    assert model.feature_names_in_.tolist() == list(X.columns)
+    assert model.run_.result["distilled"]["shared"] == 180
+    assert model.run_.result["distilled"]["labelled_and_shared"] == 120
+    assert {*model.run_.result["bytes"]} == {"owner", "lab"}
+    assert model.score(X, y) > 0.9
+    proba = model.predict_proba(X)
+    assert proba.shape == (120, 2)
+    # The same again by a copy, and from a file.
+    again = copy.fit(X, y, partners=[lab]).predict_proba(X)
+    np.testing.assert_array_equal(again, proba)
+    file = io.BytesIO()
+    joblib.dump(model, file)
+    file.seek(0)
+    np.testing.assert_array_equal(joblib.load(file).predict_proba(X), proba)
+    # Saved as any model is.
+    np.testing.assert_allclose(
+        dt.load(model.model_.save(tmp_path / "m")).predict_proba(X), proba, atol=1e-6
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("brief_learners")
+def test_in_a_cross_validation_partners_rows_follow_by_id() -> None:
+    X, y, _, lab = clinic_and_lab()
+    seen: list[int] = []
+
+    class Watched(SoloClassifier):
+        def fit(self, X: Any, y: Any, sample_weight: Any = None, **more: Any) -> Watched:
+            super().fit(X, y, sample_weight, **more)
+            seen.append(self.run_.result["distilled"]["shared"])
+            return self
+
+    shuffled = X.sample(frac=1, random_state=0)
+    model = Watched([lab], settings={"distil": {"max_steps": 20}})
+    # Scaled rows are a DataFrame whose index is still the id.
+    pipeline = make_pipeline(StandardScaler().set_output(transform="pandas"), model)
+    scores = cross_val_score(pipeline, shuffled, y[shuffled.index], cv=3)
+    assert seen == [80, 80, 80]
+    assert scores.mean() > 0.85
+    named = shuffled.reset_index(names="patient")
+    by_column = clone(model).set_params(id="patient").fit(named, y[shuffled.index])
+    assert by_column.predict(named).tolist() == (
+        clone(model).fit(shuffled, y[shuffled.index]).predict(shuffled).tolist()
+    )
+
+
+def test_a_grid_search_tries_settings_in_processes() -> None:
+    X, y, _, _ = clinic_and_lab()
+    grid = {"learners": [["linear"], ["boosting"]]}
+    found = GridSearchCV(SoloClassifier(), grid, cv=2, n_jobs=2).fit(X, y)
+    assert found.best_params_["learners"] in grid["learners"]
+    assert found.best_score_ > 0.85
+
+
+def test_output_is_of_the_kind_that_was_set() -> None:
+    X, y, _, _ = clinic_and_lab()
+    model = SoloClassifier(learners=["linear"]).fit(X, y)
+    array = model.predict_proba(X)
+    assert isinstance(array, np.ndarray)
+    clone_of = clone(model.set_output(transform="pandas")).fit(X, y)
+    frame = clone_of.predict_proba(X)
+    assert frame.columns.tolist() == ["benign", "malignant"]
+    assert frame.index.equals(X.index)
+    np.testing.assert_array_equal(frame.to_numpy(), array)
+    assert clone_of.predict(X).index.equals(X.index)
+    polars = model.set_output(transform="polars").predict_proba(X)
+    assert isinstance(polars, pl.DataFrame)
+    with pytest.raises(ValueError, match="transform is default, pandas or polars"):
+        model.set_output(transform="numpy")  # type: ignore[arg-type]
+
+
+def test_rows_of_weight_0_teach_nothing() -> None:
+    X, y, _, _ = clinic_and_lab()
+    wrong = y.sample(frac=1, random_state=0).set_axis(y.index)
+    weights = np.r_[np.ones(60), np.zeros(60)]
+    mixed = pd.concat([y.iloc[:60], wrong.iloc[60:]])
+    weighed = SoloClassifier(learners=["linear"]).fit(X, mixed, sample_weight=weights)
+    few = SoloClassifier(learners=["linear"]).fit(X.iloc[:60], y.iloc[:60])
+    np.testing.assert_allclose(
+        weighed.predict_proba(X), few.predict_proba(X), atol=0.1
+    )  # features are scaled by all rows
+    assert weighed.score(X, y) > 0.88
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("brief_learners")
+def test_rows_of_weight_0_count_for_nothing_beside_partners_either() -> None:
+    X, y, _, lab = clinic_and_lab()
+    wrong = y.map({"benign": "malignant", "malignant": "benign"})
+    mixed = pd.concat([y.iloc[:60], wrong.iloc[60:]])
+    weights = np.r_[np.ones(60), np.zeros(60)]
+    model = SoloClassifier([lab], settings={"distil": {"max_steps": 20}})
+    weighed = clone(model).fit(X, mixed, sample_weight=weights)
+    assert weighed.score(X, y) > clone(model).fit(X, mixed).score(X, y) + 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("brief_learners")
+def test_a_regressor_with_a_partner_predicts_numbers() -> None:
+    frame = load_diabetes(as_frame=True).frame
+    X, y = frame[["age", "sex", "bmi", "bp"]], frame["target"]
+    blood = dt.Party("blood", frame.filter(regex="^s").reset_index(), id="index")
+    settings = {"distil": {"max_steps": 20}}
+    model = SoloRegressor([blood], settings=settings).fit(X, y)
+    assert model.score(X, y) > 0.3
+    assert model.predict(X).shape == (442,)
+
+
+def test_mistakes_are_value_errors_in_a_sentence() -> None:
+    X, y, _, lab = clinic_and_lab()
+    with pytest.raises(ValueError, match="partners' rows are found by id"):
+        SoloClassifier([lab]).fit(X.to_numpy(), y)
+    with pytest.raises(ValueError, match="shares no sample"):
+        SoloClassifier([lab]).fit(X.reset_index(drop=True).rename(index=str), y)
+    with pytest.raises(ValueError, match="learners are one or more of linear, boosting, network"):
+        SoloClassifier(learners=["forest"]).fit(X, y)
+    with pytest.raises(ValueError, match="only one class"):
+        SoloClassifier().fit(X, ["a"] * len(X))
