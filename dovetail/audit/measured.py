@@ -15,9 +15,9 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
         "columns, both ways: high on digits and on credit",
     ),
     "apfed-d": (
-        "labels that are trained on, to partners: high (all of them on digits and credit)",
-        "partners' columns, to the label owner: high on both",
-        'with apfed.distil.exchange = "released": no label, and columns low',
+        "labels, to partners: none; partners' columns, to the label owner: low on digits and credit",
+        'with apfed.distil.exchange = "gradients": every label and the label owner\'s columns, to',
+        "partners: high on both; partners' columns, to the label owner: high on both",
     ),
     "tvfl": (
         "labels that are trained on, to partners: high (all of them on credit)",

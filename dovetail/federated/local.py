@@ -88,6 +88,7 @@ class Local:
         self._steps_are_bounded = False
         self._granted = 0  # steps that the budget has allowed together
         self._releases: dict[str, Releasing] = {}
+        self._once: list[Mapping[str, Any]] = []  # released before the run, and what that has cost
         self._unbounded: set[str] = set()  # releases that leave as they are, by its own file
 
     def begin(self, seed: int) -> None:
@@ -323,6 +324,10 @@ class Local:
         text, before = f"{what} of {self.name!r}", self._releases.get(what)
         self._releases[what] = Releasing(release, text, self._noise(purpose), before)
 
+    def released_once(self, what: str, receiver: str, cost: Mapping[str, Any]) -> None:
+        """Note a release that was noised before the run: its answers are functions of it alone."""
+        self._once.append({"to": receiver, "what": what, **cost})
+
     def allows(self, what: str, receiver: str, samples_B: Tensor, *, times: int = 1) -> bool:
         """Whether one more release of these samples is within the budget."""
         released = self._releases.get(what)
@@ -366,7 +371,8 @@ class Local:
         """The message, with what its release or its weights have cost so far in its ledger line."""
         if what:
             released = self._releases.get(what)
-            return noted(message, None if released is None else released.cost(receiver))
+            once = next(iter(self._once), None)  # what follows from it costs nothing more
+            return noted(message, once if released is None else released.cost(receiver))
         return noted(message, None if self._stepping is None else self._stepping.told())
 
     # --- What it has cost, and its state ---------------------------------------------------------
@@ -377,7 +383,7 @@ class Local:
         told = [{"to": "the coordinator", "what": "weights", **each} for each in steps]
         for what, released in self._releases.items():
             told += released_to(released, what)
-        return told
+        return told + [dict(each) for each in self._once]
 
     def at_least(self, releases: int) -> None:
         """Every row was released so often, or more, whatever its state says."""

@@ -42,11 +42,14 @@ class Limits:
         min_rows: the fewest different samples of one message.
         max_uses: how often it answers about one sample; 0: any number of times.
         max_begins: how often the run may begin; 0: any number of times.
+        max_codes: the most rows of one message that brings codes of them, which may then not be
+            all alike either; 0: any.
     """
 
     min_rows: int = 1
     max_uses: int = 0
     max_begins: int = 0
+    max_codes: int = 0
 
     def told(self, reply: Message) -> Message:
         """The reply, with these limits in it if it is one that tells them."""
@@ -112,11 +115,13 @@ class AskedFor:
         samples: (N,) places in the order.
         order: which of the two that the parties share: of the rows that train, or of test rows.
         once: whether it may name each but once; members of an ensemble each draw their own.
+        codes: (N, ...) what it says of each; None: nothing.
     """
 
     samples: Tensor
     order: str
     once: bool
+    codes: Tensor | None = None
 
     @property
     def is_well_formed(self) -> bool:
@@ -124,12 +129,46 @@ class AskedFor:
         return self.samples.ndim == 1 and self.samples.dtype == torch.int64
 
 
+#: Codes of a message whose rank is lower are made up, or of columns that say next to nothing.
+LEAST_RANK = 2
+
+#: A singular value counts from this share of the largest on.
+_COUNTS_FROM = 1e-3
+
+
+def code_rank(codes: Tensor) -> int:
+    """In how many directions codes differ from their mean; 0 where they are all alike.
+
+    >>> code_rank(torch.ones(5, 3)), code_rank(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
+    (0, 1)
+    """
+    codes_BD = codes.detach().flatten(1).double().cpu()
+    apart_BD = codes_BD - codes_BD.mean(dim=0)
+    largest = torch.linalg.vector_norm(codes_BD)
+    if len(apart_BD) > apart_BD.shape[1]:
+        apart_BD = apart_BD.T
+    squared = torch.linalg.eigvalsh(apart_BD @ apart_BD.T)
+    return int((squared.clamp(min=0).sqrt() > _COUNTS_FROM * largest).sum())
+
+
+def _codes(message: Message, means: Mapping[str, str], num: int) -> Tensor | None:
+    """What a message says of each sample that it names: declared as codes, or named so."""
+    for name, tensor in message.tensors().items():
+        is_code = means.get(name) == "codes" or name.startswith("code_")
+        if is_code and tensor.ndim > 1 and len(tensor) == num:
+            return tensor
+    return None
+
+
 def asked_for(message: Message) -> AskedFor | None:
     """What a message asks about; None: no samples."""
     order = "test" if getattr(message, "test", False) else "train"
-    for name, means in means_of(type(message)).items():
-        if means in _NAMING:
-            return AskedFor(getattr(message, name), order, once=means == "samples")
+    means = means_of(type(message))
+    for name, of in means.items():
+        if of in _NAMING:
+            once, samples = of == "samples", getattr(message, name)
+            codes = _codes(message, means, len(samples)) if once else None
+            return AskedFor(samples, order, once=once, codes=codes)
     return None
 
 
@@ -188,6 +227,8 @@ class Uses:
                 f"refuses a question about {len(different)} samples: its policy.min_rows is "
                 f"{self.limits.min_rows}"
             )
+        if asked.codes is not None and self.limits.max_codes:
+            self._check_codes(asked.codes)
         used_S = self.used.get(asked.order)
         if not self.limits.max_uses or used_S is None:
             return
@@ -196,6 +237,20 @@ class Uses:
             raise LimitError(
                 "refuses a question about a sample that it has answered "
                 f"{self.limits.max_uses:,} times in this run: its policy.max_uses"
+            )
+
+    def _check_codes(self, codes: Tensor) -> None:
+        """Refuse codes that read a table rather than train: too many at once, or all alike."""
+        if len(codes) > self.limits.max_codes:
+            raise LimitError(
+                f"refuses codes of {len(codes)} rows in one message: its policy.max_codes is "
+                f"{self.limits.max_codes}; lower batch_size"
+            )
+        least = min(LEAST_RANK, len(codes) - 1, codes[0].numel())
+        if codes.isfinite().all() and (rank := code_rank(codes)) < least:
+            raise LimitError(
+                f"refuses codes of {len(codes)} rows that differ in {rank} directions: codes that "
+                "are all but alike would read its columns (policy.max_codes)"
             )
 
     def count(self, asked: AskedFor) -> Tensor:

@@ -186,6 +186,8 @@ class PolicySection(Section):
     min_rows: int = Field(default=16, ge=1)  # different samples in one message that names any
     max_uses: int = Field(default=1000, ge=1)  # answers about one sample in one run
     max_begins: int = Field(default=1, ge=1)  # of one run
+    # rows of one message that brings codes of them; such codes may not be all alike either
+    max_codes: int = Field(default=1024, ge=1)
     max_runs_per_day: int = Field(default=200, ge=1)  # of a driver, in 24 hours
     # Of all runs of a driver together: its networks in memory, and what is saved of them.
     max_memory_mb: float = Field(default=2048, gt=0, allow_inf_nan=False)
@@ -222,7 +224,7 @@ class PolicySection(Section):
     @property
     def limits(self) -> RowLimits:
         """How often, and about how many samples at a time, it answers in a run."""
-        return RowLimits(self.min_rows, self.max_uses, self.max_begins)
+        return RowLimits(self.min_rows, self.max_uses, self.max_begins, self.max_codes)
 
     @property
     def max_message_bytes(self) -> int:

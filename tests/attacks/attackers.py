@@ -34,6 +34,7 @@ drivers = ["bank"]
 {policy}
 
 [apfed]
+exact = true
 encoder = [16, 8]
 loss = "reconstruction"
 """

@@ -69,6 +69,7 @@ def test_classic_vertical_learning_tells_labels_by_its_gradients():
 @pytest.mark.usefixtures("few_draws")
 def test_the_teacher_of_apfed_d_tells_every_label_by_a_sign():
     distil = {"students": ["linear"], "max_steps": 60, "folds": 2, "copies": 1}
+    distil["exchange"] = "gradients"
     run = run_of("apfed-d", COLUMNS, apfed={"distil": distil})
     found = audited(run)
     assert ("clinic", "lab", "codes", "columns") in channels(found)

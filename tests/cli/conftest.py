@@ -122,6 +122,7 @@ parties = ["clinic.toml", "lab.toml", "registry.toml"]
 test = 0.25
 
 [apfed.distil]
+exchange = "gradients"
 max_steps = 40
 folds = 2
 copies = 1
@@ -148,6 +149,7 @@ id = "person"
 {label}
 {policy}
 [apfed]
+exact = true
 encoder = [8]
 """
 

@@ -24,6 +24,7 @@ from dovetail.network import Message
 
 SECTION = """
 [apfed.distil]
+exchange = "gradients"
 folds = 2
 teachers = ["linear"]
 students = ["linear"]

@@ -62,6 +62,7 @@ drivers = ["bank"]
 {policy}
 
 [apfed]
+exact = true
 loss = "contrastive"
 encoder = [8, 4]
 optimizer = "sgd"

@@ -352,6 +352,7 @@ SIMULATED = (
         (
             *stage("apfed-d"),
             "data.labels=60",
+            'apfed.distil.exchange="gradients"',
             "apfed.distil.folds=2",
             "apfed.distil.max_steps=40",
             'apfed.distil.students=["linear"]',
@@ -484,7 +485,7 @@ def apfed_parties() -> Federation:
         "registry": select(cancer(), " error"),
     }
     sgd = 'optimizer = "sgd"\nweight_decay = 1e-4\n'
-    own = f"[apfed]\nencoder = [8]\n{sgd}learning_rate = 0.05\nloss = "
+    own = f"[apfed]\nexact = true\nencoder = [8]\n{sgd}learning_rate = 0.05\nloss = "
     return Federation(
         method="apfed",
         parties={

@@ -22,7 +22,10 @@ from dovetail.models.learners.distil import Owner
 from dovetail.network import Checkpoint, InProcess, Message
 from dovetail.network.checkpoint import StatefulParty
 
-CONFIG = Config(folds=3, copies=1, max_steps=60, patience=20, batch_size=16, widths=(6, 4), bins=4)
+CONFIG = Config(
+    exchange="gradients", folds=3, copies=1, max_steps=60, patience=20, batch_size=16,
+    widths=(6, 4), bins=4,
+)  # fmt: skip
 PARTNER = PartnerConfig(widths=(6, 4), bins=4)
 SEED = 3
 

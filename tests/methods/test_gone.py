@@ -13,7 +13,14 @@ from dovetail.runs.runfile import check_run
 from dovetail.runs.setup import load_data, setup
 from dovetail.runs.stages import run as run_stages
 
-SECTION = {"max_steps": 150, "folds": 2, "copies": 1, "widths": [16, 8], "bins": 4}
+SECTION = {
+    "exchange": "gradients",
+    "max_steps": 150,
+    "folds": 2,
+    "copies": 1,
+    "widths": [16, 8],
+    "bins": 4,
+}
 
 
 def outcome_of(stage: str, *, overlap: float = 1.0, **distil: Any) -> Outcome:

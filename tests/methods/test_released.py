@@ -108,7 +108,7 @@ def test_however_often_it_is_asked_a_row_says_the_same_and_counts_once():
 
 def test_a_partner_that_releases_once_trains_no_joint_model():
     owner, x = made()
-    active = active_of(owner, everyone(owner), Config(folds=2))
+    active = active_of(owner, everyone(owner), Config(folds=2, exchange="gradients"))
     engine = InProcess({"lab": partner_of(x, everyone(owner))}, driver="bank")
     with pytest.raises(PartyError, match=r'set apfed.distil.exchange = "released"'):
         list(teaching.train(active, engine))

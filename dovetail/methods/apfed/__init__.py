@@ -84,6 +84,7 @@ from dovetail.methods.apfed.layers import Layers
 from dovetail.methods.apfed.networks import PartnerSpec, SoloNetwork, partner_network
 from dovetail.methods.apfed.owner import LabelOwner
 from dovetail.methods.apfed.questions import Partner
+from dovetail.methods.apfed.stacks import Once
 from dovetail.methods.apfed.vicreg import vicreg_loss
 from dovetail.methods.limits import NO_LIMITS
 from dovetail.methods.targets import Targets
@@ -109,6 +110,10 @@ class PassiveConfig(OptimizerConfig):
     temperature: float = Field(default=1.0, gt=0)  # tau, Eq. (14)
     gradients: Release | None = None  # how dL_p/dh leaves; None: as it is
     codes: Release | None = None  # of classic vertical learning: how its codes leave
+    # What its answers know of its rows: one noised release of each. None: at a site Once(), where
+    # gradients are not noised either; in simulation its columns.
+    release: Once | None = None
+    exact: bool = False  # at a site, too, answers are of its columns: whoever asks can read them
 
 
 # --- What crosses the boundary -----------------------------------------------------------------

@@ -19,7 +19,8 @@ from dovetail.federated import Local, Party
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil, sealed
 from dovetail.methods.apfed.numbers import NumbersGiven
-from dovetail.methods.apfed.stacks import PartnerConfig
+from dovetail.methods.apfed.released import released_columns
+from dovetail.methods.apfed.stacks import Once, PartnerConfig
 from dovetail.methods.limits import NO_LIMITS, Limits, SealedLimits
 from dovetail.models import Bottom, EncoderSpec, OptimizerConfig, Secret, derive_seed
 from dovetail.models.learners import hold_out
@@ -87,8 +88,20 @@ class PartnerHome:
         return _SIDES[self.side](self, local)
 
 
+def _is_guarded(home: PartnerHome, local: Local) -> bool:
+    """Whether answers may not be exact: at a site whoever asks may ask what it likes."""
+    return local.lasting is not None and not home.config.exact
+
+
 def _passive(home: PartnerHome, local: Local) -> Party:
-    return apfed.Passive(home.rows, home.config, home.network, local)
+    rows, once = home.rows, home.config.release
+    if once is None and home.config.gradients is None and _is_guarded(home, local):
+        once = Once()
+    if once is not None:
+        x, release = released_columns(rows.x, once, rows.party, local.lasting)
+        rows = replace(rows, x=x)
+        local.released_once("columns", "the active party", release.told())
+    return apfed.Passive(rows, home.config, home.network, local)
 
 
 def _member(home: PartnerHome, local: Local) -> Party:
@@ -97,10 +110,13 @@ def _member(home: PartnerHome, local: Local) -> Party:
 
 
 def _distil_partner(home: PartnerHome, local: Local) -> Party:
+    config = home.distil
+    if config.release is None and _is_guarded(home, local):
+        config = config.model_copy(update={"release": home.config.release or Once()})
     return distil.Partner(
         home.rows,
         home.test,
-        home.distil,
+        config,
         input=home.input,
         secret=local.secret,
         lasting=local.lasting,

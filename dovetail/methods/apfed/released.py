@@ -22,17 +22,42 @@ often it is asked for. Directions and scale come from the whole table and are no
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dovetail.methods.apfed.stacks import Once
+from dovetail.models import generator
 from dovetail.network import State
 from dovetail.privacy import epsilon
 
 #: What Begin and Encode call it, where stacks are named.
 RELEASED = "released"
+
+
+def released_columns(
+    x: Tensor, once: Once, name: str, lasting: bytes | None
+) -> tuple[Tensor, Release]:
+    """A party's rows as its answers may know them: what it releases once, in its columns' place.
+
+    Whatever is asked, and however often, tells no more of a row than this one release. At a site
+    it is the same for all runs and drivers, as long as table and setting are.
+
+    Args:
+        x: (N, ...) its rows; images in 0..255 come back in 0..1.
+        once: how.
+        name: the party's.
+        lasting: a secret of its site's; None in simulation.
+    """
+    flat_NF = x.flatten(1).float() / (255 if x.dtype == torch.uint8 else 1)
+    purpose = [name, RELEASED, repr(once)]
+    if lasting is not None:
+        purpose.append(hashlib.sha256(flat_NF.numpy().tobytes()).hexdigest())
+    release = Release(flat_NF, once, generator(0, *purpose, secret=lasting))
+    columns: Tensor = release.columns().view(x.shape)
+    return columns, release
 
 
 class Release:
@@ -46,16 +71,23 @@ class Release:
 
     def __init__(self, x_NF: Tensor, once: Once, rng: torch.Generator) -> None:
         self.once = once
-        deviation_F = x_NF.std(dim=0)
-        x_NF = (x_NF - x_NF.mean(dim=0)) / deviation_F.clamp(min=1e-6)
+        self._mean_F, self._deviation_F = x_NF.mean(dim=0), x_NF.std(dim=0).clamp(min=1e-6)
+        x_NF = (x_NF - self._mean_F) / self._deviation_F
         _, lengths, directions_FF = torch.linalg.svd(x_NF.double(), full_matrices=False)
         width = max(1, min(once.width, int((lengths > 1e-6 * lengths[0]).sum())))
         code_ND = (x_NF.double() @ directions_FF[:width].T).float()
         length_N1 = torch.linalg.vector_norm(code_ND, dim=1, keepdim=True)
-        code_ND = code_ND / length_N1.median().clamp(min=1e-12)
+        usual = length_N1.median().clamp(min=1e-12)
+        self._back_DF = directions_FF[:width].float() * usual
+        code_ND = code_ND / usual
         length_N1 = torch.linalg.vector_norm(code_ND, dim=1, keepdim=True)
         code_ND = code_ND * (once.clip / length_N1.clamp(min=once.clip))
         self.code_ND = code_ND + once.noise * once.clip * torch.randn(code_ND.shape, generator=rng)
+
+    def columns(self) -> Tensor:
+        """(N, F) the columns that the codes say, in the table's own scale: of them nothing more."""
+        columns_NF: Tensor = (self.code_ND @ self._back_DF) * self._deviation_F + self._mean_F
+        return columns_NF
 
     @property
     def width(self) -> int:

@@ -26,9 +26,11 @@ class Once(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    width: int = Field(default=4, ge=1)  # principal components; no more than there are columns
+    width: int = Field(default=2, ge=1)  # principal components; no more than there are columns
     clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # a row's longest, of the usual one
-    noise: float = Field(default=0.5, ge=0, allow_inf_nan=False)  # its spread, in multiples of clip
+    noise: float = Field(
+        default=0.75, ge=0, allow_inf_nan=False
+    )  # its spread, in multiples of clip
     delta: float = Field(default=1e-5, gt=0, lt=1)  # of the epsilon that is counted
 
 
@@ -66,7 +68,7 @@ class Config(PartnerConfig):
     """The label owner's settings."""
 
     # "released": partners' columns come once, noised; no label's gradient leaves the owner
-    exchange: Literal["gradients", "released"] = "gradients"
+    exchange: Literal["gradients", "released"] = "released"
     # joint models that are trained; one, or their mean, teaches
     teachers: tuple[StackName, ...] = Field(default=("network", "linear"), min_length=1)
     folds: int = Field(default=4, ge=2, le=20)  # of labelled rows: each is held out once
