@@ -15,9 +15,9 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
         "columns, both ways: high on digits and on credit",
     ),
     "apfed-d": (
-        "labels, to partners: none; partners' columns, to the label owner: low on digits and credit",
-        'with apfed.distil.exchange = "gradients": every label and the label owner\'s columns, to',
-        "partners: high on both; partners' columns, to the label owner: high on both",
+        "labels, to partners: none on digits and credit",
+        "partners' columns, to the label owner: low on both",
+        'with apfed.distil.exchange = "gradients" labels and columns, both ways: high on both',
     ),
     "tvfl": (
         "labels that are trained on, to partners: high (all of them on credit)",
