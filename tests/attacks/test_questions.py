@@ -41,10 +41,10 @@ BEGIN = apfed.Begin((4,), 0, 0)
 
 
 def codes(samples: Tensor) -> apfed.Codes:
-    return apfed.Codes(samples, torch.ones(len(samples), 4))
+    return apfed.Codes(samples, torch.arange(4.0 * len(samples)).sin().view(-1, 4))
 
 
-SHOP = '[apfed]\nencoder = [8, 4]\nloss = "reconstruction"'
+SHOP = '[apfed]\nexact = true\nencoder = [8, 4]\nloss = "reconstruction"'
 
 
 @pytest.fixture

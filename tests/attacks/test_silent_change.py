@@ -20,7 +20,7 @@ from dovetail.node.partyfile import open_site
 
 IDS = [f"P-{number:03d}" for number in range(40)]
 RUN = "a1/apfed/seed-0"
-ASK = apfed.Codes(torch.arange(8), torch.ones(8, 4))
+ASK = apfed.Codes(torch.arange(8), torch.arange(32.0).sin().view(8, 4))
 POLICY = """
 drivers = ["bank"]
 algorithms = ["align", "apfed", "tvfl"]

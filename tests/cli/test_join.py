@@ -265,7 +265,7 @@ def test_a_party_that_was_restarted_goes_on_from_its_saved_state(joined: Any) ->
     samples = load_rows(
         shop.home / "aligned" / "bank.safetensors", "shop", shop.site.table.ids
     ).rows_S
-    codes = apfed.Codes((samples >= 0).nonzero().flatten()[:8], torch.ones(8, 4))
+    codes = apfed.Codes((samples >= 0).nonzero().flatten()[:8], torch.arange(32.0).sin().view(8, 4))
 
     def gradient(party: Party) -> list[float]:
         answer = party.handle(codes)
