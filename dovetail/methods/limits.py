@@ -151,11 +151,10 @@ def code_rank(codes: Tensor) -> int:
     return int((squared.clamp(min=0).sqrt() > _COUNTS_FROM * largest).sum())
 
 
-def _codes(message: Message, means: Mapping[str, str], num: int) -> Tensor | None:
-    """What a message says of each sample that it names: declared as codes, or named so."""
+def _codes(message: Message, num: int) -> Tensor | None:
+    """What a message says of each of so many samples that it names: a field ``code_...``."""
     for name, tensor in message.tensors().items():
-        is_code = means.get(name) == "codes" or name.startswith("code_")
-        if is_code and tensor.ndim > 1 and len(tensor) == num:
+        if name.startswith("code_") and tensor.ndim > 1 and len(tensor) == num:
             return tensor
     return None
 
@@ -163,11 +162,10 @@ def _codes(message: Message, means: Mapping[str, str], num: int) -> Tensor | Non
 def asked_for(message: Message) -> AskedFor | None:
     """What a message asks about; None: no samples."""
     order = "test" if getattr(message, "test", False) else "train"
-    means = means_of(type(message))
-    for name, of in means.items():
+    for name, of in means_of(type(message)).items():
         if of in _NAMING:
             once, samples = of == "samples", getattr(message, name)
-            codes = _codes(message, means, len(samples)) if once else None
+            codes = _codes(message, samples.numel()) if once else None
             return AskedFor(samples, order, once=once, codes=codes)
     return None
 
