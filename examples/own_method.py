@@ -9,7 +9,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from dovetail.cli.main import main
 from dovetail.methods import METHODS, Driver, Method, Party, Round, handles, pooled
 from dovetail.methods.section import Section
-from dovetail.models import ColumnsSpec, RandomStream
+from dovetail.models import ColumnsSpec
 from dovetail.network import Message, Weights
 
 
@@ -51,8 +51,7 @@ class Member(Party):  # a party: its rows stay in here
     def begin(self, ask: Begin):
         places, outputs = tuple(range(self.home.common)), self.home.task.num_outputs
         self.spec = ColumnsSpec(places, (), ask.widths, outputs)
-        with RandomStream(ask.seed, "fedsgd"):
-            self.net = self.spec.build()
+        self.net = self.local.build(self.spec.build, "fedsgd", alike=True)
         return Parameters(parameters_to_vector(self.net.parameters()).detach())
 
     @handles

@@ -120,17 +120,18 @@ class Local:
 
     def _noise(self, purpose: str) -> torch.Generator | None:
         """Where noise comes from: in simulation the seed; None, at a site: the system."""
-        return generator(self.seed, self.name, purpose) if self.secret is None else None
+        return generator(self.seed, self.name, purpose) if self.key is None else None
 
     # --- Networks and batches --------------------------------------------------------------------
 
-    def build(self, make: Callable[[], N], *purpose: str) -> N:
+    def build(self, make: Callable[[], N], *purpose: str, alike: bool = False) -> N:
         """A network with random weights from a stream of its own, on the party's device.
 
         Args:
             make: makes it; called first where it takes no memory, to measure it. None: there is
                 to be none.
             purpose: of the stream. Two networks of two purposes do not depend on each other.
+            alike: every party of the run draws these weights, which are no secret: a common start.
 
         Raises:
             MessageError: with the networks before it, more than the size limit; or a network that
@@ -144,11 +145,15 @@ class Local:
         if measured is None:
             return measured
         self.take(sum(each.nbytes for each in measured.parameters()))
-        with RandomStream(self.seed, self.name, *purpose, secret=self.key):
+        mine = RandomStream(self.seed, *purpose) if alike else self._stream(*purpose)
+        with mine:
             network = make()
         assert network is not None
         network.to(self.device)
         return network
+
+    def _stream(self, *purpose: str) -> RandomStream:
+        return RandomStream(self.seed, self.name, *purpose, secret=self.key)
 
     def take(self, num_bytes: int) -> None:
         """Count parameters that are about to be made.

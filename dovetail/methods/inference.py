@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dovetail.data import SharedRows
 from dovetail.errors import DataError, MessageError, ModelError
-from dovetail.federated import Party
+from dovetail.federated import Local, Party
 from dovetail.methods.base import Asked
 from dovetail.methods.party import Site
 from dovetail.models import Bottom, load_bottom
@@ -25,15 +25,12 @@ class Recaller(Party):
     """A party that embeds and learns nothing; a subclass says which message asks for that.
 
     Args:
-        name: the party.
         rows_S: its row of each sample that it has agreed on with the label owner, -1: it has none.
         kept: what it keeps.
+        local: its context.
     """
 
-    has_local = False
-
-    def __init__(self, name: str, rows_S: Tensor, kept: Kept) -> None:
-        self.name = name
+    def __init__(self, rows_S: Tensor, kept: Kept, local: Local) -> None:
         self._rows_S = rows_S
         self._kept = kept
         self._recalled: tuple[str, Bottom, SharedRows] | None = None

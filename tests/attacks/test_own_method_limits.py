@@ -16,8 +16,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from dovetail.errors import ConfigError
+from dovetail.data import Classification, TableEncoder, table_from_arrays
+from dovetail.errors import ConfigError, MessageError
 from dovetail.federated import Local, Party, handles
+from dovetail.methods.homes import Home
 from dovetail.methods.limits import LimitError
 from dovetail.methods.method import Method
 from dovetail.methods.party import PolicySection
@@ -161,6 +163,26 @@ def test_weights_of_the_page_may_be_more_than_max_rows_and_other_tensors_not(
         party.handle(page.Parameters(torch.zeros(100_001, 1)))
     with pytest.raises(ConfigError, match="refuses 100001 rows in one message"):
         party.handle(Embed(torch.arange(100_001)))
+
+
+def test_a_driver_of_the_page_cannot_exhaust_a_party_by_the_widths_it_asks_for(
+    page: ModuleType,
+) -> None:
+    home = page_home()
+    party = page.Member(home, Local("shop"))
+    for widths in ((2**14, 2**14), (2**40,)):
+        with pytest.raises(MessageError, match=r"268435456 bytes|too large|overflow|invalid"):
+            party.handle(page.Begin(widths, 0))
+    party.handle(page.Begin((4,), 0))
+
+
+def page_home() -> Home:
+    """Rows of a party, as the page's method is given them."""
+    task, names = Classification((0, 1)), ("a", "b")
+    table = table_from_arrays("shop", dict(zip(names, torch.randn(2, 20).numpy(), strict=True)))
+    encoder = TableEncoder.fit(table, names, party="shop")
+    x_NF = encoder.transform(table)
+    return Home("shop", x_NF, torch.arange(20) % 2, names, 2, task, "ill", encoder, "columns")
 
 
 def test_a_tensor_that_is_declared_as_nothing_reaches_no_party() -> None:

@@ -931,7 +931,7 @@ def at_home(made: Owners, held: dict[str, Tensor], seed: int = 3) -> dict[str, A
                 raise PartyError(owner.name, f"it keeps no network of the run {trained!r}")
             return owner.bottom_model(), owner.test["l1"].x[order]
 
-        parties[name] = predicting.Recalling(name, rows_S, kept)
+        parties[name] = predicting.Recalling(rows_S, kept, Local(name))
     return parties
 
 

@@ -74,7 +74,7 @@ def maker(site: Site) -> Maker:
             return isinstance(own.spec, BottomsSpec) and driver == asked.driver
 
         kept = kept_at(site, asked, fits)
-        return lambda: Recalling(site.name, rows_S, kept)
+        return lambda: Recalling(rows_S, kept, asked.local())
 
     return of_run
 

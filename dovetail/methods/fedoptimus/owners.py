@@ -529,7 +529,7 @@ def _predicts(site: Site) -> Maker:
             return asked.driver in own.about.get("label_owners", (asked.driver,))
 
         rows_S, kept = asked.rows_S(), kept_at(site, asked, fits)
-        return lambda: predicting.Recalling(site.name, rows_S, kept)
+        return lambda: predicting.Recalling(rows_S, kept, asked.local())
 
     return of_run
 
