@@ -228,11 +228,10 @@ class Owner(Driver):
         """Build the head over one's own code and those of the parties, in their order."""
         self.opened = dict(opened)
         self.rows.open(limits_of(opened))
-        shape, device = tuple(self.x.shape[1:]), self.local.device
-        width = math.prod(output_shape(self.encoder, shape, device))
+        width = math.prod(output_shape(self.encoder, tuple(self.x.shape[1:]), self.local.device))
         width += sum(each.code_width for each in opened.values())
         with self.local.stream("head"):
-            self.head = self._head.build(width, self.targets.task.num_outputs).to(device)
+            self.head = self._head.build(width, self.targets.task.num_outputs).to(self.local.device)
         self.optimizer = self.config.build([*self.encoder.parameters(), *self.head.parameters()])
 
     def restore(self, state: State) -> None:
