@@ -1,5 +1,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALL := $(BIN)/pip install -q --disable-pip-version-check
 
 # Public data sets for the tests and benchmarks that want them; without the folder, those are skipped.
 ifneq ($(wildcard $(CURDIR)/../shared/data),)
@@ -8,7 +9,7 @@ export DOVETAIL_DATA
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench docs clean
+.PHONY: help demo test test-all check bench docs lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
@@ -44,11 +45,25 @@ clean:  ## remove the environment, run folders and caches
 
 # Each made once, and again when what it should hold has changed: what Dovetail runs with, and what
 # its developers need besides.
-.venv/.plain: pyproject.toml constraints.txt
+# Files are held to their hashes where these are of this machine's kind; .ci/lock.py says else.
+.venv/.plain: pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e .
+	@set -e; if $(BIN)/python .ci/lock.py --fits; then \
+		$(INSTALL) --require-hashes -r requirements.lock; \
+		$(INSTALL) --no-deps --no-build-isolation -e .; \
+	else \
+		$(INSTALL) -c constraints.txt -e .; \
+	fi
 	@touch $@
 
-.venv/.installed: .venv/.plain
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+.venv/.installed: .venv/.plain requirements-dev.lock
+	@set -e; if $(BIN)/python .ci/lock.py --fits; then \
+		$(INSTALL) --require-hashes -r requirements-dev.lock; \
+	else \
+		$(INSTALL) -c constraints.txt -e '.[dev]'; \
+	fi
 	@touch $@
+
+lock:  ## write the hashes of requirements.lock anew, after a change to pyproject.toml or constraints.txt
+	$(PYTHON) -m venv --clear build/lock
+	build/lock/bin/python .ci/lock.py
