@@ -13,21 +13,16 @@ learns: the driver the descriptions; a party the columns that all have, and thei
 A method gives the two messages its own names by a subclass of each, in its own file:
 
     class Describe(columns.Describe): ...
-
-A method whose parties share blocks of columns sends each block's summary and encoding as text in
-messages of its own (``summary_of_block`` and what stands with it).
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Self
 
 import torch
-from pydantic import TypeAdapter, ValidationError
 
 from dovetail.data import (
     CategorySummary,
@@ -41,19 +36,9 @@ from dovetail.data import (
     common_first,
     fit_rest,
     spelled_alike,
-    summarise,
 )
-from dovetail.errors import (
-    ConfigError,
-    DataError,
-    DovetailError,
-    MessageError,
-    ModelError,
-    PartyError,
-)
+from dovetail.errors import ConfigError, DataError, MessageError, ModelError
 from dovetail.network import Doubles, Integers, Message
-
-_SUMMARIES: TypeAdapter[dict[str, Summary]] = TypeAdapter(dict[str, Summary])
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,100 +265,3 @@ def encoder_of(
         raise MessageError("the agreed encoding is not of the common columns")
     rest = fit_rest(table, common, categorical, max_categories, party=party)
     return common_first(shared, rest, party=party).watching(table), shared.num_features
-
-
-# --- A block of columns, the same at all parties that have it ------------------------------------
-
-
-def summary_of_block(table: Table, *, categorical: Sequence[str], party: str) -> str:
-    """What a party's rows add to how all encode a block, as JSON: column -> summary."""
-    found = summarise(table, table.names, categorical=categorical, party=party)
-    return json.dumps({name: asdict(summary) for name, summary in found.items()})
-
-
-def agree_on_block(block: str, texts: Mapping[str, str]) -> TableEncoder:
-    """How all encode a block, by the summaries of the parties that have it.
-
-    A row without any value of the block lacks it.
-
-    Raises:
-        PartyError: a summary that cannot be, or of other columns than the first party's.
-    """
-    summaries = {party: _summary_of(party, block, text) for party, text in texts.items()}
-    first, *others = summaries
-    wanted = list(summaries[first])
-    for party in others:
-        names = list(summaries[party])
-        if names != wanted:
-            raise PartyError(
-                party,
-                f"its block {block!r} has the columns {names}, that of {first!r} has {wanted}; a "
-                "block must be the same at all parties that have it: name one for what is shared "
-                "and one for the rest, for example " + _split(names, wanted),
-            )
-    return agree(summaries).of_a_block()
-
-
-def check_block(party: str, block: str, text: str, agreed: TableEncoder) -> None:
-    """Refuse a block of other columns than were agreed on.
-
-    Raises:
-        PartyError: its summary cannot be, or is of other columns.
-    """
-    names = tuple(_summary_of(party, block, text))
-    if names != agreed.columns:
-        raise PartyError(
-            party,
-            f"its block {block!r} has the columns {list(names)}, other parties' has "
-            f"{list(agreed.columns)}; a block must be the same at all parties that have it",
-        )
-
-
-def encoder_of_block(block: str, table: Table, agreed: str) -> TableEncoder:
-    """What encodes a party's block, as was agreed.
-
-    Raises:
-        MessageError: an encoding that cannot be read, or of other columns.
-    """
-    try:
-        encoder = TableEncoder.from_json(json.loads(agreed))
-    except (ValueError, DovetailError) as error:
-        raise MessageError(f"it cannot be read ({error})") from None
-    if encoder.columns != table.names:
-        raise MessageError(f"another block's encoding of {block!r}")
-    return encoder
-
-
-def _split(columns: Sequence[str], others: Sequence[str]) -> str:
-    """How a party names the columns that another has, too, as a block, and the rest as another."""
-    shared = [column for column in columns if column in others]
-    rest = [column for column in columns if column not in others]
-    named = {"shared": shared, "own": rest}
-    return " and ".join(
-        f"blocks.{name} = {json.dumps(some)}" for name, some in named.items() if some
-    )
-
-
-def _summary_of(party: str, block: str, text: str) -> dict[str, Summary]:
-    """Column -> summary, of what a party sent.
-
-    Raises:
-        PartyError: it cannot be.
-    """
-    try:
-        found = _SUMMARIES.validate_json(text)
-    except ValidationError as error:
-        cause = str(error.errors()[0]["msg"])
-    else:
-        wrong = [name for name, summary in found.items() if not _can_be(summary)]
-        if found and not wrong:
-            return found
-        cause = f"{wrong} are no counts, mean and deviation" if wrong else "it has no column"
-    raise PartyError(party, f"its summary of block {block!r} cannot be read ({cause})")
-
-
-def _can_be(summary: Summary) -> bool:
-    if isinstance(summary, NumberSummary):
-        numbers = (summary.count, summary.missing, summary.squares)
-        return min(numbers) >= 0 and math.isfinite(summary.mean) and math.isfinite(summary.squares)
-    return min(summary.missing, *summary.counts.values(), 0) >= 0

@@ -45,14 +45,17 @@ from dovetail.errors import MessageError, TrainingError
 from dovetail.privacy.masks import KEY_BYTES, MaskKeys, key_stream, masks_between
 from dovetail.privacy.shamir import PART_BYTES, joined, split
 
+#: Bytes of what a party shows of itself: two public keys and a commitment.
+PUBLIC_BYTES = 3 * KEY_BYTES
+
 #: Bytes of two parts for one party, encrypted.
 SEALED_BYTES = 2 * PART_BYTES + 16
 
-#: The least share of the parties that must answer, and the default.
-LEAST_THRESHOLD, THRESHOLD = 0.5, 2 / 3
+#: More than this share of the parties must answer.
+QUORUM = 2 / 3
 
 
-def threshold_of(num: int, share: float = THRESHOLD) -> int:
+def threshold_of(num: int, share: float = QUORUM) -> int:
     """The fewest parties that are more than this share of ``num``.
 
     >>> [threshold_of(num) for num in (3, 4, 5, 6, 10)]

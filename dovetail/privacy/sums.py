@@ -26,13 +26,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
 
 from dovetail.errors import MessageError
 from dovetail.network.identity import Identity
+from dovetail.privacy.dropout import QUORUM, SumSecrets, threshold_of
 from dovetail.privacy.masks import MaskKeys, to_fixed
 
 #: The fewest parties of a sum: of two, each subtracts its own and has the other's.
@@ -68,6 +70,17 @@ class InMemory:
         self._rounds[number] = digest
 
 
+@dataclass(eq=False)
+class _Lasting:
+    """One sum that may outlive lost parties, as one party knows it."""
+
+    number: int
+    secrets: SumSecrets
+    publics: dict[str, bytes] = field(default_factory=dict)
+    threshold: int = 0
+    shares: dict[str, float] = field(default_factory=dict)
+
+
 class SecretSums:
     """What one party gives to sums of a run.
 
@@ -79,6 +92,7 @@ class SecretSums:
         driver: who sums; it may not be among the members.
         members: whom it sums with; None: anybody who is certified.
         rounds: what it has given already.
+        quorum: a sum that outlives lost parties opens for more than this share of its members.
     """
 
     def __init__(
@@ -90,6 +104,7 @@ class SecretSums:
         driver: str | None = None,
         members: Collection[str] | None = None,
         rounds: SharedRounds | None = None,
+        quorum: float = QUORUM,
     ) -> None:
         self.party = party
         self._run = run
@@ -98,6 +113,8 @@ class SecretSums:
         self._members = members
         self._rounds = rounds or InMemory()
         self._keys: tuple[int, MaskKeys] | None = None
+        self.quorum = quorum
+        self._lasting: _Lasting | None = None
 
     def key(self, number: int) -> tuple[bytes, bytes]:
         """A new public key for the sum of this round, and the proof that it is this party's."""
@@ -137,17 +154,8 @@ class SecretSums:
             raise MessageError("a sum has one weight, key and proof for each of its members")
         self._check_members(members)
         check_weights(weights)
-        for member, key, proof in zip(members, keys, proofs, strict=True):
-            if self._identity is not None and member != self.party:
-                self._identity.check(member, self._statement(number, member, key), proof)
-        weighed = sorted(zip(members, [float(weight).hex() for weight in weights], strict=True))
-        digest = _digest([self._run, number, weighed])
-        before = self._rounds.get(number)
-        if before not in (None, digest):
-            raise MessageError(
-                f"it has given its share of round {number} to another sum; of two sums the "
-                "difference would tell one party's values, so this round has no other"
-            )
+        self._check_keys(number, members, keys, proofs)
+        digest = self._only_sum(number, members, weights)
         own = weights[list(members).index(self.party)]
         fixed_P = to_fixed(values_P.double() * own, len(members))
         publics = dict(zip(members, keys, strict=True))
@@ -156,6 +164,162 @@ class SecretSums:
         )
         self._rounds.note(number, digest)
         return masked_P
+
+    # --- That outlives lost parties (dropout.py) --------------------------------------------------
+
+    def lasting_key(self, number: int) -> tuple[bytes, bytes]:
+        """New public keys and a commitment for the sum of this round, and the proof of them."""
+        kept = SumSecrets()
+        self._lasting = _Lasting(number, kept)
+        if self._identity is None:
+            return kept.public, b""
+        return kept.public, self._identity.sign(self._statement(number, self.party, kept.public))
+
+    def parts(
+        self,
+        number: int,
+        members: Sequence[str],
+        keys: Sequence[bytes],
+        proofs: Sequence[bytes],
+        threshold: int,
+    ) -> list[bytes]:
+        """Its secrets in parts, one encrypted for each member, in the order of their names.
+
+        Args:
+            number: the round's.
+            members: all who gave keys; ``keys`` and ``proofs`` are in that order.
+            threshold: how many parts give a secret back.
+
+        Raises:
+            MessageError: members or keys as of ``share``, or fewer parts than its quorum.
+        """
+        lasting = self._of(number)
+        if not len(members) == len(set(members)) == len(keys) == len(proofs):
+            raise MessageError("a sum has one key and proof for each of its members")
+        self._check_members(members)
+        least = threshold_of(len(members), self.quorum)
+        if not least <= threshold <= len(members):
+            raise MessageError(
+                f"refuses to split its keys so that {threshold} of {len(members)} open them; its "
+                f"quorum asks for {least} or more"
+            )
+        self._check_keys(number, members, keys, proofs)
+        lasting.publics = dict(zip(members, keys, strict=True))
+        lasting.threshold = threshold
+        return lasting.secrets.sealed(
+            self.party, lasting.publics, threshold, context=self._sealing(number)
+        )
+
+    def lasting_share(
+        self,
+        number: int,
+        members: Sequence[str],
+        weights: Sequence[float],
+        sealed: Mapping[str, bytes],
+        values_P: Tensor,
+        *,
+        told: str = "",
+    ) -> tuple[Tensor, bytes]:
+        """(P,) int64: its weight times its values, under both masks; and what they are bound to.
+
+        Args:
+            number: the round's.
+            members: all who gave keys; ``weights`` are in that order.
+            sealed: who goes on -> its parts for this party.
+            values_P: this party's.
+            told: as of ``share``.
+
+        Raises:
+            MessageError: a sum that could tell one party's values, or parts that were changed.
+            TrainingError: values that are not finite, or too large.
+        """
+        lasting = self._of(number)
+        if set(members) != set(lasting.publics) or len(members) != len(weights):
+            raise MessageError("a sum is of the members whose keys were shown, each at its weight")
+        check_weights(weights)
+        shares = dict(zip(members, weights, strict=True))
+        self._check_left(sealed, shares, lasting.threshold)
+        digest = self._only_sum(number, members, weights, "lasting")
+        context = hashlib.sha256(f"{digest} {told}".encode()).digest()
+        fixed_P = to_fixed(values_P.double() * shares[self.party], len(members))
+        masked_P = lasting.secrets.mask(
+            self.party,
+            {member: lasting.publics[member] for member in sealed},
+            sealed,
+            fixed_P,
+            sealing=self._sealing(number),
+            context=context,
+        )
+        lasting.shares = shares
+        self._rounds.note(number, digest)
+        return masked_P, context
+
+    def opened(self, number: int, survivors: Sequence[str]) -> dict[str, int]:
+        """Member -> its part of that one's seed, or of its key where its values were lost.
+
+        Raises:
+            MessageError: so few that the sum tells one party's values, or another choice of them
+                than this round's sum was opened for before.
+        """
+        lasting = self._of(number)
+        self._check_left(survivors, lasting.shares, lasting.threshold)
+        chosen = _digest(sorted(survivors))
+        if self._rounds.get(-1 - number) not in (None, chosen):
+            raise MessageError(
+                f"it has opened the sum of round {number} for others; the difference of the two "
+                "would tell one party's values"
+            )
+        parts = lasting.secrets.opened(survivors)
+        self._rounds.note(-1 - number, chosen)
+        return parts
+
+    def _of(self, number: int) -> _Lasting:
+        if self._lasting is None or self._lasting.number != number:
+            raise MessageError("a sum was asked for before its key")
+        return self._lasting
+
+    def _check_left(
+        self, left: Collection[str], shares: Mapping[str, float], threshold: int
+    ) -> None:
+        """Refuse a sum over so few that it tells one party's values.
+
+        Raises:
+            MessageError: how many there are, and may be.
+        """
+        if len(left) != len(set(left)) or not set(left) <= set(shares):
+            raise MessageError("a sum is left to those who are in it, each once")
+        least = max(MIN_MEMBERS, threshold)
+        if len(left) < least:
+            raise MessageError(f"{len(left)} members are left of a sum that needs {least} or more")
+        total = math.fsum(shares[name] for name in left)
+        check_weights([shares[name] / total for name in left])
+
+    def _sealing(self, number: int) -> bytes:
+        return b"dovetail sum 1\n" + json.dumps([self._run, number]).encode()
+
+    # --- What it checks ---------------------------------------------------------------------------
+
+    def _check_keys(
+        self, number: int, members: Sequence[str], keys: Sequence[bytes], proofs: Sequence[bytes]
+    ) -> None:
+        """Refuse keys that are not their members' for this round."""
+        for member, key, proof in zip(members, keys, proofs, strict=True):
+            if self._identity is not None and member != self.party:
+                self._identity.check(member, self._statement(number, member, key), proof)
+
+    def _only_sum(
+        self, number: int, members: Sequence[str], weights: Sequence[float], *kind: str
+    ) -> str:
+        """What names a sum; refused where this round had another."""
+        weighed = sorted(zip(members, [float(weight).hex() for weight in weights], strict=True))
+        digest = _digest([*kind, self._run, number, weighed])
+        before = self._rounds.get(number)
+        if before not in (None, digest):
+            raise MessageError(
+                f"it has given its share of round {number} to another sum; of two sums the "
+                "difference would tell one party's values, so this round has no other"
+            )
+        return digest
 
     def _check_members(self, members: Sequence[str]) -> None:
         if len(members) < MIN_MEMBERS:

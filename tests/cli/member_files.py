@@ -62,7 +62,12 @@ GROUPS = {"size": ["* area", "* radius"], "looks": ["* texture"], "shape": ["* s
 HELD = {"north": ("size", "looks"), "south": ("looks", "shape"), "west": ("size", "shape")}
 
 #: CHFL: the column that is each party's own.
-OWN = {"north": "worst area", "south": "worst texture", "west": "area error"}
+OWN = {
+    "north": "worst area",
+    "south": "worst texture",
+    "west": "area error",
+    "east": "worst radius",
+}
 
 PARTY = """
 [party]

@@ -365,6 +365,32 @@ def test_members_with_certificates_sum_in_secret_what_they_sum_in_the_clear(
             assert [len(path.read_text().split("\n")) - 1 for path in folder.iterdir()] == [12]
 
 
+def test_a_member_killed_in_mid_round_costs_its_own_part_of_a_secret_sum(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    names = (*MEMBERS, "east")
+    case = replace(CHFL, names=names)
+    changed = ("chfl.secure=true", "chfl.quorum=0.5", "chfl.rounds=40", "chfl.timeout_s=3")
+    changed += ("baselines=[]", "min_participation=0")
+    settings = [part for each in changed for part in ("--set", each)]
+    with case.written(dovetail, tmp_path).ending() as federation:
+        joined = {}
+        for name in names:
+            path = federation.folder / f"{name}.toml"
+            path.write_text(path.read_text() + "secure = true\nquorum = 0.5\n")
+            joined[name] = federation.join(name)
+        driver = federation.start("train", "network.toml", "--out", "out", *settings)
+        federation.wait_for_lines("out", 3, driver)
+        joined["east"].signal(signal.SIGKILL)
+        assert driver.ended() == 0, driver.said()
+        lines = federation.lines("out")
+        assert len(lines) == 40
+        assert not any("skipped" in line for line in lines)  # each round has its average
+        missed = [line for line in lines if "missed" in line]
+        assert missed
+        assert all(line["missed"].keys() == {"east"} for line in missed)
+
+
 @pytest.mark.parametrize("federation", [FEDOPTIMUS], indirect=True, ids=["fedoptimus"])
 def test_a_label_owner_predicts_with_data_owners_on_machines_of_their_own(
     federation: Federation, dovetail: Any

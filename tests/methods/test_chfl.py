@@ -745,6 +745,95 @@ def test_a_secret_sum_needs_three_members():
         run(secure=True, rows=ROWS[:2])
 
 
+LASTING = {**SMALL, "rounds": 2, "secure": True, "quorum": 0.5}
+
+
+def test_a_sum_that_outlives_lost_members_is_the_average():
+    plain, secret = trajectory(), trajectory(secure=True, quorum=0.5)
+    for expected, theta in zip(plain, secret, strict=True):
+        torch.testing.assert_close(theta, expected, rtol=1e-5, atol=1e-6)
+
+
+class Falls:
+    """A member that falls where it is asked for this, in the first round."""
+
+    def __init__(self, member, at):
+        self.member, self.at, self.accepts = member, at, member.accepts
+
+    def handle(self, message):
+        if isinstance(message, self.at) and message.number == 1:
+            raise TrainingError("it fell")
+        return self.member.handle(message)
+
+
+@pytest.mark.parametrize(
+    ("at", "is_in"),
+    [
+        (chfl.GiveKeys, False),
+        (chfl.GiveParts, False),
+        (chfl.GiveMasked, False),
+        (chfl.GiveOpened, True),  # its values had come
+    ],
+)
+def test_a_lost_member_costs_its_own_part_and_not_the_round(at, is_in):
+    members = federation()
+    others = federation()
+    coordinator = chfl.Coordinator(chfl.Config(**LASTING), seed=5)
+    network = InProcess({**members, "p2": Falls(members["p2"], at)}, driver="hub")
+    rounds = chfl.train(coordinator, network)
+    first = next(rounds)
+    left = ("p1", "p2", "p3", "p4") if is_in else ("p1", "p3", "p4")
+    assert first.participants == left
+    assert first.missed == {"p2": "it fell"}
+    plain = chfl.Coordinator(chfl.Config(**{**SMALL, "rounds": 2}), seed=5)
+    clear = InProcess(others, driver="hub")
+    next(chfl.train(plain, clear))
+    expected = sum(_vector_after(others, name, plain) for name in left) / len(left)
+    torch.testing.assert_close(coordinator.common_P, expected, rtol=1e-5, atol=1e-6)
+    assert next(rounds).participants == ("p1", "p2", "p3", "p4")  # and it is back
+
+
+def _vector_after(members, name, coordinator):
+    """What this member had trained in round 1: from a federation of its own."""
+    fresh = federation()
+    alone = chfl.Coordinator(chfl.Config(**{**SMALL, "rounds": 1}), seed=5)
+    kept = {}
+    for each, member in fresh.items():
+        handle = member.handle
+
+        def spy(message, each=each, handle=handle):
+            answer = handle(message)
+            if isinstance(answer, chfl.Trained):
+                kept[each] = answer.common_P.clone()
+            return answer
+
+        member.handle = spy
+    list(chfl.train(alone, InProcess(fresh, driver="hub")))
+    return kept[name]
+
+
+def test_where_too_few_are_left_the_average_stays_as_it_was():
+    members = federation()
+    falling = {name: Falls(members[name], chfl.GiveMasked) for name in ("p1", "p2")}
+    coordinator = chfl.Coordinator(chfl.Config(**LASTING), seed=5)
+    rounds = chfl.train(coordinator, InProcess({**members, **falling}, driver="hub"))
+    first = next(rounds)
+    assert first.participants == ()
+    assert set(first.missed) == {"p1", "p2"}
+    assert next(rounds).participants == ("p1", "p2", "p3", "p4")
+
+
+def test_a_member_s_own_quorum_counts():
+    members = federation()
+    members["p3"].sums.quorum = 0.8  # of four: all
+    falling = {"p2": Falls(members["p2"], chfl.GiveMasked)}
+    coordinator = chfl.Coordinator(chfl.Config(**LASTING), seed=5)
+    first = next(chfl.train(coordinator, InProcess({**members, **falling}, driver="hub")))
+    assert first.participants == ()
+    with pytest.raises(TrainingError, match="needs three or more members, round 1 has 2 left"):
+        run(secure=True, quorum=0.5, rows=ROWS[:2])
+
+
 def test_in_a_secret_sum_no_weight_leaves_a_member_unmasked():
     members = federation()
     sent = []

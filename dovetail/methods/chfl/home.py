@@ -18,6 +18,7 @@ from dovetail.methods.outcome import goodness
 from dovetail.models import ColumnsSpec, Model
 from dovetail.models.decisions import Supervised
 from dovetail.privacy import PrivateSteps
+from dovetail.privacy.dropout import QUORUM
 
 #: Said where a loss is no number.
 LARGEST_LOSS = 1e30
@@ -63,6 +64,7 @@ class Home:
         max_categories: of its private columns; see ``TableEncoder.fit``.
         secure: take part only where common towers are summed in secret.
         members: whom it sums with; None: whoever is certified.
+        quorum: the least share of members whose answers open a sum that outlives lost ones.
         private: how its common tower is trained, whatever the run says; None: as that says.
     """
 
@@ -75,6 +77,7 @@ class Home:
     max_categories: int = 100
     secure: bool = False
     members: tuple[str, ...] | None = None
+    quorum: float = QUORUM
     private: PrivateSteps | None = None
 
     def __post_init__(self) -> None:

@@ -38,12 +38,14 @@ from dovetail.federated import (
     Federation,
     Local,
     handles,
+    lasting_mean,
     read_settings,
     secret_mean,
     train,
 )
 from dovetail.federated import Round as BaseRound
 from dovetail.federated.best import Choose
+from dovetail.federated.lasting_mean import LastingFederation
 from dovetail.federated.secret_mean import SecretFederation, Sums, public_key, share_of
 from dovetail.methods import chfl
 from dovetail.methods.chfl import (
@@ -80,11 +82,19 @@ __all__ = [
     "Finish",
     "Finished",
     "GiveKey",
+    "GiveKeys",
+    "GiveMasked",
+    "GiveOpened",
+    "GiveParts",
     "GiveShare",
     "Home",
+    "Masked",
     "Member",
+    "Opened",
+    "Parts",
     "Prepared",
     "PublicKey",
+    "PublicKeys",
     "Ready",
     "Round",
     "Scored",
@@ -133,6 +143,9 @@ class Config(chfl.Config):
     participation: float = Field(default=1.0, gt=0, le=1)  # share of the members in a round
     proximal: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # FedProx's mu
     secure: bool = False  # sum the common towers under masks (privacy.masks)
+    # With secure, more than this share of the members must answer, and a lost one costs its own
+    # part; none: it costs the round (privacy.dropout).
+    quorum: float | None = Field(default=None, ge=0.5, lt=1, exclude_if=lambda value: value is None)
     private: PrivateSteps | None = None  # how common towers are trained (privacy.steps)
     choose: Choose = "mean"  # which round's parameters are kept
     patience: int | None = Field(default=None, ge=1)  # stop after so many rounds without a better
@@ -213,6 +226,54 @@ class Share(secret_mean.Share):
     family = "chfl"
 
 
+class GiveKeys(lasting_mean.GiveKeys):
+    """Coordinator -> member: new keys, for this round's sum."""
+
+    family = "chfl"
+
+
+class PublicKeys(lasting_mean.PublicKeys):
+    """Member -> coordinator, which hands them to the others of this sum."""
+
+    family = "chfl"
+
+
+class GiveParts(lasting_mean.GiveParts):
+    """Coordinator -> member: split your secrets among these."""
+
+    family = "chfl"
+
+
+class Parts(lasting_mean.Parts):
+    """Member -> coordinator: its secrets in parts, each sealed for a member."""
+
+    family = "chfl"
+
+
+class GiveMasked(lasting_mean.GiveMasked):
+    """Coordinator -> member: your share of the sum, with the parts that are sealed for you."""
+
+    family = "chfl"
+
+
+class Masked(lasting_mean.Masked):
+    """Member -> coordinator: weight x theta_(c,k) in fixed point, under two masks."""
+
+    family = "chfl"
+
+
+class GiveOpened(lasting_mean.GiveOpened):
+    """Coordinator -> member: whose share came; open the sum over these."""
+
+    family = "chfl"
+
+
+class Opened(lasting_mean.Opened):
+    """Member -> coordinator: of each a part of its seed, or of its key where it was lost."""
+
+    family = "chfl"
+
+
 # --- What a member executes ----------------------------------------------------------------------
 
 
@@ -257,6 +318,7 @@ class Member(chfl.Member):
     def __init__(self, home: Home, local: Local) -> None:
         super().__init__(home, local)
         self.sums = local.sums(home.members) or SecretSums(home.name)
+        self.sums.quorum = home.quorum
         self.ahead: tuple[float, float] | None = None  # losses of a round already trained
 
     def sizes(self) -> dict[str, int]:
@@ -440,6 +502,30 @@ class Member(chfl.Member):
         return Share(share_of(self.sums, ask, self.common_vector(), told=self.told))
 
     @handles
+    def keys(self, ask: GiveKeys) -> PublicKeys:
+        """New keys for this round's sum."""
+        self._check_trained(ask.number)
+        return PublicKeys(*lasting_mean.public_keys(self.sums, ask))
+
+    @handles
+    def parts(self, ask: GiveParts) -> Parts:
+        """Its secrets, split among the others."""
+        self._check_trained(ask.number)
+        return Parts(lasting_mean.parts_of(self.sums, ask))
+
+    @handles
+    def masked(self, ask: GiveMasked) -> Masked:
+        """Its share of the sum."""
+        self._check_trained(ask.number)
+        return Masked(*lasting_mean.masked_of(self.sums, ask, self.common_vector(), told=self.told))
+
+    @handles
+    def opened(self, ask: GiveOpened) -> Opened:
+        """What opens the sum over those whose share came."""
+        self._check_trained(ask.number)
+        return Opened(lasting_mean.opened_of(self.sums, ask))
+
+    @handles
     def finish(self, ask: Finish) -> Finished:
         """Keep the parameters of the round that was chosen."""
         return super().finish(self._best_said(ask))
@@ -494,6 +580,12 @@ class Coordinator(chfl.Coordinator):
         """What takes means in the clear, or under masks."""
         if not self.config.secure:
             return super().federation(engine)
+        if self.config.quorum is not None:
+            lasting = (
+                *(GiveKeys, PublicKeys, GiveParts, Parts),
+                *(GiveMasked, Masked, GiveOpened, Opened),
+            )
+            return LastingFederation(engine, lasting, self.config.quorum, timeout_s=self.timeout_s)
         messages = GiveKey, PublicKey, GiveShare, Share
         return SecretFederation(engine, self.sums, messages, timeout_s=self.timeout_s)
 

@@ -53,6 +53,7 @@ from dovetail.models import Model
 from dovetail.models.decisions import Decided
 from dovetail.network import Checkpoint, Engine, Precision
 from dovetail.privacy import PrivateSteps
+from dovetail.privacy.dropout import QUORUM
 
 #: What can be trained, and what a table calls it.
 STAGES: Mapping[str, str] = {
@@ -122,6 +123,8 @@ class MemberSection(Section):
     label_scale: LabelScale | None = None  # of numbers: mean and scale of all members' labels
     secure: bool = False  # take part only where common columns are summed in secret
     members: tuple[PartyName, ...] | None = None  # whom it sums with; None: whoever is certified
+    # a sum that outlives lost members opens for more than this share of them
+    quorum: float = Field(default=QUORUM, ge=0.5, lt=1)
     private: PrivateSteps | None = None  # how its common column is trained; None: as the run says
 
 
@@ -170,6 +173,7 @@ def home_of(site: Site, numbers: dd.Regression | None = None) -> chfl.Home:
         max_categories=party.max_categories,
         secure=section.secure,
         members=section.members,
+        quorum=section.quorum,
         private=section.private,
     )
 

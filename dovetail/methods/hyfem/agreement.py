@@ -18,18 +18,20 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from dovetail.alignment import columns
 from dovetail.data import (
     Classification,
     Minibatches,
+    NumberSummary,
+    Summary,
     TableEncoder,
     Task,
+    agree,
 )
-from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
+from dovetail.errors import ConfigError, DovetailError, MessageError, PartyError, TrainingError
 from dovetail.federated import Driver, Federation, Local, Party, handles
 from dovetail.methods.hyfem.home import Home
 from dovetail.models import OptimizerConfig, RandomStream, matching
@@ -50,6 +52,8 @@ from dovetail.privacy import PrivateSteps
 C = TypeVar("C", bound=BaseModel)
 
 _log = logging.getLogger(__name__)
+
+_SUMMARIES: TypeAdapter[dict[str, Summary]] = TypeAdapter(dict[str, Summary])
 
 #: The widest layer of an extractor, and the most layers, that a party counts at all.
 MAX_WIDTH, MAX_LAYERS = 2**24, 1000
@@ -266,9 +270,11 @@ class Holder(Party):
     def _encode(self, encodings: Mapping[str, str], wire: str) -> None:
         for name, table in self.home.train.tables.items():
             try:
-                encoder = columns.encoder_of_block(name, table, encodings[name])
-            except MessageError as error:
-                raise MessageError(f"{wire}: {error}") from None
+                encoder = TableEncoder.from_json(json.loads(encodings[name]))
+            except (ValueError, DovetailError) as error:
+                raise MessageError(f"{wire}: it cannot be read ({error})") from None
+            if encoder.columns != table.names:
+                raise MessageError(f"{wire}: another block's encoding of {name!r}")
             self.inputs[name] = encoder.watching(table)
             self.blocks[name] = encoder.transform(table, allow_unseen=True)
 
@@ -397,13 +403,24 @@ class Agreement:
 
     def _agree(self, holdings: Mapping[str, Holding]) -> None:
         """How each block of raw columns is encoded, by what all that hold it have in it."""
-        texts: dict[str, dict[str, str]] = {}
+        summaries: dict[str, dict[str, dict[str, Summary]]] = {}
         for party, holding in holdings.items():
             for block, text in zip(holding.blocks, holding.summaries, strict=False):
                 if text and block not in self.encodings:
-                    texts.setdefault(block, {})[party] = text
-        for block, of_parties in texts.items():
-            self.encodings[block] = columns.agree_on_block(block, of_parties)
+                    summaries.setdefault(block, {})[party] = _summary_of(party, block, text)
+        for block, of_parties in summaries.items():
+            first, *others = of_parties
+            for party in others:
+                columns, wanted = list(of_parties[party]), list(of_parties[first])
+                if columns != wanted:
+                    raise PartyError(
+                        party,
+                        f"its block {block!r} has the columns {columns}, that of "
+                        f"{first!r} has {wanted}; a block must be the same at all "
+                        "parties that have it: name one for what is shared and one for the rest, "
+                        "for example " + _split(columns, wanted),
+                    )
+            self.encodings[block] = agree(of_parties).of_a_block()
 
     def note(self, party: str, holding: Holding) -> None:
         unknown = [block for block in holding.blocks if block not in self.extractors]
@@ -450,9 +467,15 @@ class Agreement:
         except ValueError:
             raise PartyError(party, f"block {block!r} has no shape {text!r}") from None
         if summary and block in self.encodings:
-            encoder = self.encodings[block]
-            columns.check_block(party, block, summary, encoder)
-            shape = (encoder.num_features,)
+            columns = tuple(_summary_of(party, block, summary))
+            if columns != self.encodings[block].columns:
+                raise PartyError(
+                    party,
+                    f"its block {block!r} has the columns {list(columns)}, other parties' has "
+                    f"{list(self.encodings[block].columns)}; a block must be the same at all "
+                    "parties that have it",
+                )
+            shape = (self.encodings[block].num_features,)
         if not shape:
             raise PartyError(party, f"block {block!r} has neither a shape nor a summary")
         return shape
@@ -562,3 +585,38 @@ class Agreeing(Driver):
 def task_text(task: Task) -> str:
     """What must be the same at all: the classes in their order, or that it is a number."""
     return json.dumps(task.to_json()) if isinstance(task, Classification) else "a number"
+
+
+def _split(columns: Sequence[str], others: Sequence[str]) -> str:
+    """How a party names the columns that another has, too, as a block, and the rest as another."""
+    shared = [column for column in columns if column in others]
+    rest = [column for column in columns if column not in others]
+    named = {"shared": shared, "own": rest}
+    return " and ".join(
+        f"blocks.{name} = {json.dumps(some)}" for name, some in named.items() if some
+    )
+
+
+def _summary_of(party: str, block: str, text: str) -> dict[str, Summary]:
+    """Column -> summary, of what a party sent.
+
+    Raises:
+        PartyError: it cannot be.
+    """
+    try:
+        found = _SUMMARIES.validate_json(text)
+    except ValidationError as error:
+        cause = str(error.errors()[0]["msg"])
+    else:
+        wrong = [name for name, summary in found.items() if not _can_be(summary)]
+        if found and not wrong:
+            return found
+        cause = f"{wrong} are no counts, mean and deviation" if wrong else "it has no column"
+    raise PartyError(party, f"its summary of block {block!r} cannot be read ({cause})")
+
+
+def _can_be(summary: Summary) -> bool:
+    if isinstance(summary, NumberSummary):
+        numbers = (summary.count, summary.missing, summary.squares)
+        return min(numbers) >= 0 and math.isfinite(summary.mean) and math.isfinite(summary.squares)
+    return min(summary.missing, *summary.counts.values(), 0) >= 0

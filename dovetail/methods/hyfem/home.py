@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
-from dovetail.alignment import columns
-from dovetail.data import PartyData, Task
+from dovetail.data import PartyData, Task, summarise
 from dovetail.errors import ConfigError
 from dovetail.privacy import Budget, PrivateSteps
 
@@ -71,4 +71,5 @@ class Home:
     def summary(self, block: str) -> str:
         """What its rows add to how all encode this block of raw columns, in JSON."""
         table = self.train.tables[block]
-        return columns.summary_of_block(table, categorical=self.categorical, party=self.name)
+        found = summarise(table, table.names, categorical=self.categorical, party=self.name)
+        return json.dumps({name: asdict(summary) for name, summary in found.items()})

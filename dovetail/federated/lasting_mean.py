@@ -1,0 +1,302 @@
+"""A mean under masks that outlives lost parties: who is lost costs its own part, not the sum.
+
+    driver                                     party
+    GiveKeys                       -------->   new keys and a seed for this round
+                                   <--------   PublicKeys
+    GiveParts: everybody's keys    -------->   checks them
+                                   <--------   Parts: of its secrets, one sealed for each
+    GiveMasked: weights, the parts -------->   checks all of it (``privacy/sums.py``)
+    sealed for it                  <--------   Masked: weight x values under two masks
+    GiveOpened: whose came         -------->   checks that enough are left
+                                   <--------   Opened: of each a part of its seed or its key
+
+A method gives the messages its own names by subclasses, and answers them by ``answer``;
+``LastingFederation`` has the driver's side. ``privacy/dropout.py`` says who learns what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import torch
+from torch import Tensor
+
+from dovetail.errors import MessageError, TrainingError
+from dovetail.federated.federation import Federation, normalised
+from dovetail.network import Engine, Integers, Message, Values
+from dovetail.network.identity import MAX_PROOF_BYTES
+from dovetail.privacy import MIN_MEMBERS, SecretSums, check_weights, from_fixed
+from dovetail.privacy.dropout import PUBLIC_BYTES, SEALED_BYTES, threshold_of, unmasked
+from dovetail.privacy.shamir import PART_BYTES
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, eq=False)
+class GiveKeys(Message):
+    """Driver -> party: new keys, for this round's sum."""
+
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class PublicKeys(Message):
+    """Party -> driver, which hands them to the others of this sum; ``proof`` is as ``PublicKey``'s.
+
+    ``quorum`` is the least that the party sums with.
+    """
+
+    keys: Annotated[Tensor, Values(torch.uint8, f"{PUBLIC_BYTES}")]
+    proof: Annotated[Tensor, Values(torch.uint8, "N", most=MAX_PROOF_BYTES)]
+    quorum: float
+
+
+@dataclass(frozen=True, eq=False)
+class GiveParts(Message):
+    """Driver -> party: split your secrets among these, so that ``threshold`` of them open one."""
+
+    number: int
+    threshold: int
+    members: tuple[str, ...]
+    keys_K: Annotated[Tensor, Values(torch.uint8, f"K,{PUBLIC_BYTES}")]
+    proofs: Annotated[Tensor, Values(torch.uint8, "N")]
+    proof_bytes: tuple[int, ...]
+
+    def check(self, **sizes: int) -> None:
+        """Refuse keys and proofs that are not one a member."""
+        if len(self.proof_bytes) != len(self.members) or min(self.proof_bytes, default=0) < 0:
+            raise MessageError(f"{self.wire_name()}: one proof a member, of 0 bytes or more")
+        super().check(**{**sizes, "K": len(self.members), "N": sum(self.proof_bytes)})
+
+
+@dataclass(frozen=True, eq=False)
+class Parts(Message):
+    """Party -> driver: its secrets in parts, each sealed for a member, in the order of names."""
+
+    sealed_K: Annotated[Tensor, Values(torch.uint8, f"K,{SEALED_BYTES}")]
+
+
+@dataclass(frozen=True, eq=False)
+class GiveMasked(Message):
+    """Driver -> party: your share of the sum over these members, with who goes on's parts."""
+
+    number: int
+    members: tuple[str, ...]
+    weights: tuple[float, ...]
+    going_on: tuple[str, ...]
+    sealed_T: Annotated[Tensor, Values(torch.uint8, f"T,{SEALED_BYTES}")]
+
+    def check(self, **sizes: int) -> None:
+        """Refuse parts that are not one of each."""
+        super().check(**{**sizes, "T": len(self.going_on)})
+
+
+@dataclass(frozen=True, eq=False)
+class Masked(Message):
+    """Party -> driver: weight x values in fixed point, masked; and what the masks are bound to."""
+
+    masked_P: Integers
+    context: Annotated[Tensor, Values(torch.uint8, "32")]
+
+
+@dataclass(frozen=True, eq=False)
+class GiveOpened(Message):
+    """Driver -> party: whose values came; open the sum over these."""
+
+    number: int
+    survivors: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Opened(Message):
+    """Party -> driver: of each who went on a part of its seed, or of its key; in order of names."""
+
+    parts_T: Annotated[Tensor, Values(torch.uint8, f"T,{PART_BYTES}")]
+
+
+Messages = tuple[
+    type[GiveKeys],
+    type[PublicKeys],
+    type[GiveParts],
+    type[Parts],
+    type[GiveMasked],
+    type[Masked],
+    type[GiveOpened],
+    type[Opened],
+]
+
+
+# --- What a party executes -----------------------------------------------------------------------
+
+
+def public_keys(sums: SecretSums, ask: GiveKeys) -> tuple[Tensor, Tensor, float]:
+    """The fields of ``PublicKeys``."""
+    keys, proof = sums.lasting_key(ask.number)
+    return _bytes(keys), _bytes(proof), sums.quorum
+
+
+def parts_of(sums: SecretSums, ask: GiveParts) -> Tensor:
+    """The field of ``Parts``.
+
+    Raises:
+        MessageError: members, keys or a threshold that the party refuses.
+    """
+    keys = [bytes(each.tolist()) for each in ask.keys_K]
+    proofs = [bytes(each.tolist()) for each in ask.proofs.split(list(ask.proof_bytes))]
+    sealed = sums.parts(ask.number, ask.members, keys, proofs, ask.threshold)
+    return torch.stack([_bytes(each) for each in sealed])
+
+
+def masked_of(
+    sums: SecretSums, ask: GiveMasked, values_P: Tensor, *, told: str
+) -> tuple[Tensor, Tensor]:
+    """The fields of ``Masked``; ``told`` is what the values follow from, the same at all.
+
+    Raises:
+        MessageError: a sum that could tell one party's values.
+    """
+    if len(set(ask.going_on)) != len(ask.going_on):
+        raise MessageError("each member goes on once")
+    boxes = [bytes(each.tolist()) for each in ask.sealed_T]
+    sealed = dict(zip(ask.going_on, boxes, strict=True))
+    masked_P, context = sums.lasting_share(
+        ask.number, ask.members, ask.weights, sealed, values_P, told=told
+    )
+    return masked_P, _bytes(context)
+
+
+def opened_of(sums: SecretSums, ask: GiveOpened) -> Tensor:
+    """The field of ``Opened``.
+
+    Raises:
+        MessageError: too few are left, or the sum was opened for others.
+    """
+    parts = sums.opened(ask.number, ask.survivors)
+    return torch.stack(
+        [_bytes(part.to_bytes(PART_BYTES, "big")) for _, part in sorted(parts.items())]
+    )
+
+
+def _bytes(content: bytes) -> Tensor:
+    return torch.tensor(list(content), dtype=torch.uint8)
+
+
+# --- What the driver executes --------------------------------------------------------------------
+
+
+class LastingFederation(Federation):
+    """A federation whose means are taken under masks, and go on without who is lost in their midst.
+
+    Args:
+        engine: carries the messages.
+        messages: the method's, as ``Messages``.
+        quorum: more than this share of the members must answer to the end.
+        timeout_s: as of ``Federation``.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        messages: Messages,
+        quorum: float,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        super().__init__(engine, timeout_s=timeout_s)
+        self._messages = messages
+        self._quorum = quorum
+
+    def size(self, values_P: Tensor) -> int:
+        """None: values leave under masks alone."""
+        return 0
+
+    def mean(
+        self,
+        replies: Mapping[str, M],
+        field: str,
+        weights: Mapping[str, float] | None = None,
+        *,
+        before: Tensor | None = None,
+    ) -> Tensor:
+        """The mean over those whose values came; as ``before`` where too few answer to the end.
+
+        Raises:
+            TrainingError: fewer parties are left than share in a sum.
+        """
+        assert before is not None
+        self.check_answered(replies)
+        give_keys, public, give_parts, parts, give_masked, masked, give_opened, opened = (
+            self._messages
+        )
+        keys = self.ask(give_keys(self.number), public, to=tuple(replies))
+        members = tuple(keys)
+        self._check_left(members, MIN_MEMBERS)
+        quorum = max(self._quorum, *(key.quorum for key in keys.values()))
+        threshold = threshold_of(len(members), quorum)
+        least = max(MIN_MEMBERS, threshold)
+        shares = normalised(members, weights)
+        try:
+            check_weights(tuple(shares.values()))
+        except MessageError as cause:
+            raise TrainingError(str(cause)) from None
+        split = self.ask(
+            give_parts(
+                self.number,
+                threshold,
+                members,
+                torch.stack([keys[member].keys for member in members]),
+                torch.cat([keys[member].proof for member in members]),
+                tuple(len(keys[member].proof) for member in members),
+            ),
+            parts,
+            to=members,
+            K=len(members),
+        )
+        going_on = tuple(split)
+        self.included = ()
+        if len(going_on) < least:
+            return before
+        place = {name: number for number, name in enumerate(sorted(members))}
+        ask = {
+            member: give_masked(
+                self.number,
+                members,
+                tuple(shares.values()),
+                going_on,
+                torch.stack([split[sender].sealed_K[place[member]] for sender in going_on]),
+            )
+            for member in going_on
+        }
+        came = self.ask(ask, masked, P=len(before))
+        survivors = tuple(came)
+        if len(survivors) < least:
+            return before
+        told = self.ask(give_opened(self.number, survivors), opened, to=survivors, T=len(going_on))
+        if len(told) < threshold:
+            return before
+        held = {
+            holder: {
+                owner: int.from_bytes(bytes(part.tolist()), "big")
+                for owner, part in zip(sorted(going_on), reply.parts_T, strict=True)
+            }
+            for holder, reply in told.items()
+        }
+        total_P = unmasked(
+            {name: reply.masked_P for name, reply in came.items()},
+            {name: bytes(keys[name].keys.tolist()) for name in going_on},
+            held,
+            threshold,
+            members=members,
+            contexts={name: bytes(reply.context.tolist()) for name, reply in came.items()},
+        )
+        self.included = survivors
+        return from_fixed(total_P) / sum(shares[name] for name in survivors)
+
+    def _check_left(self, members: tuple[str, ...], least: int) -> None:
+        if len(members) < least:
+            raise TrainingError(
+                f"a secret sum needs three or more members, round {self.number} has {len(members)} "
+                f"left ({'; '.join(f'{name}: {why}' for name, why in self.missing.items())})"
+            )
