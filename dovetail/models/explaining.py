@@ -329,8 +329,7 @@ def _tree_shares(
 
     total_NF = np.zeros((len(x_NF), x_NF.shape[1] + 1))
     for network, weight in trees:
-        network.forest()  # a text that no learner here wrote is refused, as LightGBM would not
-        booster = lightgbm.Booster(model_str=network.text())
+        booster = lightgbm.Booster(model_str=network.checked_text())
         found_NF = np.asarray(booster.predict(x_NF.double().numpy(), pred_contrib=True))
         found_NF[:, -1] += float(network.start_S[0])
         total_NF += found_NF * weight

@@ -131,8 +131,24 @@ class BoostedTrees(nn.Module):
         return scores_BS
 
     def text(self) -> str:
-        """LightGBM's text, for ``lightgbm.Booster(model_str=...)``; ``start_S`` is not in it."""
+        """LightGBM's text as it was kept; ``start_S`` is not in it."""
         return self.text_T.cpu().numpy().tobytes().decode()
+
+    def checked_text(self) -> str:
+        """The same trees for ``lightgbm.Booster(model_str=...)``, of nothing but checked numbers.
+
+        LightGBM believes a text's sizes, offsets and counts: one ``tree_sizes`` ends the process.
+
+        Raises:
+            ModelError: a text that no learner here wrote.
+        """
+        self.forest()
+        try:
+            return _written(self.text(), self.num_features, len(self.start_S))
+        except (ValueError, KeyError) as error:
+            raise ModelError(
+                f"its trees cannot be read ({error}); copy the whole folder again"
+            ) from None
 
     def forest(self) -> _Forest:
         """What the text says; read once.
@@ -199,6 +215,64 @@ def _forest(text: str, num_features: int, num_scores: int) -> _Forest:
         tensor(children[1]).long(),
         tensor(leaves),
     )
+
+
+#: What LightGBM reads of a tree: name -> whether there is one a leaf, or one a split.
+_OF_LEAVES = {
+    "split_feature": False,
+    "split_gain": False,
+    "threshold": False,
+    "decision_type": False,
+    "left_child": False,
+    "right_child": False,
+    "leaf_value": True,
+    "leaf_weight": True,
+    "leaf_count": True,
+    "internal_value": False,
+    "internal_weight": False,
+    "internal_count": False,
+}
+_WHOLE = ("split_feature", "decision_type", "left_child", "right_child", "leaf_count")
+_COUNTS = ("leaf_count", "internal_count")
+
+
+def _written(text: str, num_features: int, num_scores: int) -> str:
+    """The trees of a text that ``_forest`` has read, written anew.
+
+    Raises:
+        ValueError, KeyError: counts that cannot be.
+    """
+    text = text.split("end of trees")[0]
+    num_trees = text.count("\nTree=")
+    leaves_T = _numbers(text, "num_leaves", np.ones(num_trees)).astype(np.int64)
+    read: dict[str, list[np.ndarray]] = {}
+    for name, of_leaves in _OF_LEAVES.items():
+        counts_T = leaves_T if of_leaves else leaves_T - 1
+        values = _numbers(text, name, counts_T)
+        if name in (*_WHOLE, *_COUNTS):
+            values = values.astype(np.int64)
+        if name in _COUNTS and (values < 0).any():
+            raise ValueError(f"a tree has a {name} below 0")
+        read[name] = np.split(values, counts_T.cumsum()[:-1])
+    names = " ".join(f"Column_{place}" for place in range(num_features))
+    lines = [
+        "tree",
+        "version=v4",
+        f"num_class={num_scores}",
+        f"num_tree_per_iteration={num_scores}",
+        "label_index=0",
+        f"max_feature_idx={num_features - 1}",
+        f"feature_names={names}",
+        f"feature_infos={' '.join(['[-1e300:1e300]'] * num_features)}",
+        "",
+    ]
+    for tree, num_leaves in enumerate(leaves_T.tolist()):
+        lines += [f"Tree={tree}", f"num_leaves={num_leaves}", "num_cat=0"]
+        lines += [
+            f"{name}={' '.join(map(repr, each[tree].tolist()))}" for name, each in read.items()
+        ]
+        lines += ["is_linear=0", "shrinkage=1", "", ""]
+    return "\n".join([*lines, "end of trees", ""])
 
 
 def _numbers(text: str, name: str, counts_T: np.ndarray) -> np.ndarray:
