@@ -29,7 +29,6 @@ from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.joint import BottomsSpec
 from dovetail.models.learners.stacked import Stack, mean_outputs
 from dovetail.models.networks import Shape, network_input
-from dovetail.models.smoothers import SmoothingSpec
 
 # --- Bottom networks ---------------------------------------------------------------------------
 
@@ -212,7 +211,7 @@ class MembersSpec:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> MembersSpec:
         member = bottom_from_json(stored["member"])
-        if isinstance(member, MembersSpec | BottomsSpec | SmoothingSpec):
+        if isinstance(member, MembersSpec | BottomsSpec):
             raise ModelError("members have no members of their own; copy the whole folder again")
         return cls(member, int(stored["members"]))
 
@@ -259,9 +258,7 @@ class OwnerResNet:
 
 
 #: Of FedOptimus' data owners, and of APFed-D's partners.
-BottomSpec = (
-    StripCnn | ColumnsMlp | EncodedMlp | OwnerResNet | MembersSpec | BottomsSpec | SmoothingSpec
-)
+BottomSpec = StripCnn | ColumnsMlp | EncodedMlp | OwnerResNet | MembersSpec | BottomsSpec
 
 
 def bottom_from_json(stored: Mapping[str, Any]) -> BottomSpec:
@@ -289,8 +286,6 @@ def bottom_from_json(stored: Mapping[str, Any]) -> BottomSpec:
             return MembersSpec.from_json(stored)
         case BottomsSpec.kind:
             return BottomsSpec.from_json(stored)
-        case SmoothingSpec.kind:
-            return SmoothingSpec.from_json(stored)
     raise ModelError(
         "a bottom network is 'strip-cnn', 'columns-mlp', 'encoded-mlp', 'owner-resnet', "
         f"'members' or 'stacked-bottoms', got {stored.get('kind')!r}; copy the whole folder again"

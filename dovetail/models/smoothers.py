@@ -19,9 +19,9 @@ Letters: N rows, F features, L labelled rows, J smoothers, T trees, D levels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import scipy.sparse
@@ -283,50 +283,3 @@ def carried_by(weights_BL: Tensor) -> Tensor:
     share = sizes / sizes.sum(dim=1, keepdim=True).clamp(min=1e-30)
     carried: Tensor = 1 / share.square().sum(dim=1).clamp(min=1e-30)
     return carried
-
-
-@dataclass(frozen=True)
-class SmoothingSpec:
-    """The sizes of a ``Smoothing``; stands where a partner's network does."""
-
-    kind: ClassVar[str] = "smoothing"
-
-    smoothers: tuple[Smoother, ...]
-    num_bins: int
-    num_labelled: int
-    least_rows: float
-
-    def build(self, input_shape: tuple[int, ...], embedding: int) -> Smoothing:
-        """(B, ...) -> (B, J L).
-
-        Raises:
-            ModelError: weights of another number of rows.
-        """
-        if embedding != len(self.smoothers) * self.num_labelled:
-            raise ModelError(f"its weights are not {embedding} wide; copy the whole folder again")
-        features = torch.Size(input_shape).numel()
-        return Smoothing(
-            Kernels(features, self.num_bins),
-            self.smoothers,
-            torch.zeros(self.num_labelled, features),
-            torch.zeros(self.num_labelled, dtype=torch.int64),
-            self.least_rows,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "smoothers": [[each.kernel, each.ridge] for each in self.smoothers],
-            "num_bins": self.num_bins,
-            "num_labelled": self.num_labelled,
-            "least_rows": self.least_rows,
-        }
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> SmoothingSpec:
-        return cls(
-            tuple(smoother_of(kernel, float(ridge)) for kernel, ridge in stored["smoothers"]),
-            int(stored["num_bins"]),
-            int(stored["num_labelled"]),
-            float(stored["least_rows"]),
-        )

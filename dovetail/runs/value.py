@@ -54,7 +54,7 @@ INFORMATION_ROWS = 1000
 LOWER_IS_BETTER = {name for name, more_is_better in SCORES.items() if not more_is_better}
 
 #: Methods of an active party with partners.
-_OF_APFED = ("apfed", "apfed-r", "apfed-c", "apfed-d", "tvfl")
+_OF_APFED = ("apfed", "apfed-r", "apfed-c", "apfed-d", "apfed-s", "tvfl")
 
 
 # --- Runs whose partners can be valued -----------------------------------------------------------
@@ -149,7 +149,7 @@ class _ApfedGame:
         setup = self._with(coalition)
         if self._home.test is None:
             raise ConfigError(_NO_TEST)
-        nobody = "best-alone" if setup.method == "apfed-d" else "alone"
+        nobody = "best-alone" if setup.method in ("apfed-d", "apfed-s") else "alone"
         stage = setup.method if coalition else nobody
         return numbers(setup.train(stage, seed, _silent).scores[stage][self._home.name])
 

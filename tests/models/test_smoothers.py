@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -11,13 +10,11 @@ from sklearn.kernel_ridge import KernelRidge
 from torch import Tensor
 
 from dovetail.errors import ModelError
-from dovetail.models import Bottom, load_bottom
 from dovetail.models.smoothers import (
     Kernel,
     Kernels,
     Smoother,
     Smoothing,
-    SmoothingSpec,
     carried_by,
     spread_out,
 )
@@ -93,17 +90,6 @@ def test_all_columns_of_an_image_or_a_constant_can_be_smoothed() -> None:
     kernels = Kernels.fit(x, torch.Generator().manual_seed(0))
     made = Smoothing(kernels, [Smoother("mean", 1.0)], x[:20].flatten(1), torch.arange(20) % 4)
     assert made(x).isfinite().all()
-
-
-def test_weights_are_the_same_after_a_day_on_disk(tmp_path: Path) -> None:
-    x = table()
-    made = smoothing(x, 40, Smoother("mean", 1.0), Smoother("trees", 3.0), least=5)
-    spec = SmoothingSpec(made.smoothers, len(made.kernels.encoding.column_M), 40, 5)
-    kept = Bottom("lab", made, spec, (4,), 80)
-    loaded = load_bottom(kept.save(tmp_path / "lab"))
-    assert torch.equal(loaded.network(x), made(x))
-    with pytest.raises(ModelError, match="not 81 wide"):
-        spec.build((4,), 81)
 
 
 def test_a_smoother_that_cannot_be_is_refused() -> None:

@@ -124,9 +124,7 @@ def _distil_partner(home: PartnerHome, local: Local) -> Party:
 
 
 def _sealed_partner(home: PartnerHome, local: Local) -> Party:
-    return sealed.Partner(
-        home.rows, home.test, local, home.sealed_limits, given=home.given, input=home.input
-    )
+    return sealed.Partner(home.rows, home.test, local, home.sealed_limits, given=home.given)
 
 
 _SIDES: Mapping[Side, Callable[[PartnerHome, Local], Party]] = {
@@ -137,7 +135,7 @@ _SIDES: Mapping[Side, Callable[[PartnerHome, Local], Party]] = {
 }
 
 #: Side -> the message after which a partner's networks are whole, and kept at its site.
-KEPT_AFTER: Mapping[Side, type[Message]] = {"distil": distil.Finish, "sealed": sealed.Begin}
+KEPT_AFTER: Mapping[Side, type[Message]] = {"distil": distil.Finish}
 
 
 def bottom_of(party: Any) -> Bottom:

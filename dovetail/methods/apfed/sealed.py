@@ -34,17 +34,16 @@ import torch
 from torch import Tensor
 
 from dovetail.data import SharedRows
-from dovetail.data.inputs import Input
 from dovetail.errors import ConfigError, MessageError, PartyError
 from dovetail.federated import Driver, Epoch, Local, Party, handles
 from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.baselines import features
 from dovetail.methods.limits import SealedLimits
-from dovetail.models import Bottom, Secret, generator, key_of
+from dovetail.models import Secret, generator, key_of
 from dovetail.models.learners.assisted import all_columns, targets
 from dovetail.models.learners.distil import Owner
-from dovetail.models.smoothers import Kernels, Smoother, Smoothing, SmoothingSpec, smoother_of
+from dovetail.models.smoothers import Kernels, Smoother, Smoothing, smoother_of
 from dovetail.network import Bytes, Draws, Engine, Integers, Message
 from dovetail.privacy import encrypted
 
@@ -100,7 +99,6 @@ class Partner(Party):
         local: its context.
         limits: of its policy; None in simulation, which has none.
         given: how many numbers of each row it has given before; None: nobody counts.
-        input: how raw columns become its rows, to be kept with its weights.
     """
 
     goes_on = False  # a run is one question
@@ -113,10 +111,9 @@ class Partner(Party):
         limits: SealedLimits | None = None,
         *,
         given: NumbersGiven | None = None,
-        input: Input | None = None,
     ) -> None:
         self.local, self.shared, self.test = local, shared, test
-        self.limits, self.given, self.input = limits or UNLIMITED, given, input
+        self.limits, self.given = limits or UNLIMITED, given
 
     @handles
     def begin(self, message: Begin) -> Answered:
@@ -148,7 +145,6 @@ class Partner(Party):
             answers += numbers
         if self.given is not None:
             self.given.add(cells, len(smoothers) * message.columns)
-        self.held = message
         return Answered(tuple(exponents), torch.from_numpy(np.stack(answers)))
 
     def _tested(self, message: Begin) -> Tensor:
@@ -208,19 +204,6 @@ class Partner(Party):
                 "raise it",
             )
         return smoothers, layout, cells
-
-    def bottom_model(self) -> Bottom:
-        """What it keeps at home, to answer about new rows: weights, and the encrypted targets."""
-        smoothing = self.smoothing
-        spec = SmoothingSpec(
-            smoothing.smoothers,
-            len(smoothing.kernels.encoding.column_M),
-            len(smoothing.x_LF),
-            smoothing.least_rows,
-        )
-        width = len(smoothing.smoothers) * len(smoothing.x_LF)
-        shape = tuple(self.shared.x.shape[1:])
-        return Bottom(self.name, smoothing, spec, shape, width, self.input, {"method": "apfed-s"})
 
 
 def answer(
