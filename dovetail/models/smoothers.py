@@ -218,32 +218,35 @@ class Smoothing(nn.Module):
 
     def weights(self, x_BF: Tensor, place: int) -> Tensor:
         """(B, L) of one smoother, for rows that are not labelled."""
-        smoother = self.smoothers[place]
-        everyone = torch.ones(len(self.x_LF), dtype=torch.bool)
-        parts = [self._solved(part, smoother, everyone) for part in x_BF.split(_ROWS_AT_ONCE)]
-        return torch.cat(parts) if parts else torch.empty(0, len(self.x_LF))
+        return self._among(x_BF, self.smoothers[place], torch.arange(len(self.x_LF)))
 
     def left_out(self, place: int) -> Tensor:
         """(L, L) of one smoother, for the labelled rows: those of a row's own fold weigh 0."""
         weights_LL = torch.zeros(len(self.x_LF), len(self.x_LF))
         for fold in self.folds_L.unique().tolist():
-            own, others = self.folds_L == fold, self.folds_L != fold
-            weights_LL[own] = self._solved(self.x_LF[own], self.smoothers[place], others)
+            own = (self.folds_L == fold).nonzero().flatten()
+            others = (self.folds_L != fold).nonzero().flatten()
+            found = self._among(self.x_LF[own], self.smoothers[place], others)
+            weights_LL[own[:, None], others] = found
         return weights_LL
 
-    def _solved(self, x_BF: Tensor, smoother: Smoother, among: Tensor) -> Tensor:
-        """(B, L) K_B (K + ridge I)^-1 over the labelled rows among these, spread out."""
-        if smoother.kernel not in self._between:
-            self._between[smoother.kernel] = self.kernels(
-                self.x_LF, self.x_LF, smoother.kernel
-            ).double()
-        between = self._between[smoother.kernel][among][:, among]
-        between = between + smoother.ridge * torch.eye(len(between), dtype=torch.float64)
-        rows_BL = self.kernels(x_BF, self.x_LF[among], smoother.kernel).double()
-        solved = torch.cholesky_solve(rows_BL.T, torch.linalg.cholesky(between)).T
-        weights_BL = torch.zeros(len(x_BF), len(self.x_LF))
-        weights_BL[:, among] = spread_out(solved, self.least_rows).float()
-        return weights_BL
+    def _among(self, x_BF: Tensor, smoother: Smoother, rows: Tensor) -> Tensor:
+        """(B, labelled rows) K_B (K + ridge I)^-1 over these, spread out.
+
+        The inverse is made in double precision. Its product is in single: what these weights are
+        matters, not their last digits.
+        """
+        x_LF, kernel = self.x_LF[rows], smoother.kernel
+        if kernel not in self._between:
+            self._between[kernel] = self.kernels(self.x_LF, self.x_LF, kernel).double()
+        between = self._between[kernel][rows][:, rows]
+        between = between + smoother.ridge * torch.eye(len(rows), dtype=torch.float64)
+        inverse_LL = torch.cholesky_inverse(torch.linalg.cholesky(between)).float()
+        parts = [
+            spread_out(self.kernels(part, x_LF, kernel) @ inverse_LL, self.least_rows)
+            for part in x_BF.split(_ROWS_AT_ONCE)
+        ]
+        return torch.cat(parts) if parts else torch.empty(0, len(rows))
 
 
 def spread_out(weights_BL: Tensor, least_rows: float) -> Tensor:

@@ -302,26 +302,15 @@ def _less(a: np.ndarray, b: np.ndarray, moduli: Sequence[int]) -> np.ndarray:
 
 
 class Owner:
-    """A key pair, which encrypts targets and decrypts answers.
+    """A new key pair, which encrypts targets and decrypts answers; it is kept nowhere."""
 
-    Args:
-        secret: of ``secret_bytes``; None: a new key.
-    """
-
-    def __init__(self, secret: bytes | None = None) -> None:
+    def __init__(self) -> None:
         ring = self._ring = _ring()
-        if secret is None:
-            keys = ring.seal.KeyGenerator(ring.context)
-        else:
-            keys = ring.seal.KeyGenerator(ring.context, ring.context.from_secret_str(secret))
+        keys = ring.seal.KeyGenerator(ring.context)
         self._keys, self._secret = keys, keys.secret_key()
         self._s = _coefficients(self._secret.to_string(), _KEY)
         self._encryptor = ring.seal.Encryptor(ring.context, keys.create_public_key(), self._secret)
         self._decryptor = ring.seal.Decryptor(ring.context, self._secret)
-
-    def secret_bytes(self) -> bytes:
-        """What ``Owner(secret)`` is made of again."""
-        return bytes(self._secret.to_string())
 
     def public_key(self, nonce: bytes) -> np.ndarray:
         """(KEY_WIRE,) its half that travels."""

@@ -255,10 +255,9 @@ class Active(Driver):
         numbers: partner -> (R, J C) of its rows, NaN where the partner has none.
         tested: the same of test rows.
         lost: partner -> why it has no part.
-        keys: partner -> the secret key that its answers are decrypted with.
     """
 
-    saved = ("numbers", "tested", "lost", "keys")
+    saved = ("numbers", "tested", "lost")
     num_rounds = 2
 
     def __init__(
@@ -279,7 +278,6 @@ class Active(Driver):
         self.numbers: dict[str, Tensor] = {}
         self.tested: dict[str, Tensor] = {}
         self.lost: dict[str, str] = {}
-        self.keys: dict[str, Tensor] = {}
         encrypted.check_installed()
 
     def labelled(self, party: str) -> Tensor:
@@ -360,7 +358,6 @@ class Active(Driver):
         self.numbers[party] = _placed(train_NZ, self.train.samples[party])
         if self.test is not None:
             self.tested[party] = _placed(tested_UZ, self.test.samples[party])
-        self.keys[party] = torch.frombuffer(bytearray(owner.secret_bytes()), dtype=torch.uint8)
 
     @property
     def partners(self) -> tuple[str, ...]:
