@@ -152,6 +152,23 @@ def test_a_partner_that_lacks_rows_says_nothing_of_them() -> None:
     )
 
 
+def test_no_more_rows_are_asked_about_than_are_wanted() -> None:
+    owner, partner = made(2)
+    everyone = torch.arange(len(partner))
+    active = active_of(owner, {"shop": everyone})
+    active.max_rows = 25
+    party = partner_of("shop", partner, everyone)
+    list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
+    assert int(active.aligned().sum()) == 60 + 25
+    assert active.aligned()[owner.labelled].all()
+    whole = active_of(owner, {"shop": everyone})
+    list(assisting.rounds(whole, InProcess({"shop": party}, driver="bank")))
+    held = active.aligned()
+    torch.testing.assert_close(
+        active.numbers["shop"][held], whole.numbers["shop"][held], rtol=1e-4, atol=1e-5
+    )
+
+
 def test_a_run_that_is_resumed_asks_nobody_again(tmp_path: Path) -> None:
     owner, partner = made(2)
     everyone = torch.arange(len(partner))

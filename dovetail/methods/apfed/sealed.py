@@ -250,6 +250,8 @@ class Active(Driver):
         smoothers: what each partner is asked for.
         seed: of the draw of labelled rows.
         secret: of its home.
+        timeout_s: how long a partner may take.
+        max_rows: so many shared rows that take no part with a label are asked about at most.
 
     Attributes:
         numbers: partner -> (R, J C) of its rows, NaN where the partner has none.
@@ -271,7 +273,9 @@ class Active(Driver):
         seed: int,
         secret: Secret | None = None,
         timeout_s: float | None = None,
+        max_rows: int = 8000,
     ) -> None:
+        self.max_rows = max_rows
         self.name, self.owner, self.train, self.test = name, owner, train, test
         self.smoothers, self.seed, self.timeout_s = tuple(smoothers), seed, timeout_s
         self._key = key_of(secret)
@@ -287,6 +291,16 @@ class Active(Driver):
             rng = generator(self.seed, self.name, "labelled", secret=self._key)
             rows = rows[torch.randperm(len(rows), generator=rng)[:MAX_LABELLED]].sort().values
         return rows
+
+    def asked(self, party: str, rows_L: Tensor) -> Tensor:
+        """(N,) its rows that a partner is asked about: the labelled ones, and a draw of others."""
+        shared = self.train.samples[party] >= 0
+        others = shared.clone()
+        others[rows_L] = False
+        rows = others.nonzero().flatten()
+        rng = generator(self.seed, self.name, "asked about", secret=self._key)
+        drawn = rows[torch.randperm(len(rows), generator=rng)[: self.max_rows]]
+        return torch.cat([rows_L, drawn]).sort().values
 
     def ask_all(self, network: Engine) -> Epoch:
         """Ask every partner, once."""
@@ -305,7 +319,7 @@ class Active(Driver):
     def _question(self, party: str) -> _Question:
         rows_L = self.labelled(party)
         samples_R = self.train.samples[party]
-        samples_N = samples_R[samples_R >= 0]
+        samples_N = samples_R[self.asked(party, rows_L)]
         tested_U = samples_N[:0]
         if self.test is not None:
             tested_U = self.test.samples[party][self.test.samples[party] >= 0]
@@ -355,9 +369,9 @@ class Active(Driver):
             parts.append(all_columns(z, num_outputs, regression=self.owner.regression))
         z_NZ = torch.cat(parts, dim=1)
         train_NZ, tested_UZ = z_NZ.split([len(message.samples_N), len(message.tested_U)])
-        self.numbers[party] = _placed(train_NZ, self.train.samples[party])
+        self.numbers[party] = _placed(train_NZ, self.train.samples[party], message.samples_N)
         if self.test is not None:
-            self.tested[party] = _placed(tested_UZ, self.test.samples[party])
+            self.tested[party] = _placed(tested_UZ, self.test.samples[party], message.tested_U)
 
     @property
     def partners(self) -> tuple[str, ...]:
@@ -370,10 +384,13 @@ class Active(Driver):
         return torch.stack(held).any(dim=0)
 
 
-def _placed(z_NZ: Tensor, samples_R: Tensor) -> Tensor:
-    """(R, Z) NaN where there is no sample."""
+def _placed(z_NZ: Tensor, samples_R: Tensor, asked_N: Tensor) -> Tensor:
+    """(R, Z) NaN of rows that were not asked about."""
+    row_of = torch.full((int(samples_R.max()) + 1,), -1)
+    held = samples_R >= 0
+    row_of[samples_R[held]] = held.nonzero().flatten()
     placed = torch.full((len(samples_R), z_NZ.shape[1]), torch.nan)
-    placed[samples_R >= 0] = z_NZ
+    placed[row_of[asked_N]] = z_NZ
     return placed
 
 

@@ -81,6 +81,7 @@ class SealedSection(BaseModel):
     kernels: tuple[Kernel, ...] = Field(default=("mean",), min_length=1, max_length=MAX_SMOOTHERS)
     # of each kernel, all of these strengths of its ridge
     ridges: tuple[Annotated[float, Field(gt=0, lt=1e6)], ...] = Field(default=(1.0,), min_length=1)
+    rows: int = Field(default=8000, ge=1)  # shared rows without label, asked about at most
     timeout_s: float | None = Field(default=None, gt=0)  # how long a partner may take
 
     @model_validator(mode="after")

@@ -319,20 +319,15 @@ class Sealed(Variant):
             seed=work.seed,
             secret=work.secret,
             timeout_s=section.timeout_s,
+            max_rows=section.rows,
         )
 
     def rounds(self, stage: Staged) -> Iterator[Played]:
         return assisting.rounds(stage.driver, stage.network, stage.checkpoint)
 
     def outcome(self, stage: Staged, home: LabelHome, seed: int, observe: Observer) -> Outcome:
-        work, active = distilling(stage.training, home, seed), stage.driver
-        outcome = assisting.finish(work, active, stage.network, observe)
-        outcome.bottoms = {
-            name: stage.parties[name].bottom_model()
-            for name in active.partners
-            if name in stage.parties
-        }
-        return outcome
+        work = distilling(stage.training, home, seed)
+        return assisting.finish(work, stage.driver, stage.network, observe)
 
 
 #: Stage -> what it is.
