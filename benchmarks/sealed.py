@@ -47,7 +47,13 @@ def explained(x_RF: Tensor, columns_RG: Tensor) -> float:
 
 def run_of(name: str, case: str, labels: int, method: str, seed: int) -> dict[str, Any]:
     """A run's costs and scores."""
-    sets = (f"data.labels={labels}", f'method="{method}"', "baselines=[]", "evaluate_every=0")
+    sets = (
+        f"data.labels={labels}",
+        f'method="{method}"',
+        "baselines=[]",
+        "evaluate_every=0",
+        'apfed.distil.exchange="gradients"',  # of APFed-D
+    )
     run = load_run(RUNS / f"worth.toml:{case}", overrides=sets)
     loaded = load_data(run)
     training = setup(run, seed, loaded)
@@ -82,7 +88,7 @@ def run_of(name: str, case: str, labels: int, method: str, seed: int) -> dict[st
     if isinstance(driver, sealed.Active):
         (partner,) = staged.parties.values()
         samples_R = driver.train.samples[partner.name]
-        held = samples_R >= 0
+        held = driver.aligned()  # rows that it was asked about
         own = driver.owner.x_RF[held]
         theirs = partner.shared[samples_R[held]].flatten(1)
         z = driver.numbers[partner.name][held]
