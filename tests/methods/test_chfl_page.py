@@ -13,11 +13,12 @@ from torch.nn.functional import cross_entropy
 
 from dovetail.data import Classification, PartyData, table_from_arrays
 from dovetail.federated import Local, train
-from dovetail.methods import chfl
+from dovetail.methods import METHODS, chfl
 from dovetail.methods.chfl import layers
 from dovetail.methods.chfl.home import Home
 from dovetail.models import Column, ColumnsSpec, RandomStream, generator
 from dovetail.network import Checkpoint, InProcess
+from dovetail.network.checkpoint import algorithm_of
 
 TASK = Classification((0, 1, 2))
 COMMON = ("age", "dose")
@@ -135,3 +136,9 @@ def test_private_rows_of_one_party_change_nothing_of_another() -> None:
     members = {own.name: chfl.Member(own, Local(own.name)) for own in (other, *HOMES[1:])}
     list(train(chfl.Coordinator(CONFIG, seed=SEED), InProcess(members, driver="hub")))
     assert_equal(members, {name: expected[name].columns.state_dict() for name in ("p2", "p3")})
+
+
+def test_a_coordinator_saves_its_members_under_the_name_that_their_policies_know() -> None:
+    for coordinator in (chfl.Coordinator, layers.Coordinator):
+        saved_as = algorithm_of(coordinator(layers.Config(), seed=0))
+        assert saved_as in METHODS["chfl"].protocols()

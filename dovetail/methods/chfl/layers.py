@@ -563,6 +563,7 @@ class Coordinator(chfl.Coordinator):
         seed: of everything random here and at the members.
     """
 
+    family = "chfl"  # what its parties save under
     saved = (*chfl.Coordinator.saved, "current", "installed", "rng", "sums")  # type: ignore[assignment]
     config: Config
 
