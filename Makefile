@@ -14,7 +14,7 @@ endif
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST)
 
-demo: .venv/.plain  ## install what Dovetail runs with, and train on built-in data with and without a partner: a minute
+demo: .venv/.plain  ## install what Dovetail runs with, and train on built-in data with and without a partner
 	$(BIN)/dovetail demo
 
 test: .venv/.installed  ## the quick tests, under two minutes on two cores

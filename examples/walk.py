@@ -27,7 +27,7 @@ lab = dt.Party("lab", lab_df, id="patient", apfed={"encoder": [64, 32]})
 print(clinic, lab, sep="\n")
 
 # %% Train, and two baselines on the same rows: the clinic alone, and classic vertical learning
-method = dt.APFed(encoder=[64, 32])
+method = dt.APFed("contrastive", encoder=[64, 32])
 run = dt.fit(method, [clinic, lab], test=0.5, baselines=["alone", "tvfl"], seeds=3)
 run  # a table and a picture
 

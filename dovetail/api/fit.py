@@ -114,8 +114,8 @@ def fit(
         )
     if chosen.stage in LOSSES.values() and not isinstance(parties, Simulation):
         # Each party sets its own loss: those in this process that set none have the method's.
-        loss = next(name for name, stage in LOSSES.items() if stage == chosen.stage)
-        chosen = APFed(loss, **chosen.settings)  # type: ignore[arg-type]
+        variant = next(name for name, stage in LOSSES.items() if stage == chosen.stage)
+        chosen = APFed(variant, **chosen.settings)  # type: ignore[arg-type]
     numbers = _numbers(seeds)
     if resume and out is None:
         raise ConfigError(f"{WHERE}: resume needs out, the folder of the run that was stopped")
@@ -213,8 +213,8 @@ def _simulated(
     values: dict[str, Any] = {"data": simulation.values(test, folder)}
     if isinstance(method, APFed):
         values["passive"] = method.passive
-        if method.loss is not None and method.loss in LOSSES:
-            values["method"] = LOSSES[method.loss]
+        if method.variant in LOSSES:
+            values["method"] = LOSSES[method.variant]
     return _Data(values, Given(WHERE, pooled=simulation.pooled), lambda: simulation.keep(folder))
 
 
@@ -281,9 +281,9 @@ def _defaults(
         if method.passive and (elsewhere or files):
             whose = "partners on other machines" if elsewhere else f"{files[0]!r}"
             raise ConfigError(
-                f"{WHERE}: loss and passive are for parties in this process; {whose} set their own "
-                f"(apfed = {{'loss': ...}} of dovetail.Party, or [apfed] of a party file), so "
-                "leave them out"
+                f"{WHERE}: a loss and passive are for parties in this process; {whose} "
+                f"set their own (apfed = {{'loss': ...}} of dovetail.Party, or [apfed] of a party "
+                "file), so leave them out"
             )
         return method.passive
     return {"test_share": test or 0.0}

@@ -18,6 +18,10 @@ LOSSES: Mapping[str, str] = {"reconstruction": "apfed-r", "contrastive": "apfed-
 DISTIL = "apfed-d"
 
 
+#: What ``APFed`` may be.
+VARIANTS = ("distil", *LOSSES, "partners")
+
+
 class Method:
     """What is trained, and its settings; the same keys as in a run file.
 
@@ -94,11 +98,12 @@ class APFed(_Paper):
     """Partners help to train, and the party with the labels then predicts alone (Liu et al.).
 
     Args:
-        loss: what helpers learn by that say nothing else: ``"contrastive"`` (APFed-C) or
-            ``"reconstruction"`` (APFed-R); helpers on other machines choose for themselves. Or
-            ``"distil"`` (APFed-D): the joint model is distilled into the label owner's own.
-        passive: more settings of helpers in this process that do not set them: ``encoder``,
-            ``learning_rate``, ``temperature``, ...
+        variant: ``"distil"`` (APFed-D): the joint model is distilled into the label owner's own.
+            Or the paper's, of which no code of a partner's rows leaves it: partners in this process
+            that set no loss learn by ``"reconstruction"`` (APFed-R) or ``"contrastive"``
+            (APFed-C); with ``"partners"`` each by the loss of its own settings.
+        passive: of the paper's variants, more settings of partners in this process that do not set
+            them: ``encoder``, ``learning_rate``, ``temperature``, ...
         settings: the section ``[apfed]`` of a run file: ``encoder``, ``head``, ``epochs``,
             ``steps_per_epoch``, ``batch_size``, ``learning_rate``, ``trade_off``, ...
 
@@ -110,26 +115,26 @@ class APFed(_Paper):
 
     def __init__(
         self,
-        loss: Literal["contrastive", "reconstruction", "distil"] | None = None,
+        variant: Literal["distil", "reconstruction", "contrastive", "partners"] = "distil",
         *,
         passive: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        if loss is not None and loss not in (*LOSSES, "distil"):
-            known = ", ".join((*LOSSES, "distil"))
-            raise ConfigError(f"dovetail.APFed: loss is one of {known}, got {loss!r}")
+        if variant not in VARIANTS:
+            known = ", ".join(VARIANTS)
+            raise ConfigError(f"dovetail.APFed: variant is one of {known}, got {variant!r}")
         super().__init__(**settings)
-        if loss == "distil":
+        if variant == "distil":
             self._stage = DISTIL
-        self.loss = loss
-        own = {"loss": loss} if loss in LOSSES else {}
+        self.variant = variant
+        own = {"loss": variant} if variant in LOSSES else {}
         self.passive: dict[str, Any] = {**own, **(passive or {})}
         validate(PassiveFields, self.passive, where="dovetail.APFed, passive")
 
     def __repr__(self) -> str:
-        loss = "" if self.loss is None else f"loss={self.loss!r}"
+        variant = "" if self.variant == "distil" else repr(self.variant)
         passive = {key: value for key, value in self.passive.items() if key != "loss"}
-        given = [loss, f"passive={passive!r}" if passive else ""]
+        given = [variant, f"passive={passive!r}" if passive else ""]
         given += [f"{key}={value!r}" for key, value in self._settings.items()]
         return f"APFed({', '.join(filter(None, given))})"
 

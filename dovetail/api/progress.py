@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -10,7 +11,6 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     ProgressColumn,
     TaskID,
     TextColumn,
@@ -117,7 +117,8 @@ class _EpochBars(_Bars):
     def __init__(self, title: str) -> None:
         scores = TextColumn("{task.fields[scores]}")
         unit = TextColumn("{task.fields[unit]}")
-        super().__init__(MofNCompleteColumn(), unit, TimeRemainingColumn(), scores)
+        count = TextColumn("{task.fields[count]}")
+        super().__init__(count, unit, TimeRemainingColumn(), scores)
         self._title = title
         self._tasks: dict[str, TaskID] = {}
 
@@ -131,12 +132,15 @@ class _EpochBars(_Bars):
         if stage not in self._tasks:
             self._done()
             self._tasks[stage] = self._progress.add_task(
-                f"{self._title}{stage}", total=total, unit="", scores=""
+                f"{self._title}{stage}", total=total, unit="", scores="", count=""
             )
+        # A stage that judges as it goes stops when it is good: its total says nothing of the end.
+        stops_early = "held_out_loss" in line and number(line) < total
         self._progress.update(
             self._tasks[stage],
             completed=number(line),
-            total=total,  # one that stops early says so with its last line
+            total=None if stops_early else total,
+            count=f"{number(line)}" if stops_early else f"{number(line)}/{total}",
             unit="rounds" if "round" in line else "epochs",
             scores=scores,
         )
@@ -144,7 +148,8 @@ class _EpochBars(_Bars):
     def _done(self) -> None:
         """A stage that stopped early is done, too: no bar is left standing half way."""
         for task in self._progress.tasks:
-            self._progress.update(task.id, total=task.completed)
+            num = f"{task.completed:.0f}"
+            self._progress.update(task.id, total=task.completed, count=f"{num}/{num}")
 
 
 class _Waiting:
@@ -154,6 +159,7 @@ class _Waiting:
         self._address = address
         self._console = Console(stderr=True)
         self._status: Status | None = None
+        self._asked = False
 
     def __enter__(self) -> _Waiting:
         if self._console.is_terminal:
@@ -168,6 +174,12 @@ class _Waiting:
     def changed(self, here: Iterable[str], missing: Iterable[str]) -> None:
         """Called at once, and whenever somebody comes or goes."""
         missing = tuple(missing)
+        if missing and not self._asked:
+            self._asked = True
+            host, _, port = self._address.rpartition(":")
+            here_ = socket.gethostname() if host in ("0.0.0.0", "[::]", "") else host
+            for name in missing:
+                say(f"at {name}: dovetail join {name}.toml --driver {here_}:{port}")
         told = f"here: {', '.join(here) or 'nobody yet'}"
         if missing:
             told = f"waiting at {self._address} for {', '.join(missing)}; {told}"

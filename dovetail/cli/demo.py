@@ -24,7 +24,7 @@ def demo(
     as_json: AsJson = False,
     device: Device = None,
 ) -> None:
-    """The main job on built-in real data in half a minute.
+    """Train with a partner on built-in data, and predict without it.
 
     A party with few labels and the upper halves of handwritten digits trains with a helper who
     has the lower halves of the same samples. The helper leaves; the model stays. Beside it: the
@@ -51,7 +51,7 @@ def demo(
             "helper has the lower halves of the same samples. They train together, no pixel\n"
             "leaves its owner, and then the helper leaves.\n\n"
             "APFed-D trains a joint model with the helper, and distils one that needs nobody;\n"
-            "beside it the best model of the party's own columns. Half a minute a seed.\n"
+            "beside it the best model of the party's own columns. 25 seconds of processor time.\n"
         )
     result = train_seeds(run, out, numbers, resume=False, overwrite=True, talk=talk_of(shown=talk))
     new_samples = _write_new_samples(run, out)

@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 #: Command -> what it does: the first line of its function.
 COMMANDS = {
-    "demo": "The main job on built-in real data in half a minute.",
+    "demo": "Train with a partner on built-in data, and predict without it.",
     "init": "Write a first party file and run file, from a table and a few answers.",
     "train": "Train what a run file describes; write the run's folder.",
     "propose": "Write a run as one page that every party reads and signs, before it begins.",

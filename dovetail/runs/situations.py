@@ -100,6 +100,7 @@ class Fit:
         reason: a sentence that begins with "yes: ", "no: " or "unknown: ".
         next_command: what to run, with RUN for the run file; "" where the method does not apply.
         messages: what it would send, where it applies.
+        blocks: party -> block -> its columns, which are to be named at the parties first.
     """
 
     method: Method
@@ -107,6 +108,7 @@ class Fit:
     reason: str
     next_command: str = ""
     messages: tuple[MessageSize, ...] = ()
+    blocks: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -359,7 +361,7 @@ def _apfed(found: _Situation) -> Fit:
         True,
         f"yes: only {owner} has labels ({found.labelled[owner]:,} of "
         f"{count_text(rows, 'row')}); {help_}",
-        "dovetail train RUN --set method=apfed",
+        "dovetail train RUN --set method=apfed-d",
         tuple(
             found.step(owner, name, width, assuming)
             for name, width in zip(helpers, code_widths, strict=True)
@@ -388,11 +390,6 @@ def _fedoptimus(found: _Situation) -> Fit:
     held = frozenset().union(*(found.columns[name] for name in data_owners))
     own = {name: len(found.columns[name]) for name in owners}
     rich = [f"{name} {count}" for name, count in own.items() if count > _FEW_COLUMNS * len(held)]
-    if rich:
-        wrong.append(
-            f"parties with labels have columns of their own ({name_list(rich)}), which FedOptimus "
-            "would not use"
-        )
     if mixed := found.mixed_labels():
         wrong.append(mixed)
     groups = found.overlaps.groups
@@ -435,7 +432,9 @@ def _fedoptimus(found: _Situation) -> Fit:
         ),
         *(MessageSize(owner, "coordinator", "round", top, top, assuming) for owner in owners),
     ]
-    unused = f" ({count_text(sum(own.values()), 'column')} there would not be used)"
+    unused = f" ({count_text(sum(own.values()), 'column')} there would be ignored)"
+    if rich:
+        unused = f" (it would ignore the columns that they have themselves: {name_list(rich)})"
     return Fit(
         "fedoptimus",
         True,
@@ -510,13 +509,7 @@ def _chfl(found: _Situation) -> Fit:
     }
     if not common:
         wrong.append("no column is at every party")
-    if partly:
-        verb = "is" if len(partly) == 1 else "are"
-        wrong.append(
-            f"{count_text(len(partly), 'column')} ({name_list(sorted(partly))}) {verb} at some "
-            "parties but not at every one, and CHFL shares only what all have"
-        )
-    elif not any(own.values()):
+    if not partly and not any(own.values()):
         wrong.append(
             f"all parties hold the same {count_text(len(common), 'column')}; plain federated "
             "averaging does for them"
@@ -543,7 +536,17 @@ def _chfl(found: _Situation) -> Fit:
             break  # one pair tells enough
     if wrong:
         return _no("chfl", *wrong)
-    own_counts = _range(list(own.values()), "column")
+    private = {
+        name: len(found.columns[name] - common) if partly else own[name] for name in found.names
+    }
+    own_counts = _range(list(private.values()), "column")
+    aside = ""
+    if partly:
+        verb = "is" if len(partly) == 1 else "are"
+        aside = (
+            f"; {count_text(len(partly), 'column')} ({name_list(sorted(partly))}) {verb} at some "
+            "parties but not at every one, and each learns from these alone"
+        )
     size = _parameters(found.width(common), _COLUMN, found.num_outputs) * _FLOAT
     assuming = (
         f"a common network of {found.width(common)}-{'-'.join(map(str, _COLUMN))}-"
@@ -555,7 +558,7 @@ def _chfl(found: _Situation) -> Fit:
         True,
         f"yes: every party has labels, on different samples{told}; "
         f"{count_text(len(common), 'column')} {'is' if len(common) == 1 else 'are'} at all "
-        f"{len(everyone)} parties, and each has {own_counts} of its own",
+        f"{len(everyone)} parties, and each has {own_counts} of its own{aside}",
         "dovetail train RUN --set method=chfl",
         tuple(
             MessageSize(name, "coordinator", "round", size, size, assuming) for name in found.names
@@ -614,12 +617,14 @@ def _hyfem(found: _Situation) -> Fit:
         said = {name: found.declared(name) or () for name in found.names}
         notes += "".join(f"; {each}" for each in spelled_alike(said))
     named = {(block, own) for part in found.parts.values() for block, own in part.columns.items()}
+    blocks: dict[str, dict[str, tuple[str, ...]]] = {}
     if len(named) > len({block for block, _ in named}):
-        asked = "; ".join(
-            f"{', '.join(sorted(names))} at {name_list(holders)}"
-            for holders, names in found.blocks.items()
-        )
-        notes += f". Name these blocks at the parties first (blocks.NAME = [COLUMNS]): {asked}"
+        notes += ". Name these blocks at the parties first, as below"
+        for number, (holders, names) in enumerate(found.blocks.items(), start=1):
+            block = "common" if len(holders) == len(found.names) else f"block-{number}"
+            block = holders[0] if len(holders) == 1 else block
+            for name in holders:
+                blocks.setdefault(name, {})[block] = tuple(sorted(names))
     return Fit(
         "hyfem",
         True,
@@ -629,6 +634,7 @@ def _hyfem(found: _Situation) -> Fit:
         f"({count_text(len(found.blocks), 'block')} by who holds what){notes}",
         "dovetail train RUN --set method=hyfem",
         tuple(sizes),
+        blocks,
     )
 
 

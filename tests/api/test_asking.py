@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("brief_expectation")
 def run(tmp_path_factory: pytest.TempPathFactory) -> dt.Run:
     """A small run of two DataFrames."""
     out = tmp_path_factory.mktemp("runs") / "run"
-    method = dt.APFed(loss="reconstruction", **SMALL)
+    method = dt.APFed("reconstruction", **SMALL)
     return dt.fit(method, parties(*clinic_and_lab()), out=out, quiet=True)
 
 
@@ -34,7 +34,7 @@ def test_dataframes_are_inspected_as_their_files_are(run: dt.Run) -> None:
     assert told["overlaps"]["shared"] == {"lab": 90}
     assert of_frames.recommended == "apfed"
     assert told["next_command"] == "dovetail.fit(dovetail.APFed(), ...)"
-    assert of_files_told["next_command"] == "dovetail train RUN --set method=apfed"
+    assert of_files_told["next_command"] == "dovetail train RUN --set method=apfed-d"
 
 
 def test_an_inspection_prints_and_is_a_page(tmp_path: Path) -> None:
@@ -103,12 +103,15 @@ def test_blocks_of_hyfem_are_named_and_its_run_is_audited() -> None:
     members = [dt.Party(name, half, id="patient", label="ill") for name, half in halves.items()]
     found = dt.inspect(members)
     assert found.recommended == "chfl"
-    told = " ".join(repr(found).split())
-    asked = "age at one; pressure at one and two; ward at two"
-    assert f"Name these blocks at the parties first (blocks.NAME = [COLUMNS]): {asked}" in told
-    own = {"one": {"age": ["age"]}, "two": {"ward": ["ward"]}}
+    blocks = {
+        "one": {"one": ["age"], "common": ["pressure"]},
+        "two": {"common": ["pressure"], "two": ["ward"]},
+    }
+    for name, own in blocks.items():  # printed to be pasted
+        assert f"  dovetail.Party({name!r}, ..., blocks={own!r})" in repr(found).splitlines()
+    assert found.verdict.startswith("CHFL fits (yes: every party has labels")
     members = [
-        dt.Party(name, half, id="patient", label="ill", blocks={"both": ["pressure"], **own[name]})
+        dt.Party(name, half, id="patient", label="ill", blocks=blocks[name])
         for name, half in halves.items()
     ]
     run = dt.fit(dt.HyFEM(rounds=1, batch_size=8), members, quiet=True)

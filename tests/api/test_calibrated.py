@@ -32,7 +32,7 @@ BLOCKS = [
 ]
 HALVES = dt.Columns({"north": ["a", "b"], "south": ["c", "d"]})
 RUNS: dict[str, tuple[Any, Any]] = {
-    "apfed": (dt.APFed(epochs=3), HALVES),
+    "apfed": (dt.APFed("partners", epochs=3), HALVES),
     "apfed-d": (
         dt.APFed(
             loss="distil",
@@ -120,11 +120,11 @@ def test_a_calibration_that_does_not_fit_is_refused_in_a_sentence() -> None:
     few = dt.simulate(table(60, 1).drop(columns="cost"), HALVES, label="sick")
     settings: dict[str, Any] = {"test": 0.2, "evaluate_every": 0, "quiet": True}
     with pytest.raises(ConfigError, match="fitted on validation rows: calibrating needs 40"):
-        dt.fit(dt.APFed(epochs=1), few, calibrate="temperature", **settings)
+        dt.fit(dt.APFed("partners", epochs=1), few, calibrate="temperature", **settings)
     numbers = dt.simulate(
         table(400, 1).drop(columns="sick"), HALVES, label="cost", task="regression"
     )
     with pytest.raises(ConfigError, match="temperature is for classes"):
-        dt.fit(dt.APFed(epochs=1), numbers, calibrate="temperature", **settings)
+        dt.fit(dt.APFed("partners", epochs=1), numbers, calibrate="temperature", **settings)
     with pytest.raises(DovetailError, match="calibrate"):
-        dt.fit(dt.APFed(epochs=1), few, calibrate="platt", **settings)  # type: ignore[arg-type]
+        dt.fit(dt.APFed("partners", epochs=1), few, calibrate="platt", **settings)  # type: ignore[arg-type]

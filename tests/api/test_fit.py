@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dt.Run:
     """Two seeds and two baselines, of two pandas DataFrames."""
     out = tmp_path_factory.mktemp("runs") / "run"
     return dt.fit(
-        dt.APFed(loss="reconstruction", **SMALL),
+        dt.APFed("reconstruction", **SMALL),
         parties(*clinic_and_lab()),
         baselines=["alone", "tvfl"],
         seeds=2,
@@ -49,7 +49,7 @@ def test_a_model_of_two_frames_predicts_alike_in_a_new_process(kind: str, tmp_pa
     clinic, lab = clinic_and_lab()
     if kind == "polars":
         clinic, lab = pl.from_pandas(clinic), pl.from_pandas(lab)
-    run = dt.fit(dt.APFed(**SMALL), parties(clinic, lab), quiet=True)
+    run = dt.fit(dt.APFed("partners", **SMALL), parties(clinic, lab), quiet=True)
     model = run.models["clinic"]
     assert model.classes == ("no", "yes")
     before = model.predict_proba(clinic)
@@ -71,7 +71,9 @@ def test_every_kind_of_frame_trains_the_same_model() -> None:
     clinic, lab = clinic_and_lab()
     weights = []
     for convert in (lambda frame: frame, pl.from_pandas, arrow):
-        run = dt.fit(dt.APFed(**SMALL), parties(convert(clinic), convert(lab)), quiet=True)
+        run = dt.fit(
+            dt.APFed("partners", **SMALL), parties(convert(clinic), convert(lab)), quiet=True
+        )
         weights.append(run.models["clinic"].network.state_dict())
     for other in weights[1:]:
         for name, tensor in weights[0].items():
@@ -121,7 +123,12 @@ def test_what_is_kept_of_a_frame_is_for_its_owner_and_what_is_used(tmp_path: Pat
     clinic, lab = clinic_and_lab()
     clinic["name"] = "not used"
     own = dt.Party("clinic", clinic, id="patient", label="ill", columns=["age", "pressure"])
-    dt.fit(dt.APFed(**SMALL), [own, parties(clinic, lab)[1]], out=tmp_path / "run", quiet=True)
+    dt.fit(
+        dt.APFed("partners", **SMALL),
+        [own, parties(clinic, lab)[1]],
+        out=tmp_path / "run",
+        quiet=True,
+    )
     kept = tmp_path / "run" / "given" / "clinic.parquet"
     assert kept.stat().st_mode & 0o077 == 0
     assert pl.read_parquet(kept).columns == ["patient", "ill", "age", "pressure"]
@@ -129,7 +136,7 @@ def test_what_is_kept_of_a_frame_is_for_its_owner_and_what_is_used(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_run_without_a_folder_leaves_nothing() -> None:
-    run = dt.fit(dt.APFed(**SMALL), parties(*clinic_and_lab()), quiet=True)
+    run = dt.fit(dt.APFed("partners", **SMALL), parties(*clinic_and_lab()), quiet=True)
     folder = run.folder
     assert (folder / "result.json").exists()
     model = run.models["clinic"]
@@ -141,7 +148,7 @@ def test_a_run_without_a_folder_leaves_nothing() -> None:
 
 def test_a_run_that_was_done_is_resumed_without_training(tmp_path: Path) -> None:
     def once(resume: bool) -> dt.Run:
-        method = dt.APFed(**SMALL)
+        method = dt.APFed("partners", **SMALL)
         given = parties(*clinic_and_lab())
         return dt.fit(method, given, seeds=[3], out=tmp_path / "run", resume=resume, quiet=True)
 
@@ -163,10 +170,10 @@ def test_parties_of_python_are_parties_of_files(tmp_path: Path) -> None:
             f'[party]\nname = "{name}"\ntable = "{name}.parquet"\nid = "patient"\n{label}'
             "[apfed]\nencoder = [8]\n"
         )
-    of_files = dt.fit(dt.APFed(**SMALL), files, quiet=True)
-    of_frames = dt.fit(dt.APFed(**SMALL), parties(clinic, lab), quiet=True)
+    of_files = dt.fit(dt.APFed("partners", **SMALL), files, quiet=True)
+    of_frames = dt.fit(dt.APFed("partners", **SMALL), parties(clinic, lab), quiet=True)
     of_paths = dt.fit(
-        dt.APFed(**SMALL),
+        dt.APFed("partners", **SMALL),
         parties(tmp_path / "clinic.parquet", f"SELECT * FROM '{tmp_path}/lab.parquet'"),
         quiet=True,
     )

@@ -72,7 +72,7 @@ def test_partners_elsewhere_train_a_model_that_predicts_alone(place: Path) -> No
     at = address()
     with lab_at(at), dt.listen(at, ["lab"], wait_s=120) as partners:
         first = dt.fit(
-            dt.APFed(**SMALL),
+            dt.APFed("partners", **SMALL),
             own,
             baselines=["alone"],
             seeds=2,
@@ -80,7 +80,9 @@ def test_partners_elsewhere_train_a_model_that_predicts_alone(place: Path) -> No
             partners=partners,
             quiet=True,
         )
-        second = dt.fit(dt.APFed(**SMALL), own, partners=partners, quiet=True)  # nobody waits
+        second = dt.fit(
+            dt.APFed("partners", **SMALL), own, partners=partners, quiet=True
+        )  # nobody waits
     before = first.models["clinic"].predict_proba(clinic)
     assert before.shape == (120, 2)
     # The lab's network is another one in each run: nobody can compute it from the seed.
@@ -132,7 +134,7 @@ def test_partners_without_a_common_id_train_by_match_keys(place: Path) -> None:
     assert not {"surname", "born", "insurance"} & set(own.columns)
     at = address()
     with lab_at(at, REGISTRY), dt.listen(at, ["lab"], wait_s=120) as partners:
-        run = dt.fit(dt.APFed(**SMALL), own, partners=partners, out="run", quiet=True)
+        run = dt.fit(dt.APFed("partners", **SMALL), own, partners=partners, out="run", quiet=True)
     assert run.models["clinic"].predict_proba(clinic).shape == (120, 2)
     sent = (place / "lab.site" / "ledger.jsonl").read_text()
     assert sent.count('"psi.Passing"') == 2  # a pass for each key
@@ -149,7 +151,7 @@ def test_partners_without_a_common_id_train_by_match_keys(place: Path) -> None:
             apfed={"encoder": (8,)},
         ),
     ]
-    dt.fit(dt.APFed(**SMALL), both, out="here", quiet=True)
+    dt.fit(dt.APFed("partners", **SMALL), both, out="here", quiet=True)
     kept = dt.Party.read("here/given/lab.toml")
     assert kept.site.party.match == own.site.party.match
     assert kept.site.match_values()[0].missing == 0
@@ -174,7 +176,7 @@ def test_what_partners_set_themselves_is_refused_here() -> None:
     own, lab = parties(*clinic_and_lab())
     partners = dt.listen("127.0.0.1:7443", ["lab"])
     with pytest.raises(ConfigError, match="partners on other machines set their own"):
-        dt.fit(dt.APFed(loss="contrastive"), own, partners=partners, quiet=True)
+        dt.fit(dt.APFed("contrastive"), own, partners=partners, quiet=True)
     with pytest.raises(ConfigError, match="give the one party that drives"):
         dt.fit(dt.APFed(), [own, lab], partners=partners, quiet=True)
     with pytest.raises(ConfigError, match=r"a coordinator without data drives.*give parties=\[\]"):

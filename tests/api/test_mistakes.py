@@ -23,11 +23,11 @@ def party(frame: Any = CLINIC, **keys: Any) -> dt.Party:
 
 
 def fit(*given: Any, method: Any = None, **keys: Any) -> dt.Run:
-    return dt.fit(method or dt.APFed(**SMALL), list(given), quiet=True, **keys)
+    return dt.fit(method or dt.APFed("partners", **SMALL), list(given), quiet=True, **keys)
 
 
 def deal(partition: dt.Partition, **keys: Any) -> dt.Run:
-    return dt.fit(dt.APFed(**SMALL), dt.simulate(CLINIC, partition, **keys), quiet=True)
+    return dt.fit(dt.APFed("partners", **SMALL), dt.simulate(CLINIC, partition, **keys), quiet=True)
 
 
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
@@ -87,8 +87,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a mistyped setting of CHFL": (lambda: dt.CHFL(round=3), "did you mean 'rounds'"),
     "a wrong value": (lambda: dt.HyFEM(rounds="many"), "dovetail.HyFEM: rounds: .*got 'many'"),
     "a loss that is none": (
-        lambda: dt.APFed(loss="mse"),  # type: ignore[arg-type]
-        "loss is one of reconstruction, contrastive, distil, got 'mse'",
+        lambda: dt.APFed("mse"),  # type: ignore[arg-type]
+        "variant is one of distil, reconstruction, contrastive, partners, got 'mse'",
     ),
     "a method that is none": (lambda: dt.Method("apfedd"), "no method 'apfedd'; did you mean"),
     "a baseline that is none": (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import statistics
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,15 +14,19 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 import dovetail as dt
+from dovetail.api.inspecting import JOINT
 from dovetail.cli import main as commands
 from dovetail.data import table_from_arrays
 from dovetail.data.frames import table_from_frame
 from dovetail.errors import AlignmentError, ConfigError, DataError
 from dovetail.files import check_is_run, read_toml
 from dovetail.models import load
+from dovetail.runs.runfile import load_run
+from dovetail.runs.setup import load_data
 from dovetail.service.calibrating import calibrated
 from dovetail.sklearn import SoloClassifier
 
+ROOT = Path(__file__).parents[2]
 IDS = range(40)
 
 
@@ -94,6 +100,40 @@ def test_ids_of_another_shape_are_described_to_who_has_both(ids: list[str], told
     text = owner(id=[f"KX{each}" for each in IDS])
     with pytest.raises(AlignmentError, match=f"shares no sample with 'a'; ids of 'a' are .*{told}"):
         dt.fit("apfed-d", [dt.Party("a", text, id="id", label="y"), partner(ids)], quiet=True)
+
+
+def test_in_one_process_no_limit_by_default_cuts_training_short(tmp_path: Path) -> None:
+    owner().to_csv(tmp_path / "a.csv", index=False)
+    file = '[party]\nname = "{}"\ntable = "a.csv"\nid = "id"\n'
+    (tmp_path / "a.toml").write_text(file.format("a") + 'label = "y"\n')
+    (tmp_path / "b.toml").write_text(
+        file.format("b")
+        + 'columns = ["a"]\n[policy]\nalgorithms = ["align", "apfed"]\nmax_uses = 9\n'
+    )
+    (tmp_path / "run.toml").write_text('method = "apfed"\nparties = ["a.toml", "b.toml"]\n')
+    sites = load_data(load_run(tmp_path / "run.toml")).sites
+    limits = {name: site.policy.section for name, site in sites.items()}
+    assert (limits["a"].max_uses, limits["a"].min_rows) == (10**9, 1)
+    assert (limits["b"].max_uses, limits["b"].min_rows) == (9, 1)
+
+
+def test_what_inspect_says_of_joint_models_is_what_was_measured() -> None:
+    lines = (ROOT / "benchmarks/results/bench/worth.jsonl").read_text().splitlines()
+    cells: dict[str, list[dict[str, float]]] = {}
+    for row in map(json.loads, lines):
+        cells.setdefault(row["cell"], []).append(row)
+    gains = {
+        what: statistics.median(
+            statistics.fmean(row[what] - row["best-alone"] for row in rows)
+            for rows in cells.values()
+        )
+        for what in ("joint", "apfed-d")
+    }
+    assert f"{100 * gains['joint']:.1f} points more than the best local model against" in JOINT
+    assert f"against {100 * gains['apfed-d']:.1f}, the medians of {len(cells)} measured" in JOINT
+    readme = (ROOT / "README.md").read_text()
+    assert f"| **joint model** | yes | {100 * gains['joint']:.1f} points |" in readme
+    assert f"| **solo model** | no | {100 * gains['apfed-d']:.1f} points" in readme
 
 
 def test_a_party_file_or_table_is_recognised_where_a_run_file_is_expected(tmp_path: Path) -> None:

@@ -32,6 +32,32 @@ def test_a_bar_shows_the_scores_that_fit_its_terminal_and_cuts_none(
     assert shown.rstrip().endswith("  ".join(scores))
 
 
+def test_a_stage_that_stops_when_it_is_good_shows_no_total_before_its_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def interrupted() -> None:
+        with talk_of(shown=True).epochs("") as bars:
+            bars.epoch("apfed-d", 802, {"epoch": 54, "held_out_loss": {"deep": 0.2}})
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    (left,) = capsys.readouterr().err.splitlines()
+    assert " 54 epochs" in left
+    assert "802" not in left
+
+
+def test_who_waits_says_what_the_partner_types(capsys: pytest.CaptureFixture[str]) -> None:
+    with talk_of(shown=True).waiting("bank.example.org:7443") as status:
+        status.changed([], ["shop"])
+        status.changed([], ["shop"])
+    lines = capsys.readouterr().err.splitlines()
+    command = "dovetail: at shop: dovetail join shop.toml --driver bank.example.org:7443"
+    assert lines.count(command) == 1
+
+
 def test_a_stage_that_was_interrupted_is_left_where_it_was(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

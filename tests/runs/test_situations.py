@@ -85,7 +85,8 @@ def test_only_what_fits_chfl_fits_another_as_well(method):
 @pytest.mark.parametrize("method", FEDERATIONS)
 def test_the_next_command_is_one_that_exists(method):
     best = methods.recommended(methods.fits(FEDERATIONS[method]()))
-    assert best.next_command == f"dovetail train RUN --set method={method}"
+    named = {"apfed": "apfed-d"}.get(method, method)
+    assert best.next_command == f"dovetail train RUN --set method={named}"
     assert best.available
 
 
@@ -110,14 +111,33 @@ def test_the_next_command_is_one_that_exists(method):
         (
             "hyfem",
             "yes: every party has labels, and 3 columns are at two or more of 3 parties "
-            "(3 blocks by who holds what). Name these blocks at the parties first "
-            "(blocks.NAME = [COLUMNS]): audio at north and east; text at north and south; video at "
-            "south and east",
+            "(3 blocks by who holds what). Name these blocks at the parties first, as below",
         ),
     ],
 )
 def test_reasons_name_parties_and_counts(method, reason):
     assert fit(FEDERATIONS[method](), method).reason == reason
+
+
+def test_columns_at_some_parties_alone_are_each_partys_own_in_chfl():
+    parts = [
+        part("north", range(9), "age sex", halves(9)),
+        part("south", range(9, 18), "age sex", halves(9)),
+        part("west", range(18, 27), "age", halves(9)),
+    ]
+    found = fit(parts, "chfl")
+    assert found.applies
+    assert found.reason.endswith(
+        "1 column is at all 3 parties, and each has 0 to 1 column of its own; 1 column (sex) is "
+        "at some parties but not at every one, and each learns from these alone"
+    )
+
+
+def test_columns_of_fedoptimus_label_owners_are_said_to_be_ignored():
+    parts = [part("clinic-0", range(5), "age sex", halves(5)), *fedoptimus()[1:]]
+    found = fit(parts, "fedoptimus")
+    assert found.applies
+    assert "it would ignore the columns that they have themselves: clinic-0 2" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -157,17 +177,11 @@ def test_reasons_name_parties_and_counts(method, reason):
             [part("clinic", [0, 1], "", [0, 1]), *fedoptimus()[1:], part("new", [5], "", [1])],
             "1 sample is labelled at more than one of clinic-1 and new",
         ),
-        (
-            "fedoptimus",
-            [part("rich", [100], "own", [0]), *fedoptimus()],
-            "parties with labels have columns of their own (rich 1)",
-        ),
         ("chfl", apfed(), "shop has no labels; CHFL needs them at every party"),
         (
             "chfl",
             hyfem(),
-            "no column is at every party; 3 columns (audio, text and video) are at some parties "
-            "but not at every one",
+            "no column is at every party",
         ),
         (
             "chfl",
