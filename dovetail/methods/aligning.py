@@ -64,8 +64,16 @@ def align_sites(
         partners = responders(sites, initiator, shared)
         engine = InProcess(partners, driver=initiator)
         aligned = sites[initiator].align(engine, workers=shared, progress=bar.points)
-    found = psi.with_rows_of(aligned, partners.values())
-    for name in partners:
+    return aligned, psi.with_rows_of(aligned, partners.values())
+
+
+def check_shared(found: dd.Alignment, sites: Mapping[str, Site], initiator: str) -> None:
+    """Refuse to train with a party that shares no sample with the initiator.
+
+    Raises:
+        AlignmentError: saying what the ids of both look like.
+    """
+    for name in sites.keys() - {initiator}:
         if not len(found.shared(initiator, name)) and not sites[name].party.match:
             own, other = (looks(sites[each].table.ids) for each in (initiator, name))
             raise AlignmentError(
@@ -73,7 +81,6 @@ def align_sites(
                 f"{own}; ids of {name!r} are {other}. Check the id columns (case: lowercase_ids; "
                 "zeros or text before the number: change one table), or leave the party out"
             )
-    return aligned, found
 
 
 def count_sites(

@@ -35,7 +35,7 @@ RUNS: dict[str, tuple[Any, Any]] = {
     "apfed": (dt.APFed("partners", epochs=3), HALVES),
     "apfed-d": (
         dt.APFed(
-            loss="distil",
+            "distil",
             distil={"folds": 2, "teachers": ["linear"], "students": ["linear"], "max_steps": 60},
         ),
         HALVES,

@@ -757,7 +757,7 @@ def test_a_mistake_is_told_in_one_sentence(
 
 def test_nothing_shared_is_told(dovetail: Any, deal: Any) -> None:
     deal().change("lab.csv", *[(f"P-{row:03d}", f"Q-{row:03d}") for row in range(100, 200)])
-    words = "party 'lab' shares no sample with 'clinic'; check the id columns, or leave"
+    words = "party 'lab' shares no sample with 'clinic'; ids of 'clinic' are text of 5 characters"
     assert_refused(dovetail("train", "run.toml", "-q"), words)
 
 

@@ -13,7 +13,12 @@ from dovetail.errors import ConfigError
 from dovetail.federated import Driver, Local, Party, Played
 from dovetail.files import meant
 from dovetail.methods import apfed, vertical
-from dovetail.methods.aligning import align_sites, label_owner, stored_alignment
+from dovetail.methods.aligning import (
+    align_sites,
+    check_shared,
+    label_owner,
+    stored_alignment,
+)
 from dovetail.methods.apfed import distil, inference, sealed
 from dovetail.methods.apfed.distilling import ALONE
 from dovetail.methods.apfed.home import KEPT_AFTER, LabelHome, PartnerHome, Side, bottom_of
@@ -157,10 +162,11 @@ def _alignment(sites: Mapping[str, Site], active: str, *, talk: Progress = SILEN
     """What ``dovetail align`` left, or an alignment made now."""
     if len(sites) == 1:
         return dd.Alignment({active: torch.arange(sites[active].table.num_rows)})
-    stored = stored_alignment(sites, active)
-    if stored is not None:
-        return stored
-    return align_sites(sites, active, workers=1, talk=talk)[1]
+    found = stored_alignment(sites, active)
+    if found is None:
+        found = align_sites(sites, active, workers=1, talk=talk)[1]
+    check_shared(found, sites, active)
+    return found
 
 
 def passives(run: Run, loaded: Loaded) -> dict[str, PassiveFields]:
