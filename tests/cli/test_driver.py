@@ -97,7 +97,7 @@ def federation(deal: Any, dovetail: Any) -> Iterator[Clinics]:
 
 def assert_refused(done: Any, words: str) -> None:
     said = [
-        line for line in done.err.splitlines() if not re.match("dovetail: (waiting|here)", line)
+        line for line in done.err.splitlines() if not re.match("dovetail: (waiting|here|at )", line)
     ]
     assert done.code == 2, done
     assert len(said) == 1, done.err

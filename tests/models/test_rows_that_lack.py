@@ -111,7 +111,7 @@ def test_a_table_with_empty_cells_is_predicted_as_one_without_the_columns(tmp_pa
     model = trained().model()
     (tmp_path / "empty.csv").write_text("years,pulse,ward\n31,,\n52,,\n47,80,west\n")
     (tmp_path / "without.csv").write_text("years\n31\n52\n47\n")
-    empty, without = (model.predict(tmp_path / f"{name}.csv") for name in ("empty", "without"))
+    empty, without = (model.predictions(tmp_path / f"{name}.csv") for name in ("empty", "without"))
     np.testing.assert_allclose(empty.probabilities[:2], without.probabilities[:2], rtol=1e-6)
     assert abs(empty.probabilities[2] - without.probabilities[2]).max() > 1e-3
 
