@@ -60,6 +60,8 @@ def most_releases(budget: float, noise: float, delta: float) -> int:
 
     >>> most_releases(8.0, 10.0, 1e-5), most_releases(1.0, 1.0, 1e-5)
     (277, 0)
+    >>> most_releases(epsilon(3, 2.0, 1e-5), 2.0, 1e-5)
+    3
     """
     wanted, low, high = math.log(delta), 0, 1
     while _log_delta(budget, high, noise) <= wanted:
@@ -70,7 +72,10 @@ def most_releases(budget: float, noise: float, delta: float) -> int:
             low = middle
         else:
             high = middle
-    return low
+    # At the edge ``epsilon`` decides, to the last bit: what it names is a budget for as many.
+    while low and epsilon(low, noise, delta) > budget:
+        low -= 1
+    return high if epsilon(high, noise, delta) <= budget else low
 
 
 @dataclass
