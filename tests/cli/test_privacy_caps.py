@@ -70,7 +70,7 @@ def test_a_run_without_noise_or_with_a_larger_epsilon_is_refused(tmp_path, metho
 @pytest.mark.parametrize("method", NOISED)
 def test_what_leaves_stops_at_the_cap_and_the_run_ends_with_a_model(tmp_path, method):
     most = most_releases(2.0, 10.0, 1e-5)
-    longer = {"chfl": "local_epochs = 8", "hyfem": "local_steps = 60", "fedoptimus": "epochs = 30"}
+    longer = {"chfl": "local_epochs = 8", "hyfem": "local_steps = 100", "fedoptimus": "epochs = 30"}
     name, _, value = longer[method].partition(" = ")
     settings = dict(SETTINGS)
     lines = [line for line in settings[method].splitlines() if not line.startswith(f"{name} =")]
