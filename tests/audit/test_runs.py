@@ -253,10 +253,10 @@ def test_a_driver_that_sends_codes_all_alike_learns_a_partners_columns_unless_th
         found = audit(run, (0,), settings=Settings(network=False), malicious=True)
         assert "--malicious" not in str(found.not_tried)
         told = [each for each in found.findings if each.stage == "apfed-r, steered"]
-        assert {each.observer for each in told} == {"clinic", "lab"}
+        assert {each.observer for each in told} == {"lab"}  # a site refuses codes all alike
         lifted = [each for each in found.findings if each.stage == "apfed-r, steered, no limits"]
         assert {each.observer for each in lifted} == {"clinic", "lab"}
-        return {each.threat.attack: each for each in told if each.observer == "clinic"}
+        return {each.threat.attack: each for each in lifted if each.observer == "clinic"}
 
     few, bare = steered().values()  # from 20 and 100 known rows
     assert few.score > 0.8
