@@ -29,7 +29,7 @@ def run(code: str, folder: Path) -> str:
 def test_the_page_on_python_runs_from_top_to_bottom(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "python.md").read_text()
     blocks = re.findall(r"<!-- run -->\n```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     said = run("\n".join(blocks), tmp_path)
     assert "('benign', 'malignant')" in said
     assert (tmp_path / "out" / "clinic" / "given" / "lab.parquet").exists()

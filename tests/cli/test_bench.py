@@ -290,7 +290,8 @@ def test_every_cell_is_a_run_file_that_trains_what_the_cell_scores() -> None:
                 named |= set(TITLES)
             recipes = tomllib.loads(split_cell(RUNS / each.run)[0].read_text()).get("recipes", {})
             for recipe in recipes:
-                named |= {*load_run(RUNS / each.run, recipe=recipe).baselines}
+                other = load_run(RUNS / each.run, recipe=recipe)
+                named |= {other.method, *other.baselines}
             # NAME@PARTY is one party's score.
             assert {score.partition("@")[0] for score in each.scores} <= named, each.name
 

@@ -441,7 +441,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_file_is_utf8_whatever_the_locale(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from dovetail import experiment;"
+        "import sys; from pathlib import Path; from dovetail import runs;"
         "runs.write_text(Path(sys.argv[1]), 'm\\xfcller \\u65e5')"
     )
     path = tmp_path / "result.json"
