@@ -313,7 +313,7 @@ def _joint_given(
     assert isinstance(model.spec, JointSpec)
     needed = 1 if model.spec.partial else len(model.spec.partners)
     together = sum(len(each) >= needed for each in by_row)
-    here = [name for name in model.spec.partners if name in x]
+    here = [name for name in model.spec.partners if any(name in each for each in by_row)]
     told_missed = f"; missing: {told(missed)}" if missed else ""
     if together:
         talk.warn(

@@ -137,7 +137,7 @@ class JointPredictor:
         if not any(by):
             return Answered(None, by, missing)
         rows_of = read_rows(model, table_of_feeds(model, asked), allow_unseen=True).x
-        prediction = await asyncio.to_thread(model.predict, {**rows_of, **codes})
+        prediction = await asyncio.to_thread(model.predictions, {**rows_of, **codes})
         return Answered(prediction, by, missing)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from dovetail.data import Alignment, SharedRows
 from dovetail.errors import ConfigError, MessageError, PartyError
 from dovetail.federated import Epoch
+from dovetail.methods import METHODS
 from dovetail.methods.apfed import distil, teaching
 from dovetail.methods.apfed.stacks import Config, PartnerConfig
 from dovetail.methods.limits import Limited, Limits
@@ -427,3 +428,9 @@ def test_a_partner_steps_by_no_gradient_that_is_not_of_its_codes() -> None:
         ask(torch.full((6, 2), torch.inf))
     with pytest.raises(MessageError, match="3 blocks of samples"):
         party.handle(distil.Encode(("linear",), (), none, torch.arange(5), True, test=False))
+
+
+def test_each_message_of_a_method_is_called_as_the_side_that_answers_it() -> None:
+    for method in METHODS.values():
+        for side, algorithm in method.algorithms.items():
+            assert {name.split(".")[0] for name in algorithm.messages} == {side}

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +38,8 @@ from dovetail.network.checkpoint import StatefulParty
 class Recall(Message):
     """Label owner -> partner: codes of these samples, by the networks that you kept of a run."""
 
+    family: ClassVar[str] = "recalling"  # as policies and parties' sides know it
+
     trained: str  # the run's id
     samples_B: Integers  # places in the order that the two have agreed on
 
@@ -44,6 +47,8 @@ class Recall(Message):
 @dataclass(frozen=True, eq=False)
 class Recalled(Message):
     """Partner -> label owner: codes and linear parts of the samples asked for, all members'."""
+
+    family: ClassVar[str] = "recalling"
 
     code_BE: Floats
 
