@@ -267,6 +267,7 @@ def test_a_site_that_must_sign_answers_the_job_that_all_have_signed(
 #: Keys of a run of APFed-D in the place of the method's.
 DISTIL = """
 [apfed.distil]
+exchange = "gradients"
 folds = 2
 teachers = ["linear"]
 students = ["linear"]
