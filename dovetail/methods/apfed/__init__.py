@@ -80,18 +80,16 @@ from dovetail.data import Alignment, PartyData, SharedRows, Task
 from dovetail.errors import PartyError
 from dovetail.federated import Epoch, Local, Party, handles
 from dovetail.methods.apfed import bound, unify
-from dovetail.methods.apfed.layers import Layers
+from dovetail.methods.apfed.layers import Layers, PassiveLayers
 from dovetail.methods.apfed.networks import PartnerSpec, SoloNetwork, partner_network
 from dovetail.methods.apfed.owner import LabelOwner
 from dovetail.methods.apfed.questions import Partner
-from dovetail.methods.apfed.stacks import Once
 from dovetail.methods.apfed.vicreg import vicreg_loss
 from dovetail.methods.limits import NO_LIMITS
 from dovetail.methods.targets import Targets
-from dovetail.models import EncoderSpec, Head, OptimizerConfig, follow_back, network_input
+from dovetail.models import EncoderSpec, Head, follow_back, network_input
 from dovetail.models.optimizers import gradient_of
 from dovetail.network import Checkpoint, Engine, InProcess, Message, Numbers, Replies, Samples
-from dovetail.privacy import Release
 
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -102,18 +100,12 @@ class Config(Layers):
     trade_off: Weight | Mapping[str, Weight] = 1.0  # lambda_p, Eq. (8); one for all, or by party
 
 
-class PassiveConfig(OptimizerConfig):
+class PassiveConfig(PassiveLayers):
     """A passive party's own settings; they never leave it."""
 
     # Eq. (16) or Eq. (12); vicreg is not the paper's.
     loss: Literal["contrastive", "reconstruction", "vicreg"] = "contrastive"
     temperature: float = Field(default=1.0, gt=0)  # tau, Eq. (14)
-    gradients: Release | None = None  # how dL_p/dh leaves; None: as it is
-    codes: Release | None = None  # of classic vertical learning: how its codes leave
-    # What its answers know of its rows: one noised release of each. None: at a site Once(), where
-    # gradients are not noised either; in simulation its columns.
-    release: Once | None = None
-    exact: bool = False  # at a site, too, answers are of its columns: whoever asks can read them
 
 
 # --- What crosses the boundary -----------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from dovetail.methods.apfed.stacks import Once
 from dovetail.methods.epochs import EpochSettings
 from dovetail.methods.targets import TargetSettings
 from dovetail.models import OptimizerConfig
@@ -46,3 +47,14 @@ class Layers(TargetSettings, EpochSettings, OptimizerConfig):
                 "other rows of a batch; leave one of them out"
             )
         return self
+
+
+class PassiveLayers(OptimizerConfig):
+    """What a passive party's answers have besides the paper."""
+
+    gradients: Release | None = None  # how dL_p/dh leaves; None: as it is
+    codes: Release | None = None  # of classic vertical learning: how its codes leave
+    # What its answers know of its rows: one noised release of each. None: at a site Once(), where
+    # gradients are not noised either; in simulation its columns.
+    release: Once | None = None
+    exact: bool = False  # at a site, too, answers are of its columns: whoever asks can read them
