@@ -213,7 +213,7 @@ def _versions() -> dict[str, str]:
     found = {}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            found[package] = version("dovetail-fl" if package == "dovetail" else package)
         except PackageNotFoundError:
             continue
     return found

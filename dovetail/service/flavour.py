@@ -10,10 +10,10 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dovetail import __version__
 from dovetail.data import Classification, TableEncoder
 from dovetail.data.preprocessing import CategoryColumn
 from dovetail.errors import ConfigError
@@ -130,7 +130,7 @@ def _given(folder: Path, model: Model) -> dict[str, Any]:
         "loader_module": LOADER,
         "data_path": str(folder),
         "signature": signature(model),
-        "pip_requirements": [f"dovetail=={version('dovetail')}"],
+        "pip_requirements": [f"dovetail-fl=={__version__}"],
     }
 
 
