@@ -37,8 +37,16 @@ _WORDS = 624
 _LEFT, _NEXT, _STATE = 8, 16, 24
 
 
-def derive_seed(seed: int, *purpose: str) -> int:
-    """A seed for one purpose; distinct purposes give unrelated seeds."""
+def derive_seed(seed: int, *purpose: str, secret: bytes | None = None) -> int:
+    """A seed for one purpose; distinct purposes give unrelated seeds.
+
+    Args:
+        seed: of the run.
+        purpose: what it is for.
+        secret: of the home where it is; None in simulation, and where others may know the seed.
+    """
+    if secret is not None:
+        return int.from_bytes(derive_key(secret, str(seed), *purpose, num_bytes=7), "little")
     return int.from_bytes(
         hashlib.sha256("\0".join([str(seed), *purpose]).encode()).digest()[:7], "little"
     )

@@ -101,6 +101,10 @@ class Distilling(LabelHome):
     def owner(self) -> Owner:
         """Its rows, with folds over the labelled ones.
 
+        Partners see folds. They are dealt class by class in an order that a seed gives: who knew it
+        would read labels off them, so the seed is the site's secret. Labels that are randomised for
+        partners have no part in them at all.
+
         Raises:
             ConfigError: fewer than two labelled rows.
         """
@@ -114,8 +118,8 @@ class Distilling(LabelHome):
         folds[labelled] = make_folds(
             labels[labelled],
             min(self.config.folds, len(labelled)),
-            seed=derive_seed(self.seed, self.train.name, "folds"),
-            regression=self.regression,
+            seed=derive_seed(self.seed, self.train.name, "folds", secret=key_of(self.secret)),
+            regression=self.regression or self.label_epsilon is not None,
         )
         known = labels.nan_to_num() if self.regression else labels.clamp(min=0)
         targets = hard_targets(known, self.task.num_outputs, regression=self.regression)
