@@ -4,7 +4,7 @@ Papers: Pasquini, Ateniese, Bernaschi, "Unleashing the Tiger: Inference Attacks 
 CCS 2021 (FSHA, arXiv:2012.02670): who sends the gradients may have them train the other's encoder
 into a feature space of the attacker's own, from which it decodes.
 
-Three of these, each with ``KNOWN`` rows of the other side beside what an inversion is given:
+Four of these, each with ``KNOWN`` rows of the other side beside what an inversion is given:
 
     alike    a driver of APFed-C or -R sends the same code for every sample. Of a reconstruction the
              gradient is then J (x_hat - x), linear in the row, with one J for all; of a contrast it
@@ -15,6 +15,9 @@ Three of these, each with ``KNOWN`` rows of the other side beside what an invers
     inverted a partner of APFed-C or -R returns gradients by which codes of rows that it knows are
              decoded best; ``SIZES`` times what the label owner takes for usual at the least, or
              what ``apfed.clip`` lets pass.
+    regressed an owner of APFed-S encrypts columns that it knows in place of labels: what comes back
+             is kernel ridge regression of these on the partner's own columns, for every row. Or
+             ones at single rows, which read columns of the weights.
 
 Each is tried twice: within the limits of a home's default policy, and with them lifted: no fewest
 rows, no most uses or begins, no ``apfed.clip``. The driver then begins anew before every message,
@@ -38,22 +41,27 @@ from torch import Tensor, nn
 
 from dovetail.audit.attack import Settings, attack
 from dovetail.audit.attacks import columns
+from dovetail.audit.attacks.views import scaled, whitened
 from dovetail.audit.scene import Scene
 from dovetail.audit.tape import MAX_ROWS, Tape
 from dovetail.audit.verdict import Finding, Threat, finding
 from dovetail.federated import Local
 from dovetail.methods import apfed, vertical
-from dovetail.methods.apfed import distil
+from dovetail.methods.apfed import distil, sealed
+from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.home import PartnerHome
 from dovetail.methods.apfed.released import RELEASED
 from dovetail.methods.apfed.stages import label_home, partner_homes
 from dovetail.methods.apfed.variants import homes_of
-from dovetail.methods.limits import NO_LIMITS, Limited, Limits
+from dovetail.methods.limits import NO_LIMITS, Limited, Limits, SealedLimits
 from dovetail.methods.method import Training
 from dovetail.methods.outcome import Setup
 from dovetail.methods.party import PolicySection
+from dovetail.models.learners.distil import Owner
+from dovetail.models.learners.rows import NO_FOLD
 from dovetail.models.optimizers import Optimizer
 from dovetail.models.randomness import generator
+from dovetail.models.smoothers import Smoother
 from dovetail.network import Engine, InProcess, Message
 from dovetail.network.inprocess import overheard
 
@@ -65,6 +73,9 @@ _WIDTH, _BATCH, _STEPS = 64, 64, 400
 
 #: Messages of one code for all rows, and how many rows the driver knows.
 _ALIKE_MESSAGES, _ALIKE_KNOWN = 6, (20, 100)
+
+#: Targets of one question of APFed-S at the most, and the strength of its ridge.
+_MOST_NUMBERS, _RIDGE = 48, 0.01
 
 #: Without limits: steps of FSHA.
 _LONG = 1600
@@ -79,14 +90,21 @@ SIZES = (10.0, 100.0)
 SIZES_LIFTED = (10.0, 100.0, 1000.0)
 
 _ALIKE = Threat(
-    "one code for all rows, then ridge regression",
+    "one code for all rows, then an inversion",
     "after FSHA (Pasquini et al. 2021)",
     f"{columns.KNOWN} rows of the other side; it sends what codes it likes",
     "the same from its own columns",
     "R2, mean over columns",
 )
+_REGRESSED = Threat(
+    "known columns as targets, then an inversion",
+    "ours",
+    f"{columns.KNOWN} rows of the other side, and {KNOWN} to steer by; it encrypts what it likes",
+    "the same from its own columns",
+    "R2, mean over columns",
+)
 _HIJACK = Threat(
-    "hijacked encoder, then ridge regression",
+    "hijacked encoder, then an inversion",
     "FSHA (Pasquini et al. 2021)",
     f"{columns.KNOWN} rows of the other side, and {KNOWN} to steer by; it sends what it likes",
     "the same from its own columns",
@@ -94,17 +112,22 @@ _HIJACK = Threat(
 )
 
 
-def malicious(task: Setup, scene: Scene, stage: str, seed: int) -> Iterator[Finding]:
+def malicious(
+    task: Setup, scene: Scene, stage: str, seed: int, settings: Settings | None = None
+) -> Iterator[Finding]:
     """What steering gains in one stage, within a home's default limits and with them lifted."""
+    how = settings or Settings()
     if not isinstance(task, Training) or task.kind.name != "apfed":
         return
     for limits in (PolicySection().limits, NO_LIMITS):
         for name in partner_homes(task):
             if stage in ("apfed", "apfed-r", "apfed-c"):
-                yield from _alike(task, scene, stage, seed, name, limits)
+                yield from _alike(task, scene, stage, seed, name, limits, how)
                 yield from _inverted(task, scene, stage, seed, name, lifted=limits == NO_LIMITS)
             elif stage in ("apfed-d", "tvfl"):
-                yield from _hijack(task, scene, stage, seed, name, limits)
+                yield from _hijack(task, scene, stage, seed, name, limits, how)
+            elif stage == "apfed-s":
+                yield from _regressed(task, scene, stage, seed, name, limits, how)
 
 
 def _lifted(limits: Limits) -> str:
@@ -114,7 +137,8 @@ def _lifted(limits: Limits) -> str:
 
 def _told(
     scene: Scene, stage: str, party: str, active: str, views: dict[str, Tensor],
-    samples: Tensor, threat: Threat, channel: str, limits: Limits, *, known: int = columns.KNOWN,
+    samples: Tensor, threat: Threat, channel: str, limits: Limits, how: Settings, *,
+    known: int = columns.KNOWN,
 ) -> Iterator[Finding]:  # fmt: skip
     own = scene.columns_of(active, "", samples)
     target = scene.columns_of(party, "", samples)
@@ -126,6 +150,7 @@ def _told(
         target.numpy(),
         scene.parties[party].columns,
         known=known,
+        network=how.network,
     )
     if measured is not None:
         yield finding(
@@ -157,7 +182,7 @@ def _batches(samples: Tensor, size: int, rng: torch.Generator) -> Iterator[Tenso
 
 
 def _alike(
-    task: Training, scene: Scene, stage: str, seed: int, party: str, limits: Limits
+    task: Training, scene: Scene, stage: str, seed: int, party: str, limits: Limits, how: Settings
 ) -> Iterator[Finding]:
     """A few messages about all shared samples at once, each with one code for all of them."""
     active, local = label_home(task).name, Local(party, device=task.device)
@@ -184,7 +209,7 @@ def _alike(
         threat = replace(_ALIKE, attack=attack_name, given=given)
         yield from _told(
             scene, stage, party, active, views, samples[kept], threat, "steered gradients", limits,
-            known=known,
+            how, known=known,
         )  # fmt: skip
 
 
@@ -193,7 +218,7 @@ _Ask = Callable[[Tensor, Tensor | None], Tensor]
 
 
 def _hijack(
-    task: Training, scene: Scene, stage: str, seed: int, party: str, limits: Limits
+    task: Training, scene: Scene, stage: str, seed: int, party: str, limits: Limits, how: Settings
 ) -> Iterator[Finding]:
     """FSHA: the partner's encoder learns to look like a pilot's, which the driver can decode."""
     samples = _shared(task, party)
@@ -240,7 +265,7 @@ def _hijack(
     kept, active = slice(0, 4000), label_home(task).name
     yield from _told(
         scene, stage, party, active, {name: each[kept] for name, each in views.items()},
-        samples[kept], _HIJACK, "steered codes", limits,
+        samples[kept], _HIJACK, "steered codes", limits, how,
     )  # fmt: skip
 
 
@@ -274,6 +299,57 @@ def _asking(
         return engine.ask({party: request}, distil.Codes).or_raise()[party].code_ND
 
     return asks, asks(samples, None)
+
+
+def _regressed(
+    task: Training, scene: Scene, stage: str, seed: int, party: str, limits: Limits, how: Settings
+) -> Iterator[Finding]:
+    """One question of APFed-S whose targets are what the owner knows of some rows."""
+    home, owner = _home(task, stage, party), label_home(task)
+    samples = _shared(task, party)
+    known = samples[torch.randperm(len(samples), generator=generator(seed, party, "regressed"))]
+    known = known[:KNOWN]
+    x_KF = scene.columns_of(party, "", known)
+    if x_KF is None:
+        return
+    policy = SealedLimits() if home.sealed_limits is None else home.sealed_limits
+    most = len(known) if limits == NO_LIMITS else policy.numbers_per_row
+    most = min(most, _MOST_NUMBERS)
+    home = replace(home, sealed_limits=sealed.UNLIMITED if limits == NO_LIMITS else policy)
+    components_KF = torch.from_numpy(whitened(scaled(x_KF.double().numpy()), width=most))
+    chosen = {"its columns": components_KF, "single rows": torch.eye(len(known))[:, :most]}
+    views = {}
+    table = Table.of(owner.train.joined(), owner.name, owner.alignment)
+    rows = _rows_of(table.samples[party], known)
+    for name, target_KT in chosen.items():
+        targets_RT = torch.zeros(len(table.x_RF), target_KT.shape[1])
+        targets_RT[rows] = target_KT.float()
+        folds_R = torch.full((len(table.x_RF),), NO_FOLD)
+        folds_R[rows] = torch.arange(len(rows)) % 4
+        told = Owner(table.x_RF, targets_RT, folds_R, regression=True)
+        table_of = Table(table.x_RF, {party: table.samples[party]})
+        active = sealed.Active(
+            owner.name, told, table_of, None, (Smoother("mean", _RIDGE),), seed=seed
+        )
+        engine = {party: home.party(Local(party, device=task.device))}
+        active.ask_all(InProcess(engine, driver=owner.name))
+        if party in active.numbers:
+            views[name] = active.numbers[party]
+    if not views:
+        return
+    held = ~next(iter(views.values())).isnan().any(dim=1)
+    yield from _told(
+        scene, stage, party, owner.name, {name: each[held] for name, each in views.items()},
+        table.samples[party][held], _REGRESSED, "steered numbers", limits, how,
+    )  # fmt: skip
+
+
+def _rows_of(samples_R: Tensor, chosen: Tensor) -> Tensor:
+    """The rows of these samples."""
+    row_of = torch.full((int(samples_R.max()) + 1,), -1)
+    held = samples_R >= 0
+    row_of[samples_R[held]] = held.nonzero().flatten()
+    return row_of[chosen]
 
 
 def _bce(judged_B1: Tensor, truth: float) -> Tensor:

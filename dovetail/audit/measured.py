@@ -1,7 +1,8 @@
 """What audits of default settings found, on built-in data, and what can be set against it: what
 ``dovetail inspect`` tells.
 
-Each line is of ``dovetail audit FILE --fast`` with seed 0; docs/privacy.md has files and figures.
+Each line is of ``dovetail audit FILE --fast`` with seed 0 (APFed-S without ``--fast``);
+docs/privacy.md has files and figures.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
         "labels, to partners: none on digits and credit",
         "partners' columns, to the label owner: low on both",
         'with apfed.distil.exchange = "gradients" labels and columns, both ways: high on both',
+    ),
+    "apfed-s": (
+        "labels and columns, to partners: none on digits and credit",
+        "partners' columns, to the label owner: high on digits and on credit",
     ),
     "tvfl": (
         "labels that are trained on, to partners: high (all of them on credit)",
@@ -46,6 +51,7 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
         "apfed.private", "passive.gradients",
     ),
     "apfed-d": (*_LABELS, "apfed.distil.exchange", "passive.distil.release"),
+    "apfed-s": ("apfed.sealed.kernels", "apfed.sealed.ridges"),
     "tvfl": ("apfed.gradients", *_LABELS, "apfed.spread", "passive.codes"),
     "fedoptimus": (
         "fedoptimus.embeddings", "fedoptimus.gradients", "fedoptimus.selection.secure",

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dovetail.audit.attacks.factors import owner_logits
 from dovetail.audit.tape import Channel, Logits, Seen, Weights
 from dovetail.methods import apfed, chfl, fedoptimus, hyfem, vertical
-from dovetail.methods.apfed import distil
+from dovetail.methods.apfed import distil, sealed
 from dovetail.methods.fedoptimus import selection
 from dovetail.network.messages import Message
 
@@ -23,7 +24,7 @@ MEMBERS = 4
 
 
 class Apfed:
-    """APFed, classic vertical learning and APFed-D: between a label owner and its partners."""
+    """APFed, -D, -S and classic vertical learning: between a label owner and its partners."""
 
     def __init__(self) -> None:
         self._asked: dict[str, Tensor] = {}  # partner -> samples whose codes it sent last
@@ -55,6 +56,9 @@ class Apfed:
             self._asked.pop(party, None)
         elif isinstance(request, distil.Encode) and isinstance(answer, distil.Codes):
             yield from self._distil(driver, party, request, answer)
+        elif isinstance(request, sealed.Begin):
+            channel = Channel(party, driver, "ciphertexts")
+            yield Seen(channel, request.labelled_L, _sealed_view(request))
 
     def _distil(
         self, driver: str, party: str, request: distil.Encode, answer: distil.Codes
@@ -116,6 +120,31 @@ class Apfed:
             parts[name] = slice(start, start + self._outputs)
             start += self._outputs
         return parts
+
+
+def _sealed_view(request: sealed.Begin) -> Tensor:
+    """(L, D) what a partner of APFed-S has of each labelled row: its fold, its place, and the
+    coefficients at its place in the first of its ciphertexts."""
+    num = len(request.labelled_L)
+    folds_LK = torch.nn.functional.one_hot(request.folds_L, int(request.folds_L.max()) + 1)
+    place_L1 = torch.arange(num).float()[:, None] / num
+    parts = -(-num // request.block)
+    wire_PVW = request.targets_PV.numpy()[:parts].reshape(parts, -1, 7).astype(np.float64)
+    value_PV = wire_PVW @ 256.0 ** np.arange(7)
+    at_L = np.arange(num)
+    residues = value_PV.reshape(parts, 3, -1)[at_L // request.block, :, at_L % request.block]
+    told = torch.from_numpy(residues / residues.max()).float()
+    return torch.cat([folds_LK.float(), place_L1, told], dim=1)
+
+
+def decrypted(driver: object) -> Iterator[Seen]:
+    """What crossed encrypted, as the one who drove the run reads it when it is over."""
+    if not isinstance(driver, sealed.Active):
+        return
+    for party, number_RZ in driver.numbers.items():
+        rows = (~number_RZ.isnan().any(dim=1)).nonzero().flatten()
+        samples = driver.train.samples[party][rows]
+        yield Seen(Channel(driver.name, party, "numbers"), samples, number_RZ[rows])
 
 
 class FedOptimus:

@@ -12,12 +12,14 @@ from typing import Any
 from dovetail.audit import malicious as steered
 from dovetail.audit.attack import Settings, attack
 from dovetail.audit.defence_search import Tried
+from dovetail.audit.readings import decrypted
 from dovetail.audit.scenes import encoded, scene_of
 from dovetail.audit.tape import MAX_ROWS, Tape
 from dovetail.audit.verdict import THRESHOLDS, Finding, over_seeds, worst_of
 from dovetail.errors import ConfigError
 from dovetail.methods.base import SILENT, Loaded, Progress
-from dovetail.methods.outcome import mean_over
+from dovetail.methods.method import Training
+from dovetail.methods.outcome import Outcome, Setup, mean_over
 from dovetail.network.inprocess import overheard
 from dovetail.network.retry import write_text
 from dovetail.runs.runfile import RunFile, resolved
@@ -166,13 +168,25 @@ def _one(
     scene = scene_of(task, loaded.data)
     tape = Tape(scene.reading, scene.num_samples())
     with overheard(tape):
-        outcome = task.train(stage, seed, _nobody)
+        outcome = trained(task, stage, seed, tape)
     scene = encoded(scene, outcome.models)
     findings = attack(stage, scene, tape, outcome.models, settings, talk.say)
     if malicious:
-        findings += steered.malicious(task, scene, stage, seed)
+        findings += steered.malicious(task, scene, stage, seed, settings)
     score = mean_over(outcome.scores[stage]) if outcome.scores.get(stage) else {}
     return findings, score, tape.answered
+
+
+def trained(task: Setup, stage: str, seed: int, tape: Tape) -> Outcome:
+    """A stage, listened to; what crossed encrypted is read by who could."""
+    if not isinstance(task, Training):
+        return task.train(stage, seed, _nobody)
+    alone = task.kind.unasked(task, stage, seed, _nobody)
+    if alone is not None:
+        return alone
+    staged = task.played(stage, seed, _nobody)
+    tape.add(decrypted(staged.driver))
+    return task.kind.outcome(staged, seed, _nobody)
 
 
 def _nobody(stage: str, total: int, line: dict[str, Any]) -> None:

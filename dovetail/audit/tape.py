@@ -26,10 +26,12 @@ MAX_WIDTH = 512
 #: Of logits step by step: so many rows, streams (members times classes) and steps are kept.
 FOLLOWED, MAX_STREAMS, MAX_STEPS = 1000, 8, 400
 
-#: What is seen: a view of rows, how it is to move, the owner's part of an output, distances.
+#: What is seen: a view of rows, how it is to move, the owner's part of an output, distances; of
+#: APFed-S what the owner decrypts, and what its partner cannot.
 What = Literal[
-    "codes", "gradients", "gradients beside its codes", "output gradients", "logits", "distances"
-]
+    "codes", "gradients", "gradients beside its codes", "output gradients", "logits", "distances",
+    "numbers", "ciphertexts",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, order=True)
@@ -194,7 +196,11 @@ class Tape:
     def __call__(self, driver: str, party: str, request: Message, answer: Message) -> None:
         name = request.wire_name()
         self.answered[name] = self.answered.get(name, 0) + 1
-        for seen in self._reading(driver, party, request, answer):
+        self.add(self._reading(driver, party, request, answer))
+
+    def add(self, told: Iterable[Seen | Logits | Weights]) -> None:
+        """Keep what was read."""
+        for seen in told:
             if isinstance(seen, Weights):
                 kept = self.weights.setdefault((seen.observer, seen.owner), [])
                 if len(kept) > 2:

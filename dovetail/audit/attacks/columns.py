@@ -11,16 +11,19 @@ and learns from them how what it is shown goes with the columns, beside columns 
 Baseline: the same from its own columns; who has none knows the columns' means.
 
 R2 is the share of the variance explained, averaged over columns that vary, on the other rows.
-Which view, and how strongly it is regularised, is chosen by leave-one-out on the known rows, its
-own columns alone among them: messages that say nothing are left aside.
+Which view, and how strongly it is regularised, is chosen by leave-one-out on the known rows (of a
+forest by what its trees have not seen), its own columns alone among them: messages that say nothing
+are left aside.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import RidgeCV
 from torch import nn
 
@@ -38,13 +41,16 @@ MAX_COLUMNS = 400
 #: Of a column's variance, which is 1 over all rows, the least that its unknown rows count as.
 _LEAST_SPREAD = 0.1
 
+#: Of a forest.
+_TREES = 60
+
 _ALPHAS = np.logspace(-8, 5, 27)
 
 
 def threat(network: bool, known: int) -> Threat:
     """What inversion assumes."""
     return Threat(
-        "inversion by a network" if network else "inversion by ridge regression",
+        "inversion by a network or a forest" if network else "inversion by ridge regression",
         "UIFV 2024; Jiang et al. 2022",
         f"{known} rows of the other side, drawn at random",
         "the same from its own columns",
@@ -89,12 +95,8 @@ def inversion(
         mean = target[rows].mean(axis=0)
         spread[draw, rest] = (target[rest] - target[rest].mean(axis=0)) ** 2
         alone = np.broadcast_to(mean, target.shape), -float(target[rows].var())
-        guesses = {"means": alone} | {
-            name: _fit(x, target, rows, network=network) for name, x in beside.items()
-        }
-        attacks = guesses | {
-            name: _fit(x, target, rows, network=network) for name, x in shown.items()
-        }
+        guesses = {"means": alone} | _fits(beside, target, rows, network=network)
+        attacks = guesses | _fits(shown, target, rows, network=network)
         for side, candidates in enumerate((attacks, guesses)):
             best, _ = max(candidates.values(), key=lambda each: each[1])
             errors[side, draw, rest] = (best[rest] - target[rest]) ** 2
@@ -110,6 +112,31 @@ def inversion(
     worst = names[varying[place]], float(r2_F[1, place]), float(r2_F[0, place])
     variants = {name: float(np.mean(each)) for name, each in tried.items()}
     return Measured(r2_N[0].astype(float), r2_N[1].astype(float), worst, variants)
+
+
+def _fits(
+    views: Mapping[str, np.ndarray], target: np.ndarray, rows: np.ndarray, *, network: bool
+) -> dict[str, tuple[np.ndarray, float]]:
+    """Learner and view -> guesses for all rows, and minus the error that the attacker expects."""
+    found = {name: _fit(x, target, rows, network=network) for name, x in views.items()}
+    if network:
+        for name, x in views.items():
+            if "direction" not in name:
+                found[f"{name}, forest"] = _forest(x, target, rows)
+    return found
+
+
+def _forest(x: np.ndarray, target: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, float]:
+    """Trees, for what is no linear function: categories, steps, bins."""
+    forest = RandomForestRegressor(
+        _TREES, min_samples_leaf=2, max_features=0.3, oob_score=True, random_state=0
+    )
+    with warnings.catch_warnings():  # a row that all trees have seen is judged by none
+        warnings.simplefilter("ignore", UserWarning)
+        forest.fit(x[rows], target[rows])
+    guess = np.asarray(forest.predict(x)).reshape(target.shape)
+    unseen = np.asarray(forest.oob_prediction_).reshape(len(rows), -1)
+    return guess, -float(((unseen - target[rows]) ** 2).mean())
 
 
 def _fit(
