@@ -24,6 +24,7 @@ from benchmarks.tables.folders import (
     table_of,
     times_of,
 )
+from benchmarks.tables.lacking import check_data
 from benchmarks.tables.session import Session
 from benchmarks.tables.text import told_time
 from dovetail.cli.output import console, say
@@ -53,6 +54,7 @@ def run_bench(
     with locked(options.out):
         places = places_of(table, chosen, runs, options)
         refuse_other_settings(places)
+        check_data(table.name, places.values())
         session = Session(
             table,
             chosen,

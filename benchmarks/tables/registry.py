@@ -527,7 +527,7 @@ def _fedoptimus_adult() -> Iterator[Cell]:
 _WORTH_SCORES = "AUC in % of two classes, accuracy in % of more"
 _WORTH_TABLE = Table(
     name="worth",
-    title="Is a partner's help worth it: APFed-D beside the best model alone (our own)",
+    title="Is a partner's help worth it: APFed-D beside the best local model (our own)",
     cells=tuple(_worth()),
     against="best-alone",
     wide=("apfed-d",),

@@ -44,6 +44,7 @@ from dovetail.runs.inspecting import (
     message_sizes,
     part_of,
 )
+from dovetail.runs.label_copies import copies_of_sites
 from dovetail.runs.runfile import RunFile, check_run, load_run
 from dovetail.runs.setup import NOTHING, Given, load_data
 from dovetail.runs.situations import Fit, MessageSize, Sizes
@@ -270,8 +271,9 @@ def inspect(
     for sentence in (
         *lacking.values(),
         *(warning for site in sites.values() for warning in warnings_of(site)),
+        *(f"WARNING: {sentence}" for sentence in copies_of_sites(sites)),
     ):
-        talk.warn(f"dovetail: {sentence}")
+        talk.warn(sentence)
     withheld = dict.fromkeys(lacking, "column missing")
     parts = [part_of(site) for site in sites.values()]
     sizes = counts = None

@@ -29,7 +29,7 @@ from dovetail.models import Model, load
 from dovetail.models.learners.joint import JointSpec
 from dovetail.models.model_folders import JOINT, model_folder
 from dovetail.models.owners import OwnersSpec, load_bottom
-from dovetail.models.raw import read_rows
+from dovetail.models.raw import read_rows, usable_rows
 from dovetail.node.engines import StreamSection
 from dovetail.node.joint_prediction import Asker, MeanEmbeddings, told
 from dovetail.node.partyfile import open_site, read_party
@@ -47,6 +47,7 @@ class Given:
         answered: (N,) names of the data owners that each row is predicted with, in one text; None
             where the model needs none.
         owners: what is said of data owners in JSON.
+        refused: row -> why it cannot be used; ``x`` and ``labels`` are without it, ``ids`` are not.
     """
 
     model: Model
@@ -55,6 +56,7 @@ class Given:
     labels: dd.Column | None
     answered: np.ndarray | None = None
     owners: Mapping[str, Any] = field(default_factory=dict)
+    refused: Mapping[int, str] = field(default_factory=dict)
 
 
 def gather(
@@ -66,6 +68,7 @@ def gather(
     id_column: str | None = None,
     allow_unseen: bool = False,
     images: Path | None = None,
+    partial: bool = False,
     talk: Progress = SILENT,
 ) -> Given:
     """The model of a folder, and what it predicts the rows of a source from.
@@ -78,6 +81,7 @@ def gather(
         id_column: the column of ids; None: row numbers, or that of the party file.
         allow_unseen: take categories unseen in training as missing.
         images: pictures of the source's rows, of a model that takes columns and images.
+        partial: leave out rows that cannot be used, and say why; else one refuses them all.
         talk: is told whose part is in the predictions, and whose is not.
 
     Raises:
@@ -91,10 +95,15 @@ def gather(
         model = predicting.open_model(place)
         names = () if party is None or id_column is not None else _ids_of(party)
         name = names[0] if len(names) == 1 else id_column
+        if partial:
+            given = _read_usable(model, source, name, allow_unseen=allow_unseen)
+            return given if len(names) < 2 else replace(given, ids=_columns(source, names))
         given = _read_all(
             model, place, source, name, allow_unseen=allow_unseen, images=images, talk=talk
         )
         return given if len(names) < 2 else replace(given, ids=_columns(source, names))
+    if partial:
+        raise ConfigError("--partial is for a model that predicts alone; leave it out")
     if party is None:
         raise ConfigError(
             "to predict with data owners on other machines give --party, --partners and --listen, "
@@ -112,6 +121,22 @@ def gather(
             "categories unseen in training as missing, leave it out"
         )
     return _ask(folder, source, party, section, id_column, talk=talk)
+
+
+def _read_usable(model: Model, source: Path, id_column: str | None, *, allow_unseen: bool) -> Given:
+    """The rows of a table that can be used, and why the others cannot.
+
+    Raises:
+        DataError: no row can be used.
+        ModelError: a model that does not predict from one table alone.
+    """
+    table = dd.read_table(source)
+    usable, refused, num_rows = usable_rows(model, table, allow_unseen=allow_unseen)
+    rows = read_rows(model, usable, id_column=id_column, allow_unseen=allow_unseen)
+    ids = np.arange(num_rows)
+    if id_column is not None:
+        ids = whole_numbers(table.column(id_column)).values
+    return Given(model, {id_column or "": ids}, rows.x, rows.labels, refused=refused)
 
 
 def _ids_of(party: Path) -> tuple[str, ...]:

@@ -96,7 +96,7 @@ def notes(result: Mapping[str, Any]) -> Iterator[str]:
         for party, why in each["lost"].items():
             yield f"{where}the joint model was trained without {party!r}: {why}"
         if not each["pays"]:
-            yield f"{where}The solo model is the best model alone: {each['why']}."
+            yield f"{where}The solo model is the best local model: {each['why']}."
     if "recovered" in result:
         yield recovered_text(result["recovered"])
     for name, spent in _epsilons(result.get("epsilon", ())):

@@ -3,7 +3,7 @@
 Each cell trains the run with one setting changed, is audited with linear attackers, and is scored
 on labelled rows that were held out of its training: what is recommended is not chosen on test rows,
 whose scores stand beside it. Beside them stands what the label owner would have without anybody:
-the best model alone, of the same rows. Of several seeds a cell is the mean. A cell that does not
+the best local model, of the same rows. Of several seeds a cell is the mean. A cell that does not
 train, as a party refused or its numbers grew without bound, is told and left out.
 """
 
@@ -36,7 +36,7 @@ from dovetail.runs.runfile import RunFile
 from dovetail.runs.setup import load_data, setup, threads_for
 
 #: What the cell is called that trains without anybody.
-BEST_ALONE = "the best model alone"
+BEST_ALONE = "the best local model"
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,10 @@ def predict(
         typer.Option("--id", help="The column of ids. [row number; with --party: that file's]"),
     ] = None,
     allow_unseen: AllowUnseen = False,
+    partial: Annotated[
+        bool,
+        typer.Option("--partial", help="Predict the usable rows; give a reason for each other."),
+    ] = False,
     coverage: Annotated[
         float | None,
         typer.Option(help="Add the set of classes, or interval, that holds the truth so often."),
@@ -86,6 +90,9 @@ def predict(
 
     Who does not come or answer is left out, and named. Rows that are not like those of training
     are told of (dovetail drift tells more). --coverage 0.9 needs dovetail calibrate.
+
+    A row with an unseen category, or with text for a number, refuses the whole table: --partial
+    predicts the others, and the column error says why that row is not predicted.
     """
     precheck.check_models([str(model)])
 
@@ -110,12 +117,23 @@ def predict(
         id_column=id_column,
         allow_unseen=allow_unseen,
         images=images,
+        partial=partial,
         talk=talk_of(shown=show),
     )
     found, labels = given.model, given.labels
     if target is not None:
         found.network.to(target)
     prediction = found.predictions(given.x, coverage=coverage)
+    if partial:
+        refused = given.refused
+        prediction = prediction.spread(refused, len(prediction) + len(refused))
+        if refused and not quiet:
+            row, why = next(iter(refused.items()))
+            print(
+                f"dovetail: {len(refused)} of {len(prediction)} rows cannot be used (row {row}: "
+                f"{why}); the column error has each reason",
+                file=sys.stderr,
+            )
     if show and (differing := shift(found.inputs, data)) is not None:
         print(f"dovetail: {differing}", file=sys.stderr)
     num_rows = len(prediction.values)
@@ -126,6 +144,8 @@ def predict(
     if given.answered is not None:
         said["answered"] = given.answered
     columns = {**_named(given.ids, said), **said}
+    if partial:
+        columns = {name: _without_nan(values) for name, values in columns.items()}
     if spreadsheet:
         columns = without_formulas(columns)
     elif not quiet and (found_formulas := formulas_in(columns)):
@@ -152,6 +172,15 @@ def predict(
             print(f"against the column {label!r}{part}: {shown}", file=sys.stderr)
     if as_json:
         _print_json(columns, scores, num_scored, out, given.owners)
+
+
+def _without_nan(values: np.ndarray) -> np.ndarray:
+    """The same with None for NaN, which CSV leaves empty and JSON writes as null."""
+    if values.dtype.kind != "f" or not (values != values).any():
+        return values
+    cleaned = values.astype(object)
+    cleaned[values != values] = None
+    return cleaned
 
 
 def _named(ids: Mapping[str, np.ndarray], said: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -58,8 +58,8 @@ def value(
     Below the spread over seeds a difference says little: --seeds 5.
 
     Trained sets are kept in value.jsonl in the run's folder, so that what was stopped goes on;
-    value.json has the result. Works for apfed, apfed-r, apfed-c, tvfl and fedoptimus, simulated or
-    with all party files in one place.
+    value.json has the result. Works for all variants of APFed, tvfl and fedoptimus, simulated or
+    with all party files in one place. --by mi trains nothing, so it is the same for all variants.
     """
     if not run.is_dir():
         precheck.check_run(run, overrides)

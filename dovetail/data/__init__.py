@@ -45,6 +45,7 @@ from dovetail.data.task import (
     spelled_alike,
     task_from_json,
 )
+from dovetail.data.unusable import unusable_rows
 
 __all__ = [
     "UNLABELLED",
@@ -105,5 +106,6 @@ __all__ = [
     "summarise",
     "table_from_arrays",
     "task_from_json",
+    "unusable_rows",
     "write_table",
 ]

@@ -263,6 +263,17 @@ def _load_one(
     )
 
 
+def is_here(source: str) -> bool:
+    """Whether a data set is built in, a query, a path that exists or a file in $DOVETAIL_DATA."""
+    if source in BUILT_IN or is_query(source):
+        return True
+    try:
+        _find(source)
+    except DataError:
+        return False
+    return True
+
+
 def _find(source: str | Path) -> Path:
     """The path of a source that is not built in.
 

@@ -29,7 +29,7 @@ _Finite = Annotated[float, Field(allow_inf_nan=False)]
 _SEEN_AT = np.arange(1, 20) / 20
 
 #: Codes of values that have no feature of their own.
-_MISSING, _UNSEEN = -1, -2
+_MISSING, UNSEEN_CODE = -1, -2
 
 
 @dataclass(frozen=True)
@@ -429,19 +429,17 @@ def _encode_categories(
     out: np.ndarray, fitted: CategoryColumn, column: Column, where: str, *, allow_unseen: bool
 ) -> None:
     """Fill ``out`` (N, categories + other + flag) with zeros and ones; it comes all zeros."""
-    index = {category: code for code, category in enumerate(fitted.categories)}
-    if fitted.categories == ("false", "true") and not column.is_text:
-        index |= {"0": 0, "1": 1}
-    codes = _codes(column, index)
-    unseen = codes == _UNSEEN
+    codes = codes_of(fitted, column)
+    unseen = codes == UNSEEN_CODE
     if fitted.other:
         codes[unseen] = len(fitted.categories)
     elif unseen.any() and not allow_unseen:
-        value = _as_text(column.values[unseen][:1])[0]
+        value = as_text(column.values[unseen][:1])[0]
         same = int(unseen.sum())
         raise DataError(
             f"{where} has {same} row{'s' * (same != 1)} with a value that training did not see, "
-            f"such as {value!r}; allow_unseen (--allow-unseen) takes them as missing"
+            f"such as {value!r}; allow_unseen (--allow-unseen) takes them as missing, partial "
+            "(--partial) predicts the other rows"
         )
     rows = np.flatnonzero(codes >= 0)
     out[rows, codes[rows]] = 1
@@ -455,19 +453,22 @@ def _counts(column: Column) -> Counter[str]:
     if column.is_text:
         return Counter(present.tolist())
     values, counts = np.unique(present, return_counts=True)
-    return Counter(dict(zip(_as_text(values), counts.tolist(), strict=True)))
+    return Counter(dict(zip(as_text(values), counts.tolist(), strict=True)))
 
 
-def _codes(column: Column, index: Mapping[str, int]) -> np.ndarray:
-    """(N,) int64 place of each row's category, or ``_MISSING`` or ``_UNSEEN``."""
+def codes_of(fitted: CategoryColumn, column: Column) -> np.ndarray:
+    """(N,) int64 index of each row's category; -1 where it is missing, -2 where it is unseen."""
+    index = {category: code for code, category in enumerate(fitted.categories)}
+    if fitted.categories == ("false", "true") and not column.is_text:
+        index |= {"0": 0, "1": 1}
     if column.is_text:
         # map and fromiter loop in C: five million rows take about a second.
         codes = np.fromiter(
-            map(index.get, column.values, repeat(_UNSEEN)), np.int64, len(column.values)
+            map(index.get, column.values, repeat(UNSEEN_CODE)), np.int64, len(column.values)
         )
     else:
         values, inverse = np.unique(column.values, return_inverse=True)
-        places = [index.get(text, _UNSEEN) for text in _as_text(values)]
+        places = [index.get(text, UNSEEN_CODE) for text in as_text(values)]
         codes = np.array(places, dtype=np.int64)[inverse]
     codes[column.missing] = _MISSING
     return codes
@@ -478,12 +479,12 @@ def _texts(column: Column) -> np.ndarray:
     if column.is_text:
         return column.values
     values, inverse = np.unique(column.values, return_inverse=True)
-    texts = np.array(_as_text(values), dtype=object)[inverse]
+    texts = np.array(as_text(values), dtype=object)[inverse]
     texts[column.missing] = ""
     return texts
 
 
-def _as_text(values: np.ndarray) -> list[str]:
+def as_text(values: np.ndarray) -> list[str]:
     """Categories as text; 3 and 3.0 are one, however the file stores them."""
     return [
         str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)

@@ -33,11 +33,11 @@ from dovetail.models.networks import network_input
 
 #: Stage -> what a table calls it.
 TITLES: Mapping[str, str] = {
-    "best-alone": "the best model alone",
-    "linear": "linear, alone",
-    "boosting": "boosted trees, alone",
-    "network": "network, alone",
-    "majority": "always the commonest class, or the mean",
+    "best-alone": "best local model (chosen on held-out rows)",
+    "linear": "linear, local",
+    "boosting": "boosted trees, local",
+    "network": "network, local",
+    "majority": "majority class, or mean",
 }
 
 #: More labelled rows than this, and one fold's models are enough to choose by.

@@ -38,6 +38,7 @@ from dovetail.models.owners import (
     bottom_from_json,
     load_bottom,
 )
+from dovetail.models.prediction import Prediction
 from dovetail.models.randomness import (
     RandomStream,
     Secret,
@@ -46,7 +47,7 @@ from dovetail.models.randomness import (
     generator,
     key_of,
 )
-from dovetail.models.saved import Model, Prediction, load
+from dovetail.models.saved import Model, load
 from dovetail.models.specs import EncoderHead, EncoderHeadNetwork, NetworkSpec
 from dovetail.models.stacked import StackedColumns, StackedOptimizer
 

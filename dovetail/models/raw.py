@@ -156,6 +156,35 @@ def table_of(source: str | Path | Frame | dd.Table) -> dd.Table:
     return table_from_frame(source)
 
 
+def usable_rows(
+    model: Takes, source: Any, *, allow_unseen: bool = False
+) -> tuple[dd.Table, dict[int, str], int]:
+    """The rows of a table that the model can use, why it cannot use the others, and all rows.
+
+    Raises:
+        DataError: no table, or no row that can be used.
+        ModelError: a model of images, or one that predicts with partners.
+    """
+    encoders = [each for each in model.inputs.values() if isinstance(each, dd.TableEncoder)]
+    if model.any_blocks or len(encoders) < len(model.shapes):
+        raise ModelError(
+            f"the model of party {model.party!r} does not predict from one table alone; partial "
+            "(--partial) is for one that does"
+        )
+    if isinstance(source, (Tensor, Mapping)):
+        raise DataError("partial is for raw columns: give a DataFrame or the path of a table")
+    table = table_of(source)
+    refused = dd.unusable_rows(encoders, table, allow_unseen=allow_unseen)
+    if len(refused) == table.num_rows:
+        raise DataError(
+            f"{table.description}: none of the {table.num_rows} rows can be used; row 0, "
+            f"{refused[0]}"
+        )
+    used = np.ones(table.num_rows, dtype=bool)
+    used[list(refused)] = False
+    return table.take(np.flatnonzero(used)), refused, table.num_rows
+
+
 def _read_table(
     model: Takes,
     tables: Mapping[str, dd.TableEncoder],

@@ -1,6 +1,6 @@
 """How much of a partner's help stays when it leaves, and what is plainly wrong with a model.
 
-    recovered share = (solo - alone) / (joint - alone)
+    share of the gain kept = (solo - local) / (joint - local)
 
 of the score that tables show first: 1 where the model that needs nobody is as good as the one with
 the partner, 0 where it is no better than what its owner could have trained alone.
@@ -81,22 +81,31 @@ def recovered_text(told: Mapping[str, Any]) -> str:
 
     >>> told = {"score": "auc", "solo": 0.75, "alone": 0.7, "joint": 0.8, "share": 0.5}
     >>> recovered_text({**told, "interval": [0.25, 0.75]})
-    'Recovered share: 50 % (95 % interval 25 to 75 %) of what the partners add to the auc stays \
-when they leave: alone 0.700, solo 0.750, joint 0.800.'
+    'Share of the gain kept: 50 % (95 % interval 25 to 75 %): auc of the best local model 0.700, \
+solo 0.750, joint 0.800.'
+    >>> recovered_text({**told, "share": None, "rows": 161.0})
+    "Share of the gain kept: cannot be estimated, because the partners' gain is within noise: auc \
+of the best local model 0.700, solo 0.750, joint 0.800, on the 161 test rows that the partners \
+have."
     """
-    values = ", ".join(f"{what} {told[what]:.3f}" for what in ("alone", "solo", "joint"))
+    values = (
+        f"{told['score']} of the best local model {told['alone']:.3f}, solo {told['solo']:.3f}, "
+        f"joint {told['joint']:.3f}"
+    )
+    if "rows" in told:
+        values += f", on the {told['rows']:,.0f} test rows that the partners have"
     if told["share"] is None:
-        return f"Recovered share: none to tell, as the partners add nothing sure: {values}."
+        return (
+            "Share of the gain kept: cannot be estimated, because the partners' gain is within "
+            f"noise: {values}."
+        )
     interval = told["interval"]
     spread = (
         f" (95 % interval {100 * interval[0]:z.0f} to {100 * interval[1]:z.0f} %)"
         if interval
         else ""
     )
-    return (
-        f"Recovered share: {100 * told['share']:z.0f} %{spread} of what the partners add to the "
-        f"{told['score']} stays when they leave: {values}."
-    )
+    return f"Share of the gain kept: {100 * told['share']:z.0f} %{spread}: {values}."
 
 
 def _shares(name: str, values: Sequence[float], draws: Sequence[Sequence[float]]) -> dict[str, Any]:
@@ -184,7 +193,7 @@ def warnings_of(
             low, high = (intervals or {}).get(what, (own, own))
             within = f", by less than these test rows can tell ({low:.3f} to {high:.3f})"
             told.append(
-                f"{name} has {what} {own:.3f}, worse than the best model alone ({other:.3f})"
+                f"{name} has {what} {own:.3f}, worse than the best local model ({other:.3f})"
                 + (within if low <= other <= high else "")
             )
         break  # the first of them is the one that tables show first

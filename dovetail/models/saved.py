@@ -6,11 +6,10 @@ network's layers, the task, and how raw columns become network inputs).
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,8 @@ from dovetail.models.explaining import Explanation, explain
 from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
 from dovetail.models.metrics import all_scores
 from dovetail.models.networks import Shape, network_input
-from dovetail.models.raw import read_rows
+from dovetail.models.prediction import Prediction
+from dovetail.models.raw import read_rows, usable_rows
 from dovetail.models.specs import NetworkSpec, spec_from_json
 from dovetail.models.threads import one_thread
 
@@ -48,70 +48,6 @@ Rows = Tensor | Mapping[str, Tensor]
 #: A table with raw columns: a path or SELECT, a DataFrame of pandas, polars or pyarrow; of images
 #: the path of an .npz file or a folder.
 Raw = str | Path | Frame | Table
-
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """What a model predicts for N rows, by name.
-
-    Attributes:
-        values: (N,) the class, as its label is written, or the number.
-        probabilities: (N, C) float32 in the order of ``classes``, or None for a regression.
-        classes: the C classes, or () for a regression.
-        within: (N, C) bool, the classes of each row's conformal set; None unless asked for.
-        low, high: (N,) each row's conformal interval; None unless asked for.
-    """
-
-    values: np.ndarray
-    probabilities: np.ndarray | None = None
-    classes: tuple[str | int, ...] = ()
-    within: np.ndarray | None = None
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
-
-    def columns(self, label: str = "prediction") -> dict[str, np.ndarray]:
-        """Column -> (N,) values, as ``dovetail predict`` writes them; ``label`` names the first.
-
-        The class and the probability of each class (``p(CLASS)``), or the number; of a coverage the
-        ``set`` of classes, or ``low`` and ``high``.
-        """
-        columns: dict[str, np.ndarray] = {label: self.values}
-        if self.probabilities is not None:
-            for index, name in enumerate(self.classes):
-                columns[f"p({name})"] = self.probabilities[:, index].astype(np.float64).round(6)
-        if self.within is not None:
-            names = [str(name) for name in self.classes]
-            sets = [" ".join(itertools.compress(names, row)) for row in self.within]
-            columns["set"] = np.array(sets, dtype=object)
-        if self.low is not None and self.high is not None:
-            columns |= {"low": self.low, "high": self.high}
-        return columns
-
-    def probabilities_of(self, party: str) -> np.ndarray:
-        """(N, C) probabilities; ``party`` is whose model gave them.
-
-        Raises:
-            ModelError: a model that predicts numbers.
-        """
-        if self.probabilities is None:
-            raise ModelError(
-                f"the model of party {party!r} predicts numbers, which have no probabilities; "
-                "use predict"
-            )
-        return self.probabilities
-
-    def conformal(self, radius: float) -> Prediction:
-        """The same with sets or intervals; see ``calibration``."""
-        if self.probabilities is None:
-            return replace(self, low=self.values - radius, high=self.values + radius)
-        return replace(self, within=self.probabilities.astype(np.float64) >= 1 - radius)
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __repr__(self) -> str:
-        """How many rows, and the columns; not their values."""
-        return f"<predictions for {len(self)} rows: {', '.join(self.columns('values'))}>"
 
 
 def line_of(party: str, about: Mapping[str, Any], what: str = "model") -> str:
@@ -229,13 +165,22 @@ class Model:
         """The classes, in the order of the columns of ``predict_proba``; () for a regression."""
         return self.task.classes if isinstance(self.task, Classification) else ()
 
-    def predict(self, x: Rows | Raw, *, batch_size: int = 512, allow_unseen: bool = False) -> Any:
+    def predict(
+        self,
+        x: Rows | Raw,
+        *,
+        batch_size: int = 512,
+        allow_unseen: bool = False,
+        partial: bool = False,
+    ) -> Any:
         """(N,) class or value of each row; asks no other party (APFed, Eq. 11).
 
         A NumPy array; of a DataFrame of pandas a Series with its index, of polars a Series.
         ``predictions`` gives probabilities, sets and intervals as well, and takes the same.
         """
-        prediction = self.predictions(x, batch_size=batch_size, allow_unseen=allow_unseen)
+        prediction = self.predictions(
+            x, batch_size=batch_size, allow_unseen=allow_unseen, partial=partial
+        )
         return series_like(x, prediction.values, name=str(self.about.get("label", "prediction")))
 
     def predictions(
@@ -245,6 +190,7 @@ class Model:
         batch_size: int = 512,
         allow_unseen: bool = False,
         coverage: float | None = None,
+        partial: bool = False,
     ) -> Prediction:
         """Class or value of each row, and how sure the model is; asks no other party.
 
@@ -255,11 +201,19 @@ class Model:
             allow_unseen: of raw columns: take categories unseen in training as missing.
             coverage: also give the set of classes, or the interval, that holds the truth in this
                 share of rows such as those that the model was calibrated on.
+            partial: of raw columns: predict the rows that can be used; ``errors`` says of each of
+                the others why not. Else one such row refuses them all.
 
         Raises:
             DataError: columns, blocks or rows of another shape than the model was trained on.
             ModelError: outputs that are not finite; a coverage without ``dovetail calibrate``.
         """
+        if partial:
+            usable, refused, num_rows = usable_rows(self, x, allow_unseen=allow_unseen)
+            told = self.predictions(
+                usable, batch_size=batch_size, allow_unseen=allow_unseen, coverage=coverage
+            )
+            return told.spread(refused, num_rows)
         if coverage is not None:
             radius = radius_of(self.about, coverage, party=self.party)
             plain = self.predictions(x, batch_size=batch_size, allow_unseen=allow_unseen)

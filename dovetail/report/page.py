@@ -42,6 +42,7 @@ from dovetail.report.tables import (
     scored,
     search_table,
     settings_table,
+    tested_rows,
     value_text,
 )
 from dovetail.report.views import (
@@ -288,8 +289,31 @@ _OF_TRAINING = {
 }
 
 
+def _by_teachers(curve: _Curve) -> list[_Curve]:
+    """A line for each set of networks whose mean loss lines tell: it jumps where one has ended."""
+    kinds = dict.fromkeys(
+        tuple(line["held_out_loss"])
+        for lines in curve.seeds
+        for line in lines
+        if isinstance(line.get("held_out_loss"), dict)
+    )
+    if len(kinds) < 2:
+        return [curve]
+    split = []
+    for number, kind in enumerate(kinds):
+        seeds = [
+            [line for line in lines if tuple(line.get("held_out_loss") or ()) == kind]
+            for lines in curve.seeds
+        ]
+        name = f"{curve.name}: {' and '.join(map(str, kind))}"
+        split.append(_Curve(name, curve.is_main, curve.style + number, [s for s in seeds if s]))
+    return split
+
+
 def _chart(curves: Sequence[_Curve], what: str, x_name: str) -> Chart | None:
     series = []
+    if what == "loss":
+        curves = [part for curve in curves for part in _by_teachers(curve)]
     for curve in curves:
         seeds = []
         for lines in curve.seeds:
@@ -309,12 +333,15 @@ def _dots(runs: Sequence[Run], names: Names, score: str) -> Dots | None:
     """Each method's and baseline's score, the best first; with each seed's."""
     rows = []
     for place, run in enumerate(runs):
+        tested = tested_rows(run)
         for row in scored(run):
             values = row.values(score)
             if not values:
                 continue
             main = row.name == run.method
             name = names.of(run.method).title(row.name) + (", so far" if row.partial else "")
+            if row.name in tested:
+                name += f" ({tested[row.name]} rows)"
             if len(runs) > 1:
                 name = f"{run.name}: {name}"
             colour = place if len(runs) > 1 else 0 if main else 1

@@ -152,25 +152,38 @@ def value_text(values: Sequence[float]) -> str:
     return f"{mean:.{digits}f}" + (f" ±\u00a0{std:.{digits}f}" if len(values) > 1 else "")
 
 
+def tested_rows(run: Run) -> dict[str, str]:
+    """Name -> how many test rows its scores are of; {} where all are of the same."""
+    counts: dict[str, list[int]] = {}
+    for seed in run.seeds:
+        for done in seed.done.values():
+            for name, parties in done.details.items():
+                counts.setdefault(name, []).append(sum(each.rows for each in parties.values()))
+    means = {name: round(mean_std([float(n) for n in each])[0]) for name, each in counts.items()}
+    return {name: f"{n:,}" for name, n in means.items()} if len({*means.values()}) > 1 else {}
+
+
 def score_table(run: Run, titles: Titles) -> TableView:
     """The method and its baselines by score, with seconds; means over parties and seeds."""
     rows = scored(run)
     columns = [score for score in SCORES if any(row.values(score) for row in rows)]
+    tested = tested_rows(run)
     body: list[Sequence[str | Cell]] = []
     for row in rows:
         title = titles.title(row.name) + (", so far" if row.partial else "")
         seconds = [s.done[row.name].seconds for s in run.seeds if row.name in s.done]
         took = f"{mean_std(seconds)[0]:,.1f}" if seconds else ""
         cells = [value_text(row.values(score)) for score in columns]
+        cells += [tested.get(row.name, "–")] if tested else []
         body.append((Cell(title, "main") if row.name == run.method else title, *cells, took))
     many = max((len(row.parties) for row in rows), default=1)
     over = [f"mean of {many} parties"] if many > 1 else []
     over += [f"mean ± standard deviation of {len(run.seeds)} seeds"] if len(run.seeds) > 1 else []
     return TableView(
         "; ".join([on_rows(columns), *over]),
-        ("", *(NAMES[score] for score in columns), "seconds"),
+        ("", *(NAMES[score] for score in columns), *["test rows"] * bool(tested), "seconds"),
         body,
-        numbers=range(1, len(columns) + 2),
+        numbers=range(1, len(columns) + 2 + bool(tested)),
         stack=len(columns) > 2,
     )
 
@@ -288,12 +301,15 @@ def headline(run: Run, titles: Titles) -> Headline:
     score = headline_score(run)
     rows = {row.name: row for row in scored(run)}
     main = rows.get(run.method)
+    tested = tested_rows(run).get(run.method)
     values = main.values(score) if main and score else []
     figure = value_text(values) if values else ""
     parties = main.parties if main else []
     figure_name = ""
     if score and values:
         figure_name = f"{NAMES[score]} {on_rows([score])}"
+        if tested is not None:
+            figure_name = f"{NAMES[score]} on {tested} test rows"
         if main and main.partial:
             figure_name += " so far"
         if len(parties) > 1:
@@ -381,7 +397,7 @@ def _against(rows: Mapping[str, Scored], run: Run, score: str | None, titles: Ti
     better = mean_std(main)[0] - mean_std(alone)[0]
     lone = "learning alone, without partners,"
     if name == "best-alone":
-        lone = "the best model alone, of linear, boosted trees and network:"
+        lone = "the best local model, chosen on held-out rows:"
     if run.seeds[0].bottoms:
         lone = f"{titles.short(name)}:"
     if score in ("accuracy", "validation"):

@@ -19,6 +19,7 @@ from dovetail.models import generator
 from dovetail.models.devices import device
 from dovetail.models.threads import one_thread
 from dovetail.node.partyfile import open_sites
+from dovetail.runs.label_copies import copies_of_sites, copies_of_table
 from dovetail.runs.runfile import DataSection, RunFile
 
 
@@ -51,6 +52,8 @@ def load_data(
     if run.data is not None:
         pooled = given.pooled or read_pooled(run.data)
         _tell_of_index(pooled[0].x, run.data.source, talk)
+        for sentence in copies_of_table(pooled[0]):
+            talk.warn(f"WARNING: {sentence}")
         return Loaded(_load_pooled(run.data, pooled), run.data.partition.active_party())
     method, where = methods.method_of(run.method), given.where
     if driver is not None:
@@ -64,6 +67,8 @@ def load_data(
             sites = open_sites(tuple(Path(file) for file in run.parties))
         _check_nobody_must_sign(sites.values())
         sites = {name: _trusting(site) for name, site in sites.items()}
+        for sentence in copies_of_sites(sites):
+            talk.warn(f"WARNING: {sentence}")
         parts = method.load_sites(run, sites, where=where, talk=talk)
     for name, site in sites.items():
         _tell_of_index(site.table.x, f"party {name!r}", talk)

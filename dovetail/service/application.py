@@ -32,7 +32,7 @@ from starlette.routing import Route
 from dovetail.errors import DataError, DovetailError
 from dovetail.files import meant
 from dovetail.models.calibration import radius_of
-from dovetail.models.saved import Prediction
+from dovetail.models.prediction import Prediction
 from dovetail.service.batching import Batcher
 from dovetail.service.bodies import SMALL, Gate, read_body
 from dovetail.service.metering import Meters

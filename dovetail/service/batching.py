@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dovetail.models.saved import Prediction
+from dovetail.models.prediction import Prediction
 from dovetail.service.rows import Asked
 from dovetail.service.served import Served
 

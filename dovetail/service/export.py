@@ -27,8 +27,9 @@ from dovetail.models import Model
 from dovetail.models.calibration import calibration_of
 from dovetail.models.learners.joint import Joint, JointSpec
 from dovetail.models.owners import TopSpec
+from dovetail.models.prediction import Prediction
 from dovetail.models.raw import read_rows
-from dovetail.models.saved import Prediction, Raw
+from dovetail.models.saved import Raw
 from dovetail.service.exported import FORMAT, IMAGES, METADATA, OnnxModel, of_bytes
 
 #: How far the file may be from the model: in a probability, or in standard deviations of the label.

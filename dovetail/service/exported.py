@@ -23,8 +23,9 @@ from dovetail.models.decisions import decision_as_said
 from dovetail.models.metrics import all_scores
 from dovetail.models.model_folders import model_folder
 from dovetail.models.networks import Shape
+from dovetail.models.prediction import Prediction
 from dovetail.models.raw import RawRows, read_rows, table_of
-from dovetail.models.saved import Prediction, Raw, line_of
+from dovetail.models.saved import Raw, line_of
 from dovetail.models.saved import load as load_folder
 from dovetail.models.specs import NetworkSpec
 

@@ -17,7 +17,7 @@ from dovetail.data.preprocessing import CategoryColumn, date_text
 from dovetail.data.task import Classification
 from dovetail.errors import DovetailError, ModelError
 from dovetail.models import Model, load
-from dovetail.models.saved import Prediction
+from dovetail.models.prediction import Prediction
 from dovetail.service.export import onnx_bytes, standing_alone
 from dovetail.service.exported import OnnxModel, load_onnx, of_bytes
 from dovetail.service.rows import Reader

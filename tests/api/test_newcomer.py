@@ -16,11 +16,12 @@ from sklearn.datasets import load_breast_cancer
 import dovetail as dt
 from dovetail.api.inspecting import JOINT
 from dovetail.cli import main as commands
-from dovetail.data import table_from_arrays
+from dovetail.data import Column, Dataset, table_from_arrays
 from dovetail.data.frames import table_from_frame
 from dovetail.errors import AlignmentError, ConfigError, DataError
 from dovetail.files import check_is_run, read_toml
 from dovetail.models import load
+from dovetail.runs.label_copies import copies_of_table
 from dovetail.runs.runfile import load_run
 from dovetail.runs.setup import load_data
 from dovetail.service.calibrating import calibrated
@@ -170,3 +171,36 @@ def test_calibrating_on_the_rows_of_training_is_warned_of(tmp_path: Path) -> Non
         told = calibrated(folder, labelled, label="y")["text"]
         assert ("WARNING: these are the rows of training" in told) == warned
     assert load(folder).party == "owner"
+
+
+@pytest.mark.usefixtures("brief_learners")
+@pytest.mark.parametrize(
+    ("column", "values", "told"),
+    [
+        ("Y", [0.0, 1.0] * 20, "its column 'Y' is named like the label 'y' of party 'a'"),
+        ("paid", ["n", "j"] * 20, "its column 'paid' equals the label 'y' of party 'a'"),
+        ("paid", [0, 1] * 20, 'if it is the label, leave it out: columns = ["*", "-paid"]'),
+        ("paid", [0, 1, 1, 0] * 10, None),
+    ],
+)
+def test_a_partners_column_that_is_the_label_is_warned_of(
+    column: str, values: list[object], told: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = pd.DataFrame({"id": IDS, "z": np.arange(40.0), column: values})
+    parties = [dt.Party("a", owner(), id="id", label="y"), dt.Party("b", rows, id="id")]
+    dt.fit(dt.Method("apfed", epochs=1), parties, test=None, quiet=True)
+    said = capsys.readouterr().err
+    assert ("WARNING: party 'b'" in said) == (told is not None)
+    assert told is None or told in said
+    dt.inspect(parties)
+    assert told is None or told in capsys.readouterr().err
+
+
+def test_a_column_that_equals_a_number_to_predict_is_warned_of() -> None:
+    values = np.random.default_rng(1).normal(size=40)
+    label = Column(values, np.zeros(40, bool))
+    table = table_from_arrays("t.csv", {"copy": values, "other": values[::-1].copy()})
+    dataset = Dataset("t.csv", np.arange(40), table, "value", label)
+    assert [*copies_of_table(dataset)] == [
+        "t.csv: its column 'copy' equals the label 'value'; leave it out of the table"
+    ]

@@ -100,7 +100,7 @@ def test_a_run_keeps_a_model_that_predicts_alone_and_one_that_predicts_with_part
     assert result["distilled"]["partners"] == ["lab", "registry"]
     recovered = result["recovered"]
     assert recovered["solo"] == pytest.approx(recovered["alone"] + recovered["gain"])
-    assert "Recovered share" in done.out
+    assert "Share of the gain kept" in done.out
     assert result["bytes"]["lab"]["sent"] > 0
     models = dealt.folder / "out" / "models"
     assert sorted(path.name for path in models.iterdir()) == ["clinic", "joint", "lab", "registry"]

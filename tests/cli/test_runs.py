@@ -58,9 +58,9 @@ def test_the_demo_tells_the_whole_story(dovetail: Any, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     for title in (
         "APFed-D, predicts alone",
-        "the best model alone",
+        "the best local model",
         "joint model, partners present",
-        "Recovered share:",
+        "Share of the gain kept:",
         "APFed-C, predicts alone",
         "APFed-R, predicts alone",
         "learned alone",

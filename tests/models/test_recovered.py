@@ -35,7 +35,7 @@ def test_the_share_is_the_solo_models_gain_over_the_joint_ones() -> None:
     assert told["share"] == pytest.approx(0.25)
     low, high = told["interval"]
     assert 0.15 < low < 0.25 < high < 0.36
-    assert "Recovered share: 25 %" in recovered_text(told)
+    assert "Share of the gain kept: 25 %" in recovered_text(told)
 
 
 def test_there_is_no_share_of_help_that_is_not_sure() -> None:
@@ -50,7 +50,7 @@ def test_there_is_no_share_of_help_that_is_not_sure() -> None:
     )
     assert told["share"] is None
     assert told["help"] == pytest.approx(1 / 60)
-    assert "none to tell" in recovered_text(told)
+    assert "cannot be estimated" in recovered_text(told)
 
 
 def test_the_auc_is_scikit_learns_with_ties_too() -> None:
@@ -92,7 +92,7 @@ def test_over_seeds_means_are_compared() -> None:
     [
         ({"accuracy": 0.9, "auc": 0.45}, "worse than a coin"),
         ({"accuracy": 0.8, "auc": 0.9}, "no better than always saying the commonest class"),
-        ({"accuracy": 0.9, "auc": 0.6}, "worse than the best model alone"),
+        ({"accuracy": 0.9, "auc": 0.6}, "worse than the best local model"),
         ({"rmse": 2.0}, "no better than the mean"),
     ],
 )

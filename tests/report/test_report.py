@@ -399,3 +399,32 @@ def test_an_audit_and_what_releases_cost_stand_in_the_report(tmp_path):
     assert "norm of gradients" not in page  # of a kind the one that gained most
     (tmp_path / "audit.json").write_text("{}")
     assert "What could they learn?" not in html([read_run(tmp_path)], NAMES)
+
+
+def test_scores_of_other_test_rows_say_of_how_many(tmp_path):
+    path = write_seed(tmp_path / "run")
+    result = json.loads((path / "result.json").read_text())
+    for name, stage in result["stages"].items():
+        stage["details"] = {name: {"bank": {"rows": 200 if name == "apfed" else 161}}}
+    (path / "result.json").write_text(json.dumps(result))
+    words = page(path).words
+    assert "0.750 accuracy on 200 test rows" in words
+    assert "learned alone (161 rows) 0.500" in words
+    assert "accuracy test rows seconds APFed, predicts alone 0.750 200 2.0" in words
+    for stage in result["stages"].values():
+        for own in stage["details"].values():
+            own["bank"]["rows"] = 200
+    (path / "result.json").write_text(json.dumps(result))
+    assert "test rows seconds" not in page(path).words
+
+
+def test_the_loss_is_a_line_for_each_set_of_networks_that_learns(tmp_path):
+    path = write_seed(tmp_path / "run")
+    both, one = {"network": 1.0, "linear": 1.0}, {"linear": 1.0}
+    lines = [
+        {"stage": "apfed", "epoch": n, "loss": loss, "held_out_loss": told, "seconds": 1.0}
+        for n, loss, told in ((1, 2.0, both), (2, 1.0, both), (3, 8.0, one), (4, 7.0, one))
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = page(path).words
+    assert "APFed: network and linear APFed: linear" in words

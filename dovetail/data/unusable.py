@@ -1,0 +1,72 @@
+"""Rows that a model cannot use, each with its reason, so that the others are predicted.
+
+``TableEncoder.transform`` refuses a whole table for one such row; here each is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from dovetail.data.preprocessing import (
+    UNSEEN_CODE,
+    CategoryColumn,
+    NumberColumn,
+    TableEncoder,
+    as_text,
+    codes_of,
+)
+from dovetail.data.tables import Column, Table
+
+
+def unusable_rows(
+    encoders: Iterable[TableEncoder], table: Table, *, allow_unseen: bool = False
+) -> dict[int, str]:
+    """Row -> why the encoders refuse it, by its first such column; other rows are not in it.
+
+    Columns that the table lacks are left to ``transform``, which names all of them.
+    """
+    refused: dict[int, str] = {}
+    for encoder in encoders:
+        for fitted in encoder.fitted:
+            if fitted.name not in table.names:
+                continue
+            column = table.column(fitted.name)
+            if isinstance(fitted, NumberColumn):
+                found = _numbers(fitted, column)
+            else:
+                found = {} if allow_unseen or fitted.other else _categories(fitted, column)
+            for row, why in found.items():
+                refused.setdefault(row, f"column {fitted.name!r}: {why}")
+    return dict(sorted(refused.items()))
+
+
+def _categories(fitted: CategoryColumn, column: Column) -> dict[int, str]:
+    rows = np.flatnonzero(codes_of(fitted, column) == UNSEEN_CODE)
+    values = as_text(column.values[rows])
+    return {
+        int(row): f"{value!r} was not seen in training"
+        for row, value in zip(rows, values, strict=True)
+    }
+
+
+def _numbers(fitted: NumberColumn, column: Column) -> dict[int, str]:
+    found: dict[int, str] = {}
+    numbers = np.full(len(column.values), np.nan)
+    present = np.flatnonzero(~column.missing)
+    if not column.is_text:
+        numbers[present] = column.values[present]
+    elif not {*column.values[present]} <= {"false", "true"}:  # a column of these is 0 and 1
+        for row in present:
+            try:
+                numbers[row] = float(column.values[row])
+            except ValueError:
+                found[int(row)] = f"{column.values[row]!r} is not a number"
+    for row in np.flatnonzero(np.isinf(numbers)):
+        found[int(row)] = "the value is infinite"
+    with np.errstate(over="ignore", invalid="ignore"):
+        far = np.abs((numbers - fitted.mean) / fitted.scale) > np.finfo(np.float32).max
+    for row in np.flatnonzero(far & np.isfinite(numbers)):
+        found[int(row)] = f"{numbers[row]:g} is too far from the training mean {fitted.mean:g}"
+    return found

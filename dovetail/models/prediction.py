@@ -1,0 +1,108 @@
+"""What a model predicts, by name: values, probabilities, sets, intervals, and reasons why not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dovetail.errors import ModelError
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What a model predicts for N rows, by name.
+
+    Attributes:
+        values: (N,) the class, as its label is written, or the number.
+        probabilities: (N, C) float32 in the order of ``classes``, or None for a regression.
+        classes: the C classes, or () for a regression.
+        within: (N, C) bool, the classes of each row's conformal set; None unless asked for.
+        low, high: (N,) each row's conformal interval; None unless asked for.
+        errors: (N,) why a row is not predicted, "" where it is; None unless asked for. Such a row
+            has the class None and the probability NaN, or the number NaN.
+    """
+
+    values: np.ndarray
+    probabilities: np.ndarray | None = None
+    classes: tuple[str | int, ...] = ()
+    within: np.ndarray | None = None
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    errors: np.ndarray | None = None
+
+    def columns(self, label: str = "prediction") -> dict[str, np.ndarray]:
+        """Column -> (N,) values, as ``dovetail predict`` writes them; ``label`` names the first.
+
+        The class and the probability of each class (``p(CLASS)``), or the number; of a coverage the
+        ``set`` of classes, or ``low`` and ``high``.
+        """
+        columns: dict[str, np.ndarray] = {label: self.values}
+        if self.probabilities is not None:
+            for index, name in enumerate(self.classes):
+                columns[f"p({name})"] = self.probabilities[:, index].astype(np.float64).round(6)
+        if self.within is not None:
+            names = [str(name) for name in self.classes]
+            sets = [" ".join(itertools.compress(names, row)) for row in self.within]
+            columns["set"] = np.array(sets, dtype=object)
+        if self.low is not None and self.high is not None:
+            columns |= {"low": self.low, "high": self.high}
+        if self.errors is not None:
+            columns["error"] = self.errors
+        return columns
+
+    def probabilities_of(self, party: str) -> np.ndarray:
+        """(N, C) probabilities; ``party`` is whose model gave them.
+
+        Raises:
+            ModelError: a model that predicts numbers.
+        """
+        if self.probabilities is None:
+            raise ModelError(
+                f"the model of party {party!r} predicts numbers, which have no probabilities; "
+                "use predict"
+            )
+        return self.probabilities
+
+    def conformal(self, radius: float) -> Prediction:
+        """The same with sets or intervals; see ``calibration``."""
+        if self.probabilities is None:
+            return replace(self, low=self.values - radius, high=self.values + radius)
+        return replace(self, within=self.probabilities.astype(np.float64) >= 1 - radius)
+
+    def spread(self, refused: Mapping[int, str], num_rows: int) -> Prediction:
+        """These predictions at their rows of ``num_rows``, and the reasons at the others.
+
+        Args:
+            refused: row -> why it is not among the predictions.
+            num_rows: all of them.
+        """
+        rows = np.setdiff1d(np.arange(num_rows), np.fromiter(refused, np.int64, len(refused)))
+
+        def at(values: np.ndarray, empty: object) -> np.ndarray:
+            kind = values.dtype if isinstance(empty, (bool, float)) else object
+            out = np.full((num_rows, *values.shape[1:]), empty, dtype=kind)
+            out[rows] = values
+            return out
+
+        errors = np.full(num_rows, "", dtype=object)
+        errors[list(refused)] = list(refused.values())
+        nothing = np.nan if self.probabilities is None else None
+        return replace(
+            self,
+            values=at(self.values, nothing),
+            probabilities=None if self.probabilities is None else at(self.probabilities, np.nan),
+            within=None if self.within is None else at(self.within, False),
+            low=None if self.low is None else at(self.low, np.nan),
+            high=None if self.high is None else at(self.high, np.nan),
+            errors=errors,
+        )
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        """How many rows, and the columns; not their values."""
+        return f"<predictions for {len(self)} rows: {', '.join(self.columns('values'))}>"
