@@ -22,7 +22,7 @@ from benchmarks import _results
 from benchmarks.exchange import There
 from dovetail.files import toml_tables
 from dovetail.methods.apfed.stages import label_home
-from dovetail.methods.method import Training
+from dovetail.methods.training import Training
 from dovetail.models import EncoderHeadNetwork, Model, network_input
 from dovetail.network import Precision, decode, encode
 from dovetail.network.messages import PRECISIONS

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from benchmarks import _results
 from dovetail.methods.apfed import sealed
-from dovetail.methods.method import Training
+from dovetail.methods.training import Training
 from dovetail.privacy import encrypted
 from dovetail.runs.runfile import load_run
 from dovetail.runs.setup import load_data, setup
@@ -66,7 +66,7 @@ def run_of(name: str, case: str, labels: int, method: str, seed: int) -> dict[st
 
     staged = training.played(method, seed, observe)
     exchanged = times[-1]
-    outcome = training.kind.outcome(staged, seed, observe)
+    outcome = staged.outcome(seed, observe)
     whole = time.process_time() - started
     lines = list(outcome.ledger.lines())
     party = next(iter(outcome.scores[method]))

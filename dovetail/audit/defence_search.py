@@ -29,8 +29,8 @@ from dovetail.audit.verdict import (
 )
 from dovetail.errors import ConfigError, NetworkError, TrainingError
 from dovetail.methods.base import SILENT, Progress
-from dovetail.methods.method import Training
 from dovetail.methods.outcome import mean_over
+from dovetail.methods.training import Training
 from dovetail.network.inprocess import overheard
 from dovetail.runs.runfile import RunFile
 from dovetail.runs.setup import load_data, setup, threads_for
@@ -176,10 +176,11 @@ def _draw(task: Training, stage: str, seed: int, grid: Grid, held: Any) -> tuple
     tape = Tape(scene.reading, scene.num_samples())
     staged = None
     with overheard(tape):
-        outcome = task.kind.unasked(task, stage, seed, _nobody)
-        if outcome is None:
+        if task.kind.variant(stage).has_rounds:
             staged = task.played(stage, seed, _nobody)
-            outcome = task.kind.outcome(staged, seed, _nobody)
+            outcome = staged.outcome(seed, _nobody)
+        else:
+            outcome = task.train(stage, seed, _nobody)
     scene = encoded(scene, outcome.models)
     findings = attack(stage, scene, tape, outcome.models, Settings(network=False))
     sends = staged is not None and grid.sends(task)

@@ -19,8 +19,8 @@ from dovetail.methods.apfed.unify import weight_of
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.fedoptimus.stages import columns_in, labels_in
 from dovetail.methods.hyfem.stages import outputs_of
-from dovetail.methods.method import Staged, Training
 from dovetail.methods.outcome import Outcome, Scores
+from dovetail.methods.training import Staged, Training
 from dovetail.models.metrics import score
 from dovetail.models.randomness import generator
 from dovetail.privacy import PrivateSteps, Release
@@ -352,7 +352,7 @@ class _FedOptimus:
 
     def scored(self, task: Training, staged: Staged | None, outcome: Outcome, held: Any) -> float:
         assert staged is not None
-        return _mean([first_of(each) for each in task.kind.validated(staged).values()])
+        return _mean([first_of(each) for each in staged.variant.validated(staged).values()])
 
 
 @dataclass(frozen=True)

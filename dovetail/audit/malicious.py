@@ -52,11 +52,10 @@ from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.home import PartnerHome
 from dovetail.methods.apfed.released import RELEASED
 from dovetail.methods.apfed.stages import label_home, partner_homes
-from dovetail.methods.apfed.variants import homes_of
 from dovetail.methods.limits import NO_LIMITS, Limited, Limits, SealedLimits
-from dovetail.methods.method import Training
 from dovetail.methods.outcome import Setup
 from dovetail.methods.party import PolicySection
+from dovetail.methods.training import Training
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.rows import NO_FOLD
 from dovetail.models.optimizers import Optimizer
@@ -163,7 +162,7 @@ def _told(
 
 def _home(task: Training, stage: str, party: str) -> PartnerHome:
     """The partner's home in this stage."""
-    return partner_homes(replace(task, homes=homes_of(task, stage)))[party]
+    return partner_homes(replace(task, homes=task.kind.variant(stage).homes(task, stage)))[party]
 
 
 def _shared(task: Training, party: str) -> Tensor:

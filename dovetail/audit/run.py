@@ -18,8 +18,8 @@ from dovetail.audit.tape import MAX_ROWS, Tape
 from dovetail.audit.verdict import THRESHOLDS, Finding, over_seeds, worst_of
 from dovetail.errors import ConfigError
 from dovetail.methods.base import SILENT, Loaded, Progress
-from dovetail.methods.method import Training
 from dovetail.methods.outcome import Outcome, Setup, mean_over
+from dovetail.methods.training import Training
 from dovetail.network.inprocess import overheard
 from dovetail.network.retry import write_text
 from dovetail.runs.runfile import RunFile, resolved
@@ -181,12 +181,11 @@ def trained(task: Setup, stage: str, seed: int, tape: Tape) -> Outcome:
     """A stage, listened to; what crossed encrypted is read by who could."""
     if not isinstance(task, Training):
         return task.train(stage, seed, _nobody)
-    alone = task.kind.unasked(task, stage, seed, _nobody)
-    if alone is not None:
-        return alone
+    if not task.kind.variant(stage).has_rounds:
+        return task.train(stage, seed, _nobody)
     staged = task.played(stage, seed, _nobody)
     tape.add(decrypted(staged.driver))
-    return task.kind.outcome(staged, seed, _nobody)
+    return staged.outcome(seed, _nobody)
 
 
 def _nobody(stage: str, total: int, line: dict[str, Any]) -> None:

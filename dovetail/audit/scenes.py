@@ -18,8 +18,8 @@ from dovetail.methods.apfed.stages import label_home
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.fedoptimus.stages import Columns, Labels, columns_in, labels_in
 from dovetail.methods.fedoptimus.stages import Home as OwnerHome
-from dovetail.methods.method import Training
 from dovetail.methods.outcome import Setup
+from dovetail.methods.training import Training
 from dovetail.models import Model
 
 TOGETHER = "the data owners together"

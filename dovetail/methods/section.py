@@ -27,18 +27,29 @@ class ConvolutionalSection(Section):
 
 
 EncoderName = Literal["table-3", "table-4"]
-EncoderField = EncoderName | tuple[int, ...] | ConvolutionalSection
+AnyEncoder = EncoderName | tuple[int, ...] | ConvolutionalSection
 
 _ENCODERS: Mapping[EncoderName, EncoderSpec] = {"table-3": TABLE_3, "table-4": TABLE_4}
 
 
-def encoder_spec(field: EncoderField) -> EncoderSpec:
+def encoder_spec(field: AnyEncoder) -> EncoderSpec:
     """The encoder that a file names: widths, a table of the paper, or layers."""
     if isinstance(field, str):
         return _ENCODERS[field]
     if isinstance(field, tuple):
         return Perceptron(field)
     return Convolutional(field.channels, field.kernels, field.strides, field.padding)
+
+
+def _can_be_built(field: AnyEncoder) -> AnyEncoder:
+    try:
+        encoder_spec(field)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return field
+
+
+EncoderField = Annotated[AnyEncoder, AfterValidator(_can_be_built)]
 
 
 def _party_name(name: str) -> str:

@@ -169,11 +169,6 @@ def make_site(
         for name, method in methods.every().items()
         if method.HomeSettings is not None
     }
-    for name, section in sections.items():
-        try:
-            methods.every()[name].check_home(section)
-        except ConfigError as error:
-            raise ConfigError(f"{where}, [{name}]: {error}") from None
     party = file.party
     rows = dd.read_party_table(
         party.name,

@@ -90,7 +90,9 @@ def propose(
         least_rows=least_rows,
         settings=_settings(run),
         stage_settings={
-            stage: dict(told) for stage in stages if (told := method.stage_settings(run, stage))
+            stage: dict(told)
+            for stage in stages
+            if (told := method.variant(stage).begin_settings(run, stage))
         },
         models=method.models,
         created=now,

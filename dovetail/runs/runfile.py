@@ -266,7 +266,6 @@ def resolved(run: RunFile, seed: int) -> dict[str, Any]:
         del values["min_participation"]
     if run.compute == "float32":
         del values["compute"]
-    values |= methods.method_of(run.method).resolved(run)
     if run.data is None:
         return values
     if not run.data.folders:

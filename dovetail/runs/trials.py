@@ -21,8 +21,8 @@ from dovetail import methods
 from dovetail.alignment.stored import trial_stage
 from dovetail.errors import ConfigError, ParticipationError, TrainingError
 from dovetail.methods.base import Loaded
-from dovetail.methods.method import Training
 from dovetail.methods.outcome import Outcome, mean_over
+from dovetail.methods.training import Training
 from dovetail.models import generator
 from dovetail.models.devices import device
 from dovetail.models.metrics import headline

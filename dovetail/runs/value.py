@@ -30,8 +30,8 @@ from dovetail.methods.apfed.home import LabelHome
 from dovetail.methods.apfed.stages import label_home, partner_homes
 from dovetail.methods.fedoptimus import selection
 from dovetail.methods.fedoptimus.stages import columns_in, labels_in
-from dovetail.methods.method import Training
 from dovetail.methods.outcome import Scores, Setup, mean_over, numbers
+from dovetail.methods.training import Training
 from dovetail.models.metrics import SCORES, all_scores, headline
 from dovetail.network import InProcess, Party
 from dovetail.runs.shapley import (

@@ -16,7 +16,7 @@ from dovetail import data as dd
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.plugin import config
 from dovetail.methods.chfl.stages import stage_config
-from dovetail.methods.method import Training
+from dovetail.methods.training import Training
 from dovetail.models.owners import load_bottom
 from dovetail.network import InProcess
 from dovetail.runs.runfile import load_run

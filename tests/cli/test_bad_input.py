@@ -88,11 +88,11 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         "encoder = [8.5]",
         r"apfed\.encoder\.0: input should be a valid integer.* got 8\.5",
     ),
-    "no encoder": ("encoder = [8]", "encoder = []", r"\[apfed\]: an encoder needs one or more"),
+    "no encoder": ("encoder = [8]", "encoder = []", r"apfed\.encoder: an encoder needs one"),
     "a party's empty encoder": (
         "[passive]\nencoder = [8]",
         "[passive.lab]\nencoder = [0]",
-        r"\[passive\], party 'lab': an encoder needs one or more positive widths, got \(0,\)",
+        r"\[passive\.lab\]: encoder: an encoder needs one or more positive widths, got \(0,\)",
     ),
     "a negative head": ("head = [8]", "head = [-8]", r"\[apfed\]: a head's .* got \(-8,\)"),
     "images for columns": (

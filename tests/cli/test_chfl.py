@@ -15,7 +15,7 @@ import dovetail as package
 from dovetail import data as dd
 from dovetail.files import grid_cells
 from dovetail.methods.chfl.stages import pool
-from dovetail.methods.method import Training
+from dovetail.methods.training import Training
 from dovetail.models import Columns, load
 from dovetail.runs import RunFolder
 from dovetail.runs.runfile import load_run

@@ -17,7 +17,7 @@ from dovetail.federated import Local, train
 from dovetail.files import grid_cells
 from dovetail.methods import hyfem
 from dovetail.methods.hyfem.plugin import extractors_of, widths_of
-from dovetail.methods.method import Training
+from dovetail.methods.training import Training
 from dovetail.models import Perceptron
 from dovetail.models.blocks import SmallCnn, Unchanged
 from dovetail.network import Checkpoint, InProcess
@@ -221,7 +221,9 @@ def test_standalone_is_training_with_a_coordinator_of_ones_own(run_file: Path) -
     task = setup(run, 0, load_data(run))
     assert isinstance(task, Training)
     outcome = task.train("standalone", 0, lambda *_: None)
-    recipe = task.kind.choose(task, "standalone", 0, lambda *_: None, Checkpoint.none())
+    recipe = task.kind.variant("standalone").settings(
+        task, "standalone", 0, lambda *_: None, Checkpoint.none()
+    )
     for name, home in task.homes.items():
         member = hyfem.Member(home, Local(name))
         extractors = {block: recipe.extractors[block] for block in home.blocks}

@@ -16,8 +16,8 @@ from dovetail.errors import ConfigError, DovetailError, MessageError
 from dovetail.federated import Local
 from dovetail.methods import fedoptimus, vertical
 from dovetail.methods.apfed.plugin import home_fields, partner_home
-from dovetail.methods.method import Training
 from dovetail.methods.outcome import Outcome
+from dovetail.methods.training import Training
 from dovetail.node.partyfile import open_site
 from dovetail.privacy import (
     Account,

@@ -6,7 +6,7 @@ import tomllib
 
 import torch
 
-from dovetail.methods.method import Training
+from dovetail.methods.training import Training
 from dovetail.runs import pool
 from dovetail.runs.runfile import check_run
 from dovetail.runs.setup import load_data, setup

@@ -11,7 +11,7 @@ from dovetail.errors import ConfigError
 from dovetail.federated import Local
 from dovetail.methods import apfed
 from dovetail.methods.apfed.stages import active_config, label_home
-from dovetail.methods.method import Training
+from dovetail.methods.training import Training
 from dovetail.models import Head
 from dovetail.privacy import epsilon
 from dovetail.runs.runfile import check_run

@@ -35,7 +35,7 @@ from dovetail.methods import METHODS, apfed
 from dovetail.methods.apfed.home import LabelHome, PartnerHome
 from dovetail.methods.apfed.sections import Stage
 from dovetail.methods.base import Loaded
-from dovetail.methods.method import Training
+from dovetail.methods.training import Training
 from dovetail.models import Perceptron, load
 from dovetail.network import InProcess
 from dovetail.runs import Outcome, RunFolder, Setup, pool, runfolder
@@ -605,7 +605,8 @@ def elsewhere(stages: tuple[Stage, ...], **changed: Any) -> Training:
     assert isinstance(bank, LabelHome)
     assert bank.test_alignment is not None
     parties = {
-        stage: whole.parties(whole.kind.homes_of(whole, stage)) for stage in ("apfed", "tvfl")
+        stage: whole.parties(whole.kind.variant(stage).homes(whole, stage))
+        for stage in ("apfed", "tvfl")
     }
 
     def told_to_the_bank(alignment: Alignment) -> Alignment:

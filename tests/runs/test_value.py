@@ -19,7 +19,7 @@ from dovetail.errors import ConfigError, DovetailError
 from dovetail.methods import METHODS, apfed, fedoptimus
 from dovetail.methods.base import Loaded
 from dovetail.methods.fedoptimus import selection
-from dovetail.methods.method import Training
+from dovetail.methods.training import Training
 from dovetail.runs import Setup, shapley, value
 from dovetail.runs.runfile import check_run
 from dovetail.runs.setup import setup as setup_of

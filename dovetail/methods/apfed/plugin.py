@@ -10,7 +10,7 @@ import torch
 
 from dovetail import data as dd
 from dovetail.errors import ConfigError
-from dovetail.federated import Driver, Local, Party, Played
+from dovetail.federated import Local, Party
 from dovetail.files import meant
 from dovetail.methods import apfed, vertical
 from dovetail.methods.aligning import (
@@ -20,14 +20,13 @@ from dovetail.methods.aligning import (
     stored_alignment,
 )
 from dovetail.methods.apfed import distil, inference, sealed
-from dovetail.methods.apfed.distilling import ALONE
 from dovetail.methods.apfed.home import KEPT_AFTER, LabelHome, PartnerHome, Side, bottom_of
 from dovetail.methods.apfed.missing_party_baselines import GONE
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.apfed.private import check_stage
 from dovetail.methods.apfed.sections import STAGES, ApfedSection, PassiveFields
-from dovetail.methods.apfed.stages import ASK_NOBODY, TOGETHER, label_home, train_unasked
-from dovetail.methods.apfed.variants import VARIANTS, homes_of
+from dovetail.methods.apfed.stages import ASK_NOBODY, TOGETHER
+from dovetail.methods.apfed.variants import VARIANTS
 from dovetail.methods.base import (
     SILENT,
     ActiveDriver,
@@ -39,16 +38,14 @@ from dovetail.methods.base import (
     Run,
     SavesModel,
 )
-from dovetail.methods.limits import NO_LIMITS, limited
-from dovetail.methods.method import Method, Staged, Training
-from dovetail.methods.outcome import Observer, Outcome, Scores
+from dovetail.methods.limits import NO_LIMITS
+from dovetail.methods.method import Method
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import encoder_spec
+from dovetail.methods.training import Training, Variant
 from dovetail.methods.validation import validate
-from dovetail.models import Head, Model
-from dovetail.models.decisions import Decided
+from dovetail.models import Head
 from dovetail.models.model_folders import JOINT
-from dovetail.network import Engine, InProcess
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.privacy import Release, within
 
@@ -217,10 +214,6 @@ def partner_home(fields: PassiveFields) -> PartnerHome:
     )
 
 
-#: They train every model alone, too.
-_SCORES_ALONE = ("apfed-d", "apfed-s")
-
-
 def _policy(stage: str) -> str:
     """What a policy calls a stage that asks partners."""
     return stage if stage in ("tvfl", "apfed-d", "apfed-s") else "apfed"
@@ -268,28 +261,17 @@ class Apfed(Method):
         Raises:
             ConfigError: naming the file and the section.
         """
-        sections: dict[str, ApfedSection | PassiveFields] = {
-            "[apfed]": run.settings("apfed", ApfedSection)
-        }
-        for name, fields in passive_fields(run, where=where).items():
-            sections[f"[passive], party {name!r}"] = fields
-        for section, settings in sections.items():
-            try:
-                encoder_spec(settings.encoder)
-                if isinstance(settings, ApfedSection):
-                    Head(settings.head, settings.dropout)
-            except ConfigError as error:
-                raise ConfigError(f"{where}, {section}: {error}") from None
-        if run.settings("apfed", ApfedSection).private is not None:
+        section = run.settings("apfed", ApfedSection)
+        try:
+            Head(section.head, section.dropout)
+        except ConfigError as error:
+            raise ConfigError(f"{where}, [apfed]: {error}") from None
+        if section.private is not None:
             check_stage(run.method, where=where)
         _check_releases(run, where=where)
         if run.data is not None:
             _check_trade_off(run, _passive_names(run), where=where)
             _check_names(run, run.data.partition.party_names(), where=where)
-
-    def check_home(self, section: PassiveFields) -> None:
-        """Refuse a network that cannot be."""
-        encoder_spec(section.encoder)
 
     def load_sites(
         self, run: Run, sites: Mapping[str, Site], *, where: str, talk: Progress = SILENT
@@ -414,12 +396,6 @@ class Apfed(Method):
 
     # --- A run ----------------------------------------------------------------------------------
 
-    def baselines(self, run: Run) -> tuple[str, ...]:
-        """What is trained beside the method; some score the models alone by themselves."""
-        return tuple(
-            name for name in run.baselines if run.method not in _SCORES_ALONE or name not in ALONE
-        )
-
     def setup(self, run: Run, loaded: Loaded, device: torch.device) -> Training:
         """Everything that one seed's run is a function of.
 
@@ -427,7 +403,7 @@ class Apfed(Method):
             ConfigError: partners are elsewhere, and their columns or ids are needed here.
         """
         section, data = run.settings("apfed", ApfedSection), loaded.data
-        stages = {run.method, *self.baselines(run)}
+        stages = {run.method, *run.baselines}
         if loaded.connect is not None:
             _check_elsewhere(stages, loaded)
         active = str(loaded.active)
@@ -469,70 +445,13 @@ class Apfed(Method):
             kind=self, run=run, settings=section, homes=homes, loaded=loaded, device=device
         )
 
-    def unasked(
-        self, training: Training, stage: str, seed: int, observe: Observer
-    ) -> Outcome | None:
-        """What the active party learns alone, or of everybody's columns in one place."""
-        return train_unasked(training, stage, seed, observe)
-
-    def homes_of(self, training: Training, stage: str) -> Mapping[str, Any]:
-        """Whoever is asked in a stage, and the active party."""
-        return homes_of(training, stage)
+    def variant(self, stage: str) -> Variant:
+        """What a stage is."""
+        return VARIANTS[stage]
 
     def party(self, home: PartnerHome, local: Local) -> Party:
         """A partner's side of a run."""
         return home.party(local)
-
-    def sides(self, stage: Staged) -> Mapping[str, StatefulParty]:
-        """Partners, of party files within their policies."""
-        return {
-            name: limited(party, stage.homes[name].limits) for name, party in stage.parties.items()
-        }
-
-    def driver_of(
-        self, training: Training, stage: str, homes: Mapping[str, Any], settings: Any, seed: int
-    ) -> Driver:
-        """The active party."""
-        return VARIANTS[stage].driver(training, homes[label_home(training).name], seed)
-
-    def rounds(self, stage: Staged) -> Iterator[Played]:
-        """Trains epoch by epoch; the teacher of APFed-D from one judgement to the next."""
-        return VARIANTS[stage.name].rounds(stage)
-
-    def engine_of(self, training: Training, stage: str, parties: Mapping[str, Any]) -> Engine:
-        """What reaches the partners; alone, nobody."""
-        connect = training.loaded.connect
-        if connect is not None and stage not in ASK_NOBODY:
-            return connect(stage)
-        precision = training.run.engine.precision
-        return InProcess(parties, driver=label_home(training).name, precision=precision)
-
-    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
-        """The active party's scores; of APFed-D when the student has learned."""
-        return VARIANTS[stage.name].scored(stage, _label_home(stage), last=last)
-
-    def decisions(self, stage: Staged) -> dict[str, Decided | None]:
-        """The active party's, by labelled rows that were held out."""
-        return VARIANTS[stage.name].decisions(stage, _label_home(stage))
-
-    def kept(self, stage: Staged) -> dict[str, Model]:
-        """What the active party uses alone; pooled columns are nobody's."""
-        return VARIANTS[stage.name].kept(stage, _label_home(stage))
-
-    def about(self, stage: Staged) -> dict[str, Any]:
-        """The epoch that was best, too."""
-        return VARIANTS[stage.name].about(stage) | super().about(stage)
-
-    def outcome(self, stage: Staged, seed: int, observe: Observer) -> Outcome:
-        """What a stage came to; of APFed-D and -S the student learns now."""
-        outcome = VARIANTS[stage.name].outcome(stage, _label_home(stage), seed, observe)
-        return super().outcome(stage, seed, observe) if outcome is None else outcome
-
-
-def _label_home(stage: Staged) -> LabelHome:
-    """What the active party has in a stage."""
-    home: LabelHome = stage.homes[label_home(stage.training).name]
-    return home
 
 
 def _check_elsewhere(stages: Collection[str], loaded: Loaded) -> None:

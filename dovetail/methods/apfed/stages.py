@@ -15,8 +15,8 @@ from dovetail.methods.apfed.missing_party_baselines import GONE, train_gone
 from dovetail.methods.apfed.sections import ApfedSection
 from dovetail.methods.apfed.stacks import Config as DistilTeacher
 from dovetail.methods.base import weighed
-from dovetail.methods.method import Training
 from dovetail.methods.outcome import Observer, Outcome
+from dovetail.methods.training import Training
 from dovetail.models.learners.distil import DistilConfig
 
 #: Stages that ask nobody, of those that party files allow.
@@ -63,14 +63,13 @@ def distilling(training: Training, home: LabelHome, seed: int) -> Distilling:
     )
 
 
-def train_unasked(training: Training, stage: str, seed: int, observe: Observer) -> Outcome | None:
-    """A stage of the active party alone, or of everybody's columns in one place; None: another."""
+def train_unasked(training: Training, stage: str, seed: int, observe: Observer) -> Outcome:
+    """A baseline without rounds: of the label owner alone, or of all columns in one place."""
+    work = distilling(training, label_home(training), seed)
     if stage in ALONE:
-        return train_alone(distilling(training, label_home(training), seed), stage, observe)
-    if stage in GONE:
-        work, data = distilling(training, label_home(training), seed), training.loaded.data
-        return train_gone(work, stage, data.train, data.test, observe)
-    return None
+        return train_alone(work, stage, observe)
+    data = training.loaded.data
+    return train_gone(work, stage, data.train, data.test, observe)
 
 
 # --- Everybody's columns in one place ------------------------------------------------------------

@@ -12,29 +12,35 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from dovetail.federated import Driver, Local, Played, train
+from dovetail.federated import Driver, Local, Played
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import assisting, sealed, teaching
-from dovetail.methods.apfed.distilling import finish
+from dovetail.methods.apfed.distilling import ALONE, finish
 from dovetail.methods.apfed.home import LabelHome, PartnerHome, labels_of
+from dovetail.methods.apfed.missing_party_baselines import GONE
 from dovetail.methods.apfed.sections import ApfedSection
 from dovetail.methods.apfed.stages import (
+    ASK_NOBODY,
     active_config,
     distilling,
     label_home,
     partner_homes,
     pooled,
+    train_unasked,
 )
-from dovetail.methods.method import Staged, Training
+from dovetail.methods.limits import limited
 from dovetail.methods.outcome import Observer, Outcome, Scores, score_party
 from dovetail.methods.section import encoder_spec
 from dovetail.methods.substitutes import Substitute, predict_alone
+from dovetail.methods.training import Staged, Training, Variant
 from dovetail.models import Head, Model
 from dovetail.models.decisions import Decided
+from dovetail.network import Checkpoint, Engine, InProcess
+from dovetail.network.checkpoint import StatefulParty
 
 
-class Variant:
-    """A kind of stage.
+class ApfedVariant(Variant):
+    """A stage of APFed: the label owner drives.
 
     Attributes:
         alone: nobody is asked.
@@ -50,54 +56,68 @@ class Variant:
         """A partner's home, for its side."""
         return home
 
-    def driver(self, training: Training, home: LabelHome, seed: int) -> Driver:
+    def active(self, training: Training, home: LabelHome, seed: int) -> Driver:
         """The label owner, which drives."""
         raise NotImplementedError
 
-    def rounds(self, stage: Staged) -> Iterator[Played]:
-        """Trains round by round."""
-        return train(stage.driver, stage.network, stage.checkpoint)
+    def homes(self, training: Training, name: str) -> dict[str, LabelHome | PartnerHome]:
+        """Whoever is asked, and the label owner."""
+        owner = label_home(training)
+        homes: dict[str, LabelHome | PartnerHome] = {
+            party: self.partner_home(training, home)
+            for party, home in partner_homes(training).items()
+            if not self.alone
+        }
+        homes[owner.name] = self.label_home(training, owner)
+        return {party: homes[party] for party in training.homes if party in homes}
 
-    def scored(self, stage: Staged, home: LabelHome, *, last: bool) -> dict[str, dict[str, Scores]]:
-        """Score name -> party -> scores on test rows; nothing while there is no model."""
+    def driver(
+        self, training: Training, name: str, homes: Mapping[str, Any], settings: Any, seed: int
+    ) -> Driver:
+        """The label owner."""
+        return self.active(training, homes[label_home(training).name], seed)
+
+    def engine(self, training: Training, name: str, parties: Mapping[str, Any]) -> Engine:
+        """What reaches the partners; alone, nobody."""
+        if name in ASK_NOBODY:
+            return self.in_process(training, parties)
+        return super().engine(training, name, parties)
+
+    def in_process(self, training: Training, parties: Mapping[str, Any]) -> Engine:
+        """What reaches partners of this process."""
+        precision = training.run.engine.precision
+        return InProcess(parties, driver=label_home(training).name, precision=precision)
+
+    def sides(self, stage: Staged) -> Mapping[str, StatefulParty]:
+        """Partners, of party files within their policies."""
+        return {
+            name: limited(party, stage.homes[name].limits) for name, party in stage.parties.items()
+        }
+
+    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
+        """Nothing while there is no model."""
         return {}
 
-    def decisions(self, stage: Staged, home: LabelHome) -> dict[str, Decided | None]:
+    def decisions(self, stage: Staged) -> dict[str, Decided | None]:
         """The label owner's threshold, by labelled rows that were held out."""
         return {}
 
-    def kept(self, stage: Staged, home: LabelHome) -> dict[str, Model]:
+    def kept(self, stage: Staged) -> dict[str, Model]:
         """What the label owner uses alone."""
         return {}
 
-    def about(self, stage: Staged) -> dict[str, Any]:
-        """More to say of the stage."""
-        return {}
 
-    def outcome(
-        self, stage: Staged, home: LabelHome, seed: int, observe: Observer
-    ) -> Outcome | None:
-        """What the stage came to; None: what was scored and kept."""
-        return None
-
-
-def homes_of(training: Training, stage: str) -> dict[str, LabelHome | PartnerHome]:
-    """The homes that a stage trains with: whoever is asked, and the label owner's."""
-    variant, home = VARIANTS[stage], label_home(training)
-    homes: dict[str, LabelHome | PartnerHome] = {
-        name: variant.partner_home(training, partner)
-        for name, partner in partner_homes(training).items()
-        if not variant.alone
-    }
-    homes[home.name] = variant.label_home(training, home)
-    return {name: homes[name] for name in training.homes if name in homes}
+def owner_of(stage: Staged) -> LabelHome:
+    """What the label owner has in a stage."""
+    home: LabelHome = stage.homes[label_home(stage.training).name]
+    return home
 
 
 # --- APFed, and learning alone -------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Paper(Variant):
+class Paper(ApfedVariant):
     """APFed.
 
     Attributes:
@@ -109,7 +129,7 @@ class Paper(Variant):
     def partner_home(self, training: Training, home: PartnerHome) -> PartnerHome:
         return home if self.loss is None else home.with_loss(self.loss)
 
-    def driver(self, training: Training, home: LabelHome, seed: int) -> apfed.Active:
+    def active(self, training: Training, home: LabelHome, seed: int) -> apfed.Active:
         section: ApfedSection = training.settings
         if training.deciding.needs_rows:
             home = home.without_labels_on(home.held_out(seed))
@@ -124,7 +144,8 @@ class Paper(Variant):
             head=Head(section.head, section.dropout),
         )
 
-    def scored(self, stage: Staged, home: LabelHome, *, last: bool) -> dict[str, dict[str, Scores]]:
+    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
+        home = owner_of(stage)
         if home.test is None or home.test.labels is None:
             return {}
         outputs = stage.driver.model().outputs(home.test.joined())
@@ -140,7 +161,8 @@ class Paper(Variant):
         )
         return {stage.name: {home.name: scores}}
 
-    def decisions(self, stage: Staged, home: LabelHome) -> dict[str, Decided | None]:
+    def decisions(self, stage: Staged) -> dict[str, Decided | None]:
+        home = owner_of(stage)
         deciding = stage.training.deciding
         if not deciding.needs_rows:
             return {}
@@ -148,7 +170,8 @@ class Paper(Variant):
         outputs = stage.driver.model().outputs(held_out.joined())
         return {home.name: deciding.decision(home.task, outputs, labels_of(held_out))}
 
-    def kept(self, stage: Staged, home: LabelHome) -> dict[str, Model]:
+    def kept(self, stage: Staged) -> dict[str, Model]:
+        home = owner_of(stage)
         model = stage.driver.model()
         about = {**model.about, "method": stage.name, "label": home.label}
         if told := stage.driver.unify.told():
@@ -158,7 +181,7 @@ class Paper(Variant):
 
     def about(self, stage: Staged) -> dict[str, Any]:
         best = stage.driver.best.epoch
-        return {"best epoch": best} if best else {}
+        return ({"best epoch": best} if best else {}) | super().about(stage)
 
 
 class Alone(Paper):
@@ -177,7 +200,7 @@ class Pooled(Alone):
     def label_home(self, training: Training, home: LabelHome) -> LabelHome:
         return super().label_home(training, pooled(training.loaded.data, home))
 
-    def kept(self, stage: Staged, home: LabelHome) -> dict[str, Model]:
+    def kept(self, stage: Staged) -> dict[str, Model]:
         return {}
 
 
@@ -187,7 +210,7 @@ class Pooled(Alone):
 SUBSTITUTES: Mapping[Substitute, str] = {"zeros": "tvfl-0", "average": "tvfl-a", "random": "tvfl-r"}
 
 
-class Vertical(Variant):
+class Vertical(ApfedVariant):
     """Classic vertical learning: scored with its partners present, and of the last with them gone.
 
     Partners are asked after an epoch, never when training is over: what the last one gave is kept
@@ -199,7 +222,7 @@ class Vertical(Variant):
         alike = home if home.own else home.alike(section, encoder_spec(section.encoder))
         return replace(alike, side="vertical")
 
-    def driver(self, training: Training, home: LabelHome, seed: int) -> vertical.Owner:
+    def active(self, training: Training, home: LabelHome, seed: int) -> vertical.Owner:
         section: ApfedSection = training.settings
         fields = set(vertical.Config.model_fields)
         return vertical.Owner(
@@ -213,7 +236,8 @@ class Vertical(Variant):
             head=Head(section.head, section.dropout),
         )
 
-    def scored(self, stage: Staged, home: LabelHome, *, last: bool) -> dict[str, dict[str, Scores]]:
+    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
+        home = owner_of(stage)
         owner, extra = stage.driver, stage.checkpoint.extra
         if home.test is None:
             return {}
@@ -268,23 +292,25 @@ class Vertical(Variant):
 # --- APFed-D -------------------------------------------------------------------------------------
 
 
-class Distilled(Variant):
+class Distilled(ApfedVariant):
     """APFed-D: the student learns when the teacher is trained."""
+
+    scores_alone = True
 
     def partner_home(self, training: Training, home: PartnerHome) -> PartnerHome:
         return replace(home, side="distil")
 
-    def driver(self, training: Training, home: LabelHome, seed: int) -> Driver:
+    def active(self, training: Training, home: LabelHome, seed: int) -> Driver:
         return distilling(training, home, seed).teacher()
 
     def rounds(self, stage: Staged) -> Iterator[Played]:
         return teaching.train(stage.driver, stage.network, stage.checkpoint)
 
-    def outcome(self, stage: Staged, home: LabelHome, seed: int, observe: Observer) -> Outcome:
-        work = distilling(stage.training, home, seed)
+    def outcome(self, stage: Staged, seed: int, observe: Observer) -> Outcome:
+        work = distilling(stage.training, owner_of(stage), seed)
         outcome = finish(work, stage.driver, stage.network, observe)
         if spent := [
-            {"from": name, "to": home.name, "what": "columns", **partner.released.told()}
+            {"from": name, "to": work.name, "what": "columns", **partner.released.told()}
             for name, partner in stage.parties.items()
             if partner.released is not None and partner.released.once.noise
         ]:
@@ -301,13 +327,15 @@ class Distilled(Variant):
 # --- APFed-S -------------------------------------------------------------------------------------
 
 
-class Sealed(Variant):
+class Sealed(ApfedVariant):
     """APFed-S: teacher and student learn when partners have answered."""
+
+    scores_alone = True
 
     def partner_home(self, training: Training, home: PartnerHome) -> PartnerHome:
         return replace(home, side="sealed")
 
-    def driver(self, training: Training, home: LabelHome, seed: int) -> Driver:
+    def active(self, training: Training, home: LabelHome, seed: int) -> Driver:
         work, section = distilling(training, home, seed), training.settings.sealed
         teacher = work.teacher()
         return sealed.Active(
@@ -325,13 +353,33 @@ class Sealed(Variant):
     def rounds(self, stage: Staged) -> Iterator[Played]:
         return assisting.rounds(stage.driver, stage.network, stage.checkpoint)
 
-    def outcome(self, stage: Staged, home: LabelHome, seed: int, observe: Observer) -> Outcome:
-        work = distilling(stage.training, home, seed)
+    def outcome(self, stage: Staged, seed: int, observe: Observer) -> Outcome:
+        work = distilling(stage.training, owner_of(stage), seed)
         return assisting.finish(work, stage.driver, stage.network, observe)
 
 
+# --- Who asks nobody -----------------------------------------------------------------------------
+
+
+class Unasked(ApfedVariant):
+    """A baseline without rounds."""
+
+    has_rounds = False
+
+    def train(
+        self,
+        training: Training,
+        name: str,
+        seed: int,
+        observe: Observer,
+        checkpoint: Checkpoint | None = None,
+    ) -> Outcome:
+        """What the label owner learns alone, or of everybody's columns in one place."""
+        return train_unasked(training, name, seed, observe)
+
+
 #: Stage -> what it is.
-VARIANTS: Mapping[str, Variant] = {
+VARIANTS: Mapping[str, ApfedVariant] = {
     "apfed": Paper(),
     "apfed-r": Paper("reconstruction"),
     "apfed-c": Paper("contrastive"),
@@ -340,4 +388,5 @@ VARIANTS: Mapping[str, Variant] = {
     "tvfl": Vertical(),
     "apfed-d": Distilled(),
     "apfed-s": Sealed(),
+    **dict.fromkeys((*ALONE, *GONE), Unasked()),
 }

@@ -14,6 +14,7 @@ from dovetail.alignment.columns import encoder_of
 from dovetail.data import PartyData, Summary, Table, TableEncoder, Task, summarise
 from dovetail.data.common_unique import BLOCK
 from dovetail.errors import ConfigError, MessageError
+from dovetail.methods.baselines import OwnRows
 from dovetail.methods.outcome import goodness
 from dovetail.models import ColumnsSpec, Model
 from dovetail.models.decisions import Supervised
@@ -114,6 +115,24 @@ class Home:
         if self.train.labels is None or not len(self.rows):
             raise ConfigError("it has no labelled training rows; leave it out")
         return self.train.labels
+
+    def own_rows(self) -> OwnRows:
+        """What a party has for a model alone: all its columns, training and validation rows."""
+        parts = [self.train, *([] if self.validation is None else [self.validation])]
+        tables = [part.tables[BLOCK] for part in parts]
+        encoder = TableEncoder.fit(
+            tables[0],
+            tables[0].names,
+            categorical=[name for name in self.categorical if name in tables[0].names],
+            max_categories=self.max_categories,
+            party=self.name,
+        )
+        x = torch.cat([encoder.transform(table, allow_unseen=True) for table in tables])
+        labels = torch.cat([part.labels for part in parts if part.labels is not None])
+        if self.test is None or self.test.labels is None:
+            return OwnRows(self.task, x, labels)
+        test = encoder.transform(self.test.tables[BLOCK], allow_unseen=True)
+        return OwnRows(self.task, x, labels, test, self.test.labels)
 
     def summaries(self) -> dict[str, Summary]:
         """Of each column that it offers, what others must know to encode it alike."""

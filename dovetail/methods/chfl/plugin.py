@@ -19,7 +19,6 @@ from dovetail.errors import ConfigError
 from dovetail.federated import Local, Party
 from dovetail.methods.base import SILENT, Loaded, Parts, Progress, Run, deciding, weighed
 from dovetail.methods.baselines import TITLES as BASELINES
-from dovetail.methods.baselines import OwnRows
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.stacked import StackedInProcess
 from dovetail.methods.chfl.stages import (
@@ -28,7 +27,6 @@ from dovetail.methods.chfl.stages import (
     Search,
     Stage,
     chosen,
-    own_rows,
     pool,
     scores_of,
     stage_config,
@@ -45,13 +43,14 @@ from dovetail.methods.homes import (
     draw_share,
     own_scale,
 )
-from dovetail.methods.method import Method, Training
+from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer, Scores, Setup
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import PartyName, Section
+from dovetail.methods.training import LocalBaseline, Training, Variant
 from dovetail.models import Model
 from dovetail.models.decisions import Decided
-from dovetail.network import Checkpoint, Engine, Precision
+from dovetail.network import Checkpoint, Engine
 from dovetail.privacy import PrivateSteps
 from dovetail.privacy.dropout import QUORUM
 
@@ -199,6 +198,100 @@ def homes_of(data: dd.CommonUnique) -> dict[str, chfl.Home]:
 _FOUND: WeakKeyDictionary[dd.Partitioned, dict[str, dict[str, Any]]] = WeakKeyDictionary()
 
 
+class ChflVariant(Variant):
+    """CHFL, or a baseline of it with rounds."""
+
+    def homes(self, training: Training, name: str) -> Mapping[str, chfl.Home]:
+        """Everybody's own; of "pooled" one."""
+        return {POOLED: pool(training.homes)} if name == "pooled" else training.homes
+
+    def begin_settings(self, run: Run, name: str) -> Mapping[str, Any]:
+        """The settings that ``Begin`` carries; a searched one may be any that is tried."""
+        section = run.settings("chfl", ChflSection)
+        own = section.stages.get(name, {})
+        plain = deciding(weighed(config(section), run), run)
+        made = stage_config(plain, name, own)
+        values = {**made.model_dump(mode="json"), "by_party": {}}
+        for key in chfl.OWN_SETTINGS:
+            set_apart = [settings[key] for settings in made.by_party.values() if key in settings]
+            if set_apart:
+                values[key] = {"one_of": [values[key], *set_apart]}
+        grid = {key: tried for key, tried in section.search.grid().items() if key not in own}
+        for key, tried in grid.items():
+            said = values[key]
+            before = said["one_of"] if isinstance(said, dict) else [said]
+            values[key] = {"one_of": [*before, *tried]}
+        if grid:
+            values["rounds"] = {"one_of": [values["rounds"], section.search.rounds]}
+        return values
+
+    def settings(
+        self, training: Training, name: str, seed: int, observe: Observer, checkpoint: Checkpoint
+    ) -> chfl.Config:
+        """A stage's settings, once a search has chosen."""
+        section: ChflSection = training.settings
+        own = section.stages.get(name, {})
+        plain = deciding(weighed(config(section), training.run), training.run)
+        if training.run.data is not None:  # one place says it for all columns of one table
+            plain = plain.model_copy(update={"max_categories": training.run.data.max_categories})
+        asked = section.search
+        search = Search(asked.grid(), asked.rounds, asked.seed, asked.each)
+        best = chosen(
+            training,
+            search,
+            stage_config(plain, name, own),
+            name,
+            seed,
+            observe,
+            checkpoint,
+            own,
+            _FOUND.setdefault(training.loaded.data, {}),
+        )
+        return stage_config(plain, name, {**own, **best})
+
+    def driver(
+        self,
+        training: Training,
+        name: str,
+        homes: Mapping[str, Any],
+        settings: chfl.Config,
+        seed: int,
+    ) -> chfl.Coordinator:
+        """The coordinator."""
+        return chfl.Coordinator(settings, seed=seed)
+
+    def in_process(self, training: Training, parties: Mapping[str, Any]) -> Engine:
+        """What trains the parties of this process side by side."""
+        precision = training.run.engine.precision
+        return StackedInProcess(parties, driver=DRIVER, precision=precision)
+
+    def model(self, party: Party, home: chfl.Home, name: str = "") -> Model:
+        """What a party can use alone, as it is now."""
+        assert isinstance(party, chfl.Member)
+        return trained_model(party, name)
+
+    def test(
+        self,
+        party: Party,
+        home: chfl.Home,
+        name: str = "",
+        *,
+        last: bool = False,
+        decision: Decided | None = None,
+    ) -> Scores:
+        """A party's scores on its test rows, as it is now; none without any."""
+        assert isinstance(party, chfl.Member)
+        return scores_of(party, name, last=last, decision=decision)
+
+    def validate(self, party: Party, home: chfl.Home) -> tuple[Tensor, Tensor] | None:
+        """Outputs and labels of its validation rows."""
+        assert isinstance(party, chfl.Member)
+        if party.prepared.validation is None:
+            return None
+        x, labels = party.prepared.validation
+        return party.model().outputs(x.cpu()), labels.cpu()
+
+
 class Chfl(Method):
     """CHFL."""
 
@@ -214,26 +307,6 @@ class Chfl(Method):
         "Each party keeps a model that predicts alone: the columns learned together and its own. "
         "The coordinator keeps the columns learned together."
     )
-
-    def stage_settings(self, run: Run, stage: str) -> Mapping[str, Any]:
-        """The settings that ``Begin`` carries; a searched one may be any that is tried."""
-        section = run.settings("chfl", ChflSection)
-        own = section.stages.get(stage, {})
-        plain = deciding(weighed(config(section), run), run)
-        made = stage_config(plain, stage, own)
-        values = {**made.model_dump(mode="json"), "by_party": {}}
-        for key in chfl.OWN_SETTINGS:
-            set_apart = [settings[key] for settings in made.by_party.values() if key in settings]
-            if set_apart:
-                values[key] = {"one_of": [values[key], *set_apart]}
-        grid = {key: tried for key, tried in section.search.grid().items() if key not in own}
-        for key, tried in grid.items():
-            said = values[key]
-            before = said["one_of"] if isinstance(said, dict) else [said]
-            values[key] = {"one_of": [*before, *tried]}
-        if grid:
-            values["rounds"] = {"one_of": [values["rounds"], section.search.rounds]}
-        return values
 
     def check(self, run: Run, *, where: str) -> None:
         """Refuse settings that cannot be, of any stage.
@@ -274,75 +347,13 @@ class Chfl(Method):
         """Party -> what a partition deals to it."""
         return homes_of(data)
 
-    def homes(self, stage: str, homes: Mapping[str, chfl.Home]) -> Mapping[str, chfl.Home]:
-        """Everybody's own; of "pooled" one."""
-        return {POOLED: pool(homes)} if stage == "pooled" else homes
+    def variant(self, stage: str) -> Variant:
+        """What a stage is."""
+        return LocalBaseline() if stage in BASELINES else ChflVariant()
 
     def party(self, home: chfl.Home, local: Local) -> chfl.Member:
         """A party's side of a run."""
         return chfl.Member(home, local)
-
-    def driver(self, stage: str, settings: chfl.Config, seed: int) -> chfl.Coordinator:
-        """What drives a stage."""
-        return chfl.Coordinator(settings, seed=seed)
-
-    def engine(self, parties: Mapping[str, Any], precision: Precision) -> Engine:
-        """What trains the parties of this process side by side."""
-        return StackedInProcess(parties, driver=DRIVER, precision=precision)
-
-    def choose(
-        self, training: Training, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint
-    ) -> chfl.Config:
-        """A stage's settings, once a search has chosen."""
-        section: ChflSection = training.settings
-        own = section.stages.get(stage, {})
-        plain = deciding(weighed(config(section), training.run), training.run)
-        if training.run.data is not None:  # one place says it for all columns of one table
-            plain = plain.model_copy(update={"max_categories": training.run.data.max_categories})
-        asked = section.search
-        search = Search(asked.grid(), asked.rounds, asked.seed, asked.each)
-        best = chosen(
-            training,
-            search,
-            stage_config(plain, stage, own),
-            stage,
-            seed,
-            observe,
-            checkpoint,
-            own,
-            _FOUND.setdefault(training.loaded.data, {}),
-        )
-        return stage_config(plain, stage, {**own, **best})
-
-    def model(self, party: Party, home: chfl.Home, stage: str = "") -> Model:
-        """What a party can use alone, as it is now."""
-        assert isinstance(party, chfl.Member)
-        return trained_model(party, stage)
-
-    def test(
-        self,
-        party: Party,
-        home: chfl.Home,
-        stage: str = "",
-        *,
-        last: bool = False,
-        decision: Decided | None = None,
-    ) -> Scores:
-        """A party's scores on its test rows, as it is now; none without any."""
-        assert isinstance(party, chfl.Member)
-        return scores_of(party, stage, last=last, decision=decision)
-
-    def validate(self, party: Party, home: chfl.Home) -> tuple[Tensor, Tensor] | None:
-        """Outputs and labels of its validation rows."""
-        assert isinstance(party, chfl.Member)
-        if party.prepared.validation is None:
-            return None
-        x, labels = party.prepared.validation
-        return party.model().outputs(x.cpu()), labels.cpu()
-
-    def own_rows(self, home: chfl.Home) -> OwnRows:
-        """All its columns."""
-        return own_rows(home)
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
         """What the party will do, of what its policy agrees to."""

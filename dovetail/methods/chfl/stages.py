@@ -11,13 +11,12 @@ import numpy as np
 import torch
 
 from dovetail.alignment.stored import trial_stage
-from dovetail.data import PartyData, TableEncoder, stacked
+from dovetail.data import PartyData, stacked
 from dovetail.data.common_unique import BLOCK
-from dovetail.methods.baselines import OwnRows
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.search import Trial, search_grid
-from dovetail.methods.method import Training
 from dovetail.methods.outcome import Observer, Scores, score_party
+from dovetail.methods.training import Training
 from dovetail.models import Model
 from dovetail.models.decisions import Decided
 from dovetail.network import Checkpoint, Engine
@@ -120,7 +119,7 @@ def chosen(
     best: dict[str, Any] | None = found.get(stage) if search.seed is not None else None
     if best is None:
         numbers = itertools.count(1)
-        homes = training.kind.homes_of(training, stage)
+        homes = training.kind.variant(stage).homes(training, stage)
 
         def start(trial: chfl.Config) -> Engine:
             return training.engine(trial_stage(stage, next(numbers)), training.parties(homes))
@@ -223,25 +222,6 @@ def pool(homes: Mapping[str, chfl.Home]) -> chfl.Home:
         validation=joined(validation) if validation else None,
         test=joined(tests) if tests else None,
     )
-
-
-def own_rows(home: chfl.Home) -> OwnRows:
-    """What a party has for a model alone: all its columns, training and validation rows."""
-    parts = [home.train, *([] if home.validation is None else [home.validation])]
-    tables = [part.tables[BLOCK] for part in parts]
-    encoder = TableEncoder.fit(
-        tables[0],
-        tables[0].names,
-        categorical=[name for name in home.categorical if name in tables[0].names],
-        max_categories=home.max_categories,
-        party=home.name,
-    )
-    x = torch.cat([encoder.transform(table, allow_unseen=True) for table in tables])
-    labels = torch.cat([part.labels for part in parts if part.labels is not None])
-    if home.test is None or home.test.labels is None:
-        return OwnRows(home.task, x, labels)
-    test = encoder.transform(home.test.tables[BLOCK], allow_unseen=True)
-    return OwnRows(home.task, x, labels, test, home.test.labels)
 
 
 def scores_of(

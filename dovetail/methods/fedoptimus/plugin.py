@@ -67,9 +67,10 @@ from dovetail.methods.fedoptimus.stages import (
     told_top,
 )
 from dovetail.methods.homes import DRIVER, check_nobody_is_active, check_stages, common_task
-from dovetail.methods.method import Method, Staged, Training
+from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer, Scores, Setup
 from dovetail.methods.party import Algorithm, Site, algorithm
+from dovetail.methods.training import LocalBaseline, Staged, Training, Variant
 from dovetail.models import Model
 from dovetail.models.decisions import Decided
 from dovetail.models.owners import Bottom
@@ -176,6 +177,123 @@ def config(section: FedOptimusSection) -> fedoptimus.Config:
 # --- Parties with files of their own --------------------------------------------------------------
 
 
+class OwnersVariant(Variant):
+    """FedOptimus, or a baseline of it with rounds."""
+
+    def __init__(self, stage: str) -> None:
+        self.silent = stage == "alone"  # each label owner's run is by itself, and none is the run's
+
+    def homes(self, training: Training, name: str) -> Mapping[str, Home]:
+        """Everybody's own; of a baseline with all labels, or all, in one place, as if they were."""
+        match name:
+            case "alone":
+                return separate(training.homes)
+            case "classic":
+                return together(training.homes)
+            case "pooled":
+                axis = axis_of(training)
+                assert axis is not None
+                homes = together(training.homes)
+                return {**side_by_side(columns_in(homes), axis), **labels_in(homes)}
+        return training.homes
+
+    def begin_settings(self, run: Run, name: str) -> Mapping[str, Any]:
+        """The settings that ``BeginData`` and ``BeginLabels`` carry."""
+        section = run.settings("fedoptimus", FedOptimusSection)
+        own = section.stages.get(name, {})
+        plain = deciding(weighed(config(section), run), run)
+        return stage_config(plain, name, own).model_dump(mode="json")
+
+    def settings(
+        self, training: Training, name: str, seed: int, observe: Observer, checkpoint: Checkpoint
+    ) -> fedoptimus.Config:
+        """A stage's settings."""
+        section: FedOptimusSection = training.settings
+        plain = weighed(config(section), training.run)
+        if training.run.data is None and name == "fedoptimus":
+            plain = deciding(plain, training.run, judges=training.trying)
+        return stage_config(plain, name, section.stages.get(name, {}))
+
+    def driver(
+        self, training: Training, name: str, homes: Mapping[str, Any], settings: Any, seed: int
+    ) -> Driver:
+        """The coordinator of a stage."""
+        data, asked = training.loaded.data, training.settings.selection
+
+        def choosing(data_owners: Sequence[str], label_owners: Sequence[str]) -> Choose | None:
+            if asked is None:
+                return None
+            every = math.ceil(asked.every / training.settings.sync_every)
+            return Chooser(selecting(asked), data_owners, label_owners, every=every, seed=seed)
+
+        return coordinator_of(
+            homes,
+            name,
+            settings,
+            seed,
+            elsewhere=data.elsewhere if isinstance(data, OwnerHomes) else ((), ()),
+            secret=training.loaded.secret,
+            choosing=choosing,
+        )
+
+    def sides(self, stage: Staged) -> Mapping[str, StatefulParty]:
+        """Owners that train, and answer a selection too: in process a name stands for one party."""
+        asked = stage.training.settings.selection
+        if asked is None or stage.name != "fedoptimus":
+            return stage.parties
+        found: dict[str, StatefulParty] = {}
+        for name, home in stage.homes.items():
+            check_counted(home, SELECTED)
+            party = stage.parties[name]
+            if isinstance(home, Labels):
+                found[name] = Composite(party, chooser_of(home))
+            else:
+                features = features_of(home.shared, party, asked.by)
+                found[name] = Composite(party, selection.DataOwner(name, features))
+        return found
+
+    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
+        """Of each label owner's model with the data owners'."""
+        scores = scores_of(stage, last=last)
+        return {stage.name: scores} if scores else {}
+
+    def validated(self, stage: Staged) -> Mapping[str, Scores]:
+        """The same on validation rows; a label owner alone is told of no such thing."""
+        return {} if stage.name == "alone" else scores_of(stage, "validation")
+
+    def asked_scores(self, stage: Staged, network: Engine) -> Mapping[str, Scores]:
+        """The same of label owners that are elsewhere, on their test rows."""
+        return asked_scores(stage.driver, network)
+
+    def decisions(self, stage: Staged) -> dict[str, Decided | None]:
+        """Label owner -> its threshold and calibration."""
+        return decisions(stage, stage.training.deciding)
+
+    def kept(self, stage: Staged) -> dict[str, Model]:
+        """Label owner -> its top, which takes the mean of embeddings."""
+        if stage.name not in KEPT:
+            return {}
+        return {
+            name: told_top(stage.parties[name].model(), method=stage.name, label=home.label)
+            for name, home in labels_in(stage.homes).items()
+        }
+
+    def bottoms(self, stage: Staged) -> dict[str, Bottom]:
+        """Data owner -> its bottom, of those whose embeddings the tops know."""
+        if stage.name not in KEPT or stage.training.elsewhere:
+            return {}
+        return {name: stage.parties[name].bottom_model() for name in stage.driver.participants}
+
+
+class OwnersAlone(LocalBaseline):
+    """Learners on each label owner's rows."""
+
+    def rows(self, training: Training) -> dict[str, OwnRows]:
+        """Label owner -> what it has for a model alone."""
+        homes = training.homes
+        return own_rows(columns_in(homes), labels_in(homes), axis_of(training))
+
+
 class FedOptimus(Method):
     """FedOptimus."""
 
@@ -187,7 +305,6 @@ class FedOptimus(Method):
     stages: ClassVar[Mapping[str, str]] = {**STAGES, **BASELINES}
     partitions = ("owners",)
     driven_by = "coordinator"
-    silent = ("alone",)  # each label owner's run is by itself, and none is the run's
     algorithms: ClassVar[Mapping[str, Algorithm]] = {
         "fedoptimus": algorithm("fedoptimus", fedoptimus.DataOwner, fedoptimus.LabelOwner),
         "predicting": algorithm("fedoptimus", predicting.Recalling),
@@ -201,13 +318,6 @@ class FedOptimus(Method):
     def asks(self, run: Run) -> tuple[str, ...]:
         """Data owners and label owners align, and train."""
         return ("align", "fedoptimus")
-
-    def stage_settings(self, run: Run, stage: str) -> Mapping[str, Any]:
-        """The settings that ``BeginData`` and ``BeginLabels`` carry."""
-        section = run.settings("fedoptimus", FedOptimusSection)
-        own = section.stages.get(stage, {})
-        plain = deciding(weighed(config(section), run), run)
-        return stage_config(plain, stage, own).model_dump(mode="json")
 
     def check(self, run: Run, *, where: str) -> None:
         """Refuse settings that cannot be, of any stage.
@@ -360,108 +470,13 @@ class FedOptimus(Method):
             kind=self, run=run, settings=section, homes=homes, loaded=loaded, device=device
         )
 
-    def choose(
-        self, training: Training, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint
-    ) -> fedoptimus.Config:
-        """A stage's settings."""
-        section: FedOptimusSection = training.settings
-        plain = weighed(config(section), training.run)
-        if training.run.data is None and stage == "fedoptimus":
-            plain = deciding(plain, training.run, judges=training.trying)
-        return stage_config(plain, stage, section.stages.get(stage, {}))
-
-    def homes_of(self, training: Training, stage: str) -> Mapping[str, Home]:
-        """Everybody's own; of a baseline with all labels, or all, in one place, as if they were."""
-        match stage:
-            case "alone":
-                return separate(training.homes)
-            case "classic":
-                return together(training.homes)
-            case "pooled":
-                axis = axis_of(training)
-                assert axis is not None
-                homes = together(training.homes)
-                return {**side_by_side(columns_in(homes), axis), **labels_in(homes)}
-        return training.homes
+    def variant(self, stage: str) -> Variant:
+        """What a stage is."""
+        return OwnersAlone() if stage in BASELINES else OwnersVariant(stage)
 
     def party(self, home: Home, local: Local) -> Party:
         """An owner's side of a run."""
         return side_of(home, local)
-
-    def driver_of(
-        self, training: Training, stage: str, homes: Mapping[str, Any], settings: Any, seed: int
-    ) -> Driver:
-        """The coordinator of a stage."""
-        data, asked = training.loaded.data, training.settings.selection
-
-        def choosing(data_owners: Sequence[str], label_owners: Sequence[str]) -> Choose | None:
-            if asked is None:
-                return None
-            every = math.ceil(asked.every / training.settings.sync_every)
-            return Chooser(selecting(asked), data_owners, label_owners, every=every, seed=seed)
-
-        return coordinator_of(
-            homes,
-            stage,
-            settings,
-            seed,
-            elsewhere=data.elsewhere if isinstance(data, OwnerHomes) else ((), ()),
-            secret=training.loaded.secret,
-            choosing=choosing,
-        )
-
-    def sides(self, stage: Staged) -> Mapping[str, StatefulParty]:
-        """Owners that train, and answer a selection too: in process a name stands for one party."""
-        asked = stage.training.settings.selection
-        if asked is None or stage.name != "fedoptimus":
-            return stage.parties
-        found: dict[str, StatefulParty] = {}
-        for name, home in stage.homes.items():
-            check_counted(home, SELECTED)
-            party = stage.parties[name]
-            if isinstance(home, Labels):
-                found[name] = Composite(party, chooser_of(home))
-            else:
-                features = features_of(home.shared, party, asked.by)
-                found[name] = Composite(party, selection.DataOwner(name, features))
-        return found
-
-    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
-        """Of each label owner's model with the data owners'."""
-        scores = scores_of(stage, last=last)
-        return {stage.name: scores} if scores else {}
-
-    def validated(self, stage: Staged) -> Mapping[str, Scores]:
-        """The same on validation rows; a label owner alone is told of no such thing."""
-        return {} if stage.name == "alone" else scores_of(stage, "validation")
-
-    def asked_scores(self, stage: Staged, network: Engine) -> Mapping[str, Scores]:
-        """The same of label owners that are elsewhere, on their test rows."""
-        return asked_scores(stage.driver, network)
-
-    def decisions(self, stage: Staged) -> dict[str, Decided | None]:
-        """Label owner -> its threshold and calibration."""
-        return decisions(stage, stage.training.deciding)
-
-    def rows_alone(self, training: Training) -> dict[str, OwnRows]:
-        """Label owner -> what it has for a model alone."""
-        homes = training.homes
-        return own_rows(columns_in(homes), labels_in(homes), axis_of(training))
-
-    def kept(self, stage: Staged) -> dict[str, Model]:
-        """Label owner -> its top, which takes the mean of embeddings."""
-        if stage.name not in KEPT:
-            return {}
-        return {
-            name: told_top(stage.parties[name].model(), method=stage.name, label=home.label)
-            for name, home in labels_in(stage.homes).items()
-        }
-
-    def bottoms(self, stage: Staged) -> dict[str, Bottom]:
-        """Data owner -> its bottom, of those whose embeddings the tops know."""
-        if stage.name not in KEPT or stage.training.elsewhere:
-            return {}
-        return {name: stage.parties[name].bottom_model() for name in stage.driver.participants}
 
 
 #: Stages whose models are kept.

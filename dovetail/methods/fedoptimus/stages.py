@@ -20,8 +20,8 @@ from dovetail.methods.baselines import OwnRows
 from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.fedoptimus.coordinator import Choose
 from dovetail.methods.fedoptimus.separately import Separately
-from dovetail.methods.method import Staged
 from dovetail.methods.outcome import Deciding, Scores, score_party
+from dovetail.methods.training import Staged
 from dovetail.models import Model, Secret
 from dovetail.models.decisions import Decided
 from dovetail.models.owners import BottomSpec

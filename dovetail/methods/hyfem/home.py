@@ -6,8 +6,12 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 
-from dovetail.data import PartyData, Task, summarise
+import torch
+from torch import Tensor
+
+from dovetail.data import PartyData, TableEncoder, Task, summarise
 from dovetail.errors import ConfigError
+from dovetail.methods.baselines import OwnRows, features
 from dovetail.privacy import Budget, PrivateSteps
 
 
@@ -55,6 +59,38 @@ class Home:
     def label(self) -> str:
         """What the labels are called, if that is known."""
         return self.train.label or ""
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether it has test rows."""
+        return self.test is not None and self.test.labels is not None and self.test.num_rows > 0
+
+    def own_rows(self) -> OwnRows:
+        """What a party has for a model alone: all its blocks side by side."""
+        encoders = {
+            name: TableEncoder.fit(
+                table,
+                table.names,
+                categorical=[each for each in self.categorical if each in table.names],
+                party=self.name,
+            )
+            for name, table in self.train.tables.items()
+        }
+
+        def joined(rows: PartyData) -> Tensor:
+            # A row that lacks a block counts as its mean.
+            parts = [features(rows.blocks[name]).nan_to_num(0.0) for name in self.train.blocks]
+            parts += [
+                encoder.transform(rows.tables[name], allow_unseen=True)
+                for name, encoder in encoders.items()
+            ]
+            return torch.cat(parts, dim=1)
+
+        assert self.train.labels is not None
+        x = joined(self.train)
+        if self.test is None or self.test.labels is None or not self.test.num_rows:
+            return OwnRows(self.task, x, self.train.labels)
+        return OwnRows(self.task, x, self.train.labels, joined(self.test), self.test.labels)
 
     @property
     def blocks(self) -> tuple[str, ...]:

@@ -21,7 +21,6 @@ from dovetail.federated import Driver, Local, Party
 from dovetail.methods import hyfem
 from dovetail.methods.base import SILENT, Loaded, Parts, Progress, Run, deciding, weighed
 from dovetail.methods.baselines import TITLES as BASELINES
-from dovetail.methods.baselines import OwnRows
 from dovetail.methods.homes import (
     Homes,
     LabelScale,
@@ -39,21 +38,20 @@ from dovetail.methods.hyfem.stages import (
     Apart,
     Recipe,
     Stage,
-    is_tested,
-    own_rows,
     party_model,
     scores_of,
     stage_config,
     told_model,
 )
-from dovetail.methods.method import Method, Staged, Training
+from dovetail.methods.method import Method
 from dovetail.methods.outcome import Observer, Scores, Setup
 from dovetail.methods.party import Algorithm, Site, algorithm
 from dovetail.methods.section import PartyName, Section
+from dovetail.methods.training import LocalBaseline, Staged, Training, Variant
 from dovetail.models import Model, Perceptron
 from dovetail.models.blocks import Extractor, ResNet18, SmallCnn, Unchanged
 from dovetail.models.decisions import Decided
-from dovetail.network import Checkpoint, Engine, InProcess, Precision
+from dovetail.network import Checkpoint, Engine, InProcess
 from dovetail.privacy import PrivateSteps
 
 #: What can be trained, and what a table calls it.
@@ -311,6 +309,149 @@ def whole_of(data: dd.Partitioned, homes: Mapping[str, hyfem.Home]) -> hyfem.Hom
     return hyfem.Home(data.pooled, data.task, widest, data.pooled_test)
 
 
+class HyfemVariant(Variant):
+    """HyFEM, or a baseline of it with rounds."""
+
+    def __init__(self, stage: str) -> None:
+        self.silent = stage in ("standalone", "pooled")
+
+    def homes(self, training: Training, name: str) -> Mapping[str, hyfem.Home]:
+        """Everybody's own; of "pooled" one, and of baselines on common blocks only these."""
+        homes = training.homes
+        if name == "pooled":
+            whole = whole_of(training.loaded.data, homes)
+            assert whole is not None
+            return {POOLED: whole}
+        if name in ("fedavg", "fedprox"):
+            return {party: home.only(common_blocks(homes)) for party, home in homes.items()}
+        return homes
+
+    def begin_settings(self, run: Run, name: str) -> Mapping[str, Any]:
+        """The settings that ``Begin`` carries."""
+        section = run.settings("hyfem", HyfemSection)
+        own = section.stages.get(name, {})
+        plain = deciding(weighed(config(section), run), run)
+        made = stage_config(plain, name, own, proximal=section.proximal)
+        return made.model_dump(mode="json")
+
+    def settings(
+        self, training: Training, name: str, seed: int, observe: Observer, checkpoint: Checkpoint
+    ) -> Recipe:
+        """What a stage is trained with."""
+        section: HyfemSection = training.settings
+        own, data = section.stages.get(name, {}), training.loaded.data
+        extractors = run_extractors(section, training.homes, data)
+        homes = self.homes(training, name)
+        if name in ("fedavg", "fedprox") and not training.elsewhere:
+            common = common_blocks(homes)
+            extractors = {block: own for block, own in extractors.items() if block in common}
+        plain = weighed(config(section), training.run)
+        if name != "pooled":
+            plain = deciding(plain, training.run, judges=training.trying)
+        made = stage_config(plain, name, own, proximal=section.proximal)
+        return Recipe(made, data.task, extractors, homes)
+
+    def driver(
+        self, training: Training, name: str, homes: Mapping[str, Any], settings: Recipe, seed: int
+    ) -> Driver:
+        """The server; of parties that each train alone, one for each."""
+        if name == "standalone":
+            return Apart(settings, seed=seed)
+        task, extractors = settings.task, settings.extractors
+        return hyfem.Coordinator(task, extractors, settings.config, seed=seed, name=SERVER)
+
+    def in_process(self, training: Training, parties: Mapping[str, Any]) -> Engine:
+        """What reaches the parties of this process."""
+        return InProcess(parties, driver=SERVER, precision=training.run.engine.precision)
+
+    def model(self, party: Party, home: hyfem.Home, name: str = "") -> Model:
+        """What a party can use alone, as it is now."""
+        assert isinstance(party, hyfem.Member)
+        method = name or ("fedper" if party.config.classifier == "own" else "hyfem")
+        rate, inputs = party.config.learning_rate, home.train.inputs
+        return told_model(
+            party.model(), inputs, method=method, label=home.label, learning_rate=rate
+        )
+
+    def validate(self, party: Party, home: hyfem.Home) -> tuple[Tensor, Tensor] | None:
+        """Outputs and labels of rows that were kept out of training."""
+        assert isinstance(party, hyfem.Member)
+        return party.held_out()
+
+    def test(
+        self,
+        party: Party,
+        home: hyfem.Home,
+        name: str = "",
+        *,
+        last: bool = False,
+        decision: Decided | None = None,
+    ) -> Scores:
+        """A party's scores on its test rows, as it is now; none without any."""
+        assert isinstance(party, hyfem.Member)
+        rate = party.config.learning_rate
+        return scores_of(
+            party.name,
+            party.model(),
+            home,
+            what="hyfem",
+            learning_rate=rate,
+            last=last,
+            decision=decision,
+        )
+
+    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
+        """Of parties on their own blocks; of the server on all, where these are in one place."""
+        name, driver, settings = stage.name, stage.driver, stage.settings
+        whole = whole_of(stage.training.loaded.data, stage.training.homes)
+        whole = whole if whole is not None and whole.is_tested else None
+
+        def scored(party: str, model: Model, home: hyfem.Home) -> Scores:
+            rate = settings.config.learning_rate
+            return scores_of(
+                party,
+                model,
+                home,
+                what=name,
+                learning_rate=rate,
+                last=last,
+                decision=stage.decisions.get(party) if last else None,
+            )
+
+        if name == "pooled" and whole is None:
+            return {}
+        if name in ("fedavg", "fedprox") and whole is not None:
+            return {name: {SERVER: scored(SERVER, driver.model(), whole)}}
+        parties = {
+            party: scored(party, party_model(driver, stage.parties[party]), home)
+            for party, home in stage.homes.items()
+            if home.is_tested
+        }
+        found = {name: parties} if parties else {}
+        if name == "hyfem" and whole is not None:
+            found[SERVER] = {SERVER: scored(SERVER, driver.model(), whole)}
+        return found
+
+    def kept(self, stage: Staged) -> dict[str, Model]:
+        """Party -> its model, and the server's."""
+        data, settings = stage.training.loaded.data, stage.settings
+        models = {name: party.model() for name, party in stage.parties.items()}
+        if stage.name in ("hyfem", "fedavg", "fedprox"):
+            models[SERVER] = stage.driver.model()
+        inputs = data.block_inputs if isinstance(data, dd.Blocks) else {}
+        found = {}
+        for name, model in models.items():
+            home = stage.homes.get(name)
+            found[name] = told_model(
+                model,
+                {**inputs, **({} if home is None else home.train.inputs)},
+                method=stage.name,
+                label=(home.label if home else "") or data.label,
+                learning_rate=settings.config.learning_rate,
+            )
+        return found
+
+
 class Hyfem(Method):
     """HyFEM."""
 
@@ -323,20 +464,11 @@ class Hyfem(Method):
     scores: ClassVar[Mapping[str, str]] = {"server": "HyFEM, the server's model (all blocks)"}
     partitions = ("blocks", "by-column")
     Side = hyfem.Member
-    silent = ("standalone", "pooled")
     algorithms: ClassVar[Mapping[str, Algorithm]] = {"hyfem": algorithm("hyfem", hyfem.Member)}
     models = (
         "Each party keeps a model that predicts alone from its blocks; the server keeps one for "
         "all blocks."
     )
-
-    def stage_settings(self, run: Run, stage: str) -> Mapping[str, Any]:
-        """The settings that ``Begin`` carries."""
-        section = run.settings("hyfem", HyfemSection)
-        own = section.stages.get(stage, {})
-        plain = deciding(weighed(config(section), run), run)
-        made = stage_config(plain, stage, own, proximal=section.proximal)
-        return made.model_dump(mode="json")
 
     def check(self, run: Run, *, where: str) -> None:
         """Refuse settings that cannot be, of any stage.
@@ -423,143 +555,17 @@ class Hyfem(Method):
         """What a party has by its own file."""
         return home_of(site)
 
+    def variant(self, stage: str) -> Variant:
+        """What a stage is."""
+        return LocalBaseline() if stage in BASELINES else HyfemVariant(stage)
+
     def party(self, home: hyfem.Home, local: Local) -> hyfem.Member:
         """A party's side of a run."""
         return hyfem.Member(home, local)
 
-    def homes_of(self, training: Training, stage: str) -> Mapping[str, hyfem.Home]:
-        """Everybody's own; of "pooled" one, and of baselines on common blocks only these."""
-        homes = training.homes
-        if stage == "pooled":
-            whole = whole_of(training.loaded.data, homes)
-            assert whole is not None
-            return {POOLED: whole}
-        if stage in ("fedavg", "fedprox"):
-            return {name: home.only(common_blocks(homes)) for name, home in homes.items()}
-        return homes
-
-    def choose(
-        self, training: Training, stage: str, seed: int, observe: Observer, checkpoint: Checkpoint
-    ) -> Recipe:
-        """What a stage is trained with."""
-        section: HyfemSection = training.settings
-        own, data = section.stages.get(stage, {}), training.loaded.data
-        extractors = run_extractors(section, training.homes, data)
-        homes = self.homes_of(training, stage)
-        if stage in ("fedavg", "fedprox") and not training.elsewhere:
-            common = common_blocks(homes)
-            extractors = {block: own for block, own in extractors.items() if block in common}
-        plain = weighed(config(section), training.run)
-        if stage != "pooled":
-            plain = deciding(plain, training.run, judges=training.trying)
-        settings = stage_config(plain, stage, own, proximal=section.proximal)
-        return Recipe(settings, data.task, extractors, homes)
-
-    def driver(self, stage: str, settings: Recipe, seed: int) -> Driver:
-        """What drives a stage."""
-        if stage == "standalone":
-            return Apart(settings, seed=seed)
-        task, extractors = settings.task, settings.extractors
-        return hyfem.Coordinator(task, extractors, settings.config, seed=seed, name=SERVER)
-
-    def model(self, party: Party, home: hyfem.Home, stage: str = "") -> Model:
-        """What a party can use alone, as it is now."""
-        assert isinstance(party, hyfem.Member)
-        method = stage or ("fedper" if party.config.classifier == "own" else "hyfem")
-        rate, inputs = party.config.learning_rate, home.train.inputs
-        return told_model(
-            party.model(), inputs, method=method, label=home.label, learning_rate=rate
-        )
-
     def part_of(self, model: Model, party: str, blocks: Mapping[str, Sequence[str]]) -> Model:
         """A new party's extractors and classifier, cut out of the server's (Remark 2)."""
         return part_of(model, party, blocks)
-
-    def validate(self, party: Party, home: hyfem.Home) -> tuple[Tensor, Tensor] | None:
-        """Outputs and labels of rows that were kept out of training."""
-        assert isinstance(party, hyfem.Member)
-        return party.held_out()
-
-    def own_rows(self, home: hyfem.Home) -> OwnRows:
-        """All its blocks."""
-        return own_rows(home)
-
-    def test(
-        self,
-        party: Party,
-        home: hyfem.Home,
-        stage: str = "",
-        *,
-        last: bool = False,
-        decision: Decided | None = None,
-    ) -> Scores:
-        """A party's scores on its test rows, as it is now; none without any."""
-        assert isinstance(party, hyfem.Member)
-        rate = party.config.learning_rate
-        return scores_of(
-            party.name,
-            party.model(),
-            home,
-            what="hyfem",
-            learning_rate=rate,
-            last=last,
-            decision=decision,
-        )
-
-    def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
-        """Of parties on their own blocks; of the server on all, where these are in one place."""
-        name, driver, settings = stage.name, stage.driver, stage.settings
-        whole = whole_of(stage.training.loaded.data, stage.training.homes)
-        whole = whole if whole is not None and is_tested(whole) else None
-
-        def scored(party: str, model: Model, home: hyfem.Home) -> Scores:
-            rate = settings.config.learning_rate
-            return scores_of(
-                party,
-                model,
-                home,
-                what=name,
-                learning_rate=rate,
-                last=last,
-                decision=stage.decisions.get(party) if last else None,
-            )
-
-        if name == "pooled" and whole is None:
-            return {}
-        if name in ("fedavg", "fedprox") and whole is not None:
-            return {name: {SERVER: scored(SERVER, driver.model(), whole)}}
-        parties = {
-            party: scored(party, party_model(driver, stage.parties[party]), home)
-            for party, home in stage.homes.items()
-            if is_tested(home)
-        }
-        found = {name: parties} if parties else {}
-        if name == "hyfem" and whole is not None:
-            found[SERVER] = {SERVER: scored(SERVER, driver.model(), whole)}
-        return found
-
-    def kept(self, stage: Staged) -> dict[str, Model]:
-        """Party -> its model, and the server's."""
-        data, settings = stage.training.loaded.data, stage.settings
-        models = {name: party.model() for name, party in stage.parties.items()}
-        if stage.name in ("hyfem", "fedavg", "fedprox"):
-            models[SERVER] = stage.driver.model()
-        inputs = data.block_inputs if isinstance(data, dd.Blocks) else {}
-        found = {}
-        for name, model in models.items():
-            home = stage.homes.get(name)
-            found[name] = told_model(
-                model,
-                {**inputs, **({} if home is None else home.train.inputs)},
-                method=stage.name,
-                label=(home.label if home else "") or data.label,
-                learning_rate=settings.config.learning_rate,
-            )
-        return found
-
-    def engine(self, parties: Mapping[str, Any], precision: Precision) -> Engine:
-        """What reaches the parties of this process."""
-        return InProcess(parties, driver=SERVER, precision=precision)
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
         """What the party will do, of what its policy agrees to."""

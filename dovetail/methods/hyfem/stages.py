@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-import torch
 from torch import Tensor
 
 from dovetail.data import Input, PartyData, TableEncoder, Task
 from dovetail.federated import Driver
 from dovetail.methods import hyfem
-from dovetail.methods.baselines import OwnRows, features
 from dovetail.methods.outcome import Scores, score_party
 from dovetail.models import Model
 from dovetail.models.blocks import Extractor
@@ -162,39 +160,6 @@ def told_model(
         inputs={block: known[block] for block in model.shapes if block in known},
         about={**about, "label": label} if label else about,
     )
-
-
-def is_tested(home: hyfem.Home) -> bool:
-    """Whether it has test rows."""
-    return home.test is not None and home.test.labels is not None and home.test.num_rows > 0
-
-
-def own_rows(home: hyfem.Home) -> OwnRows:
-    """What a party has for a model alone: all its blocks side by side."""
-    encoders = {
-        name: TableEncoder.fit(
-            table,
-            table.names,
-            categorical=[each for each in home.categorical if each in table.names],
-            party=home.name,
-        )
-        for name, table in home.train.tables.items()
-    }
-
-    def joined(rows: PartyData) -> Tensor:
-        # A row that lacks a block counts as its mean.
-        parts = [features(rows.blocks[name]).nan_to_num(0.0) for name in home.train.blocks]
-        parts += [
-            encoder.transform(rows.tables[name], allow_unseen=True)
-            for name, encoder in encoders.items()
-        ]
-        return torch.cat(parts, dim=1)
-
-    assert home.train.labels is not None
-    x = joined(home.train)
-    if home.test is None or not is_tested(home):
-        return OwnRows(home.task, x, home.train.labels)
-    return OwnRows(home.task, x, home.train.labels, joined(home.test), home.test.labels)
 
 
 def outputs_of(model: Model, rows: PartyData) -> Tensor:
