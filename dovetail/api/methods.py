@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
 from dovetail import methods
 from dovetail.data.tables import nearest
 from dovetail.errors import ConfigError
 from dovetail.methods.apfed.sections import PassiveFields
 from dovetail.methods.validation import validate
+
+if TYPE_CHECKING:
+    from dovetail.api.settings import (
+        APFedPartySettings,
+        APFedSettings,
+        CHFLSettings,
+        FedOptimusSettings,
+        HyFEMSettings,
+    )
 
 #: What helpers learn by -> what it makes APFed in a run file, where one table is dealt out.
 LOSSES: Mapping[str, str] = {"reconstruction": "apfed-r", "contrastive": "apfed-c"}
@@ -117,8 +126,8 @@ class APFed(_Paper):
         self,
         variant: Literal["distil", "reconstruction", "contrastive", "partners"] = "distil",
         *,
-        passive: Mapping[str, Any] | None = None,
-        **settings: Any,
+        passive: APFedPartySettings | None = None,
+        **settings: Unpack[APFedSettings],
     ) -> None:
         if variant not in VARIANTS:
             known = ", ".join(VARIANTS)
@@ -152,6 +161,9 @@ class CHFL(_Paper):
 
     of = "chfl"
 
+    def __init__(self, **settings: Unpack[CHFLSettings]) -> None:
+        super().__init__(**settings)
+
 
 class HyFEM(_Paper):
     """Parties with any blocks of any samples, each with labels of its own (Zhang et al.).
@@ -166,6 +178,9 @@ class HyFEM(_Paper):
 
     of = "hyfem"
 
+    def __init__(self, **settings: Unpack[HyFEMSettings]) -> None:
+        super().__init__(**settings)
+
 
 class FedOptimus(_Paper):
     """Many owners of columns, several owners of labels, who predict together (Shrivastava et al.).
@@ -179,3 +194,6 @@ class FedOptimus(_Paper):
     """
 
     of = "fedoptimus"
+
+    def __init__(self, **settings: Unpack[FedOptimusSettings]) -> None:
+        super().__init__(**settings)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import tomli_w
 from torch import Tensor
@@ -18,8 +18,12 @@ from dovetail.data.frames import Frame, table_from_frame
 from dovetail.data.tables import closest
 from dovetail.errors import ConfigError, DataError
 from dovetail.methods.party import PartySection, Site
+from dovetail.models.shown import few, html_table
 from dovetail.network.retry import write_text
 from dovetail.node.partyfile import make_site, open_site
+
+if TYPE_CHECKING:
+    from dovetail.api.settings import PartySettings
 
 #: Keys of [party] that are arguments which may be left out.
 _KEYS = tuple(key for key in PartySection.model_fields if key not in ("name", "table", "id"))
@@ -81,7 +85,7 @@ class Party:
         query: str | None = None,
         policy: Mapping[str, Any] | None = None,
         home: str | Path = ".",
-        **settings: Mapping[str, Any],
+        **settings: Unpack[PartySettings],
     ) -> None:
         where = f"dovetail.Party({name!r})"
         _check_names(settings, where)
@@ -165,6 +169,15 @@ class Party:
     def __repr__(self) -> str:
         label = "" if self.label is None else f", label {self.label!r}"
         return f"<Party {self.name!r}: {self.num_rows:,} rows, {len(self.columns)} columns{label}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("rows", f"{self.num_rows:,}"),
+            ("columns", f"{len(self.columns)}: {few(self.columns)}" if self.columns else "images"),
+            ("label", self.label or "none: a partner"),
+            ("table", self._site.party.table),
+        ]
+        return html_table(rows, head=("party", self.name))
 
     # --- For dovetail.fit ---------------------------------------------------------------------
 

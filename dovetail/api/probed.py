@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -11,8 +10,6 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from dovetail.methods.base import Epochs, Points, Progress, Waiting
-
-_log = logging.getLogger("dovetail.train")
 
 
 class Probed(Progress):
@@ -59,11 +56,9 @@ class Probed(Progress):
         yield from (partners, rounds, total, loss)
 
     def say(self, text: str) -> None:
-        _log.info("%s", text)
         self._shown.say(text)
 
     def warn(self, text: str) -> None:
-        _log.warning("%s", text)
         self._shown.warn(text)
 
     def points(self, title: str) -> AbstractContextManager[Points]:
@@ -86,8 +81,6 @@ class Probed(Progress):
             loss = line.get("loss")
             if isinstance(loss, int | float):
                 self._losses[stage] = float(loss)
-        numbers = {key: value for key, value in line.items() if isinstance(value, int | float)}
-        _log.info("%s: %s", stage, ", ".join(f"{key} {value:g}" for key, value in numbers.items()))
 
     def found(self, here: Iterable[str], missing: Iterable[str]) -> None:
         """Somebody came or left."""

@@ -22,6 +22,7 @@ from rich.progress import (
 from rich.status import Status
 from rich.text import Text
 
+from dovetail.api.logged import Logged
 from dovetail.methods.base import Progress
 from dovetail.methods.outcome import number
 from dovetail.network.printable import printable
@@ -62,8 +63,16 @@ class Terminal(Quiet):
 
 
 def talk_of(*, shown: bool) -> Progress:
-    """A terminal, or one that is quiet."""
-    return Terminal() if shown else Quiet()
+    """A terminal, a notebook's one line, or one that is quiet; all of them also log."""
+    if not shown:
+        return Logged(Quiet())
+    if Console().is_jupyter:
+        from IPython.display import display
+
+        from dovetail.api.notebook import Notebook
+
+        return Logged(Notebook(display))
+    return Logged(Terminal())
 
 
 class _Bars:

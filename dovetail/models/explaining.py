@@ -31,6 +31,7 @@ from dovetail.errors import ModelError
 from dovetail.models.learners.boosting_model import BoostedTrees
 from dovetail.models.learners.specs import Ensemble
 from dovetail.models.metrics import headline, headline_score, score
+from dovetail.models.shown import html_table
 from dovetail.models.threads import one_thread
 
 How = Literal["trees", "gradients", "orders"]
@@ -45,6 +46,8 @@ _AT_ONCE = 4096
 _ORDERS = 8
 #: Values of a column along which dependence is told.
 _GRID = 12
+#: Columns that a notebook shows.
+_SHOWN_COLUMNS = 20
 
 
 class Explained(Protocol):
@@ -110,6 +113,27 @@ class Explanation:
         """Column -> the mean size of what it adds, the most first."""
         sizes = np.abs(self.shares).mean(axis=0)
         return {self.columns[each]: float(sizes[each]) for each in np.argsort(-sizes)}
+
+    def __repr__(self) -> str:
+        """How many rows and columns, and the columns that matter most."""
+        first = ", ".join(list(self.mean_shares())[:3])
+        return f"<explanation of {len(self.said)} rows, {len(self.columns)} columns: {first}, ...>"
+
+    def _repr_html_(self) -> str:
+        sizes = self.mean_shares()
+        most = max(sizes.values(), default=0.0) or 1.0
+        known = {each.column: each for each in self.importance}
+        rows = []
+        for name, size in sizes.items():
+            bar = "█" * round(20 * size / most)
+            own = known.get(name)
+            told = f"{own.mean:.4f} ({own.low:.4f} to {own.high:.4f})" if own else ""
+            rows.append((name, f"{size:.4f}", bar, told))
+        head = ("column", "mean absolute contribution", "", f"importance ({self.score})")
+        base = "" if self.base is None else f"{self.score} of these rows {self.base:.4f}; "
+        return html_table(
+            rows[:_SHOWN_COLUMNS], head=head, note=f"{base}{len(self.said):,} rows, {self.how}"
+        )
 
     def to_json(self, *, row: int | None = None) -> dict[str, Any]:
         told: dict[str, Any] = {

@@ -9,6 +9,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dovetail.errors import ModelError
+from dovetail.models.shown import html_table
+
+#: Rows that a notebook shows.
+_SHOWN_ROWS = 10
+
+
+def _texts(values: np.ndarray) -> list[str]:
+    """Cells of a column; numbers by four digits."""
+    if values.dtype.kind == "f":
+        return [f"{value:.4g}" for value in values.tolist()]
+    return ["" if value is None else str(value) for value in values.tolist()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +113,13 @@ class Prediction:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def _repr_html_(self) -> str:
+        columns = self.columns("prediction")
+        shown = zip(*(_texts(values[:_SHOWN_ROWS]) for values in columns.values()), strict=True)
+        rows = [(row, *cells) for row, cells in enumerate(shown)]
+        more = len(self) - len(rows)
+        return html_table(rows, head=("row", *columns), note=f"{more:,} more rows" if more else "")
 
     def __repr__(self) -> str:
         """How many rows, and the columns; not their values."""

@@ -31,6 +31,7 @@ from dovetail.models.metrics import all_scores
 from dovetail.models.networks import Shape, network_input
 from dovetail.models.prediction import Prediction
 from dovetail.models.raw import read_rows, usable_rows
+from dovetail.models.shown import few, html_table
 from dovetail.models.specs import NetworkSpec, spec_from_json
 from dovetail.models.threads import one_thread
 
@@ -86,6 +87,20 @@ class Model:
     def __repr__(self) -> str:
         """Whose it is and what it predicts, in a line; ``network`` prints its layers."""
         return line_of(self.party, self.about)
+
+    def _repr_html_(self) -> str:
+        columns = [name for own in self.inputs.values() for name in getattr(own, "columns", ())]
+        rows = [
+            ("party", self.party),
+            *(
+                (key, self.about[key])
+                for key in ("label", "method", "learner")
+                if key in self.about
+            ),
+            ("classes", few(self.classes)) if self.classes else ("predicts", "a number"),
+            *([("columns", f"{len(columns)}: {few(columns)}")] if columns else ()),
+        ]
+        return html_table(rows, head=("model", ""), note="predicts alone; asks no other party")
 
     @property
     def any_blocks(self) -> bool:

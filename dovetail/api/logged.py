@@ -1,0 +1,60 @@
+"""Progress as records of Python's ``logging``, beside what is shown.
+
+The logger is ``dovetail.train``: INFO for each epoch, round and step, WARNING for what must not be
+missed. Nothing is printed by it until the application adds a handler.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from dovetail.methods.base import Epochs, Points, Progress, Waiting
+
+_log = logging.getLogger("dovetail.train")
+_log.addHandler(logging.NullHandler())  # else Python prints warnings that nobody handles
+
+
+class Logged(Progress):
+    """Logs, and passes on.
+
+    Args:
+        shown: who else watches.
+    """
+
+    def __init__(self, shown: Progress) -> None:
+        self._shown = shown
+
+    def say(self, text: str) -> None:
+        _log.info("%s", text)
+        self._shown.say(text)
+
+    def warn(self, text: str) -> None:
+        _log.warning("%s", text)
+        self._shown.warn(text)
+
+    def points(self, title: str) -> AbstractContextManager[Points]:
+        return self._shown.points(title)
+
+    @contextmanager
+    def epochs(self, title: str) -> Iterator[Epochs]:
+        with self._shown.epochs(title) as shown:
+            yield _Epochs(title, shown)
+
+    def waiting(self, place: str) -> AbstractContextManager[Waiting]:
+        return self._shown.waiting(place)
+
+
+class _Epochs:
+    def __init__(self, title: str, shown: Epochs) -> None:
+        self._title, self._shown = title, shown
+
+    def epoch(self, stage: str, total: int, line: Mapping[str, Any]) -> None:
+        if _log.isEnabledFor(logging.INFO):
+            numbers = ", ".join(
+                f"{key} {value:g}" for key, value in line.items() if isinstance(value, int | float)
+            )
+            _log.info("%s%s: %s", self._title, stage, numbers)
+        self._shown.epoch(stage, total, line)

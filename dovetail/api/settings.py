@@ -1,0 +1,359 @@
+"""Settings of methods, as editors and type checkers know them.
+
+Written by ``python -m dovetail.runs.typed`` from the sections of run files and party files; the
+pages of keys say what each means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+
+class PrivateSteps(TypedDict, total=False):
+    clip: float
+    noise: float
+    epsilon: float | None
+    delta: float
+
+
+class Release(TypedDict, total=False):
+    clip: float | None
+    noise: float
+    keep: float | None
+    sign: bool
+    epsilon: float | None
+    delta: float
+
+
+class Convolutional(TypedDict, total=False):
+    channels: Sequence[int]
+    kernels: Sequence[int]
+    strides: Sequence[int]
+    padding: int
+
+
+class APFedOnce(TypedDict, total=False):
+    width: int
+    clip: float
+    noise: float
+    delta: float
+
+
+class APFedDistil(TypedDict, total=False):
+    widths: Sequence[int]
+    bins: int
+    learning_rate: float
+    weight_decay: float
+    linear_learning_rate: float
+    linear_weight_decay: float
+    release: APFedOnce | None
+    exchange: Literal["gradients", "released"]
+    teachers: Sequence[Literal["network", "linear"]]
+    folds: int
+    copies: int | None
+    dropout: float
+    batch_size: int | None
+    max_steps: int
+    patience: int
+    timeout_s: float | None
+    students: Sequence[Literal["linear", "boosting", "network"]]
+    label_share: float
+    blend: bool
+    gate: float
+
+
+class APFedSealed(TypedDict, total=False):
+    kernels: Sequence[Literal["linear", "radial", "trees", "mean"]]
+    ridges: Sequence[float]
+    rows: int
+    timeout_s: float | None
+
+
+class APFedSettings(TypedDict, total=False):
+    optimizer: Literal["sgd", "adam", "adamw"]
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    epochs: int
+    batch_size: int
+    steps_per_epoch: int | None
+    timeout_s: float | None
+    loss_weights: Literal["balanced"] | Mapping[str, float] | None
+    label_epsilon: float | None
+    label_stages: int
+    spread: float | None
+    validation: float
+    patience: int | None
+    balance: float | None
+    private: PrivateSteps | None
+    projection: int | None
+    overlap: Literal["pairwise", "common"]
+    codes: Release | None
+    clip: float | None
+    decorrelate: float | None
+    gradients: Release | None
+    trade_off: float | Mapping[str, float]
+    encoder: Literal["table-3", "table-4"] | Sequence[int] | Convolutional
+    head: Sequence[int]
+    dropout: float
+    distil: APFedDistil
+    sealed: APFedSealed
+
+
+class APFedPartnerConfig(TypedDict, total=False):
+    widths: Sequence[int]
+    bins: int
+    learning_rate: float
+    weight_decay: float
+    linear_learning_rate: float
+    linear_weight_decay: float
+    release: APFedOnce | None
+
+
+class APFedPartySettings(TypedDict, total=False):
+    optimizer: Literal["sgd", "adam", "adamw"]
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    gradients: Release | None
+    codes: Release | None
+    release: APFedOnce | None
+    exact: bool
+    loss: Literal["contrastive", "reconstruction", "vicreg"]
+    temperature: float
+    encoder: Literal["table-3", "table-4"] | Sequence[int] | Convolutional
+    distil: APFedPartnerConfig
+
+
+class CostGoal(TypedDict, total=False):
+    goal: Literal["cost"]
+    false_positive: float
+    false_negative: float
+
+
+class RecallGoal(TypedDict, total=False):
+    goal: Literal["recall"]
+    precision: float
+
+
+class F1Goal(TypedDict, total=False):
+    goal: Literal["f1"]
+
+
+class Decide(TypedDict, total=False):
+    threshold: Literal["f1", "cost"] | CostGoal | RecallGoal | F1Goal | None
+    calibrate: Literal["temperature", "isotonic", "conformal"] | None
+
+
+class CHFLSearch(TypedDict, total=False):
+    learning_rate: Sequence[float]
+    mu: Sequence[float]
+    proximal: Sequence[float]
+    rounds: int
+    seed: int | None
+    each: bool
+
+
+class CHFLSettings(TypedDict, total=False):
+    optimizer: Literal["sgd", "adam"]
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    widths: Sequence[int]
+    mu: float
+    rounds: int
+    local_epochs: int
+    batch_size: int
+    method: Literal["chfl", "common", "local", "simple"]
+    unique_weight_decay: float | None
+    zero_start: bool
+    gate: bool
+    weights: Literal["even", "samples"]
+    participation: float
+    proximal: float
+    secure: bool
+    quorum: float | None
+    private: PrivateSteps | None
+    choose: Literal["mean", "loss", "each", "last"]
+    patience: int | None
+    max_categories: int
+    loss_weights: Literal["balanced"] | Mapping[str, float] | None
+    decide: Decide | None
+    timeout_s: float | None
+    by_party: Mapping[str, Mapping[str, float]]
+    search: CHFLSearch
+    stages: Mapping[str, Mapping[str, Any]]
+
+
+class CHFLPartySettings(TypedDict, total=False):
+    common: Sequence[str]
+    validation_share: float
+    test_share: float
+    label_scale: Sequence[float] | None
+    secure: bool
+    members: Sequence[str] | None
+    quorum: float
+    private: PrivateSteps | None
+
+
+class HyFEMSmallCnn(TypedDict, total=False):
+    kind: Literal["small-cnn"]
+    channels: Sequence[int]
+    kernel: int
+    pool: int
+    centred: bool
+
+
+class HyFEMResNet18(TypedDict, total=False):
+    kind: Literal["resnet-18"]
+    width: int
+    stem: Literal["small", "large"]
+
+
+class HyFEMSettings(TypedDict, total=False):
+    cost: Literal["pfnm", "distance"]
+    sigma: float
+    sigma_0: float
+    mu_0: float
+    gamma: float
+    sweeps: int
+    width: int | Sequence[int] | Literal["widest", "free"]
+    optimizer: Literal["sgd", "adam", "adamw"]
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    schedule: Literal["constant", "cosine"]
+    rounds: int
+    local_steps: int
+    batch_size: int
+    mu_1: float
+    mu_2: float
+    restart: bool
+    private: PrivateSteps | None
+    timeout_s: float | None
+    average_last: int
+    scale_blocks: bool
+    calibrate: bool
+    start: Literal["server", "own"]
+    weights: Literal["size", "even"]
+    classifier: Literal["matched", "own", "frozen"]
+    match_rounds: int | None
+    class_weights: bool
+    loss_weights: Literal["balanced"] | Mapping[str, float] | None
+    decide: Decide | None
+    extractors: Mapping[
+        str,
+        Literal["small-cnn", "resnet-18", "unchanged"]
+        | Sequence[int]
+        | HyFEMSmallCnn
+        | HyFEMResNet18,
+    ]
+    widths: Sequence[int] | Mapping[str | Literal["*"], Sequence[int]]
+    classes: Sequence[str | int]
+    label_scale: Sequence[float] | None
+    proximal: float
+    stages: Mapping[str, Mapping[str, Any]]
+
+
+class HyFEMPartySettings(TypedDict, total=False):
+    widths: Sequence[int]
+    classes: Sequence[str | int]
+    label_scale: Sequence[float] | None
+    test_share: float
+    private: PrivateSteps | None
+    moments: bool
+
+
+class FedOptimusStripCnn(TypedDict, total=False):
+    kind: Literal["strip-cnn"]
+    channels: int
+    kernel: int
+    stride: Sequence[int]
+    hidden: int
+
+
+class FedOptimusResNet18(TypedDict, total=False):
+    kind: Literal["resnet-18"]
+    width: int
+
+
+class FedOptimusSelection(TypedDict, total=False):
+    neighbours: int
+    rows: int
+    queries: int | None
+    group_size: int
+    groups: int
+    share: float
+    order: Literal["relevance", "forward"]
+    secure: bool
+    growth: float
+    timeout_s: float | None
+    every: int
+    by: Literal["embeddings", "columns"]
+
+
+class FedOptimusSettings(TypedDict, total=False):
+    optimizer: Literal["sgd", "adam", "adamw"]
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    beta: float
+    server_learning_rate: float
+    alpha: float
+    server: Literal["average", "fedavgm"]
+    slowmo: Literal["off", "interpolate", "initial", "momentum"]
+    slow_momentum: float
+    slow_learning_rate: float
+    epochs: int
+    batch_size: int
+    sync_every: int
+    iterate_average: int
+    share: float
+    embedding: int
+    top: Sequence[int]
+    rounds: int | None
+    average_tops: bool
+    skip: bool
+    members: int
+    smoothing: float | Literal["classes"]
+    patience: int | None
+    loss_weights: Literal["balanced"] | Mapping[str, float] | None
+    decide: Decide | None
+    timeout_s: float | None
+    embeddings: Release | None
+    gradients: Release | None
+    variant: Literal["kstep", "paper"]
+    bottom: (
+        Literal["strip-cnn", "resnet-18"]
+        | Sequence[int]
+        | FedOptimusStripCnn
+        | FedOptimusResNet18
+        | None
+    )
+    selection: FedOptimusSelection | None
+    stages: Mapping[str, Mapping[str, Any]]
+
+
+class FedOptimusPartySettings(TypedDict, total=False):
+    bottom: (
+        Literal["strip-cnn", "resnet-18"]
+        | Sequence[int]
+        | FedOptimusStripCnn
+        | FedOptimusResNet18
+        | None
+    )
+    classes: Sequence[str | int]
+    label_scale: Sequence[float] | None
+    test_share: float
+    embeddings: Release | None
+    gradients: Release | None
+
+
+class PartySettings(TypedDict, total=False):
+    """A party's own settings of each method."""
+
+    apfed: APFedPartySettings
+    chfl: CHFLPartySettings
+    hyfem: HyFEMPartySettings
+    fedoptimus: FedOptimusPartySettings

@@ -1,0 +1,37 @@
+"""Results as small HTML tables, which notebooks show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+
+def html_table(
+    rows: Iterable[Sequence[object]], *, head: Sequence[str] = (), note: str = ""
+) -> str:
+    """An HTML table; the first cell of a row is its heading, and everything is escaped.
+
+    >>> print(html_table([("rows", "1 < 2")]).replace(' style="text-align:left"', ""))
+    <table><tbody><tr><th>rows</th><td>1 &lt; 2</td></tr></tbody></table>
+    """
+    left = ' style="text-align:left"'
+    top = "".join(f"<th{left}>{escape(each)}</th>" for each in head)
+    body = "".join(
+        f"<tr><th{left}>{escape(str(row[0]))}</th>"
+        + "".join(f"<td{left}>{escape(str(cell))}</td>" for cell in row[1:])
+        + "</tr>"
+        for row in rows
+    )
+    caption = f'<caption style="caption-side:bottom">{escape(note)}</caption>' if note else ""
+    head_html = f"<thead><tr>{top}</tr></thead>" if top else ""
+    return f"<table>{caption}{head_html}<tbody>{body}</tbody></table>"
+
+
+def few(names: Sequence[object], most: int = 12) -> str:
+    """The first names, and how many more there are.
+
+    >>> few(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    shown = ", ".join(map(str, names[:most]))
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,104 @@
+"""Settings of methods as types that editors complete: ``dovetail/api/settings.py``.
+
+``python -m dovetail.runs.typed`` writes that file from the sections of run files and party files.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel
+
+from dovetail import methods
+
+PATH = Path(__file__).parents[1] / "api" / "settings.py"
+
+_HEAD = '''"""Settings of methods, as editors and type checkers know them.
+
+Written by ``python -m dovetail.runs.typed`` from the sections of run files and party files; the
+pages of keys say what each means.
+"""
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+'''
+
+_NAMES = {"apfed": "APFed", "chfl": "CHFL", "hyfem": "HyFEM", "fedoptimus": "FedOptimus"}
+
+
+def module_text() -> str:
+    """The file, as it should be."""
+    written: dict[str, str] = {}
+    party: dict[str, str] = {}
+    for name, title in _NAMES.items():
+        method = methods.method_of(name)
+        _write(f"{title}Settings", method.Settings, title, written)
+        if method.HomeSettings is not None:
+            _write(f"{title}PartySettings", method.HomeSettings, title, written)
+            party[name] = f"{title}PartySettings"
+    keys = "".join(f"    {name}: {kind}\n" for name, kind in party.items())
+    written["PartySettings"] = (
+        "class PartySettings(TypedDict, total=False):\n"
+        '    """A party\'s own settings of each method."""\n\n' + keys
+    )
+    return "\n\n".join([_HEAD, *written.values()])
+
+
+def _write(name: str, section: type[Any], title: str, written: dict[str, str]) -> None:
+    """Write the class of a section behind those of the sections in it."""
+    if name in written:
+        return
+    keys = "".join(f"    {key}: {_text(kind, title, written)}\n" for key, kind in _kinds(section))
+    written[name] = f"class {name}(TypedDict, total=False):\n{keys}"
+
+
+def _kinds(section: type[Any]) -> Iterator[tuple[str, Any]]:
+    """Key -> its type."""
+    if issubclass(section, BaseModel):
+        for key, known in section.model_fields.items():
+            yield key, known.annotation
+        return
+    hints = get_type_hints(section, include_extras=True)
+    for each in fields(section):
+        if each.init:
+            yield each.name, hints[each.name]
+
+
+def _text(kind: Any, title: str, written: dict[str, str]) -> str:
+    """A type as it is written; what TOML and Python may give for it."""
+    origin, given = get_origin(kind), get_args(kind)
+
+    def of(each: Any) -> str:
+        return _text(each, title, written)
+
+    if origin is Annotated:
+        return of(given[0])
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, given))}]"
+    if origin in (Union, types.UnionType):
+        return " | ".join(dict.fromkeys(map(of, given)))
+    if origin is tuple:
+        inner = [each for each in given if each is not Ellipsis]
+        return f"Sequence[{' | '.join(dict.fromkeys(map(of, inner)))}]"
+    if origin is not None and issubclass(origin, Mapping):
+        return f"Mapping[{of(given[0])}, {of(given[1])}]"
+    if kind is type(None):
+        return "None"
+    if isinstance(kind, type) and (issubclass(kind, BaseModel) or is_dataclass(kind)):
+        own = kind.__module__.startswith(f"dovetail.methods.{title.lower()}")
+        name = f"{title if own else ''}{kind.__name__.removesuffix('Section')}"
+        _write(name, kind, title, written)
+        return name
+    return "Any" if kind is Any else str(kind.__name__)
+
+
+if __name__ == "__main__":
+    PATH.write_text(module_text(), encoding="utf-8")
+    print(PATH)
