@@ -110,6 +110,17 @@ class PartyData:
             weights=None if self.weights is None else self.weights[rows],
         )
 
+    @property
+    def required_labels(self) -> Tensor:
+        """(N,) its labels.
+
+        Raises:
+            DataError: it has none.
+        """
+        if self.labels is None:
+            raise DataError(f"party {self.name!r} has no labels")
+        return self.labels
+
     def with_labels_on(self, rows: Tensor) -> PartyData:
         """The same party, labels kept on these rows and removed from all others.
 

@@ -24,7 +24,7 @@ from dovetail.data.inputs import Input
 from dovetail.data.party import PartyData
 from dovetail.data.preprocessing import TableEncoder
 from dovetail.data.tables import Column, Table, is_query, is_table_path, read_table
-from dovetail.data.task import Task, encode_labels
+from dovetail.data.task import Task, encode_labels, fit_task
 from dovetail.errors import DataError, MissingColumnError
 
 #: The block of images.
@@ -58,6 +58,36 @@ class PartyTable:
     truth: Column | None = None
     images: Tensor | None = None
     weights: Tensor | None = None
+
+    @property
+    def required_labels(self) -> Column:
+        """Its labels.
+
+        Raises:
+            DataError: it has none.
+        """
+        if self.labels is None:
+            raise DataError(f"party {self.name!r} has no labels; name its column with label = ...")
+        return self.labels
+
+    def labelled_rows(self) -> np.ndarray:
+        """(L,) rows that have a label, in order."""
+        return np.flatnonzero(~self.required_labels.missing)
+
+    def fit_task(self, *, regression: bool) -> Task:
+        """What its labels say."""
+        labels, label = self.required_labels, str(self.label)
+        values, missing = labels.values, labels.missing
+        return fit_task(values, missing, regression=regression, label=label, party=self.name)
+
+    def encoded_labels(self, task: Task) -> Tensor:
+        """(N,) its labels as this task has them; see ``encode_labels``.
+
+        Raises:
+            DataError: a class that the task does not have.
+        """
+        labels = self.required_labels
+        return encode_labels(task, labels.values, labels.missing, label=self.label or "")
 
     @property
     def num_rows(self) -> int:

@@ -58,14 +58,13 @@ class OwnRows:
         task: what it predicts.
         x: its training rows, validation rows among them; rows of columns or images.
         labels: theirs; where they are missing, rows only help to place bins of numbers.
-        test, test_labels: rows that are scored; None: it has none.
+        tested: rows that are scored, and their labels; None: it has none.
     """
 
     task: Task
     x: Tensor
     labels: Tensor
-    test: Tensor | None = None
-    test_labels: Tensor | None = None
+    tested: tuple[Tensor, Tensor] | None = None
 
 
 def features(x: Tensor) -> Tensor:
@@ -113,16 +112,16 @@ def train_baselines(
         ConfigError: no party with columns and test rows of its own, or one with a single labelled
             row.
     """
-    tested = {name: own for name, own in parties.items() if own.test is not None}
+    tested = {name: (own, own.tested) for name, own in parties.items() if own.tested is not None}
     if not tested:
         raise ConfigError(
             f"the baseline {stage!r} is trained on a party's own columns and scored on its test "
             "rows, and no party of this run has both here; leave it out"
         )
     scores: dict[str, Scores] = {}
-    for number, (name, own) in enumerate(tested.items(), start=1):
+    for number, (name, (own, rows)) in enumerate(tested.items(), start=1):
         started = time.perf_counter()
-        scores[name] = _scored(stage, name, own, seed, deciding)
+        scores[name] = _scored(stage, name, own, rows, seed, deciding)
         line = {"round": number, "seconds": time.perf_counter() - started}
         if number == len(tested):
             line |= mean_over(scores)
@@ -130,9 +129,15 @@ def train_baselines(
     return Outcome({stage: scores})
 
 
-def _scored(stage: str, name: str, own: OwnRows, seed: int, deciding: Deciding) -> dict[str, Any]:
-    assert own.test is not None
-    assert own.test_labels is not None
+def _scored(
+    stage: str,
+    name: str,
+    own: OwnRows,
+    tested: tuple[Tensor, Tensor],
+    seed: int,
+    deciding: Deciding,
+) -> dict[str, Any]:
+    test, test_labels = tested
     regression = not isinstance(own.task, Classification)
     labelled = ~own.labels.isnan() if regression else own.labels >= 0
     labels, x_NF = own.labels[labelled], features(own.x)
@@ -158,20 +163,20 @@ def _scored(stage: str, name: str, own: OwnRows, seed: int, deciding: Deciding) 
     rows = judged_rows(rows)
     decision = None
     if stage == "majority":
-        outputs = majority_of(rows).expand(len(own.test), -1)
+        outputs = majority_of(rows).expand(len(test), -1)
     else:
         names = tuple(LEARNERS) if stage == "best-alone" else (stage,)
         learners = [LEARNERS[learner] for learner in names]
         fitted = fit_all(learners, rows, seed=seed, encode_on=x_NF)
         best = best_of(fitted, rows) if len(fitted) > 1 else fitted[stage]
-        outputs = best.outputs(features(own.test))
+        outputs = best.outputs(features(test))
         decision = held_out_decision(deciding, own.task, best, rows)
     return score_party(
         name,
         stage,
         own.task,
         outputs,
-        own.test_labels,
+        test_labels,
         learning_rate=0.0,
         last=True,
         decision=decision,

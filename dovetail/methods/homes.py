@@ -111,7 +111,7 @@ class Home:
 
     def own_rows(self) -> OwnRows:
         """What it has for a model alone."""
-        return OwnRows(self.task, self.x_NF, self.labels_N, *(self.test or (None, None)))
+        return OwnRows(self.task, self.x_NF, self.labels_N, self.test)
 
 
 def homes_of_partition(data: dd.Partitioned) -> dict[str, Home]:
@@ -160,20 +160,10 @@ def home_of_site(site: Site, settings: Any) -> Home:
     """
     check_labels(site, "the method")
     table = site.table
-    assert table.labels is not None
-    assert table.label is not None
     if not isinstance(table.x, dd.Table):
         raise ConfigError(f"party {site.name!r} holds images; this method learns from tables")
-    regression = site.party.task == "regression"
-    task = dd.fit_task(
-        table.labels.values,
-        table.labels.missing,
-        regression=regression,
-        label=table.label,
-        party=site.name,
-    )
-    labels = dd.encode_labels(task, table.labels.values, table.labels.missing, label=table.label)
-    rows = np.flatnonzero(~table.labels.missing)
+    task = table.fit_task(regression=site.party.task == "regression")
+    labels, rows = table.encoded_labels(task), table.labelled_rows()
     if not len(rows):
         raise DataError(f"party {site.name!r} has no labelled row; leave it out")
     share = getattr(settings, "test_share", 0.0)
@@ -196,7 +186,7 @@ def home_of_site(site: Site, settings: Any) -> Home:
         names,
         len(names),
         task,
-        table.label,
+        str(table.label),
         encoder,
         "columns",
         test,
@@ -250,8 +240,7 @@ def own_classes(site: Site, section: Any) -> tuple[str | int, ...]:
         site: the party, which has labels.
         section: its own of the method.
     """
-    labels = site.table.labels
-    assert labels is not None
+    labels = site.table.required_labels
     present = labels.values[~labels.missing]
     if section.classes:
         return tuple(section.classes)
@@ -337,10 +326,8 @@ def common_scale(sites: Mapping[str, Site], name: str, *, where: str) -> dd.Regr
 
 def _training_labels(site: Site, section: Any) -> dd.Column:
     """The labels of rows that do not test."""
-    assert site.table.labels is not None
-    rows = np.flatnonzero(~site.table.labels.missing)
-    rest, _ = draw_share(site, rows, section.test_share, "test_share")
-    return site.table.labels.take(rest)
+    rest, _ = draw_share(site, site.table.labelled_rows(), section.test_share, "test_share")
+    return site.table.required_labels.take(rest)
 
 
 # --- What is refused -----------------------------------------------------------------------------
@@ -435,10 +422,9 @@ def draw_share(
     """The labelled rows that are left and those that are drawn, each in the table's order."""
     if not share:
         return rows, rows[:0]
-    assert site.table.labels is not None
     whose = f"labelled rows of party {site.name!r} with {what} = {share}"
     left, drawn = draw_rows(
-        site.table.labels.take(rows),
+        site.table.required_labels.take(rows),
         share,
         seed=0,
         stratify=site.party.task != "regression",

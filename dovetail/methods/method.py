@@ -124,7 +124,8 @@ class Method:
 
     def party(self, home: Any, local: Local) -> Party:
         """A party's side of a run: in simulation, of a party file in this process, at a site."""
-        assert self.Side is not None
+        if self.Side is None:
+            raise NotImplementedError(f"{type(self).__name__} names no Side")
         return self.Side(home, local)
 
     def variant(self, stage: str) -> Variant:

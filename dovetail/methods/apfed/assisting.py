@@ -195,9 +195,7 @@ def _score(
     fitted: Mapping[str, Fitted],
 ) -> None:
     """Everything's scores on the same test rows, and the recovered share."""
-    assert work.test is not None
-    assert work.test.labels is not None
-    x, rows = features(work.test.joined()), judged_rows(owner.labelled_rows())
+    x, rows = features(work.tested.joined()), judged_rows(owner.labelled_rows())
     models = {"apfed-s": solo, "best-alone": alone, **fitted}
     outputs = {what: each.outputs(x) for what, each in models.items()}
     outputs["majority"] = majority_of(owner.labelled_rows()).expand(len(x), -1)
@@ -220,7 +218,7 @@ def _score(
     outcome.scores["joint"] = {work.name: scored}
     outcome.about["recovered"] = recovered_share(
         work.task,
-        work.test.labels[tested],
+        work.tested.required_labels[tested],
         solo=outputs["apfed-s"][tested],
         alone=outputs["best-alone"][tested],
         joint=together,

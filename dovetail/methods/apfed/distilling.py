@@ -189,9 +189,8 @@ class Distilling(LabelHome):
         decision: Decided | None = None,
     ) -> dict[str, Any]:
         """Scores on test rows."""
-        assert self.test is not None
-        assert self.test.labels is not None
-        labels = self.test.labels if rows is None else self.test.labels[rows]
+        labels = self.tested.required_labels
+        labels = labels if rows is None else labels[rows]
         return score_party(
             self.train.name,
             what,
@@ -369,10 +368,8 @@ def _score(
     fitted: Mapping[str, Fitted],
 ) -> None:
     """Everything's scores on the same test rows, and the recovered share."""
-    assert work.test is not None
-    assert work.test.labels is not None
     name = work.train.name
-    x = features(work.test.joined())
+    x = features(work.tested.joined())
     said = {"apfed-d": solo.outputs(x), "best-alone": alone.outputs(x)}
     said |= {learner: each.outputs(x) for learner, each in fitted.items()}
     said["majority"] = majority_of(owner.labelled_rows()).expand(len(x), -1)
@@ -395,7 +392,7 @@ def _score(
                 scores["joint"]["rows"] = float(len(tested))
             outcome.about["recovered"] = recovered_share(
                 work.task,
-                work.test.labels[tested],
+                work.tested.required_labels[tested],
                 solo=said["apfed-d"][tested],
                 alone=said["best-alone"][tested],
                 joint=joint[tested],

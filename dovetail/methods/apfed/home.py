@@ -184,6 +184,17 @@ class LabelHome:
         """The party's."""
         return self.train.name
 
+    @property
+    def tested(self) -> PartyData:
+        """Its test rows.
+
+        Raises:
+            ConfigError: it has none.
+        """
+        if self.test is None:
+            raise ConfigError(f"party {self.name!r} has no test rows; give test = 0.25")
+        return self.test
+
     def among(self, partners: Collection[str]) -> LabelHome:
         """The same, aligned with these partners only."""
 

@@ -132,7 +132,7 @@ class Home:
         if self.test is None or self.test.labels is None:
             return OwnRows(self.task, x, labels)
         test = encoder.transform(self.test.tables[BLOCK], allow_unseen=True)
-        return OwnRows(self.task, x, labels, test, self.test.labels)
+        return OwnRows(self.task, x, labels, (test, self.test.labels))
 
     def summaries(self) -> dict[str, Summary]:
         """Of each column that it offers, what others must know to encode it alike."""

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -140,8 +139,6 @@ def home_of(site: Site, numbers: dd.Regression | None = None) -> chfl.Home:
     """
     table, section, party = site.table, site.settings("chfl", MemberSection), site.party
     check_labels(site, "CHFL")
-    assert table.labels is not None
-    assert table.label is not None
     x = table.x
     if not isinstance(x, dd.Table):
         raise ConfigError(f"party {site.name!r} holds images; CHFL learns from tables")
@@ -150,17 +147,10 @@ def home_of(site: Site, numbers: dd.Regression | None = None) -> chfl.Home:
     if party.task == "regression":
         task = numbers or own_scale(site, section)
     else:
-        task = dd.fit_task(
-            table.labels.values,
-            table.labels.missing,
-            regression=False,
-            label=table.label,
-            party=site.name,
-        )
-    labels = dd.encode_labels(task, table.labels.values, table.labels.missing, label=table.label)
+        task = table.fit_task(regression=False)
+    labels = table.encoded_labels(task)
     whole = dd.PartyData(site.name, table.ids, labels=labels, label=table.label, tables={BLOCK: x})
-    rows = np.flatnonzero(~table.labels.missing)
-    rest, tested = draw_share(site, rows, section.test_share, "test_share")
+    rest, tested = draw_share(site, table.labelled_rows(), section.test_share, "test_share")
     train, validation = draw_share(site, rest, section.validation_share, "validation_share")
     return chfl.Home(
         whole.take(torch.from_numpy(train)),

@@ -182,7 +182,8 @@ def trained_model(member: chfl.Member, stage: str = "") -> Model:
 
 def _stored(checkpoint: Checkpoint) -> dict[str, Any] | None:
     """What an earlier process chose, from the file that the run goes on from."""
-    assert checkpoint.folder is not None
+    if checkpoint.folder is None:
+        return None
     state, _ = load_state(checkpoint.folder / "driver.safetensors")
     best: dict[str, Any] | None = state["extra"].get("chosen")
     return best

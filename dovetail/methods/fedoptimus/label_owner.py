@@ -185,15 +185,26 @@ class LabelParty(Party):
         mean_BE: Tensor = message.mean_BE
         return mean_BE.detach().to(self.local.device).requires_grad_()
 
+    @property
+    def due(self) -> Tensor:
+        """(B,) samples of the batch that is due.
+
+        Raises:
+            PartyError: none is.
+        """
+        if self.batch is None:
+            raise PartyError(self.name, "was sent a batch, but none is due")
+        return self.batch
+
     def _check_shared(self, message: Message) -> None:
         if not self.config.average_tops:
             raise MessageError(f"{message.wire_name()}: each label owner keeps its own top here")
 
     def loss(self, mean_BE: Tensor) -> tuple[Tensor, float]:
         """The loss of the batch that is due, and that of the rows that members leave out."""
-        assert self.batch is not None
-        labels_B = self.labels_S[self.batch].to(self.local.device)
-        return self._loss(self.top, mean_BE, labels_B, self.batch)
+        due_B = self.due
+        labels_B = self.labels_S[due_B].to(self.local.device)
+        return self._loss(self.top, mean_BE, labels_B, due_B)
 
     def follow(self, loss: Tensor) -> None:
         """One step along the gradient of a loss.
@@ -213,9 +224,8 @@ class LabelParty(Party):
     def bounded(self, gradient_BE: Tensor | None) -> Tensor:
         """The gradient of the mean embedding of the batch that is due, as it may leave."""
         assert gradient_BE is not None
-        assert self.batch is not None
         released = self.local.release(
-            "gradients", COORDINATOR, self.batch, gradient_BE, or_zeros=True
+            "gradients", COORDINATOR, self.due, gradient_BE, or_zeros=True
         )
         return released.cpu()
 

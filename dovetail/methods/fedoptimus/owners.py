@@ -161,8 +161,7 @@ def dealt(site: Site) -> dict[str, np.ndarray]:
         ConfigError: no labelled row.
         DataError: rows that cannot be dealt out.
     """
-    assert site.table.labels is not None
-    labelled = np.flatnonzero(~site.table.labels.missing)
+    labelled = site.table.labelled_rows()
     if not len(labelled):
         raise ConfigError(f"party {site.name!r} has no labelled row; leave it out")
     train, test = draw_share(
@@ -184,22 +183,20 @@ def labels_of(site: Site, task: dd.Task, rows: Mapping[str, Tensor]) -> Labels:
         DataError: a class that is not among those of all.
     """
     table = site.table
-    assert table.labels is not None
-    assert table.label is not None
-    labels = dd.encode_labels(task, table.labels.values, table.labels.missing, label=table.label)
+    labels = table.encoded_labels(task)
     scored = {TEST: labels[rows[TEST]]} if TEST in rows else {}
     alone = None
     if TEST in rows and table.blocks:
         parts = {part: table.take(rows[part].numpy()) for part in (TRAIN, TEST)}
         encoder = site.fit_input(parts[TRAIN])
         x = {part: each.encoded(encoder).joined() for part, each in parts.items()}
-        alone = OwnRows(task, x[TRAIN], labels[rows[TRAIN]], x[TEST], scored[TEST])
+        alone = OwnRows(task, x[TRAIN], labels[rows[TRAIN]], (x[TEST], scored[TEST]))
     samples, own = rows[TRAIN].argsort(), labels[rows[TRAIN]]
     release = site.settings("fedoptimus", OwnerSection).gradients
     return Labels(
         site.name,
         task,
-        table.label,
+        str(table.label),
         own,
         samples,
         scored,
@@ -468,8 +465,7 @@ def _trains(site: Site, live: _Live) -> Maker:
                     about = {**model.about, **about_decision(own.decided)}
                     asked.keep(replace(model, about=about), {})
 
-            assert own.finish_with is not None
-            return SavesModel(own, own.finish_with, keep)
+            return own if own.finish_with is None else SavesModel(own, own.finish_with, keep)
 
         return make
 

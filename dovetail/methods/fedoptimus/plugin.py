@@ -191,9 +191,8 @@ class OwnersVariant(Variant):
             case "classic":
                 return together(training.homes)
             case "pooled":
-                axis = axis_of(training)
-                assert axis is not None
                 homes = together(training.homes)
+                axis = axis_of(training) or 1  # setup refuses "pooled" of rows in no one place
                 return {**side_by_side(columns_in(homes), axis), **labels_in(homes)}
         return training.homes
 

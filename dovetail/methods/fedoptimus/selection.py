@@ -699,7 +699,7 @@ class Session:
         self.num_labelled = 0
         self._owners = tuple(owners)
         self._seed = seed
-        self._bits: int | None = None
+        self._bits = 0  # of a distance, once all have opened
         self._request: Open | None = None
 
     def open(self) -> None:
@@ -744,7 +744,7 @@ class Session:
 
     def estimate(self, number: int, members: tuple[str, ...]) -> float:
         """I(S) of a group."""
-        if self._bits is None:
+        if self._request is None:
             self._open()
         deepest = self.num_rows - 1
         open_Q = np.arange(self.num_queries)
@@ -815,7 +815,6 @@ class Session:
         depth: int,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Sums of these pairs, and of the owners' distances at this depth."""
-        assert self._bits is not None
         shape = (self.num_queries, self.num_rows)
         unknown = {}
         requests = {}
@@ -855,7 +854,6 @@ class Session:
         depth: int,
     ) -> tuple[np.ndarray, np.ndarray]:
         """The same, of sums that are all that can be read."""
-        assert self._bits is not None
         keys = self._ask(dict.fromkeys(members, GiveKey()), PublicKey)
         for name, reply in keys.items():
             with _checking(name):

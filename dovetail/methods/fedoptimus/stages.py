@@ -181,15 +181,12 @@ def holdings(data: Owners, bottoms: Mapping[str, BottomSpec]) -> dict[str, Home]
         shared = {owner: SharedRows(name, x, rows_S) for owner, rows_S in training.items()}
         homes[name] = Columns(name, shared, bottoms[name], scored, data.inputs[name])
     for name in data.label_owners:
-        own = data.train[name].labels
-        assert own is not None
+        own = data.train[name].required_labels
         marked: dict[Part, Tensor] = {}
         if data.test_labels is not None:
             marked["test"] = data.test_labels
         if data.validation is not None:
-            kept = data.validation[name].labels
-            assert kept is not None
-            marked["validation"] = kept
+            marked["validation"] = data.validation[name].required_labels
         homes[name] = Labels(name, data.task, data.label, own, scored=marked)
     return homes
 
@@ -337,8 +334,9 @@ def own_rows(
         if each.samples is not None:
             x, labels_N = x[each.samples], labels_N[each.samples]
         tested = whole.scored.get("test", {}).get(name)
-        test = None if tested is None else tested.x[tested.rows_S]
-        found[name] = OwnRows(each.task, x, labels_N, test, each.scored.get("test"))
+        marked = each.scored.get("test")
+        test = None if tested is None or marked is None else (tested.x[tested.rows_S], marked)
+        found[name] = OwnRows(each.task, x, labels_N, test)
     return found
 
 

@@ -131,8 +131,7 @@ class Holder(Party):
         self.home, self.task, self.device = home, home.task, local.device
         self.blocks: dict[str, Tensor] = dict(home.train.blocks)
         self.inputs: dict[str, TableEncoder] = {}
-        assert home.train.labels is not None  # Home refuses a party without a labelled row
-        self.labels = home.train.labels.to(self.device)
+        self.labels = home.train.required_labels.to(self.device)
         self.labelled = home.train.labelled_rows()
         self.class_weights_C: Tensor | None = None
 

@@ -86,11 +86,10 @@ class Home:
             ]
             return torch.cat(parts, dim=1)
 
-        assert self.train.labels is not None
-        x = joined(self.train)
+        x, labels = joined(self.train), self.train.required_labels
         if self.test is None or self.test.labels is None or not self.test.num_rows:
-            return OwnRows(self.task, x, self.train.labels)
-        return OwnRows(self.task, x, self.train.labels, joined(self.test), self.test.labels)
+            return OwnRows(self.task, x, labels)
+        return OwnRows(self.task, x, labels, (joined(self.test), self.test.labels))
 
     @property
     def blocks(self) -> tuple[str, ...]:

@@ -216,11 +216,7 @@ def home_of(site: Site, task: dd.Task | None = None) -> hyfem.Home:
     table, section, party = site.table, site.settings("hyfem", MemberSection), site.party
     check_labels(site, "HyFEM")
     task = task or own_task(site, section)
-    assert table.labels is not None
-    labels = dd.encode_labels(
-        task, table.labels.values, table.labels.missing, label=table.label or ""
-    )
-    train = np.flatnonzero(~table.labels.missing)
+    labels, train = table.encoded_labels(task), table.labelled_rows()
     if not len(train):
         raise ConfigError(
             f"party {site.name!r} has no labelled row; every party of HyFEM trains on its own "
@@ -320,8 +316,7 @@ class HyfemVariant(Variant):
         homes = training.homes
         if name == "pooled":
             whole = whole_of(training.loaded.data, homes)
-            assert whole is not None
-            return {POOLED: whole}
+            return {} if whole is None else {POOLED: whole}
         if name in ("fedavg", "fedprox"):
             return {party: home.only(common_blocks(homes)) for party, home in homes.items()}
         return homes
