@@ -29,10 +29,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from dovetail import __version__
 from dovetail.errors import DataError, DovetailError
 from dovetail.files import meant
 from dovetail.models.calibration import radius_of
 from dovetail.models.prediction import Prediction
+from dovetail.service import openapi
 from dovetail.service.batching import Batcher
 from dovetail.service.bodies import SMALL, Gate, read_body
 from dovetail.service.metering import Meters
@@ -116,6 +118,8 @@ class Service:
             Route("/metrics", self.metrics),
             Route("/reload", self.reload, methods=["POST"]),
             Route("/models", self.models),
+            Route("/openapi.json", self.openapi),
+            Route("/docs", self.docs),
         ]
         guard = [Middleware(OwnPagesOnly)]
         if self.limits.hosts is not None:
@@ -233,15 +237,21 @@ class Service:
         return JSONResponse({"models": await asyncio.to_thread(self.shelf.reload)})
 
     async def page(self, request: Request) -> Response:
-        return HTMLResponse(
-            (files("dovetail.service") / "page.html").read_text(encoding="utf-8"),
-            headers={
-                "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; "
-                "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
-                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-                "x-content-type-options": "nosniff",
-                "referrer-policy": "no-referrer",
-            },
+        text = (files("dovetail.service") / "page.html").read_text(encoding="utf-8")
+        allowed = "script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+        return HTMLResponse(text, headers=_page_headers(allowed))
+
+    async def openapi(self, request: Request) -> Response:
+        self._admit(request)
+        return JSONResponse(self._document())
+
+    async def docs(self, request: Request) -> Response:
+        self._admit(request)
+        return HTMLResponse(openapi.page(self._document()), headers=_page_headers())
+
+    def _document(self) -> dict[str, Any]:
+        return openapi.document(
+            self.shelf.models, version=__version__, guarded=self.limits.token is not None
         )
 
     # --- How it is read ---------------------------------------------------------------------------
@@ -385,6 +395,16 @@ def _lines(said: Prediction) -> list[dict[str, Any]]:
             values, np.round(said.probabilities.astype(float), 6).tolist(), strict=True
         )
     ]
+
+
+def _page_headers(allowed: str = "") -> dict[str, str]:
+    """A page may ask nobody, but for what is allowed."""
+    return {
+        "content-security-policy": f"default-src 'none'; style-src 'unsafe-inline'; {allowed}"
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+    }
 
 
 def _json(told: Any) -> Response:
