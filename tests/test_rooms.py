@@ -123,17 +123,12 @@ def knows_another(module: str, name: str) -> bool:
 NAME_A_METHOD = frozenset(
     {
         "api/inspecting.py",
-        "api/methods.py",
-        "api/reading.py",
-        "api/run.py",
         "audit/defences.py",
         "audit/malicious.py",
         "audit/readings.py",
         "audit/scenes.py",
-        "cli/export.py",
         "node/joint_prediction.py",
         "node/joint_serving.py",
-        "runs/__init__.py",
         "runs/inspecting.py",
         "runs/splitting.py",
         "runs/value.py",

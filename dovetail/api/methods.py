@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 from dovetail import methods
 from dovetail.data.tables import nearest
 from dovetail.errors import ConfigError
-from dovetail.methods.apfed.sections import PassiveFields
+from dovetail.methods.section import Section
 from dovetail.methods.validation import validate
 
 if TYPE_CHECKING:
@@ -138,7 +138,8 @@ class APFed(_Paper):
         self.variant = variant
         own = {"loss": variant} if variant in LOSSES else {}
         self.passive: dict[str, Any] = {**own, **(passive or {})}
-        validate(PassiveFields, self.passive, where="dovetail.APFed, passive")
+        fields = self._method.HomeSettings or Section
+        validate(fields, self.passive, where="dovetail.APFed, passive")
 
     def __repr__(self) -> str:
         variant = "" if self.variant == "distil" else repr(self.variant)

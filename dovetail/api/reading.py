@@ -24,8 +24,8 @@ from dovetail import data as dd
 from dovetail.data.datasets import whole_numbers
 from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
 from dovetail.methods.base import SILENT, Progress
-from dovetail.methods.fedoptimus import predicting
 from dovetail.models import Model, load
+from dovetail.models.joined import open_model
 from dovetail.models.learners.joint import JointSpec
 from dovetail.models.model_folders import JOINT, model_folder
 from dovetail.models.owners import OwnersSpec, load_bottom
@@ -92,7 +92,7 @@ def gather(
     """
     if section is None:
         place = model_folder(folder)
-        model = predicting.open_model(place)
+        model = open_model(place)
         names = () if party is None or id_column is not None else _ids_of(party)
         name = names[0] if len(names) == 1 else id_column
         if partial:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from dovetail.api.scores import Scores
 from dovetail.errors import ConfigError
-from dovetail.methods.fedoptimus.predicting import open_model
 from dovetail.models import Model
+from dovetail.models.joined import open_model
 from dovetail.report.make import make_report
 
 if TYPE_CHECKING:

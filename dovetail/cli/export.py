@@ -32,7 +32,7 @@ def export(
     nothing else. The file is checked against the model before it is put in its place. Needs
     pip install 'dovetail-fl[export]'.
     """
-    from dovetail.methods.fedoptimus.predicting import open_model
+    from dovetail.models.joined import open_model
     from dovetail.models.model_folders import model_folder
     from dovetail.service.export import export as write
 

@@ -1,6 +1,5 @@
 """Scores, tabulates or draws a run."""
 
-from dovetail.methods.apfed.stages import pool
 from dovetail.methods.outcome import Outcome, Setup
 from dovetail.models.metrics import headline, mean_and_spread, score
 from dovetail.network.retry import write_text
@@ -14,7 +13,6 @@ __all__ = [
     "finished",
     "headline",
     "mean_and_spread",
-    "pool",
     "run",
     "score",
     "summarise",

@@ -23,8 +23,8 @@ from dovetail import methods
 from dovetail.alignment.stored import load_rows
 from dovetail.errors import AlignmentError, ConfigError, PartyError
 from dovetail.methods import fedoptimus
-from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.fedoptimus.owners import align_owners, relay_alignment
+from dovetail.models.joined import join
 from dovetail.models.owners import load_bottom
 from dovetail.network import Engine, Message, decode, encode
 from dovetail.network.control import Failed
@@ -336,7 +336,7 @@ def in_one_place(folder: Path, rows: np.ndarray, *owners: str) -> torch.Tensor:
     for name in owners:
         (kept,) = (folder / f"{name}.site" / "models").iterdir()
         bottoms.append(load_bottom(kept))
-    whole = predicting.join(kept_top(folder, "north"), bottoms)
+    whole = join(kept_top(folder, "north"), bottoms)
     pooled, _ = dd.load("breast-cancer")
     x = pooled.take(rows).x
     assert isinstance(x, dd.Table)

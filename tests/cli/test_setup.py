@@ -6,8 +6,8 @@ import tomllib
 
 import torch
 
+from dovetail.methods.apfed.stages import pool
 from dovetail.methods.training import Training
-from dovetail.runs import pool
 from dovetail.runs.runfile import check_run
 from dovetail.runs.setup import load_data, setup
 

@@ -31,6 +31,7 @@ from dovetail.models import (
     load,
     load_bottom,
 )
+from dovetail.models.joined import join
 from dovetail.models.owners import BottomSpec, TopSpec
 from dovetail.models.vectors import vector_of
 from dovetail.network import Checkpoint, Composite, Engine, InProcess, Message
@@ -889,7 +890,7 @@ def test_saved_owners_predict_as_they_did(tmp_path: Path) -> None:
         load_bottom(owner.bottom_model().save(tmp_path / name)) for name, owner in made.data.items()
     ]
     top = load(made.labels["l1"].model().save(tmp_path / "top"))
-    torch.testing.assert_close(predicting.join(top, kept).outputs(blocks(made)), outputs)
+    torch.testing.assert_close(join(top, kept).outputs(blocks(made)), outputs)
 
 
 def test_every_owner_is_told_that_training_is_over_but_who_was_not_chosen() -> None:

@@ -17,7 +17,6 @@ from dovetail.data import (
 from dovetail.errors import ConfigError
 from dovetail.methods import fedoptimus
 from dovetail.methods.base import Loaded
-from dovetail.methods.fedoptimus import predicting
 from dovetail.methods.fedoptimus.owners import OwnerHomes
 from dovetail.methods.fedoptimus.stages import (
     EVERYBODY,
@@ -30,6 +29,7 @@ from dovetail.methods.fedoptimus.stages import (
     stage_config,
     together,
 )
+from dovetail.models.joined import join
 from dovetail.models.owners import ColumnsMlp, StripCnn
 from dovetail.network import Checkpoint
 from dovetail.runs import run
@@ -179,7 +179,7 @@ def test_owners_of_noise_are_not_chosen_and_their_networks_are_not_used():
 def test_a_label_owners_model_and_the_data_owners_score_what_the_run_says():
     task = setup(evaluate_every=0)
     outcome = trained(task)[0]["fedoptimus"]
-    model = predicting.join(outcome.models["label-1"], list(outcome.bottoms.values()))
+    model = join(outcome.models["label-1"], list(outcome.bottoms.values()))
     rows = {name: own.scored["test"]["label-1"] for name, own in columns_in(task.homes).items()}
     outputs = model.outputs({name: each.x for name, each in rows.items()})
     right = outputs.argmax(dim=1) == task.homes["label-1"].scored["test"]

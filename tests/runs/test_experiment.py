@@ -34,11 +34,12 @@ from dovetail.errors import ConfigError, ParticipationError, PartyError, Trainin
 from dovetail.methods import METHODS, apfed
 from dovetail.methods.apfed.home import LabelHome, PartnerHome
 from dovetail.methods.apfed.sections import Stage
+from dovetail.methods.apfed.stages import pool
 from dovetail.methods.base import Loaded
 from dovetail.methods.training import Training
 from dovetail.models import Perceptron, load
 from dovetail.network import InProcess
-from dovetail.runs import Outcome, RunFolder, Setup, pool, runfolder
+from dovetail.runs import Outcome, RunFolder, Setup, runfolder
 from dovetail.runs.runfile import check_run
 from dovetail.runs.train import check_participation
 

@@ -1,10 +1,10 @@
 """Predicting together: a label owner's top and data owners' bottoms, apart or in one place.
 
 While training goes on, owners use the networks as they are: ``score``, ``predict`` and ``joint``.
-Afterwards each has its own model at home. ``join`` puts models that were brought to one place
-together. Models that stay where they are predict by ``recall``: a label owner, who drives then,
-asks data owners for the embeddings of samples that it has agreed on with each. So they may be new
-ones, and not every data owner has all of them: a mean is over those that have the sample and
+Afterwards each has its own model at its site. ``models/joined.py`` puts models that were brought to
+one place together. Models that stay where they are predict by ``recall``: a label owner, who drives
+then, asks data owners for the embeddings of samples that it has agreed on with each. So they may be
+new ones, and not every data owner has all of them: a mean is over those that have the sample and
 answer.
 
     label owner                         data owner
@@ -20,26 +20,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from dovetail.errors import ConfigError, MessageError, ModelError
+from dovetail.errors import ConfigError, MessageError
 from dovetail.federated import handles
 from dovetail.methods.fedoptimus import Coordinator, DataOwner, LabelOwner
 from dovetail.methods.fedoptimus.asking import Asking, Missed, checked_embedding
 from dovetail.methods.fedoptimus.evaluation import asked_sums
 from dovetail.methods.fedoptimus.messages import Embed, Embeddings, Measure
 from dovetail.methods.inference import Recaller
-from dovetail.models import Model, Prediction, load
-from dovetail.models.owners import (
-    Bottom,
-    OwnersNetwork,
-    OwnersSpec,
-    TopSpec,
-    load_bottom,
-)
+from dovetail.models import Model, Prediction
+from dovetail.models.joined import join
+from dovetail.models.owners import TopSpec
 from dovetail.network import Engine, Integers, Message
 
 # --- What crosses the boundary -----------------------------------------------------------------
@@ -180,59 +174,6 @@ def joint(label_owner: LabelOwner, data_owners: Sequence[DataOwner]) -> Model:
     """
     bottoms = [owner.bottom_model() for owner in data_owners]
     return join(label_owner.model(), bottoms)
-
-
-def open_model(folder: Path) -> Model:
-    """The model in a folder; a label owner's joined with the data owners' beside it.
-
-    Raises:
-        ModelError: no model, or a label owner's without any data owner's.
-    """
-    model = load(folder)
-    if not isinstance(model.spec, TopSpec):
-        return model
-    bottoms = [load_bottom(path.parent) for path in sorted(folder.parent.glob("*/bottom.json"))]
-    if not bottoms:
-        raise ModelError(
-            f"{folder} is the model of label owner {model.party!r}, which predicts from data "
-            "owners' embeddings; put their folders (with bottom.json) beside it"
-        )
-    try:
-        return join(model, bottoms)
-    except ConfigError as error:
-        raise ModelError(f"{folder.parent}: {error}") from None
-
-
-def join(top: Model, bottoms: Sequence[Bottom]) -> Model:
-    """A label owner's top and data owners' bottoms as one model.
-
-    Raises:
-        ConfigError: embeddings of another width than the top reads, or a top of something else.
-    """
-    if not isinstance(top.spec, TopSpec):
-        raise ConfigError(f"the model of party {top.party!r} is no label owner's top")
-    for bottom in bottoms:
-        if bottom.embedding != top.spec.embedding:
-            raise ConfigError(
-                f"data owner {bottom.party!r} gives embeddings of width {bottom.embedding}, the "
-                f"top of {top.party!r} reads {top.spec.embedding}; they are not of one run"
-            )
-    spec = OwnersSpec(
-        tuple(bottom.party for bottom in bottoms),
-        tuple(tuple(bottom.shape) for bottom in bottoms),
-        tuple(bottom.spec for bottom in bottoms),
-        top.spec,
-    )
-    network = OwnersNetwork(spec.owners, [bottom.network for bottom in bottoms], top.network)
-    return Model(
-        party=top.party,
-        task=top.task,
-        network=network,
-        spec=spec,
-        shapes=dict(zip(spec.owners, spec.shapes, strict=True)),
-        inputs={bottom.party: bottom.input for bottom in bottoms if bottom.input is not None},
-        about=dict(top.about),
-    )
 
 
 # --- Afterwards, each at home ------------------------------------------------------------------
