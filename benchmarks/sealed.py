@@ -117,7 +117,7 @@ def steps() -> list[dict[str, Any]]:
     key = owner.public_key(nonce)
     wire = timed("encrypt", lambda: owner.encrypt(targets, layout, nonce), lambda made: made.nbytes)
     held = timed("check and load", lambda: encrypted.Encrypted(layout, key, wire, nonce), len_0)
-    zeros = lambda shape: np.zeros(shape, dtype=np.int64)  # noqa: E731
+    zeros = lambda rows: np.zeros((1, 1), dtype=np.int64)  # noqa: E731
     answers = timed(
         "multiply, mask, flood",
         lambda: np.stack(list(held.multiply(lambda part: weights[part], rows, zeros))),

@@ -128,7 +128,6 @@ NAME_A_METHOD = frozenset(
         "audit/readings.py",
         "audit/scenes.py",
         "node/joint_prediction.py",
-        "node/joint_serving.py",
         "runs/inspecting.py",
         "runs/splitting.py",
         "runs/value.py",

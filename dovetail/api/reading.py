@@ -4,8 +4,8 @@ A label owner's model of FedOptimus predicts with data owners: with their networ
 one table with the columns of those that are there, or from ids, with those on other machines that
 come and answer (``node/joint_prediction.py``).
 
-A joint model of APFed-D predicts with its partners in the same two ways; rows that a partner does
-not answer for are predicted by the solo model that is in the same folder.
+A joint model of APFed-D or APFed-S predicts with its partners in the same two ways; rows that a
+partner does not answer for are predicted by the solo model that is in the same folder.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ from dovetail.errors import ConfigError, DataError, ModelError, NetworkError
 from dovetail.methods.base import SILENT, Progress
 from dovetail.models import Model, load
 from dovetail.models.joined import open_model
-from dovetail.models.learners.joint import JointSpec
+from dovetail.models.key_files import NAME as KEYS
+from dovetail.models.learners.assisted_joint import AssistedSpec
+from dovetail.models.learners.joint import JointSpec, StacksSpec
 from dovetail.models.model_folders import JOINT, model_folder
 from dovetail.models.owners import OwnersSpec, load_bottom
 from dovetail.models.raw import read_rows, usable_rows
 from dovetail.node.engines import StreamSection
-from dovetail.node.joint_prediction import Asker, MeanEmbeddings, told
+from dovetail.node.joint_prediction import Asker, MeanEmbeddings, codes_here, question_of, told
 from dovetail.node.partyfile import open_site, read_party
 
 
@@ -239,7 +242,7 @@ def joint_folder(folder: Path) -> Path | None:
             kind = json.loads((place / "model.json").read_text())["network"]["kind"]
         except (OSError, ValueError, LookupError, TypeError):
             continue
-        if kind == JointSpec.kind:
+        if kind in (StacksSpec.kind, AssistedSpec.kind):
             return place
     return None
 
@@ -298,6 +301,8 @@ def _read_joint(
     assert isinstance(model.spec, JointSpec)
     codes: dict[str, Tensor] = {}
     missed: dict[str, str] = {}
+    spec = model.spec
+    question = cache(lambda: question_of(spec, place / KEYS))
     for name in model.spec.partners:
         folder = place.parent / name
         if not (folder / "bottom.json").exists():
@@ -320,7 +325,7 @@ def _read_joint(
         except (DataError, ModelError) as error:
             missed[name] = str(error)
             continue
-        codes[name] = bottom.embed(held[name])
+        codes[name] = codes_here(bottom, held[name], question())
     by_row = [list(codes)] * len(ids)
     return _joint_given(model, {id_column or "": ids}, {**x, **codes}, labels, by_row, missed, talk)
 

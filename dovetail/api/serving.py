@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,13 @@ from dovetail.api.reading import joint_folder
 from dovetail.data.preprocessing import CategoryColumn
 from dovetail.errors import ConfigError
 from dovetail.methods.base import Progress
+from dovetail.methods.inference import Question
 from dovetail.models import Model, load
 from dovetail.models.learners.joint import JointSpec
 from dovetail.models.model_folders import model_folder
 from dovetail.models.raw import read_rows
 from dovetail.node.engines import StreamSection
-from dovetail.node.joint_prediction import check_asks
+from dovetail.node.joint_prediction import check_asks, keys_of, question_of
 from dovetail.node.joint_serving import Standing
 from dovetail.node.partyfile import open_site
 from dovetail.service.rows import Asked
@@ -67,10 +68,12 @@ def standing(
     if not joint:
         raise ConfigError(
             "--partners is for a joint model, and none of these is one; name the run's folder, or "
-            "RUN/models/joint (apfed-d leaves one)"
+            "RUN/models/joint (apfed-s and apfed-d leave one)"
         )
     for model in joint:
-        check_asks(site, model, section)
+        trained = check_asks(site, model, section)
+        assert isinstance(model.spec, JointSpec)
+        question_of(model.spec, keys_of(site, trained))  # a key that is missing is told now
     id_column(site.party.id)
     known = site.table.ids
     if ids is not None:
@@ -103,6 +106,15 @@ class JointPredictor:
     """
 
     standing: Standing
+    _questions: dict[str, Question] = field(default_factory=dict)
+
+    def _question(self, model: Model) -> Question:
+        """What partners are asked for; an encrypted answer's key is read once."""
+        assert isinstance(model.spec, JointSpec)
+        trained = str(model.about.get("run"))
+        if trained not in self._questions:
+            self._questions[trained] = question_of(model.spec, keys_of(self.standing.site, trained))
+        return self._questions[trained]
 
     async def __call__(self, served: Served, asked: Asked, ids: Sequence[Any]) -> Answered:
         """What the joint model says; where nobody answers, no prediction, and why."""
@@ -118,7 +130,7 @@ class JointPredictor:
             return Answered(None, [()] * len(ids), dict.fromkeys(missing, why))
         futures = self.standing.ask(
             str(model.about.get("run")),
-            model.spec.widths,
+            self._question(model),
             [place for place in places if place is not None],
         )
         waiting = {name: asyncio.wrap_future(each) for name, each in futures.items()}

@@ -51,6 +51,7 @@ from dovetail.methods.apfed import distil, sealed
 from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.home import PartnerHome
 from dovetail.methods.apfed.released import RELEASED
+from dovetail.methods.apfed.sealed_checks import UNLIMITED
 from dovetail.methods.apfed.stages import label_home, partner_homes
 from dovetail.methods.limits import NO_LIMITS, Limited, Limits, SealedLimits
 from dovetail.methods.outcome import Setup
@@ -314,7 +315,7 @@ def _regressed(
     policy = SealedLimits() if home.sealed_limits is None else home.sealed_limits
     most = len(known) if limits == NO_LIMITS else policy.numbers_per_row
     most = min(most, _MOST_NUMBERS)
-    home = replace(home, sealed_limits=sealed.UNLIMITED if limits == NO_LIMITS else policy)
+    home = replace(home, sealed_limits=UNLIMITED if limits == NO_LIMITS else policy)
     components_KF = torch.from_numpy(whitened(scaled(x_KF.double().numpy()), width=most))
     chosen = {"its columns": components_KF, "single rows": torch.eye(len(known))[:, :most]}
     views = {}

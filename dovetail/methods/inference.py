@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
@@ -13,6 +14,8 @@ from dovetail.federated import Local, Party
 from dovetail.methods.base import Asked
 from dovetail.methods.party import Site
 from dovetail.models import Bottom, load_bottom
+from dovetail.models.learners.joint import JointSpec
+from dovetail.network import Message
 
 _log = logging.getLogger(__name__)
 
@@ -71,3 +74,26 @@ def kept_at(site: Site, asked: Asked, fits: Callable[[Bottom], bool]) -> Kept:
         return own, x
 
     return kept
+
+
+# --- What the label owner executes -------------------------------------------------------------
+
+
+class Question(Protocol):
+    """What partners of a joint model are asked for, and how their answers are read."""
+
+    reply: ClassVar[type[Message]]
+
+    @property
+    def spec(self) -> JointSpec:
+        """Of the joint model."""
+
+    def message(self, trained: str, samples_B: Tensor) -> Message:
+        """Asks about these samples."""
+
+    def read(self, party: str, reply: Message, num_rows: int) -> Tensor:
+        """(B, E), NaN of rows that say nothing.
+
+        Raises:
+            MessageError: not what was asked for.
+        """

@@ -92,6 +92,7 @@ class Outcome:
         models: party -> what it can use alone, where there is such a thing.
         bottoms: party -> what it can use together with others' models only.
         joint: what somebody uses while its partners are there; it can do without them.
+        keys: partner -> what reads its answers to the joint model; for the label owner's own eyes.
         about: more to say of it in ``result.json``.
         ledger: what left each party.
         missed: party -> what it was left out of: "steps" or "rounds", "of" how many, and "first"
@@ -103,6 +104,7 @@ class Outcome:
     models: dict[str, Model] = field(default_factory=dict)
     bottoms: dict[str, Bottom] = field(default_factory=dict)
     joint: Model | None = None
+    keys: dict[str, Tensor] = field(default_factory=dict)
     about: dict[str, Any] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     missed: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -25,6 +25,7 @@ from dovetail.data.inputs import Input, input_from_json
 from dovetail.errors import ConfigError, DataError, ModelError
 from dovetail.models.blocks import ResNet18
 from dovetail.models.folders import read_folder, rebuilding, rebuilt, write_folder
+from dovetail.models.kept_smoothing import SmoothingSpec
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.joint import BottomsSpec
 from dovetail.models.learners.stacked import Stack, mean_outputs
@@ -211,7 +212,7 @@ class MembersSpec:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> MembersSpec:
         member = bottom_from_json(stored["member"])
-        if isinstance(member, MembersSpec | BottomsSpec):
+        if isinstance(member, MembersSpec | BottomsSpec | SmoothingSpec):
             raise ModelError("members have no members of their own; copy the whole folder again")
         return cls(member, int(stored["members"]))
 
@@ -257,8 +258,10 @@ class OwnerResNet:
         return {"kind": "owner-resnet", "width": self.width}
 
 
-#: Of FedOptimus' data owners, and of APFed-D's partners.
-BottomSpec = StripCnn | ColumnsMlp | EncodedMlp | OwnerResNet | MembersSpec | BottomsSpec
+#: Of FedOptimus' data owners, and of partners of APFed-D and APFed-S.
+BottomSpec = (
+    StripCnn | ColumnsMlp | EncodedMlp | OwnerResNet | MembersSpec | BottomsSpec | SmoothingSpec
+)
 
 
 def bottom_from_json(stored: Mapping[str, Any]) -> BottomSpec:
@@ -286,9 +289,12 @@ def bottom_from_json(stored: Mapping[str, Any]) -> BottomSpec:
             return MembersSpec.from_json(stored)
         case BottomsSpec.kind:
             return BottomsSpec.from_json(stored)
+        case SmoothingSpec.kind:
+            return SmoothingSpec.from_json(stored)
     raise ModelError(
         "a bottom network is 'strip-cnn', 'columns-mlp', 'encoded-mlp', 'owner-resnet', "
-        f"'members' or 'stacked-bottoms', got {stored.get('kind')!r}; copy the whole folder again"
+        "'members', 'stacked-bottoms' or 'sealed-smoothing', got "
+        f"{stored.get('kind')!r}; copy the whole folder again"
     )
 
 

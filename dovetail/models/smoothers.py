@@ -211,14 +211,28 @@ class Smoothing(nn.Module):
         self.register_buffer("x_LF", x_LF)
         self.register_buffer("folds_L", folds_L)
         self._between: dict[Kernel, Tensor] = {}
+        self._inverses: dict[Smoother, Tensor] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         parts = [self.weights(x.flatten(1), place) for place in range(len(self.smoothers))]
         return torch.cat(parts, dim=1)
 
-    def weights(self, x_BF: Tensor, place: int) -> Tensor:
-        """(B, L) of one smoother, for rows that are not labelled."""
-        return self._among(x_BF, self.smoothers[place], torch.arange(len(self.x_LF)))
+    def weights(self, x_BF: Tensor, place: int, known_B: Tensor | None = None) -> Tensor:
+        """(B, L) of one smoother.
+
+        Args:
+            x_BF: the rows.
+            place: of the smoother.
+            known_B: which labelled row each is, -1: none. These are smoothed by other folds' rows.
+        """
+        every = torch.arange(len(self.x_LF))
+        if known_B is None or not (known_B >= 0).any():
+            return self._among(x_BF, self.smoothers[place], every)
+        weights_BL = torch.empty(len(x_BF), len(every))
+        known = known_B >= 0
+        weights_BL[~known] = self._among(x_BF[~known], self.smoothers[place], every)
+        weights_BL[known] = self.left_out(place)[known_B[known]]
+        return weights_BL
 
     def left_out(self, place: int) -> Tensor:
         """(L, L) of one smoother, for the labelled rows: those of a row's own fold weigh 0."""
@@ -239,14 +253,24 @@ class Smoothing(nn.Module):
         x_LF, kernel = self.x_LF[rows], smoother.kernel
         if kernel not in self._between:
             self._between[kernel] = self.kernels(self.x_LF, self.x_LF, kernel).double()
-        between = self._between[kernel][rows][:, rows]
-        between = between + smoother.ridge * torch.eye(len(rows), dtype=torch.float64)
-        inverse_LL = torch.cholesky_inverse(torch.linalg.cholesky(between)).float()
+        inverse_LL = self._inverse(smoother, rows)
         parts = [
             spread_out(self.kernels(part, x_LF, kernel) @ inverse_LL, self.least_rows)
             for part in x_BF.split(_ROWS_AT_ONCE)
         ]
         return torch.cat(parts) if parts else torch.empty(0, len(rows))
+
+    def _inverse(self, smoother: Smoother, rows: Tensor) -> Tensor:
+        """(rows, rows) (K + ridge I)^-1; that of all labelled rows is made once."""
+        whole = len(rows) == len(self.x_LF)
+        if whole and smoother in self._inverses:
+            return self._inverses[smoother]
+        between = self._between[smoother.kernel][rows][:, rows]
+        between = between + smoother.ridge * torch.eye(len(rows), dtype=torch.float64)
+        inverse_LL = torch.cholesky_inverse(torch.linalg.cholesky(between)).float()
+        if whole:
+            self._inverses[smoother] = inverse_LL
+        return inverse_LL
 
 
 def spread_out(weights_BL: Tensor, least_rows: float) -> Tensor:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from dovetail.errors import ModelError
 from dovetail.models.blocks import BlocksSpec
 from dovetail.models.columns import ColumnsSpec
-from dovetail.models.learners.joint import JointSpec
+from dovetail.models.learners.assisted_joint import AssistedSpec
+from dovetail.models.learners.joint import StacksSpec
 from dovetail.models.learners.specs import EnsembleSpec
 from dovetail.models.networks import (
     EncoderSpec,
@@ -101,7 +102,16 @@ class EncoderHead:
 #: Every kind of network that a model can be saved with.
 KINDS: Mapping[str, type[NetworkSpec]] = {
     spec.kind: spec
-    for spec in (EncoderHead, BlocksSpec, ColumnsSpec, TopSpec, OwnersSpec, EnsembleSpec, JointSpec)
+    for spec in (
+        EncoderHead,
+        BlocksSpec,
+        ColumnsSpec,
+        TopSpec,
+        OwnersSpec,
+        EnsembleSpec,
+        StacksSpec,
+        AssistedSpec,
+    )
 }
 
 

@@ -94,6 +94,7 @@ class Listener:
 
     Attributes:
         sites: its own party file and table by its name, if it has one.
+        home: where its site is.
 
     Raises:
         ConfigError: an address where it cannot listen, when the context is entered.
@@ -112,7 +113,7 @@ class Listener:
         self.name = name
         self.sites: Mapping[str, Site] = {}
         self.partners = section.partners
-        self._home = home
+        self.home = home
         self._section = section
         self._talk = talk
         self._reach = reach
@@ -124,10 +125,10 @@ class Listener:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            stack.enter_context(Home(self._home, wait_s=self._wait_s))
-            stack.enter_context(logged(self._home / "driver.log"))
+            stack.enter_context(Home(self.home, wait_s=self._wait_s))
+            stack.enter_context(logged(self.home / "driver.log"))
             stack.enter_context(Warned(_WARNING, self._talk.warn))
-            ledger = stack.enter_context(LedgerFile(self._home / "ledger.jsonl", self.name))
+            ledger = stack.enter_context(LedgerFile(self.home / "ledger.jsonl", self.name))
             self._lines = stack.enter_context(self._reach(self.name, ledger))
             self._stack = stack.pop_all()
         return self
@@ -192,7 +193,7 @@ class Listener:
 
     def secret(self) -> bytes:
         """What its home mixes into the random numbers of its runs."""
-        return home_secret(self._home)
+        return home_secret(self.home)
 
     def wait(self) -> None:
         """Wait until all partners are here; from then on it is told when one is lost, or back.
@@ -257,7 +258,6 @@ class Coordinator(Listener):
         wait_s: float = 0.0,
     ) -> None:
         name = coordinator_name(section)
-        self.home = home
         self.alignment = ""
         super().__init__(name, home, section, reach, talk=talk, wait_s=wait_s)
 
@@ -369,7 +369,7 @@ class Driver(Listener):
     @property
     def stored_path(self) -> Path:
         """Where it keeps its own part of an alignment."""
-        return self._home / "aligned" / f"{certificate_name(self.site.name)}.safetensors"
+        return self.home / "aligned" / f"{certificate_name(self.site.name)}.safetensors"
 
     def alignment(self) -> dd.Alignment:
         """What ``dovetail align`` left here, or an alignment made now; of this run's partners.

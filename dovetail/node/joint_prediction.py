@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from torch import Tensor
@@ -21,14 +22,19 @@ from dovetail.errors import ConfigError, ModelError, NetworkError, PartyError
 from dovetail.methods.apfed import inference
 from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.fedoptimus import predicting
+from dovetail.methods.inference import Question
 from dovetail.methods.party import Site
-from dovetail.models import Model
+from dovetail.models import Bottom, Model
+from dovetail.models.key_files import key_file, read_keys
 from dovetail.models.learners.joint import JointSpec
 from dovetail.models.owners import TopSpec
 from dovetail.network import Engine
 from dovetail.node.driver import Listener, check_partners, listens
 from dovetail.node.engines import StreamSection
 from dovetail.node.home import certificates_of, home_of
+
+#: Where a label owner's site has the keys that read what partners answer.
+KEYS = "keys"
 
 #: Seconds that data owners are waited for, unless somebody says.
 WAIT_S = 60.0
@@ -98,6 +104,9 @@ class Asker(Listener):
         self._site = site
         self._trained = trained
         self._spec = model.spec
+        self._question = None
+        if isinstance(model.spec, JointSpec):
+            self._question = question_of(model.spec, keys_of(site, trained))
 
     def ask(self, ids: np.ndarray) -> MeanEmbeddings:
         """What the data owners that come and answer say of the samples with these ids.
@@ -122,9 +131,9 @@ class Asker(Listener):
             AlignmentError: ids that cannot be compared.
             NetworkError: no partner came, or none answered.
         """
-        assert isinstance(self._spec, JointSpec)
+        assert self._question is not None
         agreed = self._agree(ids)
-        said = inference.recall(agreed.engine, self._trained, self._spec.widths, agreed.held)
+        said = inference.ask(agreed.engine, self._trained, self._question, agreed.held)
         return inference.Asking(
             {name: codes[agreed.sample_N] for name, codes in said.codes.items()},
             agreed.all_missed(said.missed),
@@ -168,6 +177,29 @@ class Asker(Listener):
             why = f"did not come within {self._section.wait_s:g} s"
             return here, {name: why for name in self.partners if name not in here}
         return self.partners, {}
+
+
+def question_of(spec: JointSpec, keys: Path) -> Question:
+    """What partners of a joint model are asked for.
+
+    Args:
+        spec: of the model.
+        keys: where the keys are, if answers come encrypted.
+
+    Raises:
+        ModelError: they are not there.
+    """
+    return inference.question_of(spec, lambda: read_keys(keys))
+
+
+def keys_of(site: Site, trained: str) -> Path:
+    """Where a label owner's site has the keys of a run."""
+    return key_file(home_of(site.path) / KEYS, trained)
+
+
+def codes_here(bottom: Bottom, x: Tensor, question: Question) -> Tensor:
+    """(N, E) of rows of a partner whose part of a joint model is in this process."""
+    return inference.codes_here(bottom, x, question)
 
 
 def check_asks(site: Site, model: Model, section: StreamSection) -> str:

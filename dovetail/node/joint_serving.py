@@ -13,7 +13,7 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ from dovetail import alignment as psi
 from dovetail.alignment.ids import normalise
 from dovetail.alignment.stored import predicting_run
 from dovetail.errors import AlignmentError, DovetailError, NetworkError
-from dovetail.methods.apfed import inference
 from dovetail.methods.base import SILENT, Progress
+from dovetail.methods.inference import Question
 from dovetail.methods.party import Site
 from dovetail.network import Engine
 from dovetail.node.driver import Listener, check_partners, listens
@@ -60,11 +60,11 @@ class _Agreed:
 
 
 @dataclass(eq=False)
-class _Question:
+class _Asked:
     """Rows that one request asks about, by one model."""
 
     trained: str
-    width: int
+    question: Question
     rows_B: Tensor
     answer: Future[Tensor]
 
@@ -144,20 +144,20 @@ class Standing(Listener):
         return place
 
     def ask(
-        self, trained: str, widths: Mapping[str, int], rows: Sequence[int]
+        self, trained: str, question: Question, rows: Sequence[int]
     ) -> dict[str, Future[Tensor]]:
-        """Partner -> its (B, E) codes of these rows to come, NaN where it lacks one.
+        """Partner -> its (B, E) answer about these rows to come, NaN where it lacks one.
 
         Args:
             trained: the run whose networks are meant.
-            widths: partner -> E, of those that are to be asked.
+            question: of the joint model.
             rows: places among the ids.
         """
         rows_B = torch.tensor(list(rows), dtype=torch.int64)
         return {
-            name: each.ask(trained, widths[name], rows_B)
+            name: each.ask(trained, question, rows_B)
             for name, each in self._asked.items()
-            if name in widths
+            if name in question.spec.partners
         }
 
     def is_here(self, name: str) -> bool:
@@ -192,7 +192,7 @@ class _Partner:
         self._name = name
         self._agreed: _Agreed | None = None
         self._why = "has not come yet"
-        self._waiting: queue.SimpleQueue[_Question | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
         self._stopped = False
         self._thread = threading.Thread(target=self._work, name=f"asks-{name}", daemon=True)
         self._thread.start()
@@ -204,14 +204,14 @@ class _Partner:
     def join(self) -> None:
         self._thread.join(2 * self._standing.within_s + 5)
 
-    def ask(self, trained: str, width: int, rows_B: Tensor) -> Future[Tensor]:
+    def ask(self, trained: str, question: Question, rows_B: Tensor) -> Future[Tensor]:
         """Its codes to come; who is not there answers at once that it is not."""
         answer: Future[Tensor] = Future()
         why = self._absent()
         if why is not None:
             answer.set_exception(NetworkError(why))
         else:
-            self._waiting.put(_Question(trained, width, rows_B, answer))
+            self._waiting.put(_Asked(trained, question, rows_B, answer))
         return answer
 
     def _absent(self) -> str | None:
@@ -236,9 +236,9 @@ class _Partner:
                 next_s = time.monotonic() + pause_s
                 pause_s = min(2 * pause_s, _MOST_S)
 
-    def _next(self) -> list[_Question]:
+    def _next(self) -> list[_Asked]:
         """All that wait."""
-        found: list[_Question] = []
+        found: list[_Asked] = []
         with suppress(queue.Empty):
             first = self._waiting.get(timeout=_TICK_S)
             while first is not None:
@@ -265,19 +265,20 @@ class _Partner:
             self._standing.lost(self._name, self._why)
         return False
 
-    def _answer(self, questions: Sequence[_Question]) -> None:
+    def _answer(self, questions: Sequence[_Asked]) -> None:
         """One message for all that ask by one model; whoever is not answered is told why.
 
         Raises:
             NetworkError: the partner did not answer.
             MessageError: it answered something else.
         """
-        by_model: dict[tuple[str, int], list[_Question]] = {}
+        by_model: dict[tuple[str, int], list[_Asked]] = {}
         for each in questions:
-            by_model.setdefault((each.trained, each.width), []).append(each)
+            by_model.setdefault((each.trained, id(each.question)), []).append(each)
         try:
-            for (trained, width), own in by_model.items():
-                codes = self._codes(trained, width, torch.cat([each.rows_B for each in own]))
+            for (trained, _), own in by_model.items():
+                rows_B = torch.cat([each.rows_B for each in own])
+                codes = self._codes(trained, own[0].question, rows_B)
                 parts = codes.split([len(each.rows_B) for each in own])
                 for each, part in zip(own, parts, strict=True):
                     each.answer.set_result(part)
@@ -288,7 +289,7 @@ class _Partner:
                     each.answer.set_exception(NetworkError(why))
             raise
 
-    def _codes(self, trained: str, width: int, rows_B: Tensor) -> Tensor:
+    def _codes(self, trained: str, question: Question, rows_B: Tensor) -> Tensor:
         """(B, E), NaN of rows that the partner lacks.
 
         Raises:
@@ -300,14 +301,13 @@ class _Partner:
             raise NetworkError(self._why)
         # Each sample once; rows of several requests may be of one.
         asked_A, place_B = agreed.sample_N[rows_B].unique(return_inverse=True)
-        codes_AE = torch.full((len(asked_A), width), torch.nan)
+        codes_AE = torch.full((len(asked_A), question.spec.widths[self._name]), torch.nan)
         held_A = agreed.held_S[asked_A]
         if held_A.any():
-            message = inference.Recall(trained, asked_A[held_A])
+            message = question.message(trained, asked_A[held_A])
             replies = agreed.engine.ask(
-                {self._name: message}, inference.Recalled, timeout_s=self._standing.within_s
+                {self._name: message}, question.reply, timeout_s=self._standing.within_s
             )
             reply = replies.or_raise()[self._name]
-            reply.check(B=int(held_A.sum()), E=width)
-            codes_AE[held_A] = reply.code_BE
+            codes_AE[held_A] = question.read(self._name, reply, int(held_A.sum()))
         return codes_AE[place_B]

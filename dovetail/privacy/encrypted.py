@@ -62,6 +62,7 @@ PARAMETERS = f"bfv-{DEGREE}-{'.'.join(map(str, MODULI_BITS))}-{PLAIN_BITS}"
 _WIDTH, NONCE_BYTES = 7, 32
 #: Coefficients of a ciphertext's half: at the level of the targets, of keys and of answers.
 _TARGET, _KEY, _ANSWER = 3 * DEGREE, 4 * DEGREE, DEGREE
+KEY_COEFFICIENTS = _KEY
 TARGET_WIRE, KEY_WIRE, ANSWER_WIRE = _TARGET * _WIDTH, _KEY * _WIDTH, 2 * _ANSWER * _WIDTH
 
 #: A partner keeps no more ciphertexts than these in memory (384 KiB each).
@@ -213,10 +214,26 @@ class _Ring:
         answer = bytes(self.evaluator.mod_switch_to(zero, self.last).to_string())
         key = bytes(public.to_string())
         return {
+            "secret": bytes(keys.secret_key().to_string())[: -8 * _KEY],
             "target": ntt[: -16 * _TARGET],
             "key": key[: -16 * _KEY],
             "answer": answer[: -16 * _ANSWER],
         }
+
+    def secret_key(self, coefficients: np.ndarray) -> Any:
+        """SEAL's own of these coefficients.
+
+        Raises:
+            MessageError: they are of other parameters.
+        """
+        residues = coefficients.reshape(-1)
+        if residues.shape != (_KEY,) or any(
+            int(part.min()) < 0 or int(part.max()) >= prime
+            for prime, part in zip(self.primes, residues.reshape(-1, DEGREE), strict=True)
+        ):
+            raise MessageError(f"it is no secret key of {PARAMETERS}")
+        whole = self.heads["secret"] + residues.astype("<u8").tobytes()
+        return self.context.from_secret_str(whole)
 
     def ciphertext(self, kind: str, coefficients: np.ndarray) -> Any:
         """A ciphertext of these coefficients, which are below the primes."""
@@ -302,15 +319,30 @@ def _less(a: np.ndarray, b: np.ndarray, moduli: Sequence[int]) -> np.ndarray:
 
 
 class Owner:
-    """A new key pair, which encrypts targets and decrypts answers; it is kept nowhere."""
+    """A key pair, which encrypts targets and decrypts answers.
 
-    def __init__(self) -> None:
+    Args:
+        secret: of one that was kept, as ``secret`` gives it; None: a new one.
+
+    Raises:
+        MessageError: a secret that is none.
+    """
+
+    def __init__(self, secret: np.ndarray | None = None) -> None:
         ring = self._ring = _ring()
-        keys = ring.seal.KeyGenerator(ring.context)
+        if secret is None:
+            keys = ring.seal.KeyGenerator(ring.context)
+        else:
+            keys = ring.seal.KeyGenerator(ring.context, ring.secret_key(secret))
         self._keys, self._secret = keys, keys.secret_key()
         self._s = _coefficients(self._secret.to_string(), _KEY)
         self._encryptor = ring.seal.Encryptor(ring.context, keys.create_public_key(), self._secret)
         self._decryptor = ring.seal.Decryptor(ring.context, self._secret)
+
+    @property
+    def secret(self) -> np.ndarray:
+        """(KEY_COEFFICIENTS,) int64 that decrypt: for the owner's own site, and nobody else."""
+        return self._s.astype(np.int64)
 
     def public_key(self, nonce: bytes) -> np.ndarray:
         """(KEY_WIRE,) its half that travels."""
@@ -355,8 +387,22 @@ class Owner:
         """(R, C) whole numbers, from the (ciphertexts, ANSWER_WIRE) that ``multiply`` gave.
 
         Raises:
-            MessageError: not as many as there should be, no ciphertexts, or numbers that no rows
-                within ``ROW_BITS`` give: something was altered on its way.
+            MessageError: as of ``decrypt_any``, or numbers that no rows within ``ROW_BITS`` give:
+                something was altered on its way.
+        """
+        found = self.decrypt_any(wire, layout, num_rows)
+        if not plausible(found).all():
+            raise MessageError(
+                "an answer decrypts to numbers that no weights give: a ciphertext was altered, or "
+                "is of another key"
+            )
+        return found
+
+    def decrypt_any(self, wire: np.ndarray, layout: Layout, num_rows: int) -> np.ndarray:
+        """The same, whatever the numbers: what raises here needs no key to be seen.
+
+        Raises:
+            MessageError: not as many as there should be, or no ciphertexts.
         """
         ring = self._ring
         if wire.shape != (layout.num_answers(num_rows), ANSWER_WIRE):
@@ -381,13 +427,13 @@ class Owner:
                 chunk * layout.rows : (chunk + 1) * layout.rows,
                 group * layout.classes : (group + 1) * layout.classes,
             ] = sums.T
-        found = found[:num_rows, : layout.columns]
-        if int(np.abs(found).max(initial=0)) > 2 ** (TARGET_BITS + ROW_BITS):
-            raise MessageError(
-                "an answer decrypts to numbers that no weights give: a ciphertext was altered, or "
-                "is of another key"
-            )
-        return found
+        return found[:num_rows, : layout.columns]
+
+
+def plausible(found_RC: np.ndarray) -> np.ndarray:
+    """(R,) whether weights within ``ROW_BITS`` give such numbers."""
+    fits: np.ndarray = (np.abs(found_RC) <= 2 ** (TARGET_BITS + ROW_BITS)).all(axis=1)
+    return fits
 
 
 # --- The partner --------------------------------------------------------------------------------
@@ -432,7 +478,7 @@ class Encrypted:
         self,
         weights_of: Callable[[slice], np.ndarray],
         num_rows: int,
-        dither: Callable[[tuple[int, int]], np.ndarray],
+        blurs_of: Callable[[slice], np.ndarray],
     ) -> Iterator[np.ndarray]:
         """(ANSWER_WIRE,) each ciphertext of M t.
 
@@ -440,7 +486,7 @@ class Encrypted:
             weights_of: rows -> (rows, L) whole numbers; sums of their sizes stay within
                 ``ROW_BITS``.
             num_rows: R.
-            dither: (rows, columns) -> whole numbers that are added to what is answered.
+            blurs_of: rows -> (rows, columns) whole numbers that are added to what is answered.
         """
         ring, layout = self._ring, self.layout
         evaluator = ring.evaluator
@@ -449,7 +495,7 @@ class Encrypted:
             weights = np.zeros((layout.rows, layout.parts * layout.block), dtype=np.int64)
             weights[: stop - start, : layout.labelled] = weights_of(slice(start, stop))
             noise = np.zeros((layout.rows, layout.groups * layout.classes), dtype=np.int64)
-            noise[: stop - start, : layout.columns] = dither((stop - start, layout.columns))
+            noise[: stop - start, : layout.columns] = blurs_of(slice(start, stop))
             sums: list[Any] = [None] * layout.groups
             for part in range(layout.parts):
                 own = weights[:, part * layout.block : (part + 1) * layout.block]

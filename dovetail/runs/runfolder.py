@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 import tomli_w
+from torch import Tensor
 
 from dovetail.errors import CheckpointError, ConfigError
 from dovetail.methods.outcome import (
@@ -27,7 +28,10 @@ from dovetail.methods.outcome import (
     number,
     numbers,
 )
+from dovetail.models import Model
 from dovetail.models.card import renew_all
+from dovetail.models.key_files import NAME as KEYS
+from dovetail.models.key_files import key_file, write_keys
 from dovetail.models.metrics import mean_and_spread
 from dovetail.models.model_folders import JOINT
 from dovetail.models.recovered import over_seeds, warnings_of
@@ -96,6 +100,7 @@ class RunFolder:
     Attributes:
         id: tells this run from others of the same settings; a resumed run has that of the run it
             goes on with.
+        keys: where a site keeps what reads partners' answers; None: all parties are in one process.
     """
 
     def __init__(
@@ -117,6 +122,7 @@ class RunFolder:
         self._stages: dict[str, dict[str, Any]] = {}
         self._ledger: list[dict[str, Any]] = []
         self._proposal = ""
+        self.keys: Path | None = None
 
     def of_proposal(self, proposal: Proposal, signatures: Mapping[str, Signature]) -> None:
         """Keep what was agreed on beside the run: ``agreement/``, as it was proposed and signed."""
@@ -209,6 +215,8 @@ class RunFolder:
                 bottom.save(self.path / "models" / party)
             if outcome.joint is not None:
                 outcome.joint.save(self.path / "models" / JOINT)
+                if outcome.keys:
+                    self._save_keys(outcome.joint, outcome.keys)
         done = {
             "seconds": outcome.seconds,
             "bytes": outcome.ledger.bytes_by_party(),
@@ -226,6 +234,13 @@ class RunFolder:
                 json.dumps({"stage": done, "ledger": ledger}) + "\n",
             )
         self._add(stage, done, ledger)
+
+    def _save_keys(self, joint: Model, keys: Mapping[str, Tensor]) -> None:
+        """What reads partners' answers: at the site, or of a run in one process beside it."""
+        path = self.path / "models" / JOINT / KEYS
+        if self.keys is not None:
+            path = key_file(self.keys, str(joint.about.get("run")))
+        write_keys(path, keys)
 
     def finish(self, heads: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Write ``ledger.jsonl``, ``result.json`` and the models' cards; gives the result.

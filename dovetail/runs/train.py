@@ -19,6 +19,7 @@ from dovetail.network.certificates import certificate_name
 from dovetail.network.retry import write_text
 from dovetail.node.driver import Coordinator, Driver, coordinator_name, listens, stream_driver
 from dovetail.node.engines import FlareSection, StreamSection
+from dovetail.node.joint_prediction import KEYS
 from dovetail.node.partyfile import fingerprints, open_site
 from dovetail.node.proposal import Proposal, Signature
 from dovetail.runs.runfile import RunFile, resolved
@@ -153,6 +154,7 @@ def train_seeds(
                     (out / "result.json").unlink(missing_ok=True)
                 if driver is not None:
                     kept.name(driver.begin(seed, kept.id))
+                    kept.keys = driver.home / KEYS
                 if agreed is not None:
                     kept.of_proposal(*agreed)
                 name = out.name if alone else f"{out.name} {folder.name}"

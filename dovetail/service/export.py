@@ -25,7 +25,7 @@ from dovetail.data.task import Classification
 from dovetail.errors import ConfigError, ModelError
 from dovetail.models import Model
 from dovetail.models.calibration import calibration_of
-from dovetail.models.learners.joint import Joint, JointSpec
+from dovetail.models.learners.joint import JointSpec, WithPartners
 from dovetail.models.owners import TopSpec
 from dovetail.models.prediction import Prediction
 from dovetail.models.raw import read_rows
@@ -107,7 +107,7 @@ def standing_alone(model: Model, blocks: Sequence[str] = ()) -> Model:
         ModelError: one that needs others, or has no such blocks.
     """
     if isinstance(model.spec, JointSpec):
-        assert isinstance(model.network, Joint)
+        assert isinstance(model.network, WithPartners)
         block = model.spec.block
         return replace(
             model,

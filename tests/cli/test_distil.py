@@ -11,11 +11,10 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import PATIENCE_S, Federation, free_port
+from federations import PATIENCE_S, Federation, free_port, write_new
 
 from dovetail.methods.apfed import distil
 from dovetail.models import load
@@ -60,22 +59,6 @@ def dealt(deal: Any) -> Any:
         found.change(f"{name}.toml", AGREED)
     (found.folder / "run.toml").write_text(RUN + SECTION)
     return found
-
-
-def write_new(folder: Path, *names: str) -> Path:
-    """Some rows of these parties' tables, joined by id, with the label."""
-    tables = {}
-    for name in names:
-        with (folder / f"{name}.csv").open() as file:
-            tables[name] = {row["person"]: row for row in csv.DictReader(file)}
-    people = sorted(set.intersection(*(set(table) for table in tables.values())))[:20]
-    rows = [{k: v for table in tables.values() for k, v in table[who].items()} for who in people]
-    path = folder / f"new-{'-'.join(names)}.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
 
 
 def table_of(text: str) -> list[dict[str, str]]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 import signal
+import stat
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from federations import Federation, free_port
+from federations import PATIENCE_S, Federation, free_port, write_new
 
 from dovetail.models import load
 
@@ -71,6 +76,22 @@ def test_a_run_of_party_files_sends_two_messages_a_partner(
             (name, "clinic", "sealed.Answered", 1),
         )
     )
+    models = dealt.folder / "out" / "models"
+    assert sorted(path.name for path in models.iterdir()) == ["clinic", "joint", "lab", "registry"]
+    keys = models / "joint" / "keys.safetensors"
+    assert stat.S_IMODE(keys.stat().st_mode) == 0o600
+    whole = write_new(dealt.folder, "clinic", "lab", "registry")
+    together = dovetail("predict", "out/models/joint", whole, "--id", "person", "--json")
+    assert together.code == 0, together.err
+    said = json.loads(together.out)
+    assert said["answered"] == ["lab", "registry"]
+    assert said["predicted_together"] == said["rows"] > 0
+    keys.unlink()
+    done = dovetail("predict", "out/models/joint", whole, "--id", "person")
+    assert "the keys that read partners' answers are not here" in done.err
+    alone = dovetail("predict", "out", whole, "--id", "person")
+    assert alone.code == 0, alone.err
+
     again = dovetail("train", "run.toml", "--out", "again")
     assert again.code == 0, again.err
     models = [load(dealt.folder / out / "models" / "clinic") for out in ("out", "again")]
@@ -127,6 +148,90 @@ def test_parties_on_machines_of_their_own_learn_the_same_model_bit_for_bit(
         assert values.equal(other.network.state_dict()[name]), name
     counted = list((folder / "lab.site" / "numbers").iterdir())
     assert [path.name for path in counted] == ["clinic.safetensors"]
+
+    # The key stays in the site, and each partner keeps its part: new rows are asked about.
+    assert not (folder / "apart" / "models" / "joint" / "keys.safetensors").exists()
+    (keys,) = (folder / "clinic.site" / "keys").iterdir()
+    assert stat.S_IMODE(keys.stat().st_mode) == 0o600
+    own = write_new(folder, "clinic", "lab", "registry")
+    listen = ("--listen", f"127.0.0.1:{federation.port}", "--partners", "lab,registry")
+    asked = ("predict", "apart", own, "--party", "clinic.toml", *listen, "--json")
+
+    def predicted(*options: str) -> Any:
+        done = federation.start(*asked, *options)
+        assert done.ended() == 0, done.said()
+        (line,) = [each for each in done.said().splitlines() if each.startswith("{")]
+        return json.loads(line)
+
+    said = predicted("--wait", str(PATIENCE_S))
+    assert said["answered"] == ["lab", "registry"], said
+    done = dovetail("predict", "here/models/joint", own, "--id", "person", "--json")
+    together = json.loads(done.out)["columns"]["p(malignant)"]
+    assert said["columns"]["p(malignant)"] == pytest.approx(together, abs=2e-5)
+    alone = json.loads(dovetail("predict", "apart", own, "--json").out)["columns"]["p(malignant)"]
+    assert together != pytest.approx(alone, abs=1e-3)
+    # One question a partner, and the same rows again cost nothing.
+    asking = [
+        line["message"]
+        for text in (folder / "clinic.site" / "ledger.jsonl").read_text().splitlines()
+        if (line := json.loads(text)).get("to") == "lab"
+    ]
+    assert asking.count("smoothing.Smooth") == 1
+    before = counted[0].read_bytes()
+    assert predicted("--wait", str(PATIENCE_S))["columns"] == said["columns"]
+    assert counted[0].read_bytes() == before
     for each in (lab, registry):
         each.signal(signal.SIGTERM)
         assert each.ended() == 0, each.said()
+    assert predicted("--wait", "1")["columns"]["p(malignant)"] == alone
+
+
+@pytest.mark.network
+def test_a_service_asks_partners_who_read_nothing_and_answers_alone_when_they_are_gone(
+    federation: Federation, dovetail: Callable[..., Any]
+) -> None:
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("onnx")
+    folder = federation.folder
+    lab, registry = federation.join("lab"), federation.join("registry")
+    driver = federation.start("train", "network.toml", "--out", "apart")
+    assert driver.ended() == 0, driver.said()
+    own = write_new(folder, "clinic", "lab", "registry")
+    alone = json.loads(dovetail("predict", "apart", own, "--json").out)["columns"]["p(malignant)"]
+    listen = ("--listen", f"127.0.0.1:{federation.port}", "--partners", "lab,registry")
+    options = ("--party", "clinic.toml", *listen, "--port", "0", "--within", "20")
+    serving = federation.start("serve", "apart", *options)
+    serving.wait_for(r"serving .* at http://127.0.0.1:\d+")
+    found = re.search(r"http://127.0.0.1:(\d+)", serving.said())
+    assert found is not None
+    columns = [*load(folder / "apart" / "models" / "clinic").inputs["own"].columns, "person"]
+    rows = [
+        {name: row[name] if name == "person" else float(row[name]) for name in columns}
+        for row in csv.DictReader(own.read_text().splitlines())
+    ]
+
+    def answered(by: set[str]) -> list[float]:
+        """Probabilities, as soon as these partners and no others have a part in some."""
+        deadline = time.monotonic() + PATIENCE_S / 3
+        while True:
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{found[1]}/predict",
+                json.dumps(rows).encode(),
+                {"content-type": "application/json"},
+            )
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+                told = json.loads(reply.read())
+            if {name for each in told["predictions"] for name in each["answered"]} == by:
+                return [each["probabilities"]["malignant"] for each in told["predictions"]]
+            assert time.monotonic() < deadline, told
+            time.sleep(0.2)
+
+    together = answered({"lab", "registry"})
+    assert together != pytest.approx(alone, abs=1e-3)
+    assert answered({"lab", "registry"}) == together  # the same numbers, however often
+    for each in (lab, registry):
+        each.signal(signal.SIGKILL)
+    assert answered(set()) == pytest.approx(alone, abs=2e-6)
+    serving.signal(signal.SIGINT)
+    serving.ended()
+    assert "Traceback" not in serving.said()

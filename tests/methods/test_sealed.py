@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +15,14 @@ from torch import Tensor
 from dovetail.data import Alignment, SharedRows
 from dovetail.errors import MessageError, ModelError, PartyError
 from dovetail.federated import Local
-from dovetail.methods.apfed import assisting, sealed
+from dovetail.methods.apfed import assisting, sealed, sealed_checks, sealed_inference
 from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.numbers import NumbersGiven
+from dovetail.methods.apfed.sealed_numbers import Multiplying, Reader, row_digests
 from dovetail.methods.limits import SealedLimits
 from dovetail.models.learners import NO_FOLD, hard_targets, make_folds
 from dovetail.models.learners.assisted import all_columns, targets
+from dovetail.models.learners.assisted_joint import Answers
 from dovetail.models.learners.distil import Owner
 from dovetail.models.smoothers import Kernels, Smoother, Smoothing
 from dovetail.network import Checkpoint, InProcess, Message, encode
@@ -76,7 +78,7 @@ def in_the_clear(
     local.begin(3)
     kernels = Kernels.fit(x, local.generator("kernels"))
     made_of = Smoothing(
-        kernels, [smoother], x[rows_L], owner.folds_R[rows_L], sealed.UNLIMITED.least_rows
+        kernels, [smoother], x[rows_L], owner.folds_R[rows_L], sealed_checks.UNLIMITED.least_rows
     )
     weights = made_of.weights(x, 0)
     weights[rows_L] = made_of.left_out(0)
@@ -95,7 +97,7 @@ def test_what_is_decrypted_is_the_smoother_in_the_clear(classes: int) -> None:
     rows_L = active.labelled("shop")
     for place, smoother in enumerate(smoothers):
         weights, clear = in_the_clear(owner, partner, rows_L, "shop", smoother)
-        clear = all_columns(clear, num, regression=owner.regression)
+        clear = all_columns(clear, regression=owner.regression)
         found = active.numbers["shop"][:, place * num : (place + 1) * num]
         assert float((found - clear).abs().max()) < 1e-4 * float(clear.std())
         # No label of a row's own fold has a part in its number.
@@ -205,7 +207,7 @@ def test_a_partner_that_fails_is_left_out_and_the_others_answer() -> None:
 
 def question(owner: Owner, rows: int) -> sealed.Begin:
     active = active_of(owner, {"shop": torch.arange(rows)})
-    return active._question("shop").message
+    return active.question("shop")[0]
 
 
 def test_a_partner_cannot_tell_two_labellings_apart() -> None:
@@ -321,14 +323,91 @@ def test_a_number_has_no_room_for_a_second_one() -> None:
     for seed in (1, 2):
         rng = torch.Generator().manual_seed(seed)
         weights, _ = in_the_clear(owner, partner, torch.arange(60), "shop", SMOOTHERS[0])
-        asked = active_of(owner, {"shop": everyone})._question("shop")
-        held = encrypted.Encrypted(
-            asked.layout,
-            asked.message.key_1W.numpy()[0],
-            asked.message.targets_PV.numpy(),
-            asked.message.nonce_32.numpy().tobytes(),
-        )
-        _, numbers = sealed.answer(held, weights, rng)
-        found.append(asked.owner.decrypt(np.stack(numbers), asked.layout, 120)[:, 0])
+        asked, sealing = active_of(owner, {"shop": everyone}).question("shop")
+        dither = torch.randint(256, (32,), generator=rng).byte()
+        wire = asked.key_1W[0], asked.targets_PV, asked.nonce_32, dither
+        numbers = Multiplying(sealing.layout, *wire).times(weights, row_digests(partner), 0)
+        found.append(sealing.key.decrypt(numbers, sealing.layout, 120)[:, 0])
     apart = np.abs(found[0] - found[1]).max() / found[0].std()
     assert 2**-21 < apart < 2**-15
+
+
+# --- Rows that come later ------------------------------------------------------------------------
+
+
+def asked_again(
+    path: Path, owner: Owner, partner: Tensor, limits: SealedLimits
+) -> tuple[sealed.Active, Callable[[Tensor], Tensor]]:
+    """A run with a partner at its site, and what asks it about samples afterwards."""
+    everyone, ids = torch.arange(len(partner)), np.arange(len(partner))
+    given = NumbersGiven(path, ids, "run-1")
+    party = partner_of("shop", partner, everyone, limits, given)
+    active = active_of(owner, {"shop": everyone[: len(owner.x_RF)]})
+    list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
+    assert active.partners == ("shop",), active.lost
+    bottom = party.bottom_model()
+    asks = sealed_inference.Smoother(
+        everyone, lambda trained: (bottom, partner), Local("shop"), limits, NumbersGiven(path, ids)
+    )
+    answers = Answers.from_json(active.answers["shop"])
+    key = encrypted.Owner(active.keys["shop"].numpy())
+    reader = Reader(key, answers, owner.regression)
+
+    def ask(samples: Tensor) -> Tensor:
+        reply = asks.handle(sealed_inference.Smooth("run-1", samples))
+        assert isinstance(reply, sealed_inference.Smoothed)
+        return reader.read(reply.numbers_PW.numpy(), len(samples), strict=False)
+
+    return active, ask
+
+
+@pytest.mark.parametrize("classes", [1, 2, 4])
+def test_numbers_of_new_rows_are_the_smoother_in_the_clear(tmp_path: Path, classes: int) -> None:
+    owner, columns = made(classes)
+    new = torch.randn(30, 5, generator=torch.Generator().manual_seed(9))
+    whole = torch.cat([columns, new])
+    active, ask = asked_again(tmp_path / "n", owner, whole, SealedLimits())
+    rows_L = active.labelled("shop")
+    local = Local("shop")
+    local.begin(3)
+    kernels = Kernels.fit(whole, local.generator("kernels"))
+    smoothing = Smoothing(kernels, SMOOTHERS, whole[rows_L], owner.folds_R[rows_L], 10)
+    clear = smoothing.weights(new, 0) @ targets(owner, rows_L)
+    clear = all_columns(clear, regression=owner.regression)
+    found = ask(torch.arange(120, 150))
+    assert float((found - clear).abs().max()) < 1e-4 * float(clear.std())
+    assert torch.equal(ask(torch.arange(120, 150).flip(0)).flip(0), found)  # to the bit
+
+
+def test_a_row_counts_once_a_run_however_often_it_is_asked_about(tmp_path: Path) -> None:
+    owner, columns = made(4)
+    new = torch.randn(30, 5, generator=torch.Generator().manual_seed(9))
+    limits = SealedLimits(numbers_per_row=3)
+    whole = torch.cat([columns, new])
+    _, ask = asked_again(tmp_path / "n", owner, whole, limits)
+    for _ in range(3):
+        ask(torch.arange(120, 150))  # new rows: three numbers each, once
+        ask(torch.arange(60, 120))  # of the run, without label: as they were given
+    with pytest.raises(PartyError, match="refuses 3 numbers a row: it has given 3 of a row before"):
+        ask(torch.arange(50, 60))  # labelled: now by every labelled row, a number that is new
+    given = NumbersGiven(tmp_path / "n", np.arange(len(whole)))
+    assert given.most(torch.arange(len(whole))) == 3
+
+
+def test_an_owner_does_not_show_whether_an_answer_decrypts(tmp_path: Path) -> None:
+    """Else a partner that makes answers up would read targets by who is asked again."""
+    owner, columns = made(2)
+    active, _ = asked_again(tmp_path / "n", owner, columns, SealedLimits())
+    reader = Reader(
+        encrypted.Owner(active.keys["shop"].numpy()),
+        Answers.from_json(active.answers["shop"]),
+        regression=False,
+    )
+    rng = torch.Generator().manual_seed(0)
+    each = reader.layout.num_answers(100), encrypted.ANSWER_WIRE
+    made_up = torch.randint(256, each, generator=rng).byte().numpy().reshape(-1, 7)
+    made_up[:, 6] = 0  # below every prime
+    found = reader.read(made_up.reshape(each), 100, strict=False)
+    assert found.isnan().any()  # in half of the rows; in the others it is some number
+    with pytest.raises(MessageError, match="numbers that no weights give"):
+        reader.read(made_up.reshape(each), 100)

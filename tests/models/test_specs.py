@@ -11,8 +11,9 @@ from dovetail.errors import ModelError
 from dovetail.models import Convolutional, EncoderHead, Head, NetworkSpec, Perceptron, RandomStream
 from dovetail.models.blocks import BlocksSpec, ResNet18, SmallCnn, Unchanged
 from dovetail.models.columns import ColumnsSpec
+from dovetail.models.learners.assisted_joint import Answers, AssistedSpec
 from dovetail.models.learners.boosting_model import BoostingSpec
-from dovetail.models.learners.joint import JointSpec, Part
+from dovetail.models.learners.joint import Part, StacksSpec
 from dovetail.models.learners.linear_model import LinearSpec
 from dovetail.models.learners.specs import EnsembleSpec
 from dovetail.models.learners.stacked import StackedSpec
@@ -47,18 +48,33 @@ SPECS: list[NetworkSpec] = [
         3,
         temperature=1.5,
     ),
-    JointSpec(
-        "own",
-        5,
-        (Part(4, 3, (6, 2), 3), Part(4, 0, (), 3)),
-        ("lab", "shop"),
-        ((Part(4, 0, (2,), 3), Part(4, 0, (), 3)), (Part(4, 0, (5,), 3), Part(4, 0, (), 3))),
+    StacksSpec(
+        block="own",
+        num_features=5,
+        own=(Part(4, 3, (6, 2), 3), Part(4, 0, (), 3)),
+        partners=("lab", "shop"),
+        parts=((Part(4, 0, (2,), 3), Part(4, 0, (), 3)), (Part(4, 0, (5,), 3), Part(4, 0, (), 3))),
         copies=2,
         used=(0, 1),
         temperature=1.25,
         partial=True,
         regression=False,
         solo=EnsembleSpec((LinearSpec(5, 3),), 3),
+    ),
+    AssistedSpec(
+        block="own",
+        num_features=5,
+        partners=("lab", "shop"),
+        partial=True,
+        regression=False,
+        solo=EnsembleSpec((LinearSpec(5, 3),), 3),
+        alone=EnsembleSpec((LinearSpec(5, 3), LinearSpec(5, 3)), 3),
+        own=0.5,
+        numbers=(3, 6),
+        answers=(Answers(40, 2, 8, 2, 1e-6, (17,)), Answers(30, 2, 4, 1, 2e-6, (17, 15))),
+        teachers=2,
+        folds=4,
+        temperature=1.5,
     ),
 ]
 

@@ -12,18 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dovetail.federated import Epoch, Federation, end_told
 from dovetail.methods.apfed import sealed
-from dovetail.methods.apfed.distilling import Distilling
+from dovetail.methods.apfed.distilling import Distilling, joint_decision
 from dovetail.methods.baselines import features, held_out_decision, judged_rows, majority_of
 from dovetail.methods.outcome import Observer, Outcome, about_decision, numbers
 from dovetail.models import derive_seed
 from dovetail.models.learners import LEARNERS, Fitted, best_of, fit_all
 from dovetail.models.learners.assisted import Assisted, Inputs, fit_assisted, num_targets
+from dovetail.models.learners.assisted_joint import Answers, AssistedJoint, AssistedSpec
 from dovetail.models.learners.distil import Distilled, Owner, Teacher, choose_teacher, distil
-from dovetail.models.learners.stacked import mean_outputs
 from dovetail.models.recovered import recovered_share
 from dovetail.network import Checkpoint, Engine
 
@@ -63,21 +62,13 @@ class Joint:
         teacher: chosen on held-out labels.
         inputs: what own outputs and numbers are divided by.
         members: the teachers whose mean it is.
+        partial: whether rows that lack a partner were learnt from.
     """
 
     teacher: Teacher
     inputs: Inputs
     members: tuple[Assisted, ...]
-
-    def outputs(self, own_RC: Tensor, z_RZ: Tensor) -> Tensor:
-        """(R, C) of rows that nobody learned from."""
-        inputs_RF, regression = self.inputs.of(own_RC, z_RZ), self.inputs.regression
-        outputs_KRC = _blended([each.outputs(inputs_RF) for each in self.members], regression)
-        return mean_outputs(outputs_KRC / self.teacher.temperature, regression=regression)
-
-
-def _blended(each: list[Tensor], regression: bool) -> Tensor:
-    return each[0] if len(each) == 1 else mean_outputs(torch.stack(each), regression=regression)
+    partial: bool
 
 
 def joint_of(active: sealed.Active, owner: Owner, alone: Fitted) -> Joint | None:
@@ -104,7 +95,30 @@ def joint_of(active: sealed.Active, owner: Owner, alone: Fitted) -> Joint | None
     }
     teacher = choose_teacher(told, owner)
     members = tuple(fitted.values()) if teacher.name == "mean" else (fitted[teacher.name],)
-    return Joint(teacher, inputs, members)
+    partial = bool(z_RZ[judged].isnan().any())
+    return Joint(teacher, inputs, members, partial)
+
+
+def network_of(
+    work: Distilling, active: sealed.Active, joint: Joint, alone: Fitted, solo: Fitted
+) -> AssistedJoint:
+    """The joint model as the label owner keeps it; the keys are kept apart."""
+    spec = AssistedSpec(
+        block=work.block,
+        num_features=work.train.joined()[0].numel(),
+        partners=active.partners,
+        partial=joint.partial,
+        regression=work.regression,
+        solo=solo.spec,
+        alone=alone.spec,
+        own=joint.inputs.own,
+        numbers=tuple(each.shape[1] for each in active.numbers.values()),
+        answers=tuple(Answers.from_json(active.answers[name]) for name in active.partners),
+        teachers=len(joint.members),
+        folds=len(joint.members[0].weights_KCF),
+        temperature=joint.teacher.temperature,
+    )
+    return AssistedJoint.of(spec, alone.network, solo.network, joint.inputs, joint.members)
 
 
 def finish(work: Distilling, active: sealed.Active, engine: Engine, observe: Observer) -> Outcome:
@@ -127,8 +141,24 @@ def finish(work: Distilling, active: sealed.Active, engine: Engine, observe: Obs
     outcome.models[name] = work.model(
         solo.network, solo.spec, "apfed-s", learner=choice, **run, **about_decision(decision)
     )
+    together = None
+    if joint is not None:
+        together = network_of(work, active, joint, alone, solo)
+        kept = about_decision(joint_decision(work, owner, joint.teacher))
+        outcome.joint = work.joint_model(together, together.spec, "apfed-s", **run, **kept)
+        outcome.keys = dict(active.keys)
     if work.test is not None:
-        _score(work, outcome, owner, active, joint, solo=solo, alone=alone, fitted=fitted)
+        _score(
+            work,
+            outcome,
+            owner,
+            active,
+            together,
+            None if joint is None else joint.teacher,
+            solo=solo,
+            alone=alone,
+            fitted=fitted,
+        )
     line: dict[str, Any] = {
         "epoch": 2,
         "seconds": time.perf_counter() - started,
@@ -188,7 +218,8 @@ def _score(
     outcome: Outcome,
     owner: Owner,
     active: sealed.Active,
-    joint: Joint | None,
+    joint: AssistedJoint | None,
+    teacher: Teacher | None,
     *,
     solo: Fitted,
     alone: Fitted,
@@ -205,14 +236,16 @@ def _score(
             None if model is None else held_out_decision(work.deciding, work.task, model, rows)
         )
         outcome.scores[what] = {work.name: work.scored(what, each, decision=decision)}
-    if joint is None or not active.tested:
+    if joint is None or teacher is None or not active.tested:
         return
     z_RZ = torch.cat(list(active.tested.values()), dim=1)
     tested = (~z_RZ.isnan()).any(dim=1).nonzero().flatten()
     if not len(tested):
         return
-    together = joint.outputs(outputs["best-alone"][tested], z_RZ[tested])
-    scored = work.scored("joint", together, tested)
+    with torch.no_grad():
+        together = joint.from_numbers(outputs["best-alone"][tested], z_RZ[tested])
+    decision = joint_decision(work, owner, teacher)
+    scored = work.scored("joint", together, tested, decision=decision)
     if len(tested) < len(x):
         scored["rows"] = float(len(tested))
     outcome.scores["joint"] = {work.name: scored}

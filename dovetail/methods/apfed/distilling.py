@@ -61,6 +61,7 @@ from dovetail.models.learners.joint import (
     Joint,
     JointSpec,
     Part,
+    StacksSpec,
     blended,
     fold_means,
 )
@@ -97,6 +98,11 @@ class Distilling(LabelHome):
     @property
     def regression(self) -> bool:
         return not isinstance(self.task, Classification)
+
+    @property
+    def block(self) -> str:
+        """What its columns are called in a model."""
+        return next(iter(self.train.blocks)) if len(self.train.blocks) == 1 else "joined"
 
     def owner(self) -> Owner:
         """Its rows, with folds over the labelled ones.
@@ -169,16 +175,24 @@ class Distilling(LabelHome):
 
     def model(self, network: torch.nn.Module, spec: Any, method: str, **about: Any) -> Model:
         """A model on the label owner's own columns."""
-        block = next(iter(self.train.blocks)) if len(self.train.blocks) == 1 else "joined"
         return Model(
             party=self.train.name,
             task=self.task,
             network=network,
             spec=spec,
-            shapes={block: tuple(self.train.joined().shape[1:])},
-            inputs={} if self.input is None else {block: self.input},
+            shapes={self.block: tuple(self.train.joined().shape[1:])},
+            inputs={} if self.input is None else {self.block: self.input},
             about={"method": method, "seed": self.seed, "label": self.label, **about},
         )
+
+    def joint_model(
+        self, network: torch.nn.Module, spec: JointSpec, method: str, **about: Any
+    ) -> Model:
+        """A model on its own columns and what partners answer."""
+        joint = self.model(network, spec, method, **about)
+        widths = {partner: (width,) for partner, width in spec.widths.items()}
+        joint.shapes = {**joint.shapes, **widths}
+        return joint
 
     def scored(
         self,
@@ -251,11 +265,8 @@ def finish(work: Distilling, active: distil.Active, engine: Engine, observe: Obs
     )
     if teacher is not None and work.config.exchange == "gradients":
         network, spec = _joint(work, active, teacher, solo)
-        kept = about_decision(_joint_decision(work, owner, teacher))
-        joint = work.model(network, spec, "apfed-d", **run, **kept)
-        widths = {partner: (width,) for partner, width in spec.widths.items()}
-        joint.shapes = {**joint.shapes, **widths}
-        outcome.joint = joint
+        kept = about_decision(joint_decision(work, owner, teacher))
+        outcome.joint = work.joint_model(network, spec, "apfed-d", **run, **kept)
     if work.test is not None:
         _score(work, outcome, owner, active, teacher, solo=solo, alone=alone, fitted=fitted)
     line: dict[str, Any] = {
@@ -322,7 +333,7 @@ def _told(
 
 def _joint(
     work: Distilling, active: distil.Active, teacher: Teacher, solo: Fitted
-) -> tuple[Joint, JointSpec]:
+) -> tuple[Joint, StacksSpec]:
     """The label owner's part of the joint model; partners have theirs."""
     stacks = list(work.config.teachers)
     taught = [active.taught[name] for name in stacks]
@@ -336,18 +347,18 @@ def _joint(
     )
     used = range(len(stacks)) if teacher.name not in stacks else [stacks.index(teacher.name)]
     held = active.train.held(active.partners)[:, active.rows_N]
-    spec = JointSpec(
-        next(iter(work.train.blocks)) if len(work.train.blocks) == 1 else "joined",
-        work.train.joined()[0].numel(),
-        own,
-        active.partners,
-        parts,
-        active.copies,
-        tuple(used),
-        teacher.temperature,
-        not bool(held.all()),
-        work.regression,
-        solo.spec,
+    spec = StacksSpec(
+        block=work.block,
+        num_features=work.train.joined()[0].numel(),
+        partners=active.partners,
+        partial=not bool(held.all()),
+        regression=work.regression,
+        solo=solo.spec,
+        own=own,
+        parts=parts,
+        copies=active.copies,
+        used=tuple(used),
+        temperature=teacher.temperature,
     )
     bottoms = Bottoms(
         [each.stack.encoding for each in taught], [each.stack.bottom for each in taught]
@@ -386,7 +397,7 @@ def _score(
         joint = _teacher_says(active, active.told.test, teacher)
         tested = (~joint.isnan().any(dim=1)).nonzero().flatten()
         if len(tested):
-            decision = _joint_decision(work, owner, teacher)
+            decision = joint_decision(work, owner, teacher)
             scores["joint"] = work.scored("joint", joint[tested], tested, decision=decision)
             if len(tested) < len(x):
                 scores["joint"]["rows"] = float(len(tested))
@@ -401,7 +412,7 @@ def _score(
     outcome.scores |= {what: {name: each} for what, each in scores.items()}
 
 
-def _joint_decision(work: Distilling, owner: Owner, teacher: Teacher) -> Decided | None:
+def joint_decision(work: Distilling, owner: Owner, teacher: Teacher) -> Decided | None:
     """The joint model's threshold, by labelled rows that its members did not see.
 
     It is not calibrated: rows that partners do not answer are the solo model's.

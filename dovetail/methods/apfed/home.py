@@ -124,7 +124,9 @@ def _distil_partner(home: PartnerHome, local: Local) -> Party:
 
 
 def _sealed_partner(home: PartnerHome, local: Local) -> Party:
-    return sealed.Partner(home.rows, home.test, local, home.sealed_limits, given=home.given)
+    return sealed.Partner(
+        home.rows, home.test, local, home.sealed_limits, given=home.given, input=home.input
+    )
 
 
 _SIDES: Mapping[Side, Callable[[PartnerHome, Local], Party]] = {
@@ -135,7 +137,10 @@ _SIDES: Mapping[Side, Callable[[PartnerHome, Local], Party]] = {
 }
 
 #: Side -> the message after which a partner's networks are whole, and kept at its site.
-KEPT_AFTER: Mapping[Side, type[Message]] = {"distil": distil.Finish}
+KEPT_AFTER: Mapping[Side, type[Message]] = {
+    "distil": distil.Finish,
+    "sealed": sealed.Begin,
+}
 
 
 def bottom_of(party: Any) -> Bottom:

@@ -1,5 +1,7 @@
 """Predicting with partners after APFed-D: each answers codes of rows that both have.
 
+After APFed-S it answers encrypted numbers (``sealed_inference.py``), all else alike.
+
 A partner keeps its networks of a run at home. The label owner, who drives, agrees with each on the
 samples by private set intersection, for this prediction only, and asks for their codes. Rows that a
 partner lacks, or where it does not answer, are NaN, and the solo model says them.
@@ -23,11 +25,13 @@ from torch import Tensor
 
 from dovetail.errors import MessageError
 from dovetail.federated import handles
+from dovetail.methods.apfed.sealed_inference import Numbers, read_here
 from dovetail.methods.base import Asked, Maker
-from dovetail.methods.inference import Recaller, kept_at
+from dovetail.methods.inference import Question, Recaller, kept_at
 from dovetail.methods.party import Site
 from dovetail.models import Bottom
-from dovetail.models.learners.joint import BottomsSpec
+from dovetail.models.learners.assisted_joint import AssistedSpec
+from dovetail.models.learners.joint import BottomsSpec, JointSpec
 from dovetail.network import Engine, Floats, Integers, Message
 from dovetail.network.checkpoint import StatefulParty
 
@@ -105,25 +109,61 @@ class Asking:
         return {name: ~codes.isnan().any(dim=1) for name, codes in self.codes.items()}
 
 
-def recall(
+@dataclass(frozen=True, eq=False)
+class CodesOf:
+    """The question of APFed-D: codes, as the partners' networks give them."""
+
+    spec: JointSpec
+    reply: ClassVar[type[Message]] = Recalled
+
+    def message(self, trained: str, samples_B: Tensor) -> Recall:
+        """Asks about these samples."""
+        return Recall(trained, samples_B)
+
+    def read(self, party: str, reply: Message, num_rows: int) -> Tensor:
+        """(B, E).
+
+        Raises:
+            MessageError: not what was asked for.
+        """
+        reply.check(B=num_rows, E=self.spec.widths[party])
+        assert isinstance(reply, Recalled)
+        return reply.code_BE
+
+
+def question_of(spec: JointSpec, keys: Callable[[], Mapping[str, Tensor]]) -> Question:
+    """What partners of a joint model are asked for.
+
+    Args:
+        spec: of the model.
+        keys: reads what decrypts partners' answers, where they are encrypted.
+
+    Raises:
+        ModelError: a key that is missing.
+    """
+    return Numbers(spec, keys()) if isinstance(spec, AssistedSpec) else CodesOf(spec)
+
+
+def ask(
     network: Engine,
     trained: str,
-    widths: Mapping[str, int],
+    question: Question,
     held: Mapping[str, Tensor],
     *,
     timeout_s: float | None = None,
     batch_size: int = 1024,
 ) -> Asking:
-    """Every partner's codes of the samples that it has; one that fails is not asked for further.
+    """What every partner says of the samples that it has; one that fails is not asked for further.
 
     Args:
-        network: reaches the partners, each a ``Recalling``.
+        network: reaches the partners, each a ``Recalling`` or a ``Smoother``.
         trained: id of the run whose networks are meant.
-        widths: partner -> E.
+        question: of the joint model.
         held: partner -> (N,) bool, which samples it has.
         timeout_s: how long a partner may take for a message.
         batch_size: samples a message.
     """
+    widths = question.spec.widths
     codes = {
         name: torch.full((len(held_N), widths[name]), torch.nan) for name, held_N in held.items()
     }
@@ -131,15 +171,22 @@ def recall(
     for batch in torch.arange(max(map(len, held.values()), default=0)).split(batch_size):
         asked = {name: batch[held_N[batch]] for name, held_N in held.items() if name not in missed}
         requests = {
-            name: Recall(trained, samples) for name, samples in asked.items() if len(samples)
+            name: question.message(trained, samples)
+            for name, samples in asked.items()
+            if len(samples)
         }
-        replies = network.ask(requests, Recalled, timeout_s=timeout_s)
+        replies = network.ask(requests, question.reply, timeout_s=timeout_s)
         missed |= {name: failure.cause for name, failure in replies.failures.items()}
         for name, reply in replies.items():
             try:
-                reply.check(B=len(asked[name]), E=widths[name])
+                codes[name][asked[name]] = question.read(name, reply, len(asked[name]))
             except MessageError as cause:
                 missed[name] = str(cause)
-                continue
-            codes[name][asked[name]] = reply.code_BE
     return Asking(codes, missed)
+
+
+def codes_here(bottom: Bottom, x: Tensor, question: Question) -> Tensor:
+    """(N, E) of rows of a partner whose part is in this process."""
+    if isinstance(question, Numbers):
+        return read_here(bottom, x, question)
+    return bottom.embed(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,13 @@ class NumbersGiven:
     Args:
         path: the file; made with the first answer.
         ids_N: of its rows: a row is counted by its id, whatever its index becomes.
+        run: that it answers in.
     """
 
-    def __init__(self, path: Path, ids_N: np.ndarray) -> None:
+    def __init__(self, path: Path, ids_N: np.ndarray, run: str = "") -> None:
         self._path = path
         self._rows_N = ids_N
+        self._run = run
 
     @cached_property
     def _digests(self) -> np.ndarray:
@@ -37,34 +40,62 @@ class NumbersGiven:
         Raises:
             ConfigError: the count cannot be read.
         """
-        known = self._read()
+        known = self._read()[0]
         own = self._digests[rows_R.numpy()]
         return max((known.get(each, 0) for each in own.tolist()), default=0)
 
-    def add(self, rows_R: Tensor, numbers: int) -> None:
+    def is_new(self, run: str, rows_R: Tensor, contents_R: Sequence[bytes]) -> Tensor:
+        """(R,) bool: rows whose numbers of this run, by these columns, were not given before.
+
+        Raises:
+            ConfigError: the count cannot be read.
+        """
+        given = self._read()[1]
+        return torch.tensor([each not in given for each in self._of(run, rows_R, contents_R)])
+
+    def add(
+        self, rows_R: Tensor, numbers: int, contents_R: Sequence[bytes], *, run: str | None = None
+    ) -> None:
         """Count an answer, before it leaves.
+
+        Args:
+            rows_R: whose.
+            numbers: of each.
+            contents_R: what tells a row's columns from others.
+            run: whose numbers; None: the one that it answers in.
 
         Raises:
             ConfigError: it cannot be written down, so the answer is not given.
         """
-        known = self._read()
+        known, given = self._read()
         for each in self._digests[rows_R.numpy()].tolist():
             known[each] = known.get(each, 0) + numbers
+        given.update(self._of(self._run if run is None else run, rows_R, contents_R))
+        state = {
+            "ids": torch.tensor(list(known)),
+            "counts": torch.tensor(list(known.values())),
+            "given": torch.tensor(sorted(given), dtype=torch.int64),
+        }
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            ids, counts = torch.tensor(list(known)), torch.tensor(list(known.values()))
-            save_state(self._path, {"ids": ids, "counts": counts}, {})
+            save_state(self._path, state, {})
         except (CheckpointError, OSError):
             raise ConfigError(
                 "cannot write down how many numbers it has given, and gives none"
             ) from None
 
-    def _read(self) -> dict[int, int]:
+    def _of(self, run: str, rows_R: Tensor, contents_R: Sequence[bytes]) -> list[int]:
+        ids = self._digests[rows_R.numpy()].tolist()
+        return [_digest((run, *each)) for each in zip(ids, contents_R, strict=True)]
+
+    def _read(self) -> tuple[dict[int, int], set[int]]:
+        """Row -> how many, and which numbers of which run."""
         if not self._path.exists():
-            return {}
+            return {}, set()
         try:
             state = load_state(self._path)[0]
-            return dict(zip(state["ids"].tolist(), state["counts"].tolist(), strict=True))
+            counts = dict(zip(state["ids"].tolist(), state["counts"].tolist(), strict=True))
+            return counts, set(state["given"].tolist())
         except (CheckpointError, KeyError, ValueError, AttributeError):
             raise ConfigError(
                 "cannot read how many numbers it has given before, and gives none; its owner may "
@@ -72,6 +103,6 @@ class NumbersGiven:
             ) from None
 
 
-def _digest(id: Any) -> int:
-    found = hashlib.blake2b(repr(id).encode(), digest_size=8).digest()
+def _digest(value: Any) -> int:
+    found = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
     return int.from_bytes(found, "little", signed=True)

@@ -19,7 +19,7 @@ from dovetail.methods.aligning import (
     label_owner,
     stored_alignment,
 )
-from dovetail.methods.apfed import distil, inference, sealed
+from dovetail.methods.apfed import distil, inference, sealed, sealed_inference
 from dovetail.methods.apfed.home import KEPT_AFTER, LabelHome, PartnerHome, Side, bottom_of
 from dovetail.methods.apfed.missing_party_baselines import GONE
 from dovetail.methods.apfed.numbers import NumbersGiven
@@ -243,11 +243,12 @@ class Apfed(Method):
         "distil": algorithm("apfed-d", distil.Partner),
         "sealed": algorithm("apfed-s", sealed.Partner),
         "recalling": algorithm("apfed-d", inference.Recalling),
+        "smoothing": algorithm("apfed-s", sealed_inference.Smoother),
     }
     models = (
-        "The driver keeps a model that predicts from its own columns alone. Of apfed-d and tvfl it "
-        "also keeps its part of a joint model, and each partner its own part, which answer "
-        "together; of apfed-r and apfed-c a partner keeps nothing."
+        "The driver keeps a model that predicts from its own columns alone. Of apfed-s, apfed-d "
+        "and tvfl it also keeps its part of a joint model, and each partner its own part, which "
+        "answer together; of apfed-r and apfed-c a partner keeps nothing."
     )
 
     def asks(self, run: Run) -> tuple[str, ...]:
@@ -326,7 +327,7 @@ class Apfed(Method):
                 # test rows are asked for by the same numbers
                 own = replace(home, shared=shared, test=shared, input=input, side=side)
                 if side == "sealed":
-                    given = NumbersGiven(asked.numbers, site.table.ids)
+                    given = NumbersGiven(asked.numbers, site.table.ids, asked.run)
                     own = replace(own, given=given)
 
                 def make() -> StatefulParty:
@@ -342,7 +343,8 @@ class Apfed(Method):
 
         sides = [side for side in get_args(Side) if side in allowed]
         makers: dict[str, Maker] = {side: maker(side) for side in sides}
-        return makers | ({"recalling": inference.maker(site)} if "recalling" in allowed else {})
+        later = {"recalling": inference.maker, "smoothing": sealed_inference.maker}
+        return makers | {side: of(site) for side, of in later.items() if side in allowed}
 
     def describe(self, site: Site, agreed: Collection[str]) -> Iterator[str]:
         """What the party will do, of what its policy agrees to."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from dovetail.methods import apfed
-from dovetail.methods.apfed.sealed import MAX_SMOOTHERS
+from dovetail.methods.apfed.sealed_checks import MAX_SMOOTHERS
 from dovetail.methods.apfed.stacks import Config as DistilConfig
 from dovetail.methods.apfed.stacks import PartnerConfig
 from dovetail.methods.section import EncoderField

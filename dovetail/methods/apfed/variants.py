@@ -355,7 +355,14 @@ class Sealed(ApfedVariant):
 
     def outcome(self, stage: Staged, seed: int, observe: Observer) -> Outcome:
         work = distilling(stage.training, owner_of(stage), seed)
-        return assisting.finish(work, stage.driver, stage.network, observe)
+        outcome = assisting.finish(work, stage.driver, stage.network, observe)
+        if outcome.joint is not None:  # those that are elsewhere keep their own at home
+            outcome.bottoms = {
+                name: partner.bottom_model()
+                for name, partner in stage.parties.items()
+                if name in stage.driver.partners
+            }
+        return outcome
 
 
 # --- Who asks nobody -----------------------------------------------------------------------------

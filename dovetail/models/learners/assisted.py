@@ -44,7 +44,7 @@ def targets(owner: Owner, rows_L: Tensor) -> Tensor:
     return centred[:, :num]
 
 
-def all_columns(z_RT: Tensor, num_outputs: int, *, regression: bool) -> Tensor:
+def all_columns(z_RT: Tensor, *, regression: bool) -> Tensor:
     """(R, C) of one smoother, from what came of ``targets``."""
     if regression:
         return z_RT

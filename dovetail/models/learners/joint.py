@@ -120,27 +120,23 @@ class BottomsSpec:
         return cls(tuple(Part.from_json(part) for part in stored["parts"]))
 
 
-class Joint(nn.Module):
-    """Block -> rows in, (B, C) out: the teacher where partners answered, the solo model elsewhere.
+class WithPartners(nn.Module):
+    """Block -> rows in, (B, C) out: all together where partners answered, the solo model elsewhere.
 
     Args:
-        spec: the sizes.
-        own: the label owner's bottoms.
-        tops: of every stack.
+        spec: who is asked.
         solo: needs the label owner's block only.
     """
 
     any_blocks = True
 
-    def __init__(self, spec: JointSpec, own: Bottoms, tops: Sequence[Top], solo: nn.Module) -> None:
+    def __init__(self, spec: JointSpec, solo: nn.Module) -> None:
         super().__init__()
-        self.own = own
-        self.tops = nn.ModuleList(tops)
         self.solo = solo
-        self._spec = spec
+        self._who = spec
 
     def forward(self, blocks: Mapping[str, Tensor]) -> Tensor:
-        spec = self._spec
+        spec = self._who
         if spec.block not in blocks:
             raise ModelError(f"it needs the label owner's own columns (block {spec.block!r})")
         x = blocks[spec.block]
@@ -152,13 +148,39 @@ class Joint(nn.Module):
         codes = [
             held[name].masked_fill(~answered[name][:, None], 0)
             if name in held
-            else x.new_zeros(len(x), sum(part.embedding for part in parts))
-            for name, parts in zip(spec.partners, spec.parts, strict=True)
+            else x.new_zeros(len(x), spec.widths[name])
+            for name in spec.partners
         ]
-        joint_BC = self._joint([self.own(x), *codes])
+        joint_BC = self.together(x, codes)
         present = torch.stack(list(answered.values()))
         use_B = present.any(dim=0) if spec.partial else present.all(dim=0)
         return torch.where(use_B[:, None], joint_BC, solo_BC)
+
+    def together(self, x: Tensor, codes: Sequence[Tensor]) -> Tensor:
+        """(B, C) from own rows and every partner's (B, E), 0 where it did not answer."""
+        raise NotImplementedError
+
+
+class Joint(WithPartners):
+    """What APFed-D keeps.
+
+    Args:
+        spec: the sizes.
+        own: the label owner's bottoms.
+        tops: of every stack.
+        solo: needs the label owner's block only.
+    """
+
+    def __init__(
+        self, spec: StacksSpec, own: Bottoms, tops: Sequence[Top], solo: nn.Module
+    ) -> None:
+        super().__init__(spec, solo)
+        self.own = own
+        self.tops = nn.ModuleList(tops)
+        self._spec = spec
+
+    def together(self, x: Tensor, codes: Sequence[Tensor]) -> Tensor:
+        return self._joint([self.own(x), *codes])
 
     def _joint(self, codes: Sequence[Tensor]) -> Tensor:
         """(B, C) of the teacher, from every party's (B, E)."""
@@ -195,36 +217,73 @@ def blended(told: Sequence[Tensor], *, regression: bool) -> Tensor:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class JointSpec:
-    """The sizes of a ``Joint``.
+    """What a model that predicts with partners is rebuilt from.
 
     Attributes:
         block: the label owner's own.
         num_features: F of that block, flattened.
-        own: its bottoms, one a stack.
-        partners: who has the other parts.
-        parts: theirs, in that order.
-        copies: members of each fold.
-        used: which stacks speak; where several do, their mean.
-        temperature: of the teacher.
+        partners: who is asked.
         partial: whether rows that lack a partner were learnt from.
         solo: the model that needs nobody.
     """
 
-    kind: ClassVar[str] = "joint"
-
     block: str
     num_features: int
-    own: tuple[Part, ...]
     partners: tuple[str, ...]
+    partial: bool
+    regression: bool
+    solo: EnsembleSpec
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Partner -> E of what it answers."""
+        raise NotImplementedError
+
+    def _common(self) -> dict[str, Any]:
+        """Its fields here, JSON-ready."""
+        return {
+            "block": self.block,
+            "num_features": self.num_features,
+            "partners": list(self.partners),
+            "partial": self.partial,
+            "regression": self.regression,
+            "solo": self.solo.to_json(),
+        }
+
+
+def common_fields(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of every ``JointSpec``, as they were stored."""
+    return {
+        "block": str(stored["block"]),
+        "num_features": int(stored["num_features"]),
+        "partners": tuple(str(name) for name in stored["partners"]),
+        "partial": bool(stored["partial"]),
+        "regression": bool(stored["regression"]),
+        "solo": EnsembleSpec.from_json(stored["solo"]),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class StacksSpec(JointSpec):
+    """The sizes of a ``Joint``.
+
+    Attributes:
+        own: its bottoms, one a stack.
+        parts: the partners', in their order.
+        copies: members of each fold.
+        used: which stacks speak; where several do, their mean.
+        temperature: of the teacher.
+    """
+
+    kind: ClassVar[str] = "joint"
+
+    own: tuple[Part, ...]
     parts: tuple[tuple[Part, ...], ...]
     copies: int
     used: tuple[int, ...]
     temperature: float
-    partial: bool
-    regression: bool
-    solo: EnsembleSpec
 
     def __post_init__(self) -> None:
         stacks = range(len(self.own))
@@ -261,33 +320,23 @@ class JointSpec:
     def to_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind,
-            "block": self.block,
-            "num_features": self.num_features,
+            **self._common(),
             "own": [_part_json(part) for part in self.own],
-            "partners": list(self.partners),
             "parts": [[_part_json(part) for part in parts] for parts in self.parts],
             "copies": self.copies,
             "used": list(self.used),
             "temperature": self.temperature,
-            "partial": self.partial,
-            "regression": self.regression,
-            "solo": self.solo.to_json(),
         }
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> JointSpec:
+    def from_json(cls, stored: Mapping[str, Any]) -> StacksSpec:
         return cls(
-            str(stored["block"]),
-            int(stored["num_features"]),
-            tuple(Part.from_json(part) for part in stored["own"]),
-            tuple(str(name) for name in stored["partners"]),
-            tuple(tuple(Part.from_json(part) for part in parts) for parts in stored["parts"]),
-            int(stored["copies"]),
-            tuple(int(stack) for stack in stored["used"]),
-            float(stored["temperature"]),
-            bool(stored["partial"]),
-            bool(stored["regression"]),
-            EnsembleSpec.from_json(stored["solo"]),
+            **common_fields(stored),
+            own=tuple(Part.from_json(part) for part in stored["own"]),
+            parts=tuple(tuple(Part.from_json(part) for part in parts) for parts in stored["parts"]),
+            copies=int(stored["copies"]),
+            used=tuple(int(stack) for stack in stored["used"]),
+            temperature=float(stored["temperature"]),
         )
 
 

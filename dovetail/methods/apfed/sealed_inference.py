@@ -1,0 +1,210 @@
+"""Predicting with partners after APFed-S: each answers encrypted numbers of rows that both have.
+
+A partner keeps its smoothers of a run and the targets that it cannot read; the label owner keeps
+the key at its site. They agree on samples as of APFed-D (``inference.py``), then a question is one
+message. A row's numbers are the same however often it is asked about, and count once a run.
+
+    label owner                         partner
+    Smooth                        ---->
+                                  <---- Smoothed
+
+What decrypts to numbers that no weights give is left out without a word to its sender: whether it
+does is the label owner's secret.
+
+Letters: B rows of a message, P ciphertexts, W bytes, E numbers of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dovetail.data import SharedRows
+from dovetail.errors import MessageError, ModelError
+from dovetail.federated import Local, Party, handles
+from dovetail.methods.apfed.numbers import NumbersGiven
+from dovetail.methods.apfed.sealed_checks import within_policy
+from dovetail.methods.apfed.sealed_numbers import Multiplying, Reader, row_digests
+from dovetail.methods.base import Asked, Maker
+from dovetail.methods.baselines import features
+from dovetail.methods.inference import Kept, kept_at
+from dovetail.methods.limits import SealedLimits
+from dovetail.methods.party import Site
+from dovetail.models import Bottom
+from dovetail.models.kept_smoothing import KeptSmoothing, SmoothingSpec
+from dovetail.models.learners.assisted_joint import AssistedSpec
+from dovetail.models.smoothers import Smoothing
+from dovetail.network import Bytes, Integers, Message
+from dovetail.network.checkpoint import StatefulParty
+from dovetail.privacy import encrypted
+
+# --- What crosses the boundary -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Smooth(Message):
+    """Label owner -> partner: numbers of these samples, by what you keep of a run."""
+
+    family: ClassVar[str] = "smoothing"  # as policies and parties' sides know it
+
+    trained: str  # the run's id
+    samples_B: Integers  # places in the order that the two have agreed on
+
+
+@dataclass(frozen=True, eq=False)
+class Smoothed(Message):
+    """Partner -> label owner: each smoother's encrypted numbers of the samples."""
+
+    family: ClassVar[str] = "smoothing"
+
+    numbers_PW: Bytes
+
+
+# --- What a partner executes -------------------------------------------------------------------
+
+
+class Smoother(Party):
+    """A partner after training.
+
+    Args:
+        rows_S: its row of each sample that it has agreed on with the label owner, -1: it has none.
+        kept: what it keeps.
+        local: its context.
+        limits: of its policy.
+        given: how many numbers of each row it has given before.
+    """
+
+    goes_on, predicts = False, True
+
+    def __init__(
+        self,
+        rows_S: Tensor,
+        kept: Kept,
+        local: Local,
+        limits: SealedLimits,
+        given: NumbersGiven,
+    ) -> None:
+        self._rows_S, self._kept_of, self._limits, self._given = rows_S, kept, limits, given
+        self._opened: tuple[str, KeptSmoothing, Multiplying, SharedRows] | None = None
+
+    @handles
+    def smooth(self, message: Smooth) -> Smoothed:
+        """Numbers of these samples; those that it gave before are not counted again."""
+        if len(message.samples_B) > len(self._rows_S):
+            raise MessageError("more samples than are shared: each sample once")
+        if not len(message.samples_B):
+            raise MessageError(f"{message.wire_name()}: expected one sample or more")
+        if self._opened is None or self._opened[0] != message.trained:
+            self._opened = self._open(message.trained)
+        _, network, product, shared = self._opened
+        rows_B = shared.rows(message.samples_B)
+        if len(rows_B.unique()) < len(rows_B):
+            raise MessageError(f"{message.wire_name()}: a sample is asked about twice")
+        x_BF = features(shared.x[rows_B])
+        digests = row_digests(x_BF)
+        more = len(network.smoothing.smoothers) * product.layout.columns
+        new = self._given.is_new(message.trained, rows_B, digests)
+        if new.any():
+            within_policy(self.name, self._limits, self._given, rows_B[new], more)
+            contents = [each for each, is_new in zip(digests, new.tolist(), strict=True) if is_new]
+            self._given.add(rows_B[new], more, contents, run=message.trained)
+        return Smoothed(torch.from_numpy(smoothed(network.smoothing, product, x_BF, digests)))
+
+    def _open(self, trained: str) -> tuple[str, KeptSmoothing, Multiplying, SharedRows]:
+        bottom, x = self._kept_of(trained)
+        network, spec = bottom.network, bottom.spec
+        assert isinstance(network, KeptSmoothing)
+        assert isinstance(spec, SmoothingSpec)
+        network.smoothing.least_rows = max(spec.least_rows, self._limits.least_rows)
+        product = Multiplying.again(network, spec.sizes)
+        return trained, network, product, SharedRows(self.name, x, self._rows_S)
+
+
+def smoothed(
+    smoothing: Smoothing, product: Multiplying, x_BF: Tensor, digests: Sequence[bytes]
+) -> np.ndarray:
+    """(ciphertexts, W) of every smoother, one after the other."""
+    places = range(len(smoothing.smoothers))
+    return np.concatenate(
+        [product.times(smoothing.weights(x_BF, place), digests, place) for place in places]
+    )
+
+
+def maker(site: Site) -> Maker:
+    """Makes a partner's side of a prediction, for the label owner who asks."""
+
+    def of_run(asked: Asked) -> Callable[[], StatefulParty]:
+        rows_S, limits = asked.rows_S(), site.policy.section.sealed
+        given = NumbersGiven(asked.numbers, site.table.ids)
+
+        def fits(own: Bottom) -> bool:
+            """What is encrypted to one label owner is nothing to another."""
+            return isinstance(own.spec, SmoothingSpec) and own.about.get("driver") == asked.driver
+
+        kept = kept_at(site, asked, fits)
+        return lambda: Smoother(rows_S, kept, asked.local(), limits, given)
+
+    return of_run
+
+
+# --- What the label owner executes -------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """The question to partners of a joint model, and how their answers are read.
+
+    Args:
+        spec: of the joint model.
+        keys: partner -> what decrypts its answers.
+
+    Raises:
+        ModelError: a key that is missing, or none.
+    """
+
+    spec: AssistedSpec
+    keys: Mapping[str, Tensor]
+    reply: ClassVar[type[Message]] = Smoothed
+
+    def __post_init__(self) -> None:
+        lacking = [name for name in self.spec.partners if name not in self.keys]
+        if lacking:
+            raise ModelError(f"there is no key that reads what {lacking[0]!r} answers")
+
+    def message(self, trained: str, samples_B: Tensor) -> Smooth:
+        """Asks about these samples."""
+        return Smooth(trained, samples_B)
+
+    def read(self, party: str, reply: Message, num_rows: int) -> Tensor:
+        """(B, E), NaN of rows whose numbers no weights give.
+
+        Raises:
+            MessageError: not what was asked for.
+        """
+        assert isinstance(reply, Smoothed)
+        return self._readers[party].read(reply.numbers_PW.numpy(), num_rows, strict=False)
+
+    @cached_property
+    def _readers(self) -> dict[str, Reader]:
+        spec = self.spec
+        return {
+            name: Reader(encrypted.Owner(self.keys[name].numpy()), answers, spec.regression)
+            for name, answers in zip(spec.partners, spec.answers, strict=True)
+        }
+
+
+def read_here(bottom: Bottom, x: Tensor, asked: Numbers) -> Tensor:
+    """(N, E) numbers of rows of a partner whose part is in this process."""
+    network, spec = bottom.network, bottom.spec
+    assert isinstance(network, KeptSmoothing)
+    assert isinstance(spec, SmoothingSpec)
+    x_NF = features(x)
+    product = Multiplying.again(network, spec.sizes)
+    wire = smoothed(network.smoothing, product, x_NF, row_digests(x_NF))
+    return asked.read(bottom.party, Smoothed(torch.from_numpy(wire)), len(x_NF))

@@ -1,0 +1,123 @@
+"""What a partner of APFed-S keeps of a run: its smoothers, and the targets that it cannot read.
+
+Letters: L labelled rows, J smoothers, P ciphertexts, V and W bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from dovetail.errors import ModelError
+from dovetail.models.networks import Shape
+from dovetail.models.smoothers import Kernels, Smoother, Smoothing, smoother_of
+
+
+@dataclass(frozen=True)
+class SealedTargets:
+    """How encrypted targets lie in ciphertexts, and how weights are made whole.
+
+    Attributes:
+        parameters: of the encryption.
+        labelled, columns, block, classes: L, T, and how both lie in slots.
+        exponents, blurs: of each smoother: its weights are multiplied by 2^exponent, and each
+            number is blurred by so much.
+        ciphertexts, target_bytes, key_bytes, nonce_bytes: sizes of what was sent.
+    """
+
+    parameters: str
+    labelled: int
+    columns: int
+    block: int
+    classes: int
+    exponents: tuple[int, ...]
+    blurs: tuple[int, ...]
+    ciphertexts: int
+    target_bytes: int
+    key_bytes: int
+    nonce_bytes: int
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> SealedTargets:
+        values = {name: stored[name] for name in cls.__dataclass_fields__}
+        for name in ("exponents", "blurs"):
+            values[name] = tuple(int(each) for each in values[name])
+        return cls(**values)
+
+
+class KeptSmoothing(nn.Module):
+    """A ``Smoothing``, and the ciphertexts that its weights are multiplied with.
+
+    Args:
+        smoothing: of the party's columns.
+        sizes: of the others.
+    """
+
+    key_W: Tensor
+    targets_PV: Tensor
+    nonce: Tensor
+    dither: Tensor
+
+    def __init__(self, smoothing: Smoothing, sizes: SealedTargets) -> None:
+        super().__init__()
+        self.smoothing = smoothing
+        for name, shape in (
+            ("key_W", (sizes.key_bytes,)),
+            ("targets_PV", (sizes.ciphertexts, sizes.target_bytes)),
+            ("nonce", (sizes.nonce_bytes,)),
+            ("dither", (32,)),
+        ):
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.uint8))
+
+
+@dataclass(frozen=True)
+class SmoothingSpec:
+    """The sizes of a ``KeptSmoothing``; stands where a data owner's network does."""
+
+    kind: ClassVar[str] = "sealed-smoothing"
+
+    smoothers: tuple[Smoother, ...]
+    num_bins: int
+    least_rows: float
+    sizes: SealedTargets
+
+    def build(self, input_shape: Shape, embedding: int) -> KeptSmoothing:
+        """The network, of zeros.
+
+        Raises:
+            ModelError: numbers of another count.
+        """
+        if embedding != len(self.smoothers) * self.sizes.columns:
+            raise ModelError(f"it gives no {embedding} numbers; copy the whole folder again")
+        num_features = torch.Size(input_shape).numel()
+        labelled = self.sizes.labelled
+        smoothing = Smoothing(
+            Kernels(num_features, self.num_bins),
+            self.smoothers,
+            torch.zeros(labelled, num_features),
+            torch.zeros(labelled, dtype=torch.int64),
+            self.least_rows,
+        )
+        return KeptSmoothing(smoothing, self.sizes)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "smoothers": [asdict(each) for each in self.smoothers],
+            "num_bins": self.num_bins,
+            "least_rows": self.least_rows,
+            "sizes": asdict(self.sizes),
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> SmoothingSpec:
+        return cls(
+            tuple(smoother_of(each["kernel"], each["ridge"]) for each in stored["smoothers"]),
+            int(stored["num_bins"]),
+            float(stored["least_rows"]),
+            SealedTargets.from_json(stored["sizes"]),
+        )
