@@ -16,6 +16,7 @@ _ASKING = (
     "federated.local",
     "methods.apfed.sealed",
     "methods.apfed.distil",
+    "methods.apfed.distilling",
     "methods.fedoptimus.coordinator",
 )
 
