@@ -65,10 +65,10 @@ def attack(
     for channel, followed in list(tape.logits.items())[:MAX_ALIKE]:
         found += _factorised(stage, scene, channel, followed, settings, say)
     for (observer, owner), kept in list(tape.weights.items())[:MAX_ALIKE]:
-        found += _weights(stage, scene, observer, owner, kept, models.get(owner))
+        found += _weights(stage, scene, observer, owner, kept, models.get(owner), say)
     for party, model in models.items():
         if party in scene.candidates:
-            found += _model(stage, scene, party, model)
+            found += _model(stage, scene, party, model, say)
     return found
 
 
@@ -168,7 +168,13 @@ def _completed(
 
 
 def _weights(
-    stage: str, scene: Scene, observer: str, owner: str, kept: list[Weights], model: Model | None
+    stage: str,
+    scene: Scene,
+    observer: str,
+    owner: str,
+    kept: list[Weights],
+    model: Model | None,
+    say: Callable[[str], None],
 ) -> Iterator[Finding]:
     """Rows from the first round's change, membership from the last round's weights."""
     held = scene.parties[owner]
@@ -192,9 +198,10 @@ def _weights(
                 if measured is not None:
                     yield finding(measured, rows.THREAT, target="rows", **about)
     if owner in scene.candidates and isinstance(scene.task, Classification):
-        shown = _with_weights(network, last)
+        shown = network_of(model, last)
         if shown is not None:
-            yield from _membership(scene, owner, shown, "the weights it sent last", about)
+            of = "the weights it sent last"
+            yield from _membership(scene, owner, shown, of, about, say)
 
 
 def _first_layer(network: nn.Module) -> tuple[nn.Linear, list[int] | None] | None:
@@ -213,8 +220,9 @@ def _first_layer(network: nn.Module) -> tuple[nn.Linear, list[int] | None] | Non
     return None
 
 
-def _with_weights(network: nn.Module, sent: Weights) -> nn.Module | None:
+def network_of(model: Model, sent: Weights) -> nn.Module | None:
     """The network as the receiver of these weights has it."""
+    network = copy.deepcopy(model.network)
     if isinstance(network, Columns):
         write_vector(sent.after["common"], network.common)
         network.unique = None  # the receiver has the common column alone
@@ -230,24 +238,19 @@ def _with_weights(network: nn.Module, sent: Weights) -> nn.Module | None:
     return network
 
 
-def _model(stage: str, scene: Scene, party: str, model: Model) -> Iterator[Finding]:
+def _model(
+    stage: str, scene: Scene, party: str, model: Model, say: Callable[[str], None]
+) -> Iterator[Finding]:
     """Membership from the model that a party uses alone."""
     if not isinstance(scene.task, Classification) or not scene.candidates[party][0].blocks:
         return
     about = {"stage": stage, "observer": "who has the model", "owner": party, "channel": "model"}
-    yield from _membership(scene, party, model.network, "the solo model", about)
+    yield from _membership(scene, party, model.network, "the solo model", about, say)
 
 
-def _membership(
-    scene: Scene,
-    party: str,
-    network: nn.Module,
-    of: str,
-    about: Mapping[str, str],
-) -> Iterator[Finding]:
-    inside, outside = scene.candidates[party]
-    assert inside.labels is not None
-    assert outside.labels is not None
+def outputs_of(scene: Scene, party: str, network: nn.Module) -> Callable[[Tensor], Tensor]:
+    """What tells (N, C) class probabilities of a party's rows, all blocks side by side."""
+    inside, _ = scene.candidates[party]
     widths = {name: tuple(block.shape[1:]) for name, block in inside.blocks.items()}
     names = list(inside.blocks)
 
@@ -268,8 +271,25 @@ def _membership(
             return torch.cat([1 - outputs.sigmoid(), outputs.sigmoid()], dim=1)
         return torch.as_tensor(outputs.softmax(dim=1))
 
+    return probability
+
+
+def _membership(
+    scene: Scene,
+    party: str,
+    network: nn.Module,
+    of: str,
+    about: Mapping[str, str],
+    say: Callable[[str], None],
+) -> Iterator[Finding]:
+    inside, outside = scene.candidates[party]
+    assert inside.labels is not None
+    assert outside.labels is not None
     found = membership.membership(
-        probability, (_joined(inside), inside.labels), (_joined(outside), outside.labels)
+        outputs_of(scene, party, network),
+        (joined(inside), inside.labels),
+        (joined(outside), outside.labels),
+        say=lambda text: say(f"{about['stage']}: {text}, for who was trained on"),
     )
     if found is None:
         return
@@ -281,7 +301,7 @@ def _membership(
     )  # fmt: skip
 
 
-def _joined(data: PartyData) -> Tensor:
+def joined(data: PartyData) -> Tensor:
     """Rows as one matrix, images in 0..1."""
     return torch.cat(
         [

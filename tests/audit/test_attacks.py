@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from lightgbm import LGBMClassifier
 from scenes import heard, planted
 from sklearn.metrics import roc_auc_score
 
@@ -12,6 +13,7 @@ from dovetail.audit.tape import MAX_ROWS, MAX_WIDTH, Channel, Table
 from dovetail.audit.verdict import interval, worst_of
 
 LINEAR = Settings(network=False)
+RECIPES = "likelihood ratio", "shadow models (LiRA)"
 
 
 def found(leak):
@@ -92,6 +94,29 @@ def test_a_model_that_learned_rows_by_heart_tells_them_and_another_does_not():
     silent, bound = membership.membership(lambda r: torch.full((len(r), 2), 0.5), inside, outside)
     assert interval(silent)[1] == pytest.approx(0.5, abs=0.06)
     assert bound < 0.5
+
+
+def test_shadow_models_tell_members_that_the_loss_alone_does_not():
+    """Half of the rows have labels of chance: hard ones that were learned look like easy ones."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(800, 6))
+    y = (x[:, 0] + 3 * x[:, 1] * (x[:, 2] > 0) > 0).astype(np.int64)
+    hard = rng.random(800) < 0.5
+    y[hard] = rng.integers(2, size=hard.sum())
+    model = LGBMClassifier(n_estimators=60, num_leaves=15, verbose=-1, n_jobs=1).fit(
+        x[:400], y[:400]
+    )
+
+    def probability(rows_):
+        return torch.from_numpy(np.asarray(model.predict_proba(rows_.numpy())))
+
+    x, y = torch.from_numpy(x), torch.from_numpy(y)
+    said: list[str] = []
+    inside, outside = (x[:400], y[:400]), (x[400:], y[400:])
+    told, _ = membership.membership(probability, inside, outside, say=said.append)
+    assert said[-1] == "shadow model 16 of 16"
+    assert told.variants["shadow models (LiRA)"] > told.variants["loss alone"] + 0.05
+    assert interval(told)[1] == max(told.variants[n] for n in RECIPES)
 
 
 def test_a_row_that_drives_a_neuron_alone_is_read_from_the_change():

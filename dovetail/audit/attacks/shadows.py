@@ -1,0 +1,180 @@
+"""Shadow models: what models of the same kind say of rows that they saw, and of rows they did not.
+
+Carlini, Chien, Nasr, Song, Terzis, Tramèr, "Membership Inference Attacks From First Principles",
+IEEE S&P 2022 (LiRA, arXiv:2112.03570). Each row is in half of the shadow models and out of the
+others. With phi = log(p / (1 - p)) of its label, its score is how much likelier phi of the model
+that is attacked is among those that saw the row than among those that did not:
+
+    log N(phi; mean_in, spread_in) - log N(phi; mean_out, spread_out)
+
+Departure: spreads are of all rows together, as the paper has it for few shadow models.
+
+Which kind of model the shadows are is chosen by how well two of each kind agree with the model
+about rows that they did not see, which says nothing of members.
+
+Letters: M shadow models, N rows, F columns, C classes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from lightgbm import LGBMClassifier
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+
+from dovetail.models.optimizers import Optimizer
+
+#: Shadow models of a model.
+SHADOWS = 16
+
+#: Of more columns or classes only networks are tried: trees of each class would take minutes.
+_MOST_COLUMNS, _MOST_CLASSES = 300, 10
+
+#: Rows, labels and classes -> what tells class probabilities of other rows.
+_Fit = Callable[[np.ndarray, np.ndarray, int, int], Callable[[np.ndarray], np.ndarray]]
+
+
+@dataclass(frozen=True, eq=False)
+class Shadows:
+    """What shadow models say.
+
+    Attributes:
+        kind: of model.
+        label_MN: what each gives each row's own label.
+        saw_MN: which rows each learned from.
+    """
+
+    kind: str
+    label_MN: np.ndarray
+    saw_MN: np.ndarray
+
+    @property
+    def unseen(self) -> np.ndarray:
+        """(N,) what those that did not see a row give its label, on the mean."""
+        return np.asarray((self.label_MN * ~self.saw_MN).sum(axis=0) / (~self.saw_MN).sum(axis=0))
+
+    def likelihood(self, label_N: np.ndarray) -> np.ndarray:
+        """(N,) LiRA's score of what the model gives each row's own label."""
+        phi_MN, phi_N = _logit(self.label_MN), _logit(label_N)
+        score_N = np.zeros(len(phi_N))
+        for sign, mask_MN in ((1, self.saw_MN), (-1, ~self.saw_MN)):
+            mean_N = (phi_MN * mask_MN).sum(axis=0) / mask_MN.sum(axis=0)
+            away_MN = (phi_MN - mean_N)[mask_MN]
+            variance = max(float((away_MN**2).sum() / max(1, mask_MN.sum() - len(phi_N))), 1e-6)
+            score_N += sign * -0.5 * ((phi_N - mean_N) ** 2 / variance + np.log(variance))
+        return np.asarray(score_N)
+
+
+def shadows(
+    x_NF: np.ndarray,
+    y_N: np.ndarray,
+    num_classes: int,
+    label_N: np.ndarray,
+    *,
+    say: Callable[[str], None] = lambda _: None,
+) -> Shadows:
+    """``SHADOWS`` models, each of a random half of the rows.
+
+    Args:
+        label_N: what the model that is attacked gives each row's own label.
+    """
+    x_NF = (x_NF - x_NF.mean(axis=0)) / np.maximum(x_NF.std(axis=0), 1e-6)
+    kinds = dict(_KINDS)
+    if x_NF.shape[1] > _MOST_COLUMNS or num_classes > _MOST_CLASSES:
+        kinds = {"network": _network}
+    rng = np.random.default_rng(0)
+    saw_MN = np.zeros((SHADOWS, len(y_N)), dtype=bool)
+    for pair in range(SHADOWS // 2):
+        half = rng.permutation(len(y_N))[: len(y_N) // 2]
+        saw_MN[2 * pair, half] = True
+        saw_MN[2 * pair + 1] = ~saw_MN[2 * pair]
+    told: dict[str, list[np.ndarray]] = {}
+
+    def add(kind: str, place: int) -> None:
+        used = saw_MN[place]
+        model = kinds[kind](x_NF[used], y_N[used], num_classes, place)
+        told.setdefault(kind, []).append(model(x_NF)[np.arange(len(y_N)), y_N])
+
+    for kind in kinds:
+        add(kind, 0)
+        add(kind, 1)
+    alike = {kind: _agreement(np.stack(each), saw_MN[:2], label_N) for kind, each in told.items()}
+    kind = max(alike, key=lambda each: alike[each])
+    for place in range(2, SHADOWS):
+        say(f"shadow model {place + 1} of {SHADOWS}")
+        add(kind, place)
+    return Shadows(kind, np.stack(told[kind]), saw_MN)
+
+
+def _agreement(label_MN: np.ndarray, saw_MN: np.ndarray, label_N: np.ndarray) -> float:
+    """Correlation with the model on rows that they did not see."""
+    unseen = _logit((label_MN * ~saw_MN).sum(axis=0))
+    model = _logit(label_N)
+    if unseen.std() < 1e-9 or model.std() < 1e-9:
+        return 0.0
+    return float(np.corrcoef(unseen, model)[0, 1])
+
+
+def _logit(p: np.ndarray) -> np.ndarray:
+    p = np.clip(p, 1e-5, 1 - 1e-5)
+    return np.asarray(np.log(p / (1 - p)))
+
+
+def _linear(
+    x: np.ndarray, y: np.ndarray, num_classes: int, seed: int
+) -> Callable[[np.ndarray], np.ndarray]:
+    model = LogisticRegression(C=0.1, max_iter=200)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.fit(x, y)
+    return lambda rows: _all_classes(model.predict_proba(rows), model.classes_, num_classes)
+
+
+def _boosting(
+    x: np.ndarray, y: np.ndarray, num_classes: int, seed: int
+) -> Callable[[np.ndarray], np.ndarray]:
+    trees = 60 if num_classes == 2 else 20
+    model = LGBMClassifier(n_estimators=trees, num_leaves=15, verbose=-1, n_jobs=1, random_state=0)
+    model.fit(x, y)
+
+    def told(rows: np.ndarray) -> np.ndarray:
+        return _all_classes(np.asarray(model.predict_proba(rows)), model.classes_, num_classes)
+
+    return told
+
+
+def _network(
+    x: np.ndarray, y: np.ndarray, num_classes: int, seed: int
+) -> Callable[[np.ndarray], np.ndarray]:
+    x_NF, y_N = torch.from_numpy(x).float(), torch.from_numpy(y).long()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Linear(x.shape[1], 64), nn.ReLU(), nn.Linear(64, num_classes))
+        optimizer = Optimizer(net.parameters(), kind="adam", learning_rate=3e-3, fused=False)
+        for _ in range(15):
+            for batch in torch.randperm(len(y_N)).split(64):
+                loss = nn.functional.cross_entropy(net(x_NF[batch]), y_N[batch])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+
+    def told(rows: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return np.asarray(net(torch.from_numpy(rows).float()).softmax(dim=1).double())
+
+    return told
+
+
+def _all_classes(p: np.ndarray, classes: np.ndarray, num_classes: int) -> np.ndarray:
+    """Columns for classes that a half had no row of, too."""
+    whole = np.zeros((len(p), num_classes))
+    whole[:, classes] = p
+    return whole
+
+
+_KINDS: Mapping[str, _Fit] = {"network": _network, "boosting": _boosting, "linear": _linear}
