@@ -23,7 +23,7 @@ from dovetail.runs import write_text
 from dovetail.runs.runfile import load_run
 from dovetail.runs.setup import load_data, setup, threads_for
 from dovetail.runs.shapley import MEASURES
-from dovetail.runs.value import Kept, check_valued
+from dovetail.runs.value import Kept, check_valued, with_joint
 from dovetail.runs.value import value as value_of
 from dovetail.runs.valuing import about, places_of, write_csv
 
@@ -32,6 +32,8 @@ _TITLES: Mapping[str, str] = {
     "mi": "mutual information (nats)",
     "loo": "leave-one-out",
     "shapley": "Shapley",
+    "joint_loo": "joint: leave-one-out",
+    "joint_shapley": "joint: Shapley",
 }
 
 
@@ -47,6 +49,15 @@ class Values(Shown):
 
     result: Mapping[str, Any]
     folder: Path
+
+    @property
+    def ranked(self) -> dict[str, list[str]]:
+        """ "solo" and, where there is a joint model, "joint" -> the partners, the most worth first.
+
+        Solo is what a partner is worth after it has left, joint while it is there.
+        """
+        told: dict[str, list[str]] = self.result.get("ranked", {"solo": [*self.partners]})
+        return told
 
     @property
     def partners(self) -> dict[str, dict[str, float]]:
@@ -94,6 +105,11 @@ class Values(Shown):
                 f"{_cell(result['none'], num_seeds, sign='')}; {result['coalitions']} coalitions "
                 f"trained in {result['seconds']:.0f} s"
             )
+        if "all_joint" in result:
+            yield line(
+                "solo: after the partners have left; joint: while they are there, "
+                f"{result['metric']} with all {_cell(result['all_joint'], num_seeds, sign='')}"
+            )
         yield line(f"Values: {self.folder / 'value.json'}")
 
     def _repr_html_(self) -> str:
@@ -113,6 +129,8 @@ class Values(Shown):
         head = ["partner"]
         for name in measures:
             title = _TITLES[name]
+            if name in ("loo", "shapley") and f"joint_{name}" in measures:
+                title = f"solo: {title}"
             if name != "mi":
                 title += f" ({'less ' if result['lower_is_better'] else ''}{result['metric']})"
             head.append(title + (" ↓" if name == result["by"] else ""))
@@ -139,6 +157,7 @@ def value(
     seeds: int | None = None,
     partners: Sequence[str] | None = None,
     permutations: int | None = None,
+    joint: bool = True,
     recipe: str | None = None,
     overrides: Sequence[str] = (),
     fresh: bool = False,
@@ -157,6 +176,7 @@ def value(
         seeds: how many; None: those of the run.
         partners: value these, the others always take part; None: all.
         permutations: sample Shapley by so many random orders; None: beyond 8 partners 20.
+        joint: value partners while they are there, too: takes about twice as long.
         recipe, overrides: of the run file.
         fresh: train again what was trained before.
         quiet: show no bar.
@@ -171,6 +191,7 @@ def value(
     file, folder, found = places_of(Path(run), recipe)
     run_file = load_run(file, recipe=recipe, overrides=tuple(overrides))
     check_valued(run_file.method)
+    run_file = with_joint(run_file) if joint else run_file
     if run_file.engine.kind != "inprocess":
         raise ConfigError(
             f"{file}: partners are valued where all tables are in one place; name every party's "
@@ -203,6 +224,7 @@ def value(
             metric=metric,
             partners=None if partners is None else tuple(partners),
             permutations=permutations,
+            joint=joint,
             progress=progress,
             clock=time.perf_counter,
         )

@@ -31,6 +31,9 @@ def value(
         int | None,
         typer.Option(min=1, help="Sample Shapley by random orders. [beyond 8 partners: 20]"),
     ] = None,
+    joint: Annotated[
+        bool, typer.Option("--joint/--no-joint", help="Value partners while they are there, too.")
+    ] = True,
     recipe: Annotated[str | None, typer.Option(help="A recipe of the run file.")] = None,
     overrides: RunKeys = None,
     out: Annotated[
@@ -54,6 +57,10 @@ def value(
     shapley: the test score gained, averaged over all orders in which partners could join; adds up
     to what all gain together. Trains a model for each set of partners, 2^partners.
 
+    Partners of APFed are valued twice: solo says what one is worth after it has left, joint while
+    it is there, by classic vertical learning. Partners who know something only together rank first
+    by joint alone. --no-joint halves the time.
+
     Use mi to see whom to talk to, loo to see whom the model would miss, shapley to share a reward.
     Below the spread over seeds a difference says little: --seeds 5.
 
@@ -75,6 +82,7 @@ def value(
         seeds=seeds,
         partners=None if partners is None else _names(partners),
         permutations=permutations,
+        joint=joint,
         recipe=recipe,
         overrides=tuple(overrides or ()),
         fresh=fresh,

@@ -16,6 +16,8 @@ _MEASURES: Mapping[str, str] = {
     "shapley": "Shapley value",
     "loo": "leave-one-out",
     "mi": "mutual information with the labels (nats)",
+    "joint_shapley": "Shapley value, joint model",
+    "joint_loo": "leave-one-out, joint model",
 }
 
 

@@ -25,6 +25,9 @@ from dovetail.models import generator
 Measure = Literal["mi", "loo", "shapley"]
 MEASURES: tuple[Measure, ...] = ("mi", "loo", "shapley")
 
+#: The same of the joint model, while the partner is there.
+JOINT_MEASURES = ("joint_loo", "joint_shapley")
+
 Coalition = frozenset[str]
 
 

@@ -5,6 +5,9 @@ Mutual information is that of a partner's columns with the label owner's labels,
 of the test score v of the run trained with some partners only (a coalition), in the score's better
 direction. A partner whose columns another has as well is worth nothing to the first, and half to
 the second. Beyond ``EXACT_PARTNERS`` Shapley's values are sampled.
+
+Partners of APFed are valued twice: by the solo model, which says what a partner is worth after it
+has left, and by classic vertical learning, which says what it is worth while it is there.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from dovetail.methods.outcome import Scores, Setup, mean_over, numbers
 from dovetail.methods.training import Training
 from dovetail.models.metrics import SCORES, all_scores, headline
 from dovetail.network import InProcess, Party
+from dovetail.runs.runfile import RunFile
 from dovetail.runs.shapley import (
     Coalition,
     Measure,
@@ -52,6 +56,12 @@ INFORMATION_ROWS = 1000
 
 #: Scores of which less is better.
 LOWER_IS_BETTER = {name for name, more_is_better in SCORES.items() if not more_is_better}
+
+#: Before the name of a joint model's score.
+_JOINT = "joint "
+
+#: The joint model: it needs every partner at each prediction.
+_CLASSIC = "tvfl"
 
 #: Methods of an active party with partners.
 _OF_APFED = ("apfed", "apfed-r", "apfed-c", "apfed-d", "apfed-s", "tvfl")
@@ -75,8 +85,14 @@ class Game(Protocol):
     def metric(self) -> str:
         """The score that counts, unless another is asked for."""
 
-    def train(self, coalition: Collection[str], seed: int) -> Scores:
+    @property
+    def leaves(self) -> bool:
+        """Whether partners leave after training, so that a joint model is another one."""
+
+    def train(self, coalition: Collection[str], seed: int, *, joint: bool = False) -> Scores:
         """Test scores of the run with these partners; their mean over several owners.
+
+        With ``joint`` also those of the joint model, called "joint NAME".
 
         Raises:
             ConfigError: there is no test row.
@@ -97,6 +113,14 @@ def check_valued(method: str) -> None:
             f"the method {method!r} has no partners to value; those of "
             f"{', '.join(_OF_APFED)} and fedoptimus have"
         )
+
+
+def with_joint(run: RunFile) -> RunFile:
+    """The run, with classic vertical learning beside it, by which partners are worth what they are
+    while they are there."""
+    if run.method not in _OF_APFED:
+        return run
+    return run.model_copy(update={"baselines": tuple({*run.baselines, _CLASSIC})})
 
 
 def game(setup: Setup) -> Game:
@@ -145,13 +169,24 @@ class _ApfedGame:
     def _home(self) -> LabelHome:
         return label_home(self.setup)
 
-    def train(self, coalition: Collection[str], seed: int) -> Scores:
+    @property
+    def leaves(self) -> bool:
+        return self.setup.method != _CLASSIC
+
+    def train(self, coalition: Collection[str], seed: int, *, joint: bool = False) -> Scores:
         setup = self._with(coalition)
         if self._home.test is None:
             raise ConfigError(_NO_TEST)
         nobody = "best-alone" if setup.method in ("apfed-d", "apfed-s") else "alone"
         stage = setup.method if coalition else nobody
-        return numbers(setup.train(stage, seed, _silent).scores[stage][self._home.name])
+        told = dict(numbers(setup.train(stage, seed, _silent).scores[stage][self._home.name]))
+        if not joint:
+            return told
+        together = told
+        if coalition:
+            scores = setup.train(_CLASSIC, seed, _silent).scores
+            together = dict(numbers(scores[_CLASSIC][self._home.name]))
+        return told | {f"{_JOINT}{name}": value for name, value in together.items()}
 
     def _with(self, coalition: Collection[str]) -> Training:
         """The run with these partners only."""
@@ -208,7 +243,11 @@ class _FedOptimusGame:
     def _task(self) -> Task:
         return next(iter(labels_in(self.setup.homes).values())).task
 
-    def train(self, coalition: Collection[str], seed: int) -> Scores:
+    @property
+    def leaves(self) -> bool:
+        return False
+
+    def train(self, coalition: Collection[str], seed: int, *, joint: bool = False) -> Scores:
         setup, settings = self.setup, self.setup.settings
         if not coalition:
             return mean_over(self._blind())
@@ -350,6 +389,7 @@ def value(
     metric: str | None = None,
     partners: Sequence[str] | None = None,
     permutations: int | None = None,
+    joint: bool = True,
     progress: Callable[[int, int], None] | None = None,
     clock: Callable[[], float],
 ) -> dict[str, Any]:
@@ -364,6 +404,8 @@ def value(
         partners: who is valued; the others take part in every coalition. None: all.
         permutations: so many random orders stand for all coalitions; None: none up to
             ``EXACT_PARTNERS`` partners, 20 beyond.
+        joint: value partners while they are there, too, where they leave after training; of runs
+            that ``with_joint`` gave.
         progress: told how many coalitions of how many are trained.
         clock: seconds.
 
@@ -387,12 +429,18 @@ def value(
         seed: None if sampled is None else orders(players, sampled, seed=seed) for seed in seeds
     }
     wanted = [(s, each | always) for s in seeds for each in coalitions(players, by, joined[s])]
-    missing = [(seed, each) for seed, each in wanted if kept.get(seed, each) is None]
+    joint = joint and first.leaves
+
+    def is_kept(seed: int, coalition: Coalition) -> bool:
+        scores = kept.get(seed, coalition)
+        return scores is not None and (not joint or any(name.startswith(_JOINT) for name in scores))
+
+    missing = [(seed, each) for seed, each in wanted if not is_kept(seed, each)]
     for done, (seed, coalition) in enumerate(missing):
         if progress is not None:
             progress(len(wanted) - len(missing) + done, len(wanted))
         started = clock()
-        scores = games[seed].train(coalition, seed)
+        scores = games[seed].train(coalition, seed, joint=joint)
         kept.add(seed, coalition, scores, clock() - started)
         _check_metric(metric, scores)
     if progress is not None and wanted:
@@ -400,16 +448,21 @@ def value(
 
     sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
 
-    def worth(seed: int, coalition: Coalition) -> float:
+    def worth(seed: int, coalition: Coalition, prefix: str = "") -> float:
         scores = kept.get(seed, coalition | always)
         assert scores is not None
         _check_metric(metric, scores)
-        return sign * float(scores[metric])
+        return sign * float(scores[prefix + metric])
 
     told = {
         seed: _measured(games[seed], seed, players, partial(worth, seed), by, joined[seed])
         for seed in seeds
     }
+    if joint:
+        for seed in seeds:
+            joint_worth = partial(worth, seed, prefix=_JOINT)
+            measured = _of_scores(players, joint_worth, by, joined[seed])
+            told[seed] |= {f"joint_{measure}": each for measure, each in measured.items()}
     summary: dict[str, dict[str, dict[str, float]]] = {}
     for name in players:
         summary[name] = {
@@ -417,8 +470,14 @@ def value(
             for measure in told[seeds[0]]
         }
         if len(seeds) == 1 and joined[seeds[0]] is not None:
-            summary[name]["shapley"]["error"] = told[seeds[0]]["shapley"][name][1]
-    ranked = sorted(players, key=lambda name: (-summary[name][by]["mean"], name))
+            for measure in ("shapley", "joint_shapley"):
+                if measure in summary[name]:
+                    summary[name][measure]["error"] = told[seeds[0]][measure][name][1]
+
+    def ranked_by(measure: str) -> list[str]:
+        return sorted(players, key=lambda name: (-summary[name][measure]["mean"], name))
+
+    ranked = ranked_by(by)
     every = frozenset(first.partners)
     result: dict[str, Any] = {
         "by": by,
@@ -432,6 +491,9 @@ def value(
         for what, coalition in (("all", every), ("none", always)):
             scored = [kept.get(seed, coalition) for seed in seeds]
             result[what] = _spread([each[metric] for each in scored if each is not None])
+        if joint:
+            result["all_joint"] = _spread([sign * worth(seed, every, _JOINT) for seed in seeds])
+            result["ranked"] = {"solo": ranked, "joint": ranked_by(f"joint_{by}")}
         result["coalitions"] = len(wanted)
         result["seconds"] = kept.seconds
     if by == "shapley":
@@ -450,7 +512,21 @@ def _measured(
     joined: Sequence[Sequence[str]] | None,
 ) -> dict[str, dict[str, tuple[float, float]]]:
     """Measure -> player -> what it is worth, and the standard error of sampling (0 elsewhere)."""
-    measured = {"mi": game.information(players, seed)}
+    information = game.information(players, seed)
+    return {
+        "mi": {name: (each, 0.0) for name, each in information.items()},
+        **_of_scores(players, worth, by, joined),
+    }
+
+
+def _of_scores(
+    players: Sequence[str],
+    worth: Callable[[Coalition], float],
+    by: Measure,
+    joined: Sequence[Sequence[str]] | None,
+) -> dict[str, dict[str, tuple[float, float]]]:
+    """The measures that need trained coalitions."""
+    measured = {}
     if by != "mi":
         measured["loo"] = leave_one_out(players, worth)
     if by == "shapley" and joined is None:
@@ -466,7 +542,7 @@ def _measured(
 
 def _check_metric(metric: str, scores: Scores) -> None:
     if metric not in scores:
-        known = [name for name in scores if name != "rows"]
+        known = [name for name in scores if name != "rows" and not name.startswith(_JOINT)]
         raise ConfigError(f"the run has no score {metric!r}; it has {', '.join(known)}")
 
 

@@ -13,7 +13,7 @@ from dovetail.errors import ConfigError
 from dovetail.files import run_name
 from dovetail.node.partyfile import fingerprints
 from dovetail.runs.runfile import RunFile, resolved
-from dovetail.runs.shapley import MEASURES
+from dovetail.runs.shapley import JOINT_MEASURES, MEASURES
 
 #: What does not change what a coalition scores.
 _IDLE = ("seed", "baselines", "evaluate_every", "checkpoint_every", "min_participation", "engine")
@@ -48,7 +48,8 @@ def about(run: RunFile) -> str:
 
 def write_csv(path: Path, result: Mapping[str, Any]) -> None:
     """A line for each partner, the most worth first."""
-    measures = [name for name in MEASURES if name in next(iter(result["partners"].values()))]
+    first = next(iter(result["partners"].values()))
+    measures = [name for name in (*MEASURES, *JOINT_MEASURES) if name in first]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         names = [f"{name}{part}" for name in measures for part in ("", "_std", "_error")]

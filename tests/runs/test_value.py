@@ -169,7 +169,7 @@ def test_the_partner_that_knows_most_is_worth_most_by_all_measures() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["tvfl", "apfed-c"])
 def test_all_and_none_are_the_run_and_its_baseline(method: Any) -> None:
-    made = setup(method, baselines=("alone",), data=dealt(overlap={"lab": 0.7}))
+    made = setup(method, baselines=("alone", "tvfl"), data=dealt(overlap={"lab": 0.7}))
     result = valued(made, by="loo", metric="accuracy", seeds=(3,))
     stages = dict(runs.run(made, 3, lambda *line: None))
     assert result["all"]["mean"] == stages[method].scores[method]["bank"]["accuracy"]
@@ -261,11 +261,12 @@ class Additive:
     partners = tuple("123456789")
     owners = ("bank",)
     metric = "auc"
+    leaves = False
 
     def __init__(self) -> None:
         self.trained = 0
 
-    def train(self, coalition: Any, seed: int) -> dict[str, float]:
+    def train(self, coalition: Any, seed: int, *, joint: bool) -> dict[str, float]:
         self.trained += 1
         return {"auc": float(sum(map(int, coalition)))}
 
@@ -287,6 +288,53 @@ def test_nine_partners_are_sampled_and_eight_are_not(monkeypatch: pytest.MonkeyP
     assert result["shapley"] == "exact"
     assert made.trained == 2**8
     assert result["partners"]["8"]["shapley"]["mean"] == pytest.approx(8.0)
+
+
+def products(num_rows: int, *, first_id: int, seed: int) -> Dataset:
+    """The label is the product of what "b" and "e" hold, and a little of the bank's own column."""
+    rng = np.random.default_rng(seed)
+    x = {name: rng.choice([-1.0, 1.0], num_rows) for name in "abcdef"}
+    x["own"] = rng.normal(size=num_rows)
+    labels = np.where(x["b"] * x["e"] + 0.4 * x["own"] > 0, "yes", "no").astype(object)
+    ids = np.arange(first_id, first_id + num_rows)
+    missing = np.zeros(num_rows, dtype=bool)
+    return Dataset("clients", ids, table_from_arrays("clients", x), "buys", Column(labels, missing))
+
+
+@pytest.mark.slow
+def test_two_of_six_who_tell_all_by_their_product_rank_first_while_they_are_there() -> None:
+    parties = {"bank": ["own"], **{name: [name] for name in "abcdef"}}
+    data = columns(
+        products(400, first_id=0, seed=0),
+        products(400, first_id=400, seed=1),
+        parties=parties,
+        active="bank",
+    )
+    made = setup("apfed-r", data, baselines=("tvfl",))
+    made = replace(made, settings=made.settings.model_copy(update={"epochs": 40}))
+    result = valued(made, by="loo")
+    assert {*result["ranked"]["joint"][:2]} == {"b", "e"}
+    together = {name: each["joint_loo"]["mean"] for name, each in result["partners"].items()}
+    assert min(together["b"], together["e"]) > 0.25
+    assert max(abs(together[name]) for name in "acdf") < 0.1
+    # Alone, the bank cannot use what they knew: the solo model loses nothing without them.
+    after = {name: each["loo"]["mean"] for name, each in result["partners"].items()}
+    assert max(abs(after[name]) for name in "be") < 0.1
+    assert result["all_joint"]["mean"] > result["all"]["mean"] + 0.25
+    assert "joint_loo" not in valued(made, by="mi")["partners"]["b"]
+
+
+@pytest.mark.slow
+def test_who_wants_no_joint_model_trains_none() -> None:
+    kept = value.Kept(None, "")
+    made = setup("apfed-r", baselines=("tvfl",))
+    result = valued(made, by="loo", kept=kept, joint=False)
+    assert {*result["partners"]["shop"]} == {"mi", "loo"}
+    assert "ranked" not in result
+    # Asked for later, what lacks it is trained again.
+    again = valued(made, by="loo", kept=kept)
+    assert {*again["partners"]["shop"]} == {"mi", "loo", "joint_loo"}
+    assert again["ranked"]["joint"][0] == "shop"
 
 
 # --- Coalitions that are kept --------------------------------------------------------------------
