@@ -235,3 +235,32 @@ def test_a_service_asks_partners_who_read_nothing_and_answers_alone_when_they_ar
     serving.signal(signal.SIGINT)
     serving.ended()
     assert "Traceback" not in serving.said()
+
+
+@pytest.mark.network
+def test_a_signed_proposal_names_its_messages_and_is_what_partners_answer(
+    federation: Federation, dovetail: Callable[..., Any]
+) -> None:
+    folder = federation.folder
+    for name in ("lab", "registry"):
+        path = folder / f"{name}.toml"
+        path.write_text(path.read_text().replace("[policy]", '[policy]\napproval = "signed"'))
+    asked = dovetail("propose", "network.toml", "--purpose", "Which tumours are malignant?")
+    assert asked.code == 0, asked.err
+    page = (folder / "proposal.md").read_text()
+    assert "sealed.Begin" in page
+    assert "sealed.Answered" in page
+    for name in ("lab", "registry"):
+        signed = dovetail("review", "proposal.json", "--party", f"{name}.toml", "--yes")
+        assert signed.code == 0, signed.err
+        federation.join(name)
+    bare = federation.start("train", "network.toml", "--out", "bare")
+    assert bare.ended() != 0
+    assert "was not proposed" in bare.said()
+    agreed = federation.start(
+        "train", "network.toml", "--proposal", "proposal.json", "--out", "agreed"
+    )
+    assert agreed.ended() == 0, agreed.said()
+    assert federation.result("agreed")["distilled"]["partners"] == ["lab", "registry"]
+    (kept,) = (folder / "lab.site" / "models").iterdir()
+    assert json.loads((kept / "bottom.json").read_text())["proposal"]

@@ -62,13 +62,11 @@ class Joint:
         teacher: chosen on held-out labels.
         inputs: what own outputs and numbers are divided by.
         members: the teachers whose mean it is.
-        partial: whether rows that lack a partner were learnt from.
     """
 
     teacher: Teacher
     inputs: Inputs
     members: tuple[Assisted, ...]
-    partial: bool
 
 
 def joint_of(active: sealed.Active, owner: Owner, alone: Fitted) -> Joint | None:
@@ -86,7 +84,7 @@ def joint_of(active: sealed.Active, owner: Owner, alone: Fitted) -> Joint | None
     judged &= aligned
     if int(judged.sum()) < 2:
         return None
-    inputs = Inputs.fit(own_RC[judged], z_RZ[judged].nan_to_num(), num, regression=regression)
+    inputs = Inputs.fit(own_RC[judged], z_RZ[judged], num, regression=regression)
     inputs_RF = inputs.of(own_RC, z_RZ)
     fitted = fit_assisted(inputs_RF, owner, judged)
     told = {
@@ -95,8 +93,7 @@ def joint_of(active: sealed.Active, owner: Owner, alone: Fitted) -> Joint | None
     }
     teacher = choose_teacher(told, owner)
     members = tuple(fitted.values()) if teacher.name == "mean" else (fitted[teacher.name],)
-    partial = bool(z_RZ[judged].isnan().any())
-    return Joint(teacher, inputs, members, partial)
+    return Joint(teacher, inputs, members)
 
 
 def network_of(
@@ -107,7 +104,7 @@ def network_of(
         block=work.block,
         num_features=work.train.joined()[0].numel(),
         partners=active.partners,
-        partial=joint.partial,
+        partial=len(active.partners) > 1,  # own outputs stand in for a number
         regression=work.regression,
         solo=solo.spec,
         alone=alone.spec,

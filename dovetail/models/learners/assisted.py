@@ -72,32 +72,53 @@ class Assisted:
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What own outputs and z are divided by.
+    """What own outputs and z are divided by, and what stands for a z that is not there.
 
     Attributes:
         own: spread of the own outputs.
         z_Z: spread of each smoother's numbers.
+        fill_FZ: (C + 1, Z) what own outputs say of each z, by ridge regression; the last is added.
     """
 
     own: float
     z_Z: Tensor
+    fill_FZ: Tensor
     regression: bool
 
     @classmethod
     def fit(cls, own_LC: Tensor, z_LZ: Tensor, num_outputs: int, *, regression: bool) -> Inputs:
-        """Of labelled rows."""
+        """Of labelled rows; a z that is NaN is not there."""
         centred = own_LC if regression else own_LC - own_LC.mean(dim=1, keepdim=True)
-        blocks = z_LZ.split(num_outputs, dim=1)
-        spreads = [each.std(dim=0).mean().clamp(min=1e-9).expand(num_outputs) for each in blocks]
         own = max(float(centred.std()), 1e-9)
-        return cls(own, torch.cat(spreads), regression)
+        spreads, fills = [], []
+        for z_LC in z_LZ.split(num_outputs, dim=1):
+            there = ~z_LC.isnan().any(dim=1)
+            spread = z_LC[there].std(dim=0).mean().nan_to_num(1.0).clamp(min=1e-9)
+            spreads.append(spread.expand(num_outputs))
+            fills.append(_said_by(centred[there] / own, z_LC[there] / spread))
+        return cls(own, torch.cat(spreads), torch.cat(fills, dim=1), regression)
 
     def of(self, own_RC: Tensor, z_RZ: Tensor) -> Tensor:
-        """(R, C + Z); a z that is not there is 0."""
+        """(R, C + Z); a z that is not there is what own outputs say of it."""
         if not self.regression:
             own_RC = own_RC - own_RC.mean(dim=1, keepdim=True)
-        inputs: Tensor = torch.cat([own_RC / self.own, z_RZ.nan_to_num() / self.z_Z], dim=1)
+        own_RC = own_RC / self.own
+        filled_RZ = own_RC @ self.fill_FZ[:-1] + self.fill_FZ[-1]
+        z_RZ = torch.where(z_RZ.isnan(), filled_RZ, z_RZ / self.z_Z)
+        inputs: Tensor = torch.cat([own_RC, z_RZ], dim=1)
         return inputs
+
+
+def _said_by(own_LC: Tensor, z_LC: Tensor) -> Tensor:
+    """(C + 1, C) ridge regression of z on the own outputs; zeros of too few rows."""
+    num = own_LC.shape[1]
+    if len(own_LC) < 2 * num + 2:
+        return torch.zeros(num + 1, z_LC.shape[1])
+    x, y = own_LC.double(), z_LC.double()
+    x_C, y_C = x.mean(dim=0), y.mean(dim=0)
+    x, y = x - x_C, y - y_C
+    weights = torch.linalg.solve(x.T @ x + torch.eye(num, dtype=torch.float64), x.T @ y)
+    return torch.cat([weights, (y_C - x_C @ weights)[None]]).float()
 
 
 def fit_assisted(

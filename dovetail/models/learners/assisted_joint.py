@@ -71,6 +71,7 @@ class AssistedJoint(WithPartners):
     weights_MKCF: Tensor
     biases_MKC: Tensor
     z_Z: Tensor
+    fill_FZ: Tensor
 
     def __init__(self, spec: AssistedSpec, alone: nn.Module, solo: nn.Module) -> None:
         super().__init__(spec, solo)
@@ -81,6 +82,7 @@ class AssistedJoint(WithPartners):
         self.register_buffer("weights_MKCF", torch.zeros(*shape, num + width))
         self.register_buffer("biases_MKC", torch.zeros(shape))
         self.register_buffer("z_Z", torch.ones(width))
+        self.register_buffer("fill_FZ", torch.zeros(num + 1, width))
 
     @classmethod
     def of(
@@ -96,6 +98,7 @@ class AssistedJoint(WithPartners):
         self.weights_MKCF.copy_(torch.stack([each.weights_KCF for each in teachers]))
         self.biases_MKC.copy_(torch.stack([each.biases_KC for each in teachers]))
         self.z_Z.copy_(inputs.z_Z)
+        self.fill_FZ.copy_(inputs.fill_FZ)
         return self
 
     def together(self, x: Tensor, codes: Sequence[Tensor]) -> Tensor:
@@ -104,7 +107,7 @@ class AssistedJoint(WithPartners):
     def from_numbers(self, own_BC: Tensor, z_BZ: Tensor) -> Tensor:
         """(B, C) from own outputs and every number; one that is NaN is not there."""
         spec, regression = self.spec, self.spec.regression
-        inputs_BF = Inputs(spec.own, self.z_Z, regression).of(own_BC, z_BZ)
+        inputs_BF = Inputs(spec.own, self.z_Z, self.fill_FZ, regression).of(own_BC, z_BZ)
         each_MKBC = [
             Assisted(weights, biases).outputs(inputs_BF)
             for weights, biases in zip(self.weights_MKCF, self.biases_MKC, strict=True)

@@ -146,10 +146,8 @@ class WithPartners(nn.Module):
             return solo_BC
         answered = {name: ~codes.isnan().any(dim=1) for name, codes in held.items()}
         codes = [
-            held[name].masked_fill(~answered[name][:, None], 0)
-            if name in held
-            else x.new_zeros(len(x), spec.widths[name])
-            for name in spec.partners
+            held[name] if name in held else x.new_full((len(x), width), torch.nan)
+            for name, width in spec.widths.items()
         ]
         joint_BC = self.together(x, codes)
         present = torch.stack(list(answered.values()))
@@ -157,7 +155,7 @@ class WithPartners(nn.Module):
         return torch.where(use_B[:, None], joint_BC, solo_BC)
 
     def together(self, x: Tensor, codes: Sequence[Tensor]) -> Tensor:
-        """(B, C) from own rows and every partner's (B, E), 0 where it did not answer."""
+        """(B, C) from own rows and every partner's (B, E), NaN where it did not answer."""
         raise NotImplementedError
 
 
@@ -180,7 +178,8 @@ class Joint(WithPartners):
         self._spec = spec
 
     def together(self, x: Tensor, codes: Sequence[Tensor]) -> Tensor:
-        return self._joint([self.own(x), *codes])
+        told = [each.masked_fill(each.isnan().any(dim=1, keepdim=True), 0) for each in codes]
+        return self._joint([self.own(x), *told])
 
     def _joint(self, codes: Sequence[Tensor]) -> Tensor:
         """(B, C) of the teacher, from every party's (B, E)."""
