@@ -166,6 +166,8 @@ class FedOptimus:
             case fedoptimus.Step(), fedoptimus.messages.Embeddings():
                 yield from self._gradients(party, request.gradient_BE, request.learned)
                 self._steps[party] = request.samples_B, request.sizes
+                if not len(answer.embedding_BE):  # summed in secret
+                    return
                 parts = zip(
                     self._label_owners,
                     request.samples_B.split(request.sizes),

@@ -335,7 +335,7 @@ class SecretSums:
         unknown = [name for name in members if name not in known]
         if unknown:
             raise MessageError(
-                f"refuses a sum with {', '.join(map(repr, unknown))}: its chfl.members does not "
+                f"refuses a sum with {', '.join(map(repr, unknown))}: members of its file does not "
                 "name them"
             )
 

@@ -391,6 +391,41 @@ def test_a_member_killed_in_mid_round_costs_its_own_part_of_a_secret_sum(
         assert all(line["missed"].keys() == {"east"} for line in missed)
 
 
+def test_a_data_owner_killed_in_mid_run_costs_its_own_part_of_secret_sums(
+    dovetail: Any, tmp_path: Path
+) -> None:
+    case = replace(FEDOPTIMUS, names=(*NAMES, "shop", "east"))
+    changed = ("fedoptimus.secure=true", "fedoptimus.quorum=0.5", "fedoptimus.rounds=40")
+    changed += ("fedoptimus.timeout_s=3", "baselines=[]", "min_participation=0")
+    settings = [part for each in changed for part in ("--set", each)]
+    with case.written(dovetail, tmp_path).ending() as federation:
+        rows = np.arange(0, 400)
+        for name, globs in (("shop", ("* error",)), ("east", ("mean *", "worst *"))):
+            write_table(federation.folder / f"{name}.csv", rows, *globs)
+            lab = (federation.folder / "lab.toml").read_text()
+            (federation.folder / f"{name}.toml").write_text(lab.replace("lab", name))
+        joined = {}
+        for name in case.names:
+            path = federation.folder / f"{name}.toml"
+            if name not in LABEL_OWNERS:
+                path.write_text(path.read_text() + "secure = true\nquorum = 0.5\n")
+            joined[name] = federation.join(name)
+        clear = [each for each in settings if each not in ("fedoptimus.secure=true",)]
+        clear.remove("--set")
+        refused = federation.start("train", "network.toml", "--out", "clear", *clear)
+        assert refused.ended() == 2
+        assert "refuses to show its embeddings: its file says fedoptimus.secure" in refused.said()
+        driver = federation.start("train", "network.toml", "--out", "out", *settings)
+        federation.wait_for_lines("out", 3, driver)
+        joined["east"].signal(signal.SIGKILL)
+        assert driver.ended() == 0, driver.said()
+        lines = federation.lines("out")
+        assert len(lines) == 40
+        missed = [line for line in lines if "missed" in line]
+        assert missed
+        assert all(line["missed"].keys() == {"east"} for line in missed)
+
+
 @pytest.mark.parametrize("federation", [FEDOPTIMUS], indirect=True, ids=["fedoptimus"])
 def test_a_label_owner_predicts_with_data_owners_on_machines_of_their_own(
     federation: Federation, dovetail: Any

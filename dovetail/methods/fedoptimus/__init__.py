@@ -284,7 +284,7 @@ class Coordinator(RunDriver):
             TrainingError: no data owner, or no label owner, answered in a step.
         """
         config, owners = self.config, self.label_owners
-        asking = Asking(network, config.timeout_s, f" in round {number}")
+        asking = self.asking(network, f" in round {number}")
         participants = self.select(number, network)  # lines 4 and 5
         nothing = Gradient(number, 0, torch.empty(0, config.embedding), (0,) * len(owners))
         gradients = dict.fromkeys(participants, nothing)

@@ -18,6 +18,7 @@ from dovetail.federated import Driver, end
 from dovetail.methods.fedoptimus.asking import Asking, Averaging, check_finite, num_bytes
 from dovetail.methods.fedoptimus.ensemble import BestEpoch
 from dovetail.methods.fedoptimus.evaluation import asked_sums
+from dovetail.methods.fedoptimus.masked import MaskedAsking, Numbered
 from dovetail.methods.fedoptimus.messages import (
     BeginData,
     BeginLabels,
@@ -128,10 +129,18 @@ class RunDriver(Driver):
         self._num_outputs = 0
         self._rng = generator(seed, "participation")
         self._best = BestEpoch(config.patience)
+        self._sums = Numbered()
 
     def hand_out(self, to: tuple[str, ...], asking: Asking, number: int, *, keep: bool) -> None:
         """These label owners go on from the global top; the page's."""
         raise NotImplementedError
+
+    def asking(self, network: Engine, where: str = "") -> Asking:
+        """How it asks: in the clear, or with means under masks."""
+        config = self.config
+        if not config.secure:
+            return Asking(network, config.timeout_s, where)
+        return MaskedAsking(network, config.timeout_s, where, config.quorum, self._sums)
 
     # --- Which rounds there are --------------------------------------------------------------
 
@@ -284,6 +293,7 @@ class RunDriver(Driver):
             "choice": None if self.choose is None else self.choose.state(),
             "measured": self.measured,
             "held_out": self._best.state(),
+            **({"sums": self._sums.last} if self.config.secure else {}),
         }
 
     def restore(self, state: State) -> None:
@@ -309,6 +319,7 @@ class RunDriver(Driver):
             self.choose.restore(state["choice"])
         self.measured = dict(state["measured"])
         self._best.restore(state["held_out"])
+        self._sums.resume(state.get("sums", 0))
 
     # --- What answers must be, and what they report ------------------------------------------
 
@@ -417,7 +428,7 @@ class RunDriver(Driver):
             if not len(samples_N):
                 continue
             try:
-                found[owner] = self._validate(owner, samples_N, Asking(network, timeout_s))
+                found[owner] = self._validate(owner, samples_N, self.asking(network))
             except (PartyError, TrainingError) as failure:  # the others' models are whole
                 _log.warning("%s decides nothing on rows that it kept out: %s", owner, failure)
         return found

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from dovetail.data import SharedRows
 from dovetail.data.inputs import Input
 from dovetail.errors import AlignmentError, ConfigError, MessageError, PartyError
-from dovetail.federated import Local, Party, handles
+from dovetail.federated import Local, handles
 from dovetail.methods.fedoptimus.asking import check_finite
+from dovetail.methods.fedoptimus.masked import UNASKED, Summing, SummingSettings
 from dovetail.methods.fedoptimus.messages import BeginData, Embed, Embeddings, FinishData, Finished
 from dovetail.methods.fedoptimus.server import ServerOptimizer, weighted_mean
 from dovetail.methods.fedoptimus.settings import A, Abilities, settings_of
@@ -27,13 +28,13 @@ from dovetail.models.owners import (
 from dovetail.models.replicas import EnsembleReplicas
 from dovetail.models.vectors import write_vector
 from dovetail.network import check_shape
-from dovetail.privacy import Release
+from dovetail.privacy import Release, SecretSums
 
 #: Whom embeddings are for, in accounts; of rows that are of another table, too.
 COORDINATOR, COORDINATOR_TEST = "the coordinator", "the coordinator, of test rows"
 
 
-class DataParty(Party):
+class DataParty(Summing):
     """A party with columns: its rows, checks, mechanism and model; ``DataOwner`` learns.
 
     Args:
@@ -43,6 +44,7 @@ class DataParty(Party):
         test: label owner -> its rows of the test table.
         input: how raw rows become network inputs, to be kept with the network.
         release: how its embeddings leave; None: as the run says.
+        summing: how they are summed under masks.
 
     Attributes:
         replicas: the bottom's, one for each label owner; None before training begins.
@@ -66,12 +68,17 @@ class DataParty(Party):
         test: Mapping[str, SharedRows] | None = None,
         input: Input | None = None,
         release: Release | None = None,
+        summing: SummingSettings = UNASKED,
     ) -> None:
         self.shared = dict(shared)
         self.spec = bottom
         self.test = dict(test or {})
         self.input = input
         self._release = release
+        self._secure_only = summing.secure
+        self.sums = local.sums(summing.members) or SecretSums(local.name)
+        self.sums.quorum = summing.quorum
+        self.forget()
         self.has_begun = False
         self.kept_P: Tensor | None = None
         if not self.shared:
@@ -105,6 +112,12 @@ class DataParty(Party):
             self._check_shard(owner, num_samples)
         key = "[fedoptimus] embeddings = { clip = ..., noise = ... }"
         self.local.bound_releases(self._release, config.embeddings, what="embeddings", key=key)
+        if self._secure_only and not config.secure:
+            raise ConfigError(
+                "refuses to show its embeddings: its file says fedoptimus.secure, so the run must, "
+                "too"
+            )
+        self.forget()
         self.label_owners, self.num_rows = begin.label_owners, begin.num_rows
         self.kept_P = None
         self.open_round: int | None = None
@@ -234,6 +247,7 @@ class DataParty(Party):
 
     def expect(self, message: Any) -> None:
         """The gradient that comes next is of what this ``Step`` embeds."""
+        self._asked = message, "step", "samples_B", "sizes"
         self.open_round, self._pending = message.round, (message.step, message.sizes)
 
     def spread(self, w_P: Tensor) -> None:
@@ -255,12 +269,16 @@ class DataParty(Party):
         """Embeddings of these rows of its table as they may leave, with what that costs."""
         embedding_BE = embedding_BE.detach()
         released = self.local.release("embeddings", receiver, rows_B, embedding_BE, or_zeros=True)
-        return self.local.with_cost(Embeddings(released.cpu()), "embeddings", receiver)
+        shown = Embeddings(released.cpu())
+        if self.config.secure:
+            shown = self.hold(released, *self._asked)
+        return self.local.with_cost(shown, "embeddings", receiver)
 
     @handles
     def embed(self, message: Embed) -> Embeddings:
         """Embeddings of these samples; nothing is learned."""
         embedding_BE = self._embed(message)
+        self._asked = message, "label_owner", "samples_B", "test"
         held = (self.test if message.test else self.shared)[message.label_owner]
         trained = {id(each.x) for each in self.shared.values()}
         receiver = COORDINATOR if id(held.x) in trained else COORDINATOR_TEST

@@ -37,6 +37,7 @@ from dovetail.methods import fedoptimus
 from dovetail.methods.base import SILENT, Asked, CarryingDriver, Maker, Progress, SavesModel
 from dovetail.methods.baselines import OwnRows
 from dovetail.methods.fedoptimus import predicting, selection
+from dovetail.methods.fedoptimus.masked import SummingSettings
 from dovetail.methods.fedoptimus.stages import (
     Columns,
     Home,
@@ -69,6 +70,7 @@ from dovetail.network.certificates import certificate_name, make_folder
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.network.retry import write_text
 from dovetail.privacy import Release
+from dovetail.privacy.dropout import QUORUM
 
 _log = logging.getLogger(__name__)
 
@@ -136,6 +138,10 @@ class OwnerSection(Section):
     test_share: float = Field(default=0.2, ge=0, lt=1)  # of a label owner: of its labelled rows
     embeddings: Release | None = None  # how a data owner's leave; None: as the run says
     gradients: Release | None = None  # how a label owner's leave; None: as the run says
+    secure: bool = False  # of a data owner: take part only where embeddings are summed in secret
+    members: tuple[str, ...] | None = None  # whom it sums with; None: anybody who is certified
+    # of a data owner: more than this share of the data owners must answer, or no sum is opened
+    quorum: float = Field(default=QUORUM, ge=0.5, lt=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,7 +234,8 @@ def columns_of(site: Site, rows: Mapping[str, Mapping[str, Tensor]]) -> Columns:
     spec = bottom(section.bottom, tuple(x.shape[1:]))
     scored = {TEST: tested} if tested else {}
     budget = site.policy.section.privacy
-    return Columns(site.name, of(TRAIN), spec, scored, fitted, section.embeddings, budget)
+    summing = SummingSettings(section.secure, section.members, section.quorum)
+    return Columns(site.name, of(TRAIN), spec, scored, fitted, section.embeddings, budget, summing)
 
 
 def check_counted(home: Home, what: str) -> None:

@@ -327,6 +327,13 @@ class FedOptimus(Method):
         section = run.settings("fedoptimus", FedOptimusSection)
         make = partial(stage_config, config(section))
         check_stages(run, "fedoptimus", section.stages, STAGES, make, where=where)
+        chosen = section.selection
+        if section.secure and chosen is not None and not chosen.secure:
+            raise ConfigError(
+                f"{where}: [fedoptimus] secure = true hides data owners' embeddings, and the "
+                "selection shows their distances; set fedoptimus.selection.secure = true, or leave "
+                "the selection out"
+            )
         if section.selection is not None and section.share < 1:
             raise ConfigError(
                 f"{where}, [fedoptimus]: share draws data owners at random and "

@@ -90,7 +90,7 @@ def score(
         num = coordinator.ready[owner].num_test
         if not num:
             raise ConfigError(f"label owner {owner!r} has no test samples to be scored on")
-        asking = Asking(network, coordinator.config.timeout_s)
+        asking = coordinator.asking(network)
         names, samples_N = coordinator.data_owners, torch.arange(num)
         measured = asked_sums(Measure, owner, samples_N, names, coordinator.config, asking)
         is_number = json.loads(coordinator.ready[owner].task)["kind"] == "regression"

@@ -12,6 +12,7 @@ from dovetail.methods.fedoptimus.server import ServerSettings
 from dovetail.models.decisions import ClassWeights, Decide
 from dovetail.models.owners import TopSpec
 from dovetail.privacy import Release
+from dovetail.privacy.dropout import QUORUM
 
 #: The widest embedding or layer of a top, and the most layers, that a party counts at all.
 MAX_WIDTH, MAX_LAYERS = 2**20, 100
@@ -45,6 +46,10 @@ class Abilities(ServerSettings):
     # what parties decide on validation rows; a run's threshold and calibrate
     decide: Decide | None = Field(default=None, exclude_if=lambda value: value is None)
     timeout_s: float | None = Field(default=None, gt=0)  # how long a step waits for an answer
+    # Means of embeddings are taken under masks; more than this share of the data owners must answer
+    # to the end, and one that is lost costs its own part.
+    secure: bool = Field(default=False, exclude_if=lambda value: not value)
+    quorum: float = Field(default=QUORUM, ge=0.5, lt=1, exclude_if=lambda value: value == QUORUM)
     # How embeddings leave data owners, and gradients label owners; None: as they are. A party's own
     # file may say otherwise.
     embeddings: Release | None = None

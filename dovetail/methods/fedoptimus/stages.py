@@ -19,6 +19,7 @@ from dovetail.methods import fedoptimus
 from dovetail.methods.baselines import OwnRows
 from dovetail.methods.fedoptimus import predicting, selection
 from dovetail.methods.fedoptimus.coordinator import Choose
+from dovetail.methods.fedoptimus.masked import UNASKED, SummingSettings
 from dovetail.methods.fedoptimus.separately import Separately
 from dovetail.methods.outcome import Deciding, Scores, score_party
 from dovetail.methods.training import Staged
@@ -53,6 +54,7 @@ class Columns:
         input: how raw data becomes a row; what ``predict`` needs.
         release: how its embeddings leave; None: as the run says.
         budget: of its policy.
+        summing: how its embeddings are summed.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Columns:
     input: Input | None = None
     release: Release | None = None
     budget: Budget | None = None
+    summing: SummingSettings = UNASKED
 
     def only(self, *label_owners: str) -> Columns:
         """The same, for these label owners."""
@@ -141,6 +144,7 @@ def side_of(home: Home, local: Local) -> fedoptimus.DataOwner | fedoptimus.Label
                 test=home.scored.get("test"),
                 input=home.input,
                 release=home.release,
+                summing=home.summing,
             )
         case Labels():
             return fedoptimus.LabelOwner(
