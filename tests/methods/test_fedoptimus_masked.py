@@ -151,7 +151,7 @@ def test_embeddings_are_in_one_sum_and_no_other():
 
 def test_a_party_s_file_refuses_a_run_in_the_clear():
     data, tops = owners(SummingSettings(secure=True))
-    with pytest.raises((ConfigError, PartyError), match="its file says fedoptimus.secure"):
+    with pytest.raises((ConfigError, PartyError), match=r"its file says fedoptimus\.secure"):
         run(data, tops)
     run(data, tops, secure=True, rounds=1)
 
