@@ -25,10 +25,11 @@ test: .venv/.installed  ## the quick tests, under two minutes on two cores
 test-all: test  ## those, whole trainings, and all that opens sockets
 	$(BIN)/pytest -q -m "network or slow" -n $$($(BIN)/python -c "import os; print(1 + os.cpu_count())") --dist loadfile
 
-check: .venv/.installed  ## lint, formatting and types
+check: .venv/.installed  ## lint, formatting, types, and the language of the docs
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python .ci/words.py
 
 bench: .venv/.installed  ## every speed benchmark; figures go to benchmarks/results/
 	@set -e; for script in $$(grep -l '^if __name__ == "__main__"' benchmarks/*.py | grep -v _tables); do \

@@ -2,9 +2,9 @@
 
 The plain loop is what somebody simulating CHFL would write: ``nn.Linear`` networks and one fused
 optimizer per column, member after member, with no message in between. Networks and batches are the
-paper's (section V-A): 54 columns of which 30 % are common and the rest dealt out, hidden widths
+paper's (section V-A): 54 columns of which 30 % are common and the rest split, hidden widths
 512, 256 and 128, 7 classes, batches of 64, five local epochs over covertype's 9,072 training rows
-dealt out evenly (60 % of 15,120), Adam. Times include messages, averages and keeping the round's
+split evenly (60 % of 15,120), Adam. Times include messages, averages and keeping the round's
 parameters. The three take turns; medians of rounds after a first one.
 
 Products and Adam cost the same number of operations in all three: "bare" is processor seconds of

@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--source", choices=DEALS, default="breast-cancer")
     parser.add_argument("--out", type=Path, default=Path("parties"), help="[parties]")
     parser.add_argument("--seed", type=int, default=0, help="[0]")
-    parser.add_argument("--rows", type=int, help="deal out so many people only [all]")
+    parser.add_argument("--rows", type=int, help="split so many people only [all]")
     given = parser.parse_args()
     files = make(DEALS[given.source], given.out, seed=given.seed, rows=given.rows)
     print(f"{given.out}/run.toml and {', '.join(file.name for file in files)}")

@@ -69,7 +69,7 @@ def fit(
         method: ``APFed(...)``, ``CHFL(...)``, ``HyFEM(...)``, ``FedOptimus(...)``, or what
             ``method =`` of a run file may be, such as "tvfl".
         parties: those in this process: parties, or party files; or one table that ``simulate``
-            deals out. With ``partners``, only the one that drives, or none for a coordinator.
+            splits. With ``partners``, only the one that drives, or none for a coordinator.
         test: the share of the labelled rows that only test; None: none. Rows that test already,
             in a table that says so, do instead.
         baselines: what to train beside it on the same rows: "alone", "pooled", "tvfl", ...
@@ -207,7 +207,7 @@ def _simulated(
     folder: Path,
     partners: Partners | None,
 ) -> _Data:
-    """One table that is dealt out."""
+    """One table that is split."""
     if partners is not None:
         raise ConfigError(f"{WHERE}: a simulation has all its parties here; leave partners out")
     values: dict[str, Any] = {"data": simulation.values(test, folder)}

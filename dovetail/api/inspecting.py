@@ -46,7 +46,7 @@ from dovetail.runs.inspecting import (
 )
 from dovetail.runs.label_copies import copies_of_sites
 from dovetail.runs.runfile import RunFile, check_run, load_run
-from dovetail.runs.setup import NOTHING, Given, load_data
+from dovetail.runs.setup import NOTHING, Given, load_data, with_labels
 from dovetail.runs.situations import Fit, MessageSize, Sizes
 from dovetail.runs.wording import bytes_text, count_text
 
@@ -223,7 +223,7 @@ def inspect(
     which says by cross-validation how its score grows with labels.
 
     Args:
-        parties: parties, party files, one run file, or one table that ``simulate`` deals out.
+        parties: parties, party files, one run file, or one table that ``simulate`` splits.
         private: compare ids only blinded, by private set intersection, and count; there is no
             picture of samples then.
         hide_below: smaller numbers of shared samples are hidden, for handing on.
@@ -402,12 +402,12 @@ def _of_simulation(
     least: int,
     path: str = "RUN",
 ) -> Inspection:
-    """One table that is dealt out."""
+    """One table that is split."""
     if private:
-        raise ConfigError(
-            "--private is for party files; this run file deals out one pooled data set"
-        )
+        raise ConfigError("--private is for party files; this run file splits one pooled data set")
     loaded = load_data(run, given=given)
+    if run.data is not None and run.data.labels is not None:
+        loaded = with_labels(loaded, run.data.labels, run.all_seeds()[0])
     parts = coverage.from_partition(loaded.data)
     sizes = message_sizes(run.settings("apfed", ApfedSection), parts, passives(run, loaded))
     by_name = {part.name: part.data for part in parts}

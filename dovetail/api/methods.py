@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         HyFEMSettings,
     )
 
-#: What helpers learn by -> what it makes APFed in a run file, where one table is dealt out.
+#: What helpers learn by -> what it makes APFed in a run file, where one table is split.
 LOSSES: Mapping[str, str] = {"reconstruction": "apfed-r", "contrastive": "apfed-c"}
 
 #: The joint model distilled into the label owner's own: no loss of helpers, a stage of its own.

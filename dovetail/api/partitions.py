@@ -1,4 +1,4 @@
-"""One table dealt out to parties, to try things out: what ``[data]`` of a run file says."""
+"""One table split among parties, to try things out: what ``[data]`` of a run file says."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ class Owners(Partition):
 
 
 class Simulation:
-    """One table, and how it is dealt out; made by ``simulate``."""
+    """One table, and how it is split; made by ``simulate``."""
 
     def __init__(self, section: DataSection, frames: Mapping[str, dd.Table]) -> None:
         self.section = section

@@ -26,7 +26,7 @@ TOGETHER = "the data owners together"
 
 
 def scene_of(setup: Setup, data: Partitioned) -> Scene:
-    """Who has what in a run; ``data`` as they were dealt out or read.
+    """Who has what in a run; ``data`` as they were split or read.
 
     Raises:
         ConfigError: a method that the audit does not know the messages of.

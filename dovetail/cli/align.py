@@ -78,7 +78,7 @@ def align(
     run = load_run(paths[0]) if len(paths) == 1 and "party" not in read_run(paths[0]) else None
     if run is not None:
         if run.parties is None:
-            raise ConfigError(f"{paths[0]} has no party files to align; it deals out one data set")
+            raise ConfigError(f"{paths[0]} has no party files to align; it splits one data set")
         paths = tuple(map(Path, run.parties))
     if dry_run and (len(paths) != 1 or run is not None):
         raise ConfigError("--dry-run rates the match keys of one party; name its file alone")

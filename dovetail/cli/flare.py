@@ -138,7 +138,7 @@ def flare_simulate(
 
     Made with `nvflare provision`, with mutual TLS, and gone at the end. Weights are those of
     `dovetail train` with the same seed. Of a run file with [data], each party's table and file are
-    first dealt out, into OUT-parties.
+    first split, into OUT-parties.
     """
     check_one_way(resume=resume, overwrite=overwrite)
     precheck.check_run(run, overrides)

@@ -150,7 +150,7 @@ def blocks(
     categorical: Sequence[str] = (),
     max_categories: int = 100,
 ) -> Blocks:
-    """Images or a table dealt out by an explicit table of parties.
+    """Images or a table split by an explicit table of parties.
 
     Every party has all test rows, with its blocks (section 4, "in the testing phase"). Columns are
     encoded alike at all parties, by what the training rows of those that have them hold.

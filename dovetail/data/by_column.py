@@ -18,7 +18,7 @@ from dovetail.data.task import encode_labels, fit_task
 from dovetail.errors import ConfigError, DataError
 
 #: What it says of images.
-_DEALS = "by-column deals out tables"
+_DEALS = "by-column splits tables"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,7 @@ def by_column(
     categorical: Sequence[str] = (),
     max_categories: int = 100,
 ) -> ByColumn:
-    """A table dealt out by what stands in one of its columns, rows of other values left out.
+    """A table split by what stands in one of its columns, rows of other values left out.
 
     A party has the columns of which a share of ``measured`` or more is there in its training rows:
     what a hospital does not measure is no column of its own. What all parties have is common.

@@ -1,4 +1,4 @@
-"""CHFL's split of a pooled table: some columns at every party, the others dealt out; rows too."""
+"""CHFL's split of a pooled table: some columns at every party, the others split; rows too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dovetail.errors import ConfigError, DataError
 BLOCK = "columns"
 
 #: What it says of images.
-_DEALS = "common_unique deals out tables"
+_DEALS = "common_unique splits tables"
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +93,10 @@ def common_unique(
     categorical: Sequence[str] = (),
     max_categories: int = 100,
 ) -> CommonUnique:
-    """A table dealt out as in CHFL's experiments (Mori et al., section V-A3).
+    """A table split as in CHFL's experiments (Mori et al., section V-A3).
 
     Columns are drawn at random: a share is common to all, the rest is divided into as many parts
-    as there are parties. Rows are drawn at random and dealt out evenly, each with its label; the
+    as there are parties. Rows are drawn at random and split evenly, each with its label; the
     parts differ by at most one. Every party has all test rows. The block is called "columns", with
     common ones first.
 

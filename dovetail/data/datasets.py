@@ -59,7 +59,7 @@ class Dataset:
         """Its rows, which are to be a table's.
 
         Args:
-            wanted: who deals out what, for the error.
+            wanted: who splits what, for the error.
 
         Raises:
             DataError: they are images.

@@ -64,8 +64,8 @@ def owners(
 
     As in FedOptimus' experiments (Shrivastava et al., section 3.2): images are cut into strips of
     floor(H / D) rows of pixels, the H mod D that remain are dropped. Of a table columns are drawn
-    at random and dealt out evenly, or in groups that are named. Labels are drawn at random and
-    dealt out evenly (the paper does not say how), or with ``skew``.
+    at random and split evenly, or in groups that are named. Labels are drawn at random and
+    split evenly (the paper does not say how), or with ``skew``.
 
     Args:
         train, test: images or a table.
@@ -96,7 +96,7 @@ def owners(
     if skew is not None and not (skew > 0 and np.isfinite(skew)):
         raise ConfigError(f"skew is a concentration above 0, got {skew}")
     if skew is not None and regression:
-        raise ConfigError("skew deals out rows by class; labels here are numbers")
+        raise ConfigError("skew splits rows by class; labels here are numbers")
     if not 0 <= validation < 1:
         raise ConfigError(f"validation must be a share of the rows in [0, 1), got {validation}")
     for part in (train, test):

@@ -1,4 +1,4 @@
-"""A pooled data set, dealt out to several parties: a federation for simulation."""
+"""A pooled data set, split among several parties: a federation for simulation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dovetail.data.task import Task, encode_labels, fit_task
 from dovetail.errors import ConfigError, DataError
 
 #: What it says of images.
-_DEALS = "columns deals out tables (strips cuts images)"
+_DEALS = "columns splits tables (strips cuts images)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ def columns(
     max_categories: int = 100,
     regression: bool = False,
 ) -> Partitioned:
-    """A table's columns dealt out; the active party has the labels and all training rows.
+    """A table's columns split; the active party has the labels and all training rows.
 
     Each other party has a random share of the training rows, and all test rows, in an order of
     its own. Each party encodes its columns by what its own training rows hold; in the test part,
@@ -273,5 +273,5 @@ def _shares(
 
 def _images(dataset: Dataset) -> Tensor:
     if isinstance(dataset.x, Table):
-        raise DataError(f"{dataset.name} is a table; strips cut images (columns deals out tables)")
+        raise DataError(f"{dataset.name} is a table; strips cut images (columns splits tables)")
     return dataset.x

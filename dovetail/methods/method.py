@@ -110,12 +110,12 @@ class Method:
 
         Raises:
             ConfigError: no labels, or another task.
-            DataError: rows that cannot be dealt out.
+            DataError: rows that cannot be split.
         """
         return home_of_site(site, site.sections.get(self.name))
 
     def dealt(self, data: Any) -> Mapping[str, Any]:
-        """Party -> the same, of what a partition deals out."""
+        """Party -> the same, of what a partition splits."""
         return homes_of_partition(data)
 
     def homes(self, stage: str, homes: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,6 +1,6 @@
 """Which raw columns a model leans on: for all rows, for one row, and along one column.
 
-    importance   how much worse the score gets where a column's values are dealt out anew among the
+    importance   how much worse the score gets where a column's values are permuted among the
                  rows (Breiman 2001, Sec. 10), with intervals over draws of rows and of deals
     shares       s(x) = s_0 + sum_c phi_c: what each column adds to what is said of a row, by
                  TreeSHAP of boosted trees (Lundberg et al. 2020), integrated gradients of networks

@@ -435,7 +435,7 @@ def comparable(runs: Sequence[Run]) -> str:
     if all(each == data[0] for each in data):
         return ""
     return (
-        "These runs differ in their data, or in how they are dealt out to parties: see the "
+        "These runs differ in their data, or in how they are split among parties: see the "
         "settings below before comparing figures across runs."
     )
 

@@ -65,7 +65,7 @@ class ColumnsSection(PartitionSection):
 
     of_tables = True
 
-    kind: Literal["columns"]  # what is dealt out
+    kind: Literal["columns"]  # what is split
     parties: dict[PartyName, tuple[str, ...]]  # party -> its columns, as globs
     active: str  # the party with the labels
     overlap: float | dict[str, float] = 1.0  # share of the active's training rows, by party
@@ -91,11 +91,11 @@ class ColumnsSection(PartitionSection):
 
 
 class CommonUniqueSection(PartitionSection):
-    """A table's rows dealt out; a share of its columns is at all parties, the rest at one each."""
+    """A table's rows split; a share of its columns is at all parties, the rest at one each."""
 
     of_tables = True
 
-    kind: Literal["common-unique"]  # what is dealt out
+    kind: Literal["common-unique"]  # what is split
     parties: int | tuple[PartyName, ...] = 5  # how many, or their names
     common: float = Field(default=0.3, gt=0, le=1)  # share of the columns
     # which are common, by the sum of their correlations with the others; none: at random
@@ -113,7 +113,7 @@ class CommonUniqueSection(PartitionSection):
 
     def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
         if section.task == "regression":
-            raise ConfigError("common-unique deals out rows with classes, not numbers, as labels")
+            raise ConfigError("common-unique splits rows with classes, not numbers, as labels")
         return dd.common_unique(
             train,
             test,
@@ -132,7 +132,7 @@ class ByColumnSection(PartitionSection):
 
     of_tables = True
 
-    kind: Literal["by-column"]  # what is dealt out
+    kind: Literal["by-column"]  # what is split
     column: str  # says whose a row is; no feature
     parties: tuple[PartyName, ...]  # values of that column; other rows are left out
     columns: tuple[str, ...] = ("*",)  # the features, as globs; "-" before one leaves it out
@@ -150,7 +150,7 @@ class ByColumnSection(PartitionSection):
 
     def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
         if section.task == "regression":
-            raise ConfigError("by-column deals out rows with classes, not numbers, as labels")
+            raise ConfigError("by-column splits rows with classes, not numbers, as labels")
         return dd.by_column(
             train,
             test,
@@ -181,7 +181,7 @@ class BlocksSection(PartitionSection):
 
     of_tables = True
 
-    kind: Literal["blocks"]  # what is dealt out
+    kind: Literal["blocks"]  # what is split
     # how images are cut, or block -> columns
     blocks: Literal["quadrants", "quadrants-channels"] | dict[str, tuple[str, ...]]
     assignment: str | tuple[ShareSection, ...]  # a CSV file, or what it would say
@@ -196,7 +196,7 @@ class BlocksSection(PartitionSection):
 
     def deal(self, train: dd.Dataset, test: dd.Dataset | None, section: DataKeys) -> dd.Partitioned:
         if section.task == "regression":
-            raise ConfigError("blocks deals out rows with classes, not numbers, as labels")
+            raise ConfigError("blocks splits rows with classes, not numbers, as labels")
         return dd.blocks(
             train,
             test,
@@ -234,7 +234,7 @@ class OwnersSection(PartitionSection):
 
     of_tables = True
 
-    kind: Literal["owners"]  # what is dealt out
+    kind: Literal["owners"]  # what is split
     # A number, names, or name -> globs of its columns.
     data_owners: int | tuple[PartyName, ...] | dict[PartyName, tuple[str, ...]]
     label_owners: int | tuple[PartyName, ...]  # how many, or their names

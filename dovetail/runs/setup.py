@@ -1,4 +1,4 @@
-"""What a run file says, as values: data read and dealt out, names replaced by what they name."""
+"""What a run file says, as values: data read and split, names replaced by what they name."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ NOTHING = Given("the run file")
 def load_data(
     run: RunFile, *, driver: Driver | None = None, given: Given = NOTHING, talk: Progress = SILENT
 ) -> Loaded:
-    """Read what a run needs: a pooled set to deal out, or every party's own file.
+    """Read what a run needs: a pooled set to split, or every party's own file.
 
     With a driver its own file is read, if it has one, and its partners are waited for.
     """
@@ -127,7 +127,7 @@ def setup(run: RunFile, seed: int, loaded: Loaded) -> Setup:
         ConfigError: more labels asked for than there are, or an unknown device.
     """
     if run.data is not None and run.data.labels is not None:
-        loaded = _with_labels(loaded, run.data.labels, seed)
+        loaded = with_labels(loaded, run.data.labels, seed)
     return methods.method_of(run.method).setup(run, loaded, device(run.device))
 
 
@@ -145,7 +145,7 @@ def threads_for(loaded: Loaded) -> AbstractContextManager[None]:
     return nullcontext() if any(block.ndim > 2 for block in blocks) else one_thread()
 
 
-def _with_labels(loaded: Loaded, num_labels: int, seed: int) -> Loaded:
+def with_labels(loaded: Loaded, num_labels: int, seed: int) -> Loaded:
     """Labels on so many rows of each party that has labels."""
     data = loaded.data
     for name, party in data.train.parties.items():
@@ -195,6 +195,6 @@ def pooled_parts(
 def _load_pooled(
     section: DataSection, pooled: tuple[dd.Dataset, dd.Dataset | None]
 ) -> dd.Partitioned:
-    """One data set, split and dealt out."""
+    """One data set, split and split."""
     train, test = pooled_parts(section, pooled)
     return section.partition.deal(train, test, section)

@@ -1,9 +1,9 @@
-"""A pooled data set dealt out to files of parties, where a run needs each party to have its own.
+"""A pooled data set split among files of parties, where a run needs each party to have its own.
 
     FOLDER/NAME.csv     the party's rows of training and test part, of the columns that are its
     FOLDER/NAME.toml    its party file
 
-Rows, columns and labels are those that the run file's partition deals out; the test rows are drawn
+Rows, columns and labels are those that the run file's partition splits; the test rows are drawn
 anew, as a run of party files draws them: the same share of the labelled rows.
 """
 
@@ -44,7 +44,7 @@ def deal(run: RunFile, folder: Path, *, where: str) -> RunFile:
     train, test = pooled_parts(section, read_pooled(section))
     if not isinstance(train.x, dd.Table):
         raise ConfigError(
-            f"{where}: images are dealt out in memory only; write each party's own file and name "
+            f"{where}: images are split in memory only; write each party's own file and name "
             "them with parties = [...], or run it with dovetail train"
         )
     if section.labels is not None:

@@ -16,7 +16,7 @@ def page(title: str, told: Explanation, *, row: int | None = None) -> str:
     if told.importance:
         plots.append(
             dots(
-                f"how much the {told.score} loses where a column's values are dealt out anew; a "
+                f"how much the {told.score} loses where a column's values are split anew; a "
                 "bar is the middle 95 % over draws",
                 [
                     Spread(each.column, f"{each.mean:.4f}", each.mean, (each.high - each.low) / 2)

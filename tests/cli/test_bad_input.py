@@ -189,7 +189,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "columns of images": (
         '"breast-cancer"',
         '"digits-images"',
-        "digits-images holds images; columns deals out tables",
+        "digits-images holds images; columns splits tables",
     ),
 }
 

@@ -309,7 +309,7 @@ def test_codes_of_table_3_on_half_an_mnist_image_have_15360_numbers() -> None:
     ("arguments", "words"),
     [
         (("nowhere.toml",), r"there is no file nowhere\.toml"),
-        (("run.toml", "--private"), "--private is for party files; this run file deals out one"),
+        (("run.toml", "--private"), "--private is for party files; this run file splits one"),
         (("bank.toml", "--set", "seed=1"), "--set changes a run file's keys; party files were na"),
         (("bank.toml", "bank.toml"), r"bank\.toml and bank\.toml are both party 'bank'"),
         (("bank.toml", "run.toml"), r"run\.toml is no party file: it has no \[party\] table"),

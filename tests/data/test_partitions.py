@@ -102,7 +102,7 @@ def test_test_images_of_another_size_are_refused():
 def test_tables_are_not_cut_and_images_not_dealt_out():
     with pytest.raises(DataError, match="people is a table; strips cut images"):
         strips(people(), None, views=2)
-    with pytest.raises(DataError, match="pictures holds images; columns deals out tables"):
+    with pytest.raises(DataError, match="pictures holds images; columns splits tables"):
         columns(pictures(), None, parties={"a": ["*"]}, active="a")
 
 

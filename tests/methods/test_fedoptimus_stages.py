@@ -41,7 +41,7 @@ CONFIG = fedoptimus.Config(
     epochs=3, batch_size=16, optimizer="adam", learning_rate=0.02, embedding=8, top=(8,)
 )
 
-#: What a run file says of data that are dealt out already.
+#: What a run file says of data that are split already.
 DEALT = {"kind": "owners", "data_owners": 2, "label_owners": 2}
 
 
@@ -72,7 +72,7 @@ def images(num_rows=NUM_ROWS):
 
 
 def setup(*, data=None, bottom=(8,), config=CONFIG, selection=None, **keys):
-    """A run that trains this configuration, on data that are dealt out already."""
+    """A run that trains this configuration, on data that are split already."""
     data = data or owners(
         table(),
         table(40, seed=1),

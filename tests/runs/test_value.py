@@ -362,7 +362,7 @@ def test_each_coalition_is_trained_once_however_often_it_is_asked_for(tmp_path: 
 # --- FedOptimus ----------------------------------------------------------------------------------
 
 
-#: What a run file says of data that are dealt out already.
+#: What a run file says of data that are split already.
 DEALT = {"kind": "owners", "data_owners": 3, "label_owners": 2}
 
 

@@ -127,7 +127,7 @@ class MemberSection(Section):
 
 
 def home_of(site: Site, numbers: dd.Regression | None = None) -> chfl.Home:
-    """A party's labelled rows, dealt out to training, validation and test by its own file.
+    """A party's labelled rows, split into training, validation and test by its own file.
 
     Args:
         site: the party.
@@ -135,7 +135,7 @@ def home_of(site: Site, numbers: dd.Regression | None = None) -> chfl.Home:
 
     Raises:
         ConfigError: no table, or no label.
-        DataError: rows that cannot be dealt out, or columns that are not there.
+        DataError: rows that cannot be split, or columns that are not there.
     """
     table, section, party = site.table, site.settings("chfl", MemberSection), site.party
     check_labels(site, "CHFL")
@@ -168,7 +168,7 @@ def home_of(site: Site, numbers: dd.Regression | None = None) -> chfl.Home:
 
 
 def homes_of(data: dd.CommonUnique) -> dict[str, chfl.Home]:
-    """Party -> the same, of what a partition deals out."""
+    """Party -> the same, of what a partition splits."""
     assert isinstance(data.task, dd.Classification)
     return {
         name: chfl.Home(

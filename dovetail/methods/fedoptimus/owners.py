@@ -4,7 +4,7 @@ At the home of each, for each driver:
 
     aligned/DRIVER/LABELOWNER.PART.safetensors   its row of each of that label owner's samples
 
-A label owner's labelled rows are dealt out to two parts by its own file, before anything is
+A label owner's labelled rows are split into two parts by its own file, before anything is
 aligned: "train" and "test". The files of one alignment have its name; a run that trains on it has
 an id that begins with that name.
 """
@@ -165,7 +165,7 @@ def dealt(site: Site) -> dict[str, np.ndarray]:
 
     Raises:
         ConfigError: no labelled row.
-        DataError: rows that cannot be dealt out.
+        DataError: rows that cannot be split.
     """
     labelled = site.table.labelled_rows()
     if not len(labelled):

@@ -117,7 +117,7 @@ class Labels:
         return is_there.nonzero().flatten()
 
 
-#: What an owner brings to a run: of its own file, or dealt out by a partition.
+#: What an owner brings to a run: of its own file, or split by a partition.
 Home = Columns | Labels
 
 

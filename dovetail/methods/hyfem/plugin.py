@@ -207,11 +207,11 @@ class MemberSection(Section):
 
 
 def home_of(site: Site, task: dd.Task | None = None) -> hyfem.Home:
-    """A party's labelled rows, dealt out to training and test by its own file.
+    """A party's labelled rows, split into training and test by its own file.
 
     Raises:
         ConfigError: no label, or a label of numbers.
-        DataError: rows that cannot be dealt out, or a class that is not among those of all.
+        DataError: rows that cannot be split, or a class that is not among those of all.
     """
     table, section, party = site.table, site.settings("hyfem", MemberSection), site.party
     check_labels(site, "HyFEM")
@@ -248,7 +248,7 @@ def home_of(site: Site, task: dd.Task | None = None) -> hyfem.Home:
 
 
 def homes_of(data: dd.Blocks, widths: Mapping[str, tuple[int, ...]]) -> dict[str, hyfem.Home]:
-    """Party -> the same, of what a partition deals out."""
+    """Party -> the same, of what a partition splits."""
     return {
         name: hyfem.Home(
             own,

@@ -1,0 +1,58 @@
+"""The docs read at once: short sentences, plain words."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def words() -> ModuleType:
+    """``.ci/words.py``, which ``make check`` runs."""
+    spec = importlib.util.spec_from_file_location("words", ROOT / ".ci" / "words.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["words"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_keeps_the_rules(words: ModuleType) -> None:
+    assert len(words.pages()) > 30
+    found = [str(finding) for page in words.pages() for finding in words.findings(page)]
+    assert not found
+
+
+def test_a_long_sentence_and_a_forbidden_word_are_found_where_they_are(
+    words: ModuleType, tmp_path: Path
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A heading with recovered share\n\n"
+        "Short. Long " + "word " * 35 + "ends.\n\n"
+        "```sh\n" + "code " * 50 + "rulers\n```\n\n"
+        "| a table | of rulers |\n\n"
+        "- an item that\n  mentions rulers\n"
+        "<<<<<<< HEAD\n"
+    )
+    found = [(each.line, each.why) for each in words.findings(page)]
+    assert found == [
+        (3, "37 words, at most 35"),
+        (11, "'rulers'; write baseline"),
+        (13, "a conflict that was not solved"),
+    ]
+
+
+def test_code_and_links_count_as_a_word_and_a_semicolon_ends_a_sentence(words: ModuleType) -> None:
+    assert words.sentences("See [the long page](a.md) of `a b c d`; then go on. And stop.") == [
+        "See the long page of CODE;",
+        "then go on.",
+        "And stop.",
+    ]
