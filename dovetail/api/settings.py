@@ -321,6 +321,8 @@ class FedOptimusSettings(TypedDict, total=False):
     loss_weights: Literal["balanced"] | Mapping[str, float] | None
     decide: Decide | None
     timeout_s: float | None
+    secure: bool
+    quorum: float
     embeddings: Release | None
     gradients: Release | None
     variant: Literal["kstep", "paper"]
@@ -348,6 +350,9 @@ class FedOptimusPartySettings(TypedDict, total=False):
     test_share: float
     embeddings: Release | None
     gradients: Release | None
+    secure: bool
+    members: Sequence[str] | None
+    quorum: float
 
 
 class PartySettings(TypedDict, total=False):

@@ -140,8 +140,7 @@ class OwnerSection(Section):
     gradients: Release | None = None  # how a label owner's leave; None: as the run says
     secure: bool = False  # of a data owner: take part only where embeddings are summed in secret
     members: tuple[str, ...] | None = None  # whom it sums with; None: anybody who is certified
-    # of a data owner: more than this share of the data owners must answer, or no sum is opened
-    quorum: float = Field(default=QUORUM, ge=0.5, lt=1)
+    quorum: float = Field(default=QUORUM, ge=0.5, lt=1)  # sums open if more data owners answer
 
 
 @dataclass(frozen=True, eq=False)
