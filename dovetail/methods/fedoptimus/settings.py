@@ -49,7 +49,9 @@ class Abilities(ServerSettings):
     # Means of embeddings are taken under masks; more than this share of the data owners must answer
     # to the end, and one that is lost costs its own part.
     secure: bool = Field(default=False, exclude_if=lambda value: not value)
-    quorum: float = Field(default=QUORUM, ge=0.5, lt=1, exclude_if=lambda value: value == QUORUM)
+    quorum: float = Field(  # with secure: more than this share of the data owners must answer
+        default=QUORUM, ge=0.5, lt=1, exclude_if=lambda value: value == QUORUM
+    )
     # How embeddings leave data owners, and gradients label owners; None: as they are. A party's own
     # file may say otherwise.
     embeddings: Release | None = None
