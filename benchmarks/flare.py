@@ -6,7 +6,7 @@ A provisioned NVFlare federation on this machine: a server and two sites as proc
 over tcp. One job measures everything, at its server, in turns, so that a noisy machine slows all
 alike; figures are medians. Levels, from the whole of Dovetail's engine down:
 
-    Flare       ``network.flare``: messages encoded, checked, decoded, in both ledgers
+    Flare       ``network.calls`` over it: messages encoded, checked, decoded, in both ledgers
     Collab      the bytes alone, by a published function
     Cell        the bytes alone, by ``Cell.send_request``
     core cell   the bytes alone, by the core cell under it, which does not cut them into chunks
@@ -39,7 +39,8 @@ from benchmarks import _results, apfed_stream, exchange
 from benchmarks._line import issue, listening, running
 from benchmarks.apfed_stream import CASES, Turns
 from dovetail.network import InProcess, LedgerFile, Party, encode
-from dovetail.network.flare import Answers, Flare, collab_calls, quiet
+from dovetail.network.calls import Calls
+from dovetail.network.flare import Answers, collab_calls, quiet
 from dovetail.network.host import Host
 from dovetail.network.stream import Stream
 from dovetail.node import flaresite
@@ -106,7 +107,7 @@ class Measures:
             issue(folder, DRIVER, PARTIES)
             with (
                 LedgerFile(folder / "flare.jsonl", DRIVER) as flared,
-                Flare(calls, driver=DRIVER, ledger=flared) as flare,
+                Calls(calls, driver=DRIVER, ledger=flared) as flare,
                 listening(folder, DRIVER, PARTIES) as stream,
             ):
                 command = [sys.executable, "-m", "benchmarks.exchange", "--party", "stream"]
@@ -118,7 +119,7 @@ class Measures:
         out.write_text(json.dumps({"trips": trips, "steps": steps}))
         return "done"
 
-    def _trips(self, size: str, flare: Flare, stream: Stream) -> dict[str, Any]:
+    def _trips(self, size: str, flare: Calls, stream: Stream) -> dict[str, Any]:
         message = exchange.There(torch.randn(exchange.SIZES[size]))
         data = bytes(encode(message))
         requests = dict.fromkeys(PARTIES, message)
@@ -166,7 +167,7 @@ class Measures:
         row["Stream p95"] = statistics.quantiles(taken["Stream"], n=20)[-1]
         return row
 
-    def _steps_of(self, name: str, flare: Flare) -> dict[str, Any]:
+    def _steps_of(self, name: str, flare: Calls) -> dict[str, Any]:
         case, party = CASES[name], apfed_stream.PARTY
         here = (os.getpid(),)
         inside = Turns(case, InProcess({party: apfed_stream.passive(case)}, driver=DRIVER), here)

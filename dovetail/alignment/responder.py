@@ -133,6 +133,10 @@ class Responder:
         fresh._guard, fresh._run, fresh._rows_S = guard or self._guard, None, None
         return fresh
 
+    def unsaved(self) -> str:
+        """What a process that ends now would lose; "" where no run is under way."""
+        return "" if self._run is None else "an alignment is under way, and its secret is nowhere"
+
     @property
     def num_ids(self) -> int:
         return len(self._points_M32)

@@ -19,10 +19,10 @@ from dovetail.methods.validation import validate
 from dovetail.models.devices import device as device_of
 from dovetail.network import Precision
 from dovetail.network.addresses import drivers_of
-from dovetail.network.certificates import certificate_name
-from dovetail.node.driver import Coordinator, Driver, coordinator_name, listens, stream_driver
-from dovetail.node.engines import StreamSection
+from dovetail.node.driver import Coordinator, Driver
+from dovetail.node.engines import MailboxSection, StreamSection
 from dovetail.node.join import serve_site
+from dovetail.node.reach import coordinator, party_driver
 
 
 class Partners:
@@ -32,7 +32,7 @@ class Partners:
     ``fit`` by the same party need not wait, or align, again.
     """
 
-    def __init__(self, section: StreamSection) -> None:
+    def __init__(self, section: StreamSection | MailboxSection) -> None:
         self.section = section
         self._stack = ExitStack()
         self._open: tuple[Site | None, Driver | Coordinator] | None = None
@@ -54,7 +54,9 @@ class Partners:
         self._stack.close()
 
     def __repr__(self) -> str:
-        return f"<partners {', '.join(self.section.partners)} at {self.section.listen}>"
+        section = self.section
+        where = section.place if isinstance(section, MailboxSection) else section.listen
+        return f"<partners {', '.join(section.partners)} at {where}>"
 
     # --- For dovetail.fit ---------------------------------------------------------------------
 
@@ -68,12 +70,9 @@ class Partners:
         if self._open is None:
             driver: Driver | Coordinator
             if site is None:
-                name = coordinator_name(self.section)
-                folder = Path("certificates") / certificate_name(name)
-                reach = listens(self.section, name, folder)
-                driver = Coordinator(self.section, Path(f"{name}.site"), reach, talk=talk)
+                driver = coordinator(self.section, talk=talk)
             else:
-                driver = stream_driver(site, self.section, talk=talk)
+                driver = party_driver(site, self.section, talk=talk)
             self._stack.enter_context(driver)
             self._open = site, driver
             if isinstance(driver, Driver) and not resume:

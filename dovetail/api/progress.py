@@ -25,6 +25,7 @@ from rich.text import Text
 from dovetail.api.logged import Logged
 from dovetail.methods.base import Progress
 from dovetail.methods.outcome import number
+from dovetail.network.addresses import ADDRESS
 from dovetail.network.printable import printable
 
 #: Columns of a bar's title, and of a bar in a narrow terminal.
@@ -185,10 +186,8 @@ class _Waiting:
         missing = tuple(missing)
         if missing and not self._asked:
             self._asked = True
-            host, _, port = self._address.rpartition(":")
-            here_ = socket.gethostname() if host in ("0.0.0.0", "[::]", "") else host
             for name in missing:
-                say(f"at {name}: dovetail join {name}.toml --driver {here_}:{port}")
+                say(f"at {name}: dovetail join {name}.toml {_way(self._address)}")
         told = f"here: {', '.join(here) or 'nobody yet'}"
         if missing:
             told = f"waiting at {self._address} for {', '.join(missing)}; {told}"
@@ -196,3 +195,11 @@ class _Waiting:
             self._status.update(Text(f"{told} (Ctrl-C stops)"))
         else:
             say(told)
+
+
+def _way(place: str) -> str:
+    """How a partner joins a driver that waits at this address, or looks for letters there."""
+    if not ADDRESS.fullmatch(place):
+        return f"--mailbox {place}"
+    host, _, port = place.rpartition(":")
+    return f"--driver {socket.gethostname() if host in ('0.0.0.0', '[::]') else host}:{port}"

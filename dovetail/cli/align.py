@@ -90,7 +90,7 @@ def align(
     agreed = None
     if proposal is not None and run is not None:
         agreed = read_agreed(run, run.all_seeds(), proposal, where=str(parties[0]))
-    section = Elsewhere(partners, listen, certificates, wait).section(run, paths, initiator)
+    section = Elsewhere(partners, listen, certificates, wait).aligning(run, paths, initiator)
     found: aligning.Matched | aligning.RatedKeys
     silent = quiet or as_json
     if dry_run:

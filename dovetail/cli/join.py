@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -13,17 +13,35 @@ import typer
 
 from dovetail.cli import precheck
 from dovetail.cli.options import Certificates, Device, Health, Log, LogKind, Quiet
+from dovetail.errors import ConfigError
 
 
 def join(
     party: Annotated[Path, typer.Argument(help="A party file (TOML).")],
     driver: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             metavar="HOST:PORT",
             help="Where the driver listens; of several, repeat it as NAME=HOST:PORT.",
         ),
-    ],
+    ] = None,
+    mailbox: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE",
+            help="Instead of a driver's address: where letters lie, as in its engine.place.",
+        ),
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="With --mailbox: answer what lies there, and end.")
+    ] = False,
+    linger: Annotated[
+        float,
+        typer.Option(min=0, help="With --once: seconds to wait for more after each answer."),
+    ] = 0,
+    poll: Annotated[
+        float, typer.Option(min=0.1, help="With --mailbox: seconds from one look to the next.")
+    ] = 10,
     name: Annotated[
         str | None,
         typer.Option(help="The driver's name. [the one in the party file's policy.drivers]"),
@@ -60,33 +78,67 @@ def join(
     One process serves several drivers at once, and what the policy counts is counted in one place:
 
     dovetail join shop.toml --driver bank=bank.example.org:7443 --driver clinic=192.0.2.7:7443
-    """
-    from dovetail.network.addresses import check_address, check_proxy, drivers_of, tls_names
 
+    Where no line can stay open, letters in a place that both sides reach do, and a job each night
+    can be all that a partner runs:
+
+    dovetail join shop.toml --mailbox /mnt/shared/dovetail --once
+    """
+    from dovetail.network.addresses import (
+        check_address,
+        check_proxy,
+        drivers_by_letter,
+        drivers_of,
+        tls_names,
+    )
+
+    driver = driver or []
+    _check_one_way(driver, mailbox, once=once, linger=linger)
     for each in driver:
         check_address(each.rpartition("=")[2])
     through = check_proxy(proxy)
     if health is not None:
         check_address(health)
-    precheck.check_join(party, driver, name, tls_name=tls_name or (), certificates=certificates)
+    precheck.check_join(
+        party,
+        driver,
+        name,
+        tls_name=tls_name or (),
+        certificates=certificates,
+        by_letter=mailbox is not None,
+    )
     from dovetail.models.devices import device as device_of
     from dovetail.network.client import Way
     from dovetail.network.logs import json_lines
     from dovetail.node.join import serve_site
+    from dovetail.node.letters import Looking, answer_letters
     from dovetail.node.partyfile import open_site
 
     place = device_of(device or "cpu")
     site = open_site(party)
-    drivers = drivers_of(site.where, site.policy.section.drivers, driver, name)
-    hosts = tls_names(drivers, tls_name or ())
-    ways = {each: Way(through, hosts.get(each)) for each in drivers}
+    allowed = site.policy.section.drivers
     # A handler only notes it: an Event may not be set by a signal that interrupts it.
     json_log = log is LogKind.JSON
     with _signals() as signalled, json_lines(site.name) if json_log else nullcontext():
+        if mailbox is not None:
+            answer_letters(
+                site,
+                Looking(mailbox, poll, once=once, linger_s=linger),
+                drivers_by_letter(site.where, allowed, name),
+                stopped=lambda: bool(signalled),
+                certificates=certificates,
+                home=home,
+                device=place,
+                quiet=quiet or json_log,
+                health=health,
+            )
+            return
+        drivers = drivers_of(site.where, allowed, driver, name)
+        hosts = tls_names(drivers, tls_name or ())
         serve_site(
             site,
             drivers,
-            ways=ways,
+            ways={each: Way(through, hosts.get(each)) for each in drivers},
             stopped=lambda: bool(signalled),
             certificates=certificates,
             home=home,
@@ -94,6 +146,25 @@ def join(
             quiet=quiet or json_log,
             health=health,
         )
+
+
+def _check_one_way(
+    driver: Sequence[str], mailbox: str | None, *, once: bool, linger: float
+) -> None:
+    """Refuse two ways to a driver, or none.
+
+    Raises:
+        ConfigError: what to name.
+    """
+    if (mailbox is None) == (not driver):
+        raise ConfigError(
+            "name where the driver listens, --driver HOST:PORT, or where letters lie, --mailbox "
+            "PLACE" + (": one of them" if driver else "")
+        )
+    if mailbox is None and (once or linger):
+        raise ConfigError("--once and --linger go with --mailbox PLACE")
+    if linger and not once:
+        raise ConfigError("--linger goes with --once")
 
 
 @contextmanager

@@ -75,6 +75,7 @@ def check_join(
     *,
     tls_name: Sequence[str],
     certificates: Path | None,
+    by_letter: bool = False,
 ) -> None:
     """Refuse a party file, and drivers and certificates that will not do.
 
@@ -94,8 +95,11 @@ def check_join(
         return
     if not isinstance(allowed, list | None) or not isinstance(own, str):
         return
-    drivers = addresses.drivers_of(str(party), allowed, driver, name)
-    addresses.tls_names(drivers, tls_name)
+    if by_letter:
+        addresses.drivers_by_letter(str(party), allowed, name)
+    else:
+        drivers = addresses.drivers_of(str(party), allowed, driver, name)
+        addresses.tls_names(drivers, tls_name)
     folder = certificates or credentials.certificates_beside(party, own)
     listed = party.parent / revoked if isinstance(revoked, str) else None
     log, silent = logging.getLogger(credentials.__name__), logging.NullHandler()

@@ -106,8 +106,8 @@ def predict(
 
     target = None if device is None else device_named(device)
     show = not (quiet or as_json)
-    section = Elsewhere(partners, listen, certificates, wait, timeout).section(
-        None, (), None, where="dovetail predict"
+    section = Elsewhere(partners, listen, certificates, wait, timeout).listening(
+        where="dovetail predict"
     )
     given = gather(
         model,

@@ -20,7 +20,7 @@ from dovetail.network.identity import Certified
 from dovetail.network.printable import printable
 from dovetail.network.retry import write_text
 from dovetail.node.agreements import Agreements
-from dovetail.node.engines import StreamSection
+from dovetail.node.engines import CertifiedSection
 from dovetail.node.home import (
     agreements_of,
     certificates_of,
@@ -99,7 +99,7 @@ def read_stale(out: Path, proposal: Proposal) -> list[Path]:
 
 def _own_certificates(run: RunFile, driver: str) -> Path:
     section = run.engine
-    if isinstance(section, StreamSection) and section.certificates:
+    if isinstance(section, CertifiedSection) and section.certificates:
         return Path(section.certificates)
     if run.parties:
         return certificates_beside(Path(run.parties[0]), driver)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dovetail.errors import ConfigError
 from dovetail.methods.validation import validate
-from dovetail.node.engines import StreamSection
+from dovetail.node.engines import MailboxSection, StreamSection
 from dovetail.runs.runfile import RunFile
 
 
@@ -21,19 +21,53 @@ class Elsewhere:
     wait_s: float | None = None
     timeout_s: float | None = None
 
-    def section(
-        self,
-        run: RunFile | None,
-        paths: tuple[Path, ...],
-        initiator: str | None,
-        *,
-        where: str = "dovetail align",
-    ) -> StreamSection | None:
+    def listening(self, *, where: str) -> StreamSection | None:
         """Where to listen and for whom; None if all parties are here.
+
+        Raises:
+            ConfigError: half of what it takes.
+        """
+        said = self._said()
+        if not said:
+            return None
+        if self.partners is None or self.listen is None:
+            raise ConfigError(
+                f"{said[0]} is for partners on other machines: give --partners and --listen, "
+                "for example --partners shop --listen 0.0.0.0:7443"
+            )
+        values = {
+            "kind": "stream",
+            "listen": self.listen,
+            "partners": tuple(name.strip() for name in self.partners.split(",")),
+            "certificates": None if self.certificates is None else str(self.certificates),
+            "wait_s": self.wait_s,
+            **({} if self.timeout_s is None else {"timeout_s": self.timeout_s}),
+        }
+        return validate(StreamSection, values, where=where)
+
+    def aligning(
+        self, run: RunFile | None, paths: tuple[Path, ...], initiator: str | None
+    ) -> StreamSection | MailboxSection | None:
+        """Where partners of an alignment are waited for; None if all parties are here.
 
         Raises:
             ConfigError: half of what it takes, or what does not go with it.
         """
+        said = self._said()
+        if run is not None and said:
+            raise ConfigError(f"a run file says in [engine] who is elsewhere; leave {said[0]} out")
+        section: StreamSection | MailboxSection | None
+        section = self.listening(where="dovetail align")
+        if run is not None and isinstance(run.engine, StreamSection | MailboxSection):
+            section = run.engine
+        if section is not None and len(paths) > 1:
+            raise ConfigError("name one party file, the driver's own; --partners names the others")
+        if section is not None and initiator is not None:
+            raise ConfigError("the driver starts; leave --initiator out")
+        return section
+
+    def _said(self) -> list[str]:
+        """Which options were given."""
         given = {
             "--partners": self.partners,
             "--listen": self.listen,
@@ -41,27 +75,4 @@ class Elsewhere:
             "--wait": self.wait_s,
             "--timeout": self.timeout_s,
         }
-        said = [name for name, value in given.items() if value is not None]
-        if run is not None and said:
-            raise ConfigError(f"a run file says in [engine] who is elsewhere; leave {said[0]} out")
-        section = None if run is None or run.engine.kind != "stream" else run.engine
-        if said:
-            if self.partners is None or self.listen is None:
-                raise ConfigError(
-                    f"{said[0]} is for partners on other machines: give --partners and --listen, "
-                    "for example --partners shop --listen 0.0.0.0:7443"
-                )
-            values = {
-                "kind": "stream",
-                "listen": self.listen,
-                "partners": tuple(name.strip() for name in self.partners.split(",")),
-                "certificates": None if self.certificates is None else str(self.certificates),
-                "wait_s": self.wait_s,
-                **({} if self.timeout_s is None else {"timeout_s": self.timeout_s}),
-            }
-            section = validate(StreamSection, values, where=where)
-        if section is not None and len(paths) > 1:
-            raise ConfigError("name one party file, the driver's own; --partners names the others")
-        if section is not None and initiator is not None:
-            raise ConfigError("the driver starts; leave --initiator out")
-        return section
+        return [name for name, value in given.items() if value is not None]

@@ -76,9 +76,7 @@ def serve(
     from dovetail.network.credentials import revoked_by
     from dovetail.service.serving import Address, named, run
 
-    section = Elsewhere(partners, listen, partner_certificates).section(
-        None, (), None, where="dovetail serve"
-    )
+    section = Elsewhere(partners, listen, partner_certificates).listening(where="dovetail serve")
     if (section is None) != (party is None) or (ids is not None and party is None):
         raise ConfigError(
             "to ask partners give --party, --partners and --listen, for example --party bank.toml "

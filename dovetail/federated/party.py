@@ -194,6 +194,14 @@ class Party:
             if isinstance(value, Releasing | Stepping):
                 value.at_least(releases)
 
+    def unsaved(self) -> str:
+        """What its next answer depends on and ``state`` does not tell; "" where nothing does.
+
+        A party that joins by mailbox and may end after each letter stays while there is such a
+        thing, as a gradient that is due for codes it has sent.
+        """
+        return ""
+
     def restore(self, state: State) -> None:
         """Go on from there."""
         if state["begun"] is not None:

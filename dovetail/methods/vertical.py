@@ -178,6 +178,9 @@ class Member(Party):
             self.optimizer.step()
         return Updated()
 
+    def unsaved(self) -> str:
+        return "a gradient is due for its codes" if getattr(self, "_sent", None) else ""
+
 
 # --- What the label owner executes -------------------------------------------------------------
 

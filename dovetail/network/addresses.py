@@ -64,6 +64,19 @@ def _driver(where: str, allowed: Sequence[str] | None, chosen: str | None) -> st
     return certificate_name(chosen)
 
 
+def drivers_by_letter(
+    where: str, allowed: Sequence[str] | None, name: str | None = None
+) -> tuple[str, ...]:
+    """Whose letters are opened: one that is named, or all that the policy allows.
+
+    Raises:
+        ConfigError: nobody was named, or the policy would refuse them.
+    """
+    if name is None and allowed:
+        return tuple(map(certificate_name, allowed))
+    return (_driver(where, allowed, name),)
+
+
 def check_driver(allowed: Sequence[str] | None, driver: str) -> None:
     """Refuse whoever asks; None allows anybody.
 

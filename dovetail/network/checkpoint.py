@@ -42,7 +42,13 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from dovetail.errors import CheckpointError, ConfigError, MessageError, PartyError
+from dovetail.errors import (
+    CheckpointError,
+    ConfigError,
+    MessageError,
+    PartyError,
+    TrainingError,
+)
 from dovetail.network.engine import Engine, Party
 from dovetail.network.messages import Message
 from dovetail.network.retry import open_private, patiently
@@ -133,6 +139,9 @@ class Checkpointed:
         allow: told before a state is written how many bytes its tensors have; raises to refuse.
         about: what the party's states are of, as name -> digest; none is used where one differs.
         restored: told of the party whenever it has gone back to a state.
+
+    Attributes:
+        more: what ``park`` kept beside the state that it has gone on from.
     """
 
     def __init__(
@@ -150,6 +159,7 @@ class Checkpointed:
         self._allow = allow
         self._about = dict(about or {})
         self._changed = ""
+        self.more: State = {}
 
     @property
     def accepts(self) -> tuple[type[Message], ...]:
@@ -186,6 +196,38 @@ class Checkpointed:
         except ChangedError as error:
             self._changed = str(error)
             raise
+
+    def park(self, path: Path, more: State) -> None:
+        """Write the state that it is in, which no step is of, and more beside it.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        try:
+            state = self.party.state()
+        except TrainingError:  # it has nothing before training began
+            state = None
+        if state is not None and self._allow is not None:
+            self._allow(_num_bytes(state))
+        save_state(path, {"party": state, "more": more}, {"of": self._about} if self._about else {})
+
+    def resume_parked(self, path: Path) -> None:
+        """Go on from what ``park`` wrote; ``more`` is what was beside it.
+
+        Raises:
+            ChangedError, CheckpointError: as of ``resume_latest``.
+        """
+        state, about = load_state(path)
+        try:
+            self._check_same(about)
+        except ChangedError as error:
+            self._changed = str(error)
+            raise
+        if state["party"] is not None:
+            with _fitting(path):
+                self.party.restore(state["party"])
+            self._restored(self.party)
+        self.more = state["more"]
 
     def steps(self) -> list[int]:
         """Which steps are on its disk, the newest first."""
@@ -249,12 +291,12 @@ class Checkpointed:
         return None
 
     def _put_back(self, step: int, state: State, about: State) -> None:
-        self._check_same(step, about)
+        self._check_same(about, f"step {step}")
         with _fitting(self._path(step)):
             self.party.restore(state)
         self._restored(self.party)
 
-    def _check_same(self, step: int, about: State) -> None:
+    def _check_same(self, about: State, where: str = "its last letter") -> None:
         """Refuse a state of other rows or settings; one that does not say of which will do.
 
         Raises:
@@ -264,7 +306,7 @@ class Checkpointed:
         changed = [name for name, now in self._about.items() if then.get(name, now) != now]
         if changed:
             raise ChangedError(
-                f"refuses to go on from step {step}: since it saved that, its "
+                f"refuses to go on from {where}: since it saved that, its "
                 f"{' and its '.join(changed)} changed; put back what was there and start it "
                 "again, or align and train anew"
             )

@@ -198,6 +198,12 @@ class Link:
             self._condition.notify_all()
         self._announce()
 
+    def renumber(self, connection: Connection) -> None:
+        """Another process of the party answers on it from here on: in books, another connection."""
+        with self._condition:
+            self._num_connections += 1
+            connection.number = self._num_connections
+
     def _replace(self, older: Connection, newer: Connection) -> None:
         if older.instance == newer.instance:
             older.hang_up()

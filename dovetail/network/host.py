@@ -128,6 +128,16 @@ class Host:
             if driver in self._last:
                 self._last[driver].may_repeat = True
 
+    def resume(self, driver: str, instance: str, sequence: int) -> None:
+        """This process goes on where another ended: the last request that it answered."""
+        with self._lock:
+            self._last[driver] = _Last(instance, sequence, b"")
+
+    def turn_away(self, opened: Opened, driver: str, cause: str) -> Data:
+        """The refusal of a request that its carrier found wrong; written down as any other."""
+        with self._lock:
+            return self._turned_away(opened, driver, cause)
+
     def handle(self, data: Data, driver: str) -> Data:
         """The answer to one request of a driver, whose name the caller has verified."""
         with self._lock:

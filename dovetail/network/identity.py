@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -141,7 +141,7 @@ def check_proof(
         certificate, *between = _certificates(proof[_LENGTH.size :][:length])
         name = name_of(certificate)
         key = certificate.public_key()
-    except (struct.error, ValueError):
+    except (struct.error, ValueError, x509.InvalidVersion, UnsupportedAlgorithm):
         raise MessageError(f"the proof of party {party!r} holds no certificate") from None
     if at and not certificate.not_valid_before_utc <= at < certificate.not_valid_after_utc:
         raise MessageError(f"the certificate of party {party!r} has expired, or is not valid yet")

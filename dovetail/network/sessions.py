@@ -118,6 +118,10 @@ class Lines:
     def check(self) -> None:
         """Called before each request: raises where there is no sense in going on, even alone."""
 
+    def patience(self, timeout_s: float | None, of_run: float | None) -> float | None:
+        """Seconds that an answer is waited for: what a method sets, or else its run; None: ever."""
+        return of_run if timeout_s is None else timeout_s
+
     def _advice(self, missing: Sequence[str]) -> str:
         """What to look for where these did not come."""
         raise NotImplementedError
@@ -179,7 +183,7 @@ class _LinesEngine(Engine):
         self, requests: Mapping[str, Message], reply: type[R], *, timeout_s: float | None = None
     ) -> _Sent[R]:
         self._lines.check()
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        timeout_s = self._lines.patience(timeout_s, self._timeout_s)
         sent: dict[str, Request | PartyError] = {}
         # The same message to several is encoded once.
         encoded: dict[int, tuple[int, Data, str]] = {}

@@ -137,6 +137,11 @@ class Budgeted:
                 self._party = self._make()
         return self._party
 
+    @property
+    def loaded(self) -> Party | None:
+        """The party itself, if it is in memory."""
+        return self._party
+
     def handle(self, message: Message) -> Message:
         self.used = time.monotonic()
         party = self.party

@@ -15,8 +15,8 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -35,30 +35,20 @@ from dovetail.errors import AlignmentError, ConfigError, MessageError
 from dovetail.federated import missing_parties
 from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.party import Site
-from dovetail.network import Engine, checkpoint, connection, credentials, flare, renewal, stream
+from dovetail.network import Engine, calls, checkpoint, connection, credentials, renewal, stream
 from dovetail.network.certificates import (
     certificate_name,
-    every_name,
-    hosts_of,
     make_folder,
-    may_listen,
-    read_certificates,
-    tls_name,
 )
 from dovetail.network.heads import Tell, Told
 from dovetail.network.ledger import LedgerFile
-from dovetail.network.renewal import Renewed
 from dovetail.network.sessions import Lines
-from dovetail.network.stream import Stream
 from dovetail.node.agreements import Seen, Show
-from dovetail.node.engines import ElsewhereSection, StreamSection
+from dovetail.node.engines import ElsewhereSection, MailboxSection, StreamSection
 from dovetail.node.home import (
     Home,
-    certificates_of,
     home_of,
     logged,
-    revoked_of,
-    threads_end,
 )
 from dovetail.node.proposal import Proposal, Signature, agreed_run
 from dovetail.node.record import Account, read_account, write_record
@@ -121,6 +111,7 @@ class Listener:
         self._stack = ExitStack()
         self._run: tuple[str, ...] = ()
         self._waited = False
+        self._told = False  # since anything else was asked
         self._agreed: tuple[Proposal, Mapping[str, Signature]] | None = None
 
     def __enter__(self) -> Self:
@@ -150,10 +141,11 @@ class Listener:
 
         Gives what each says of the runs that it took part in, where a proposal was agreed on.
         """
-        if not self._waited:
+        if not self._waited or self._told:
             return {}
         here = self._lines.connected
         engine = self._engine(LEDGERS, here)
+        self._told = True
         replies = engine.ask(dict.fromkeys(here, Tell()), Told, timeout_s=TELL_S)
         for failure in replies.failures.values():
             _log.warning("the end of its ledger is not known: %s", failure)
@@ -204,8 +196,7 @@ class Listener:
         if self._waited:
             return
         section = self._section
-        place = section.listen if isinstance(section, StreamSection) else "their sites"
-        with self._talk.waiting(place) as waiting:
+        with self._talk.waiting(_place(section)) as waiting:
             self._lines.wait(section.wait_s, waiting.changed)
         self._stack.enter_context(_Watch(self._lines, self._talk))
         self._waited = True
@@ -227,7 +218,7 @@ class Listener:
 
     def _engine(self, run: str, parties: Sequence[str] | None = None) -> Engine:
         """What reaches these partners in a run, or all."""
-        section = self._section
+        section, self._told = self._section, False
         return self._lines.engine(
             run if self._agreed is None else agreed_run(run, self._agreed[0].name),
             parties=parties,
@@ -421,18 +412,6 @@ class Driver(Listener):
         return self._engine(training_run(self._stored.run, stage, *self._run))
 
 
-def stream_driver(site: Site, section: StreamSection, *, talk: Progress = SILENT) -> Driver:
-    """A party that drives partners who dial it.
-
-    Raises:
-        ConfigError: see ``Driver``; certificates that will not do.
-    """
-    check_partners(site, section)
-    folder = None if section.certificates else certificates_of(site)
-    reach = listens(section, site.name, folder, revoked=revoked_of(site))
-    return Driver(site, section, reach, talk=talk)
-
-
 def coordinator_name(section: ElsewhereSection) -> str:
     """What a driver without data is called.
 
@@ -461,68 +440,14 @@ def check_partners(site: Site, section: ElsewhereSection) -> None:
         )
 
 
-def listens(
-    section: StreamSection, name: str, certificates: Path | None, *, revoked: Path | None = None
-) -> Reach:
-    """Lines of those who dial.
-
-    Args:
-        section: where to listen, and for whom.
-        name: the driver's.
-        certificates: where they are, if the section does not say.
-        revoked: the list of revoked certificates, if the section does not say.
-
-    Raises:
-        ConfigError: certificates that will not do.
-    """
-    folder = section.certificates
-    shown = _credentials(
-        Path(folder) if folder else certificates or Path(),
-        name,
-        Path(section.revoked) if section.revoked else revoked,
-    )
-
-    @contextmanager
-    def reach(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
-        with (
-            threads_end(),
-            Stream(
-                section.listen,
-                driver=driver,
-                credentials=shown,
-                parties=section.partners,
-                max_message_bytes=section.max_message_bytes,
-                ledger=ledger,
-            ) as stream,
-        ):
-            yield stream
-
-    return reach
-
-
-def _credentials(folder: Path, name: str, revoked: Path | None) -> Renewed:
-    """The driver's certificate and key.
-
-    Raises:
-        ConfigError: files that are missing or do not belong together, or a certificate that is for
-            those who dial.
-    """
-    found = Renewed.load(folder, name, revoked=revoked)
-    own = read_certificates(found.credentials.certificate, where="the certificate")[0]
-    if not may_listen(own):
-        raise ConfigError(
-            f"{folder}: the certificate of {name!r} is for a party that joins, and no partner "
-            "would believe it of a driver; make one that drives: dovetail certificates "
-            f"{name} --driver {name} --renew"
-        )
-    if tls_name(name) not in every_name(own):
-        _log.warning(
-            "the certificate of %s does not have the name %s, so its partners join with %s",
-            name,
-            tls_name(name),
-            f"--tls-name {(hosts_of(own) or ('HOST',))[0]}",
-        )
-    return found
+def _place(section: ElsewhereSection) -> str:
+    """Where partners are waited for."""
+    match section:
+        case StreamSection():
+            return section.listen
+        case MailboxSection():
+            return section.place
+    return "their sites"
 
 
 # --- What is said ---------------------------------------------------------------------------------
@@ -562,6 +487,6 @@ class _Watch:
 
 
 #: Whose warnings a driver's user is told.
-_WARNING = (stream, connection, flare, checkpoint, missing_parties, credentials, renewal)
+_WARNING = (stream, connection, calls, checkpoint, missing_parties, credentials, renewal)
 
 _log = logging.getLogger(__name__)

@@ -41,15 +41,30 @@ class ElsewhereSection(Section):
         return int(self.max_message_mb * 2**20)
 
 
-class StreamSection(ElsewhereSection):
-    """Partners who join by ``dovetail join``."""
+class CertifiedSection(ElsewhereSection):
+    """Partners with certificates of one authority, who join by ``dovetail join``."""
 
-    kind: Literal["stream"]  # gRPC with mutual TLS
-    listen: Address  # where they dial
     certificates: str | None = None  # a folder; None: certificates/NAME beside the party file
     # A list of revoked certificates that must be there; None: the party file's, or crl.pem in the
     # folder of certificates if it is there.
     revoked: str | None = None
+
+
+class StreamSection(CertifiedSection):
+    """Partners who dial."""
+
+    kind: Literal["stream"]  # gRPC with mutual TLS
+    listen: Address  # where they dial
+
+
+class MailboxSection(CertifiedSection):
+    """Partners who look for letters in a place that both sides reach."""
+
+    kind: Literal["mailbox"]  # letters in a folder, a bucket or a relay
+    place: str = Field(min_length=1)  # where they lie; a folder is relative to the run file
+    poll_s: float = Field(default=10.0, gt=0, le=86400)  # from one look to the next
+    # For any answer, whatever the method says: a partner may come once a night.
+    timeout_s: float = Field(default=7 * 86400.0, gt=0, allow_inf_nan=False)
 
 
 class FlareSection(ElsewhereSection):
@@ -84,6 +99,7 @@ def _engine_kind(section: Any) -> Any:
 EngineSection = Annotated[
     Annotated[InProcessSection, Tag("inprocess")]
     | Annotated[StreamSection, Tag("stream")]
+    | Annotated[MailboxSection, Tag("mailbox")]
     | Annotated[FlareSection, Tag("flare")],
     Discriminator(_engine_kind),
 ]

@@ -5,38 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 import torch
-from prometheus_client.core import GaugeMetricFamily, Metric
 
 from dovetail import methods
-from dovetail.data import Table
 from dovetail.errors import NetworkError
 from dovetail.methods.party import Site
-from dovetail.models.threads import one_thread
-from dovetail.network import credentials, renewal
 from dovetail.network.client import AS_EVER, Way, serve
-from dovetail.network.host import Host
-from dovetail.network.identity import Certified
-from dovetail.network.ledger import LedgerFile
-from dovetail.network.renewal import Renewed
-from dovetail.network.retry import raise_descriptor_limit
-from dovetail.node.home import (
-    Home,
-    Refusals,
-    certificates_of,
-    home_of,
-    logged,
-    revoked_of,
-    threads_end,
-)
-from dovetail.node.probes import Probes
-from dovetail.node.runs import Runs
+from dovetail.node.home import home_of
+from dovetail.node.hosting import opened_home, shown_by
 from dovetail.node.status_line import StatusLine
-from dovetail.node.warnings import Warned
 
 #: Seconds until a signal is noticed, and from one look of the status line to the next.
 TICK_S = 0.2
@@ -75,73 +55,32 @@ def serve_site(
         ConfigError: an address, driver, certificate or home that will not do.
         NetworkError: see ``dialling.serve``; of the last driver that is left.
     """
-    raise_descriptor_limit()
-    shown = Renewed.load(certificates or certificates_of(site), site.name, revoked=revoked_of(site))
     stop = threading.Event()
+    shown = shown_by(site, certificates)
     with (
-        Home(home or home_of(site.path)) as kept,
-        logged(kept.path / "join.log"),
-        StatusLine(*addresses, quiet=quiet) as teller,
-        LedgerFile(kept.path / "ledger.jsonl", site.name) as ledger,
-        threads_end(),
-        one_thread() if isinstance(site.table.x, Table) else nullcontext(),
-        Warned((credentials, renewal), teller.say, once=False),
+        opened_home(site, home or home_of(site.path), shown, addresses, device, quiet) as opened,
+        opened.probes(health),
+        ThreadPoolExecutor(len(addresses), "dovetail-serve") as pool,
     ):
-        refusals = Refusals(kept.path / "refusals.jsonl", teller.say)
-        computing = device or torch.device("cpu")
-        identity = Certified(shown)
-        runs = Runs(site, kept.path, refusals, teller, computing, identity)
-        host = Host(
-            site.name,
-            runs.open,
-            admit=site.policy.admit,
-            on_refusal=refusals.record,
-            ledger=ledger,
-            max_bytes=site.policy.section.max_message_bytes,
-            identity=identity,
-            on_restart=runs.restarted,
-            account=runs.account,
-            on_notice=runs.noticed,
-        )
-        for line in describe(site, addresses, kept.path):
-            teller.line(line)
-
-        def metrics() -> Iterator[Metric]:
-            yield from (*teller.metrics(), *refusals.metrics(), _expiry(shown))
-
-        with (
-            nullcontext()
-            if health is None
-            else Probes(health, why_not_ready=teller.why_not_ready, metrics=metrics),
-            ThreadPoolExecutor(len(addresses), "dovetail-serve") as pool,
-        ):
-            serving = {
-                pool.submit(
-                    serve,
-                    host,
-                    address,
-                    shown,
-                    driver=driver,
-                    stop=stop,
-                    way=(ways or {}).get(driver, AS_EVER),
-                    on_event=partial(teller.event, driver=driver),
-                ): driver
-                for driver, address in addresses.items()
-            }
-            try:
-                _wait(serving, stopped, teller)
-            finally:  # also when Ctrl-C ends the wait
-                stop.set()
-        teller.stopped(ledger.last_hash)
-
-
-def _expiry(shown: Renewed) -> Metric:
-    """When the certificate expires, for Prometheus."""
-    family = GaugeMetricFamily(
-        "dovetail_certificate_expiry_seconds", "Unix time at which the certificate expires."
-    )
-    family.add_metric([], shown.credentials.expires.timestamp())
-    return family
+        for line in describe(site, addresses, opened.path):
+            opened.teller.line(line)
+        serving = {
+            pool.submit(
+                serve,
+                opened.host,
+                address,
+                shown,
+                driver=driver,
+                stop=stop,
+                way=(ways or {}).get(driver, AS_EVER),
+                on_event=partial(opened.teller.event, driver=driver),
+            ): driver
+            for driver, address in addresses.items()
+        }
+        try:
+            _wait(serving, stopped, opened.teller)
+        finally:  # also when Ctrl-C ends the wait
+            stop.set()
 
 
 def _wait(

@@ -29,9 +29,10 @@ from dovetail.models.key_files import key_file, read_keys
 from dovetail.models.learners.joint import JointSpec
 from dovetail.models.owners import TopSpec
 from dovetail.network import Engine
-from dovetail.node.driver import Listener, check_partners, listens
+from dovetail.node.driver import Listener, check_partners
 from dovetail.node.engines import StreamSection
 from dovetail.node.home import certificates_of, home_of
+from dovetail.node.reach import reaches
 
 #: Where a label owner's site has the keys that read what partners answer.
 KEYS = "keys"
@@ -99,7 +100,7 @@ class Asker(Listener):
         if section.wait_s is None:
             section = section.model_copy(update={"wait_s": WAIT_S})
         certificates = None if section.certificates else certificates_of(site)
-        reach = listens(section, site.name, certificates)
+        reach = reaches(section, site.name, certificates)
         super().__init__(site.name, home_of(site.path), section, reach, talk=talk)
         self._site = site
         self._trained = trained

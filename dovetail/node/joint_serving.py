@@ -32,9 +32,10 @@ from dovetail.methods.base import SILENT, Progress
 from dovetail.methods.inference import Question
 from dovetail.methods.party import Site
 from dovetail.network import Engine
-from dovetail.node.driver import Listener, check_partners, listens
+from dovetail.node.driver import Listener, check_partners
 from dovetail.node.engines import StreamSection
 from dovetail.node.home import certificates_of, home_of
+from dovetail.node.reach import reaches
 
 #: Seconds from one look at whether a partner is here to the next.
 _TICK_S = 0.2
@@ -100,7 +101,7 @@ class Standing(Listener):
         certificates = None if section.certificates else certificates_of(site)
         # Who is not connected is done without at once.
         section = section.model_copy(update={"grace_s": 0.0})
-        reach = listens(section, site.name, certificates)
+        reach = reaches(section, site.name, certificates)
         super().__init__(site.name, home_of(site.path), section, reach, talk=talk)
         self.within_s = within_s
         self.site = site

@@ -36,7 +36,14 @@ from dovetail.federated import MAX_USES
 from dovetail.methods.limits import LimitError, Uses, asked_for
 from dovetail.methods.party import Algorithm, PolicySection
 from dovetail.network import Message
-from dovetail.network.checkpoint import Restore, Restored, Save, load_state, save_state
+from dovetail.network.checkpoint import (
+    Restore,
+    Restored,
+    Save,
+    State,
+    load_state,
+    save_state,
+)
 from dovetail.network.costs import releases_of
 from dovetail.network.retry import open_private, patiently, write_text
 
@@ -77,6 +84,8 @@ class _Begins:
     times: list[float] = field(default_factory=list)
     of: Counter[tuple[str, str]] = field(default_factory=Counter)
     few: Counter[tuple[str, str]] = field(default_factory=Counter)  # (run, message) -> answers
+    # (run, algorithm or message) -> the letter of the last of these
+    letters: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
 class RunLimits:
@@ -86,11 +95,19 @@ class RunLimits:
         home: the party's folder.
         policy: what it agrees to.
         clock: seconds since the epoch.
+        letter: driver -> the letter that is being answered; "" where messages come on a line. One
+            that was counted, and not answered as its process was killed, is not counted again.
     """
 
     def __init__(
-        self, home: Path, policy: PolicySection, *, clock: Callable[[], float] = time.time
+        self,
+        home: Path,
+        policy: PolicySection,
+        *,
+        clock: Callable[[], float] = time.time,
+        letter: Callable[[str], str] = lambda driver: "",
     ) -> None:
+        self._letter = letter
         self._path = home / "runs.jsonl"
         self._policy = policy
         self._clock = clock
@@ -114,9 +131,11 @@ class RunLimits:
                 driver, number, began = told["driver"], int(told["number"]), float(told["time"])
                 run = str(told["run"]), str(told["algorithm"])
                 message = str(told.get("answered", ""))
+                letter = str(told.get("letter", ""))
             except (ValueError, KeyError, TypeError):  # cut off as the machine went down
                 continue
             known = self._drivers.setdefault(driver, _Begins())
+            known.letters[run[0], message or run[1]] = letter
             if message:
                 known.few[run[0], message] += int(told.get("count", 1))
                 continue
@@ -181,13 +200,20 @@ class RunLimits:
             _write(oldest)
         return Guard(self, driver, run, name, algorithm, kept)
 
-    def admit_begin(self, driver: str, run: str, kept: _Run) -> None:
+    def _is_counted(self, driver: str, run: str, what: str) -> bool:
+        """Whether the letter that is being answered was counted by a process that was killed."""
+        letter = self._letter(driver)
+        return bool(letter) and self._drivers[driver].letters.get((run, what)) == letter
+
+    def admit_begin(self, driver: str, run: str, name: str, kept: _Run) -> None:
         """Refuse to begin.
 
         Raises:
             LimitError: naming the policy's key.
         """
         policy = self._policy
+        if self._is_counted(driver, run, name):
+            return
         if kept.begins >= policy.max_begins and not kept.forgotten:
             raise LimitError(
                 f"refuses to begin the run {run!r} again: it has begun {kept.begins} times, and "
@@ -216,6 +242,9 @@ class RunLimits:
             LimitError: it cannot be, so the answer is not given.
         """
         known = self._drivers[driver]
+        if self._is_counted(driver, run, name):
+            kept.number, kept.forgotten = known.number, False
+            return
         now = self._clock()
         self._note(driver, run, name, now, **({"anew": True} if kept.forgotten else {}))
         known.number += 1
@@ -240,7 +269,7 @@ class RunLimits:
             LimitError: saying how often.
         """
         answered = self._drivers[driver].few[run, message]
-        if answered < (most or self._policy.max_uses):
+        if self._is_counted(driver, run, message) or answered < (most or self._policy.max_uses):
             return
         told = f"refuses {message!r} in the run {run!r}: it has answered {answered:,} times, and "
         if most == MAX_USES:
@@ -256,6 +285,8 @@ class RunLimits:
         Raises:
             LimitError: it cannot be, so the answer is not given.
         """
+        if self._is_counted(driver, run, message):
+            return
         self._note(driver, run, name, self._clock(), answered=message)
         self._drivers[driver].few[run, message] += 1
 
@@ -263,7 +294,8 @@ class RunLimits:
         """A line of what a driver was given."""
         number = self._drivers[driver].number + 1
         line = {"time": now, "driver": driver, "run": run, "algorithm": name, "number": number}
-        line |= more
+        letter = self._letter(driver)
+        line |= {**more, **({"letter": letter} if letter else {})}
 
         def write() -> None:
             handle = open_private(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -277,10 +309,14 @@ class RunLimits:
             raise LimitError(
                 "cannot write down what a run was given; its log has the details"
             ) from None
+        self._drivers[driver].letters[run, more.get("answered", name)] = letter
 
     def number(self, driver: str) -> int:
         """Which run of this driver's the next that begins will be, from 1."""
-        return self._drivers.setdefault(driver, _Begins()).number + 1
+        known = self._drivers.setdefault(driver, _Begins())
+        letter = self._letter(driver)
+        is_again = bool(letter) and letter in known.letters.values()
+        return known.number + (not is_again)
 
 
 class Guard:
@@ -319,7 +355,7 @@ class Guard:
                 "does so when it resumes, first of all"
             )
         if begins:
-            self._limits.admit_begin(self._driver, self._run, kept)
+            self._limits.admit_begin(self._driver, self._run, self._name, kept)
         name = message.wire_name()
         few = self._algorithm.few.get(name)
         if few is not None:
@@ -344,6 +380,17 @@ class Guard:
             _write(kept)
             _note_releases(kept)
         return answer if kept.uses is None else kept.uses.limits.told(answer)
+
+    def park(self) -> State:
+        """What is to be kept where this process may end now; what is counted is written down."""
+        _write(self._kept)
+        _note_releases(self._kept)
+        return {"heard": self._kept.heard, "forgotten": self._kept.forgotten}
+
+    def resume(self, state: State) -> None:
+        """Go on where ``park`` was called."""
+        self._kept.heard = bool(state["heard"])
+        self._kept.forgotten = bool(state["forgotten"])
 
 
 def _releases(path: Path) -> int:

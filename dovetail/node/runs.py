@@ -58,10 +58,11 @@ from dovetail.network.host import MAX_RUNS
 from dovetail.network.identity import Identity
 from dovetail.network.retry import open_private, patiently
 from dovetail.node.agreements import Approved, Reader
-from dovetail.node.budget import BudgetError, Budgets, driver_of
+from dovetail.node.budget import Budgeted, BudgetError, Budgets, driver_of
 from dovetail.node.fingerprint import site_digests
 from dovetail.node.home import Refusals, agreements_of
 from dovetail.node.limits import Guard, RunLimits
+from dovetail.node.parked import Parked, forget_parked
 from dovetail.node.proposal import split_run
 from dovetail.node.record import give_account
 from dovetail.node.secret import home_secret, run_key
@@ -93,6 +94,10 @@ class Watched:
         refuse: writes down.
         guard: what its policy allows of a run over time; None of an alignment, which has its own.
         check: refuses what was not agreed on.
+        driver: whose run it is.
+
+    Attributes:
+        touched: whether it was asked anything since this was put back.
     """
 
     def __init__(
@@ -104,8 +109,11 @@ class Watched:
         *,
         guard: Guard | None = None,
         check: Callable[[Message], None] = lambda message: None,
+        driver: str = "",
     ) -> None:
         self.party = party
+        self.driver = driver
+        self.touched = False
         self._check = check
         self._activity = activity
         self._max_rows = max_rows
@@ -116,7 +124,42 @@ class Watched:
     def accepts(self) -> tuple[type[Message], ...]:
         return self.party.accepts
 
+    @property
+    def _loaded(self) -> Party | None:
+        return self.party.loaded if isinstance(self.party, Budgeted) else self.party
+
+    @property
+    def parks_in(self) -> Path | None:
+        """Where its state is written between letters; None of one that has none."""
+        party = self._loaded
+        return party.folder if isinstance(party, Checkpointed) else None
+
+    def unsaved(self) -> str:
+        """What it is in the middle of and cannot be written; "" where nothing is."""
+        party: object = self._loaded
+        party = party.party if isinstance(party, Checkpointed) else party
+        unsaved: Callable[[], str] = getattr(party, "unsaved", str)
+        return unsaved()
+
+    def park(self, path: Path) -> None:
+        """Write all that its next answers depend on.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        party = self._loaded
+        assert isinstance(party, Checkpointed)
+        make_folder(path.parent)
+        party.park(path, {} if self._guard is None else self._guard.park())
+
+    def resume(self) -> None:
+        """Go on with the limits of an earlier process, if it has parked the run."""
+        party = self._loaded
+        if isinstance(party, Checkpointed) and party.more and self._guard is not None:
+            self._guard.resume(party.more)
+
     def handle(self, message: Message) -> Message:
+        self.touched = True
         rows = rows_of(message)
         if rows > self._max_rows:
             why = f"refuses {rows} rows in one message: its policy allows {self._max_rows}"
@@ -155,6 +198,10 @@ class Aligning:
     def __init__(self, responder: Responder, keep: Callable[[Tensor], None]) -> None:
         self._responder = responder
         self._keep = keep
+
+    def unsaved(self) -> str:
+        """What a process that ends now would lose."""
+        return self._responder.unsaved()
 
     def handle(self, message: Message) -> Message:
         answer = self._responder.handle(message)
@@ -223,6 +270,7 @@ class Runs:
         device: where it computes.
         identity: signs what it says to other parties, and checks what they say; None: who carries
             the messages is trusted with that.
+        parked: keeps what runs are in between messages; None: this process stays.
     """
 
     def __init__(
@@ -233,8 +281,10 @@ class Runs:
         teller: StatusLine,
         device: torch.device,
         identity: Identity | None = None,
+        parked: Parked | None = None,
     ) -> None:
         self._identity = identity
+        self._parked = parked
         self._site = site
         self._home = home
         self._refusals = refusals
@@ -246,7 +296,8 @@ class Runs:
         )
         self._agreements = agreements_of(site, home, identity)
         self._secret = home_secret(home)
-        self._run_limits = RunLimits(home, policy)
+        letter = parked.letter if parked is not None else lambda driver: ""
+        self._run_limits = RunLimits(home, policy, letter=letter)
         self._digests = site_digests(site)
         policies = policy.algorithms
         # Both now and not when asked: mistakes in the table are told at once, and how long it
@@ -294,7 +345,13 @@ class Runs:
             )
         max_rows = self._site.policy.section.max_rows
         check = approved.checks(known.begins)
-        return Watched(party, activity, max_rows, refuse, guard=guard, check=check)
+        watched = Watched(
+            party, activity, max_rows, refuse, guard=guard, check=check, driver=driver
+        )
+        if self._parked is not None:
+            watched.resume()
+            self._parked.watch(watched)
+        return watched
 
     def _approve(self, run: str, agreed: str, algorithm: str, driver: str) -> Approved:
         """What was agreed on of this run.
@@ -402,9 +459,9 @@ class Runs:
 
         about = self._digests[algorithm]
         keeper = Checkpointed(made(), folder, allow=allow, about=about, restored=restored)
-        if not known.goes_on:
-            return keeper
         try:
+            if self._went_on(keeper, driver) or not known.goes_on:
+                return keeper
             step = keeper.resume_latest()
         except ChangedError:  # what comes is refused with it, and that is written down
             return keeper
@@ -414,6 +471,20 @@ class Runs:
         if step is not None:
             self._teller.say(f"run {run} goes on from step {step}, which is saved here")
         return keeper
+
+    def _went_on(self, keeper: Checkpointed, driver: str) -> bool:
+        """Whether an earlier process has parked the run, which goes on from there.
+
+        Raises:
+            ChangedError, CheckpointError: as of ``Checkpointed.resume_latest``.
+        """
+        if self._parked is None:
+            forget_parked(keeper.folder)
+            return False
+        newest = self._parked.newest(keeper.folder, driver)
+        if newest is not None:
+            keeper.resume_parked(newest)
+        return newest is not None
 
     def _keep_model(
         self,

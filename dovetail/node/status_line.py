@@ -61,6 +61,7 @@ class StatusLine:
         self._lock = threading.Lock()
         self._runs: dict[tuple[str, str], Activity] = {}
         self._connected: set[str] = set()
+        self._last: dict[str, Event] = {}
         self._num_runs: Counter[str] = Counter()
         # Driver -> messages, bytes in, bytes out, of runs that made room for others.
         self._before: dict[str, tuple[int, int, int]] = {}
@@ -96,6 +97,12 @@ class StatusLine:
         elif event.kind != "warned":
             self._connected.discard(driver)
         self.say(event.text)
+
+    def changed(self, event: Event, driver: str) -> None:
+        """The same, of who is looked for again and again: what is as before is not said again."""
+        if self._last.get(driver) != event:
+            self.event(event, driver)
+        self._last[driver] = event
 
     def run(self, run: str, algorithm: str, driver: str) -> Activity:
         """A run begins, or is taken up again."""

@@ -116,6 +116,12 @@ class SecretSums:
         self.quorum = quorum
         self._lasting: _Lasting | None = None
 
+    @property
+    def number(self) -> int:
+        """The last round that it drew keys for, which are nowhere else; -1: it drew none."""
+        lasting = -1 if self._lasting is None else self._lasting.number
+        return max(lasting, -1 if self._keys is None else self._keys[0])
+
     def key(self, number: int) -> tuple[bytes, bytes]:
         """A new public key for the sum of this round, and the proof that it is this party's."""
         keys = MaskKeys()

@@ -40,8 +40,9 @@ from dovetail.methods.section import PartyName, Section
 from dovetail.methods.validation import validate
 from dovetail.models.devices import device
 from dovetail.network import flare
+from dovetail.network.calls import Call, Calls
 from dovetail.network.certificates import certificate_name
-from dovetail.network.flare import Answers, Flare
+from dovetail.network.flare import Answers
 from dovetail.network.host import Host
 from dovetail.network.ledger import LedgerFile
 from dovetail.network.sessions import Lines
@@ -255,7 +256,7 @@ class Driver:
 
     def _drive(
         self,
-        calls: dict[str, flare.Call],
+        calls: dict[str, Call],
         section: SiteSection,
         root: Path,
         agreed: Agreed | None,
@@ -266,7 +267,7 @@ class Driver:
             @contextmanager
             def reach(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
                 most_bytes = engine.max_message_bytes
-                with Flare(
+                with Calls(
                     calls, driver=driver, max_message_bytes=most_bytes, ledger=ledger
                 ) as lines:
                     yield lines

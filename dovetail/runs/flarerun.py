@@ -21,7 +21,7 @@ from dovetail.node import flaresite
 from dovetail.node.engines import FlareSection
 from dovetail.node.partyfile import open_sites
 from dovetail.node.proposal import Proposal, Signature, signature_path
-from dovetail.runs.runfile import RunFile, check_run
+from dovetail.runs.runfile import JOINED, RunFile, check_run
 from dovetail.runs.search import check_no_job
 from dovetail.runs.wording import count_text
 
@@ -222,8 +222,10 @@ def simulated(path: Path, run: RunFile) -> tuple[RunFile, dict[str, Path], str]:
             f"{path} names no party files; to run it here as an NVFlare job each party needs one: "
             "parties = [...] (examples/make_parties.py deals a data set out to files)"
         )
-    if run.engine.kind == "stream":
-        raise ConfigError(f'{path} is a run over "stream"; write [engine] kind = "flare"')
+    if run.engine.kind in JOINED:
+        raise ConfigError(
+            f'{path} is a run over "{run.engine.kind}"; write [engine] kind = "flare"'
+        )
     sites: dict[str, Site] = open_sites(tuple(Path(file) for file in run.parties))
     section = run.engine
     if coordinated(run.method):

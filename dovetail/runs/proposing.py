@@ -218,8 +218,8 @@ def _who(run: RunFile, where: str) -> tuple[str, tuple[str, ...]]:
     section = run.engine
     if not isinstance(section, ElsewhereSection):
         raise ConfigError(
-            f'{where}: a proposal is for partners elsewhere, [engine] kind = "stream" or "flare"; '
-            "in one process nobody else need agree"
+            f'{where}: a proposal is for partners elsewhere, [engine] kind = "stream", "mailbox" '
+            'or "flare"; in one process nobody else need agree'
         )
     if run.parties is None and methods.coordinated(run.method):
         return coordinator_name(section), section.partners

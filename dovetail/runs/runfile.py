@@ -92,6 +92,9 @@ def _stage(name: str) -> str:
 Stage = Annotated[str, AfterValidator(_stage)]
 
 
+#: Kinds of engines whose partners run ``dovetail join``.
+JOINED = ("stream", "mailbox")
+
 #: A model that a partner helped in less than half of the steps is told from one it did not.
 MIN_PARTICIPATION = 0.5
 
@@ -143,7 +146,7 @@ class RunFile(Section):
                 raise ValueError(
                     'with engine.kind = "flare" every party reads its own file: leave [data] out'
                 )
-        elif self.engine.kind == "stream" and methods.coordinated(self.method):
+        elif self.engine.kind in JOINED and methods.coordinated(self.method):
             if self.data is not None or self.parties is not None:
                 raise ValueError(
                     f"{self.method!r} is driven by a coordinator without data: leave [data] and "
@@ -167,10 +170,10 @@ class RunFile(Section):
     @model_validator(mode="after")
     def _partners_are_elsewhere(self) -> RunFile:
         coordinated = methods.coordinated(self.method)
-        if self.engine.kind == "stream" and not coordinated and len(self.parties or ()) != 1:
+        if self.engine.kind in JOINED and not coordinated and len(self.parties or ()) != 1:
             raise ValueError(
-                'with engine.kind = "stream" parties names one file, the driver\'s own; the others '
-                "are named in engine.partners, and their files stay with them"
+                f'with engine.kind = "{self.engine.kind}" parties names one file, the driver\'s '
+                "own; the others are named in engine.partners, and their files stay with them"
             )
         return self
 
@@ -220,7 +223,14 @@ def load_run(path: Path, *, recipe: str | None = None, overrides: tuple[str, ...
     engine = values.get("engine")
     if isinstance(engine, dict) and isinstance(engine.get("certificates"), str):
         engine["certificates"] = str((path.parent / engine["certificates"]).resolve())
+    if isinstance(engine, dict) and isinstance(engine.get("place"), str):
+        engine["place"] = place_of(path.parent, engine["place"])
     return check_run(values, where=str(path))
+
+
+def place_of(folder: Path, place: str) -> str:
+    """Where letters lie: a folder as it is from here, or an address as it is."""
+    return place if "://" in place or not place else str((folder / place).resolve())
 
 
 def _existing(folder: Path, source: Any) -> Path | None:

@@ -15,13 +15,13 @@ from dovetail.methods.base import SILENT, Epochs, Loaded, Progress
 from dovetail.methods.outcome import Setup
 from dovetail.models.computing import computing
 from dovetail.models.devices import device
-from dovetail.network.certificates import certificate_name
 from dovetail.network.retry import write_text
-from dovetail.node.driver import Coordinator, Driver, coordinator_name, listens, stream_driver
-from dovetail.node.engines import FlareSection, StreamSection
+from dovetail.node.driver import Coordinator, Driver
+from dovetail.node.engines import CertifiedSection, ElsewhereSection, FlareSection
 from dovetail.node.joint_prediction import KEYS
 from dovetail.node.partyfile import fingerprints, open_site
 from dovetail.node.proposal import Proposal, Signature
+from dovetail.node.reach import coordinator, party_driver
 from dovetail.runs.runfile import RunFile, resolved
 from dovetail.runs.runfolder import RunFolder, finished, summarise, was_stopped
 from dovetail.runs.search import FILE, searched
@@ -60,14 +60,12 @@ def open_driver(
             "the run is a job of an NVFlare federation: dovetail flare export RUN --out DIR makes "
             "it, and dovetail flare simulate RUN runs it here"
         )
-    if not isinstance(section, StreamSection):
+    if not isinstance(section, CertifiedSection):
         return nullcontext()
     if run.parties is None:
-        name = certificate_name(coordinator_name(section))
-        reach = listens(section, coordinator_name(section), Path("certificates") / name)
-        return Coordinator(section, Path(f"{name}.site"), reach, talk=talk)
+        return coordinator(section, talk=talk)
     (own,) = run.parties
-    return stream_driver(open_site(Path(own)), section, talk=talk)
+    return party_driver(open_site(Path(own)), section, talk=talk)
 
 
 def train_seeds(
@@ -245,7 +243,7 @@ def check_participation(run: RunFile, out: Path, result: Mapping[str, Any]) -> N
                 of_seed = f" of seed {seed}" if seed else ""
                 folder = out / f"seed-{seed}" if seed else out
                 kept = f"the model is saved as ever, in {folder}"
-                if run.parties is None and isinstance(run.engine, StreamSection | FlareSection):
+                if run.parties is None and isinstance(run.engine, ElsewhereSection):
                     kept = f"each party has its model at home as ever, and {folder} the rest"
                 worst = (
                     share,

@@ -16,16 +16,9 @@ from torch import Tensor
 
 from dovetail.errors import ConfigError, NetworkError, PartyError
 from dovetail.network import LedgerFile, Message, decode, encode
+from dovetail.network.calls import AbortedError, Calls, GoneError, SlowError
 from dovetail.network.control import Failed
-from dovetail.network.flare import (
-    SERVER,
-    AbortedError,
-    Answers,
-    Flare,
-    GoneError,
-    SlowError,
-    collab_calls,
-)
+from dovetail.network.flare import SERVER, Answers, collab_calls
 from dovetail.network.host import Host
 from dovetail.network.ledger import verify
 
@@ -75,13 +68,13 @@ class Site:
 
 
 @contextmanager
-def lines(*sites: Site) -> Iterator[Flare]:
-    with Flare({site.name: site for site in sites}, driver="bank") as made:
+def lines(*sites: Site) -> Iterator[Calls]:
+    with Calls({site.name: site for site in sites}, driver="bank") as made:
         made.wait(10)
         yield made
 
 
-def ask(flare: Flare, *names: str, timeout_s: float = 5.0) -> dict[str, Answer]:
+def ask(flare: Calls, *names: str, timeout_s: float = 5.0) -> dict[str, Answer]:
     engine = flare.engine("run", grace_s=0.2)
     questions = dict.fromkeys(names, Question(torch.ones(3)))
     return engine.ask(questions, Answer, timeout_s=timeout_s).or_raise()
@@ -158,7 +151,7 @@ def test_a_party_that_stalls_fails_at_its_deadline_and_is_asked_again_once_it_ha
 def test_a_party_that_goes_while_it_is_asked_is_noticed_beside_the_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dovetail.network.flare.BEAT_S", 0.1)
+    monkeypatch.setattr("dovetail.network.calls.BEAT_S", 0.1)
     site, over = Site("shop"), threading.Event()
     with lines(site) as flare:
 
@@ -196,7 +189,7 @@ def test_who_does_not_come_is_named_with_the_cause() -> None:
     site = Site("shop")
     site.trouble = gone
     with (
-        Flare({"shop": site, "lab": Site("lab")}, driver="bank") as flare,
+        Calls({"shop": site, "lab": Site("lab")}, driver="bank") as flare,
         pytest.raises(NetworkError, match="no connection from 'shop'; 'shop': its process is gone"),
     ):
         flare.wait(0.3)
@@ -213,7 +206,7 @@ def test_who_does_not_come_is_named_with_the_cause() -> None:
 )
 def test_a_site_that_is_not_the_party_is_not_taken_for_it(said: bytes, words: str) -> None:
     with (
-        Flare({"shop": lambda data, timeout_s, /: said}, driver="bank") as flare,
+        Calls({"shop": lambda data, timeout_s, /: said}, driver="bank") as flare,
         pytest.raises(NetworkError, match=words),
     ):
         flare.wait(0.3)
@@ -244,7 +237,7 @@ def test_a_party_that_leaves_refuses_nothing_but_is_gone(tmp_path: Path) -> None
 def test_a_party_that_cannot_begin_says_why() -> None:
     answers = Answers("shop", "bank", ConfigError("there is no file shop.csv"))
     with (
-        Flare({"shop": lambda data, _, /: answers.handle(data, SERVER)}, driver="bank") as flare,
+        Calls({"shop": lambda data, _, /: answers.handle(data, SERVER)}, driver="bank") as flare,
         pytest.raises(PartyError, match=r"party 'shop': there is no file shop\.csv"),
     ):
         ask(flare, "shop")
@@ -257,7 +250,7 @@ def test_an_answer_that_cannot_be_read_is_that_questions_failure() -> None:
     def call(data: bytes, timeout_s: float, /) -> bytes:
         return lies.pop() if data and lies else site(data, timeout_s)
 
-    with Flare({"shop": call}, driver="bank") as flare:
+    with Calls({"shop": call}, driver="bank") as flare:
         with pytest.raises(PartyError, match="party 'shop'"):
             ask(flare, "shop")
         assert ask(flare, "shop")["shop"].handled == 1

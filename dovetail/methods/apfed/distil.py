@@ -290,6 +290,9 @@ class Partner(Party):
             stack.kept.restore()
         return Finished()
 
+    def unsaved(self) -> str:
+        return "a gradient is due for its codes" if getattr(self, "_codes", None) else ""
+
     def _step(self, message: Encode) -> None:
         """Its own step, by the gradient of the codes that it sent last."""
         due, self._codes = self._codes, None

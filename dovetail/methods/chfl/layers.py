@@ -489,6 +489,10 @@ class Member(chfl.Member):
         if not self.config.secure or self.trained != number or self.installed >= number:
             raise PartyError(self.name, f"has no weights to sum for round {number}")
 
+    def unsaved(self) -> str:
+        is_open = self.sums.number > getattr(self, "installed", -1)
+        return "a secret sum is not done, and its key is nowhere else" if is_open else ""
+
     @handles
     def key(self, ask: GiveKey) -> PublicKey:
         """A new key for this round's sum."""

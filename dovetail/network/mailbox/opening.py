@@ -1,0 +1,26 @@
+"""A place by what a user calls it: a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dovetail.errors import ConfigError
+from dovetail.network.mailbox.folder import Folder
+from dovetail.network.mailbox.places import Place
+from dovetail.network.renewal import Renewed
+
+
+def open_place(where: str, shown: Renewed) -> Place:
+    """The place of this name.
+
+    Args:
+        where: a folder.
+        shown: what this party shows, and whom it believes.
+
+    Raises:
+        ConfigError: no place is called so.
+        PlaceError: it is not there.
+    """
+    if "://" in where:
+        raise ConfigError(f"a mailbox lies in a folder that both sides reach, got {where!r}")
+    return Folder(Path(where))

@@ -1,0 +1,51 @@
+"""A place where letters lie: what driver and party need of it, and names in it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dovetail.errors import NetworkError
+
+#: The most names that a place is listed for: who fills it with more does not fill this process.
+MAX_NAMES = 10_000
+
+#: Where public keys lie, and letters by their receiver.
+CARDS, MAIL = "cards/", "mail/"
+
+
+class PlaceError(NetworkError):
+    """A place cannot be reached, or does not do as it was asked."""
+
+
+class Place(Protocol):
+    """Files by name, which is ``FOLDER/NAME`` or ``FOLDER/FOLDER/NAME``; each is there whole.
+
+    Every method raises ``PlaceError`` where the place cannot be reached.
+
+    Attributes:
+        where: what people call it.
+    """
+
+    where: str
+
+    def put(self, name: str, data: bytes) -> None:
+        """Leave a file; one of that name is replaced."""
+
+    def get(self, name: str, most: int) -> bytes | None:
+        """A file; None if it is not there.
+
+        Raises:
+            PlaceError: it is longer than ``most`` bytes; nothing was read then.
+        """
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files in a folder, ``mail/shop/``, at most ``MAX_NAMES``; none is no error.
+
+        A relay tells a receiver all that lies there, and anybody else what that one left.
+        """
+
+    def remove(self, name: str) -> None:
+        """Take a file away; one that is not there is no error."""
+
+    def close(self) -> None:
+        """Let go of what is open."""

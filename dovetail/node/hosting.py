@@ -1,0 +1,139 @@
+"""A party's home, open: what answers there, whatever carries its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from dovetail.data import Table
+from dovetail.methods.party import Site
+from dovetail.models.threads import one_thread
+from dovetail.network import credentials, renewal
+from dovetail.network.host import Host
+from dovetail.network.identity import Certified
+from dovetail.network.ledger import LedgerFile
+from dovetail.network.renewal import Renewed
+from dovetail.network.retry import raise_descriptor_limit
+from dovetail.node.home import (
+    Home,
+    Refusals,
+    certificates_of,
+    logged,
+    revoked_of,
+    threads_end,
+)
+from dovetail.node.parked import Parked
+from dovetail.node.probes import Probes
+from dovetail.node.runs import Runs
+from dovetail.node.status_line import StatusLine
+from dovetail.node.warnings import Warned
+
+
+def shown_by(site: Site, certificates: Path | None) -> Renewed:
+    """What a party shows, and whom it believes.
+
+    Raises:
+        ConfigError: certificates that will not do.
+    """
+    folder = certificates or certificates_of(site)
+    return Renewed.load(folder, site.name, revoked=revoked_of(site))
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A home that this process has open.
+
+    Attributes:
+        path: the folder.
+        host: answers.
+        teller: tells whoever watches.
+        refusals: what was refused.
+        shown: what the party shows.
+    """
+
+    path: Path
+    host: Host
+    teller: StatusLine
+    refusals: Refusals
+    shown: Renewed
+
+    def probes(self, address: str | None) -> AbstractContextManager[object]:
+        """Answers probes and Prometheus at an address, while the context is open; None: nowhere.
+
+        Raises:
+            ConfigError: nothing can listen there.
+        """
+        if address is None:
+            return nullcontext()
+        return Probes(address, why_not_ready=self.teller.why_not_ready, metrics=self._metrics)
+
+    def _metrics(self) -> Iterator[Metric]:
+        yield from (*self.teller.metrics(), *self.refusals.metrics(), _expiry(self.shown))
+
+
+@contextmanager
+def opened_home(
+    site: Site,
+    home: Path,
+    shown: Renewed,
+    drivers: Collection[str],
+    device: torch.device | None,
+    quiet: bool,
+    parked: Parked | None = None,
+) -> Iterator[Opened]:
+    """The party's home, while the context is open.
+
+    Args:
+        site: the party.
+        home: the folder.
+        shown: what it shows.
+        drivers: whom it answers.
+        device: where it computes; None: on the processor.
+        quiet: print nothing.
+        parked: keeps what runs are in between messages; None: this process stays.
+
+    Raises:
+        ConfigError: a home that another process uses, or that will not do.
+    """
+    raise_descriptor_limit()
+    with (
+        Home(home) as kept,
+        logged(kept.path / "join.log"),
+        StatusLine(*drivers, quiet=quiet) as teller,
+        LedgerFile(kept.path / "ledger.jsonl", site.name) as ledger,
+        threads_end(),
+        one_thread() if isinstance(site.table.x, Table) else nullcontext(),
+        Warned((credentials, renewal), teller.say, once=False),
+    ):
+        refusals = Refusals(kept.path / "refusals.jsonl", teller.say)
+        identity = Certified(shown)
+        computing = device or torch.device("cpu")
+        runs = Runs(site, kept.path, refusals, teller, computing, identity, parked)
+        host = Host(
+            site.name,
+            runs.open,
+            admit=site.policy.admit,
+            on_refusal=refusals.record,
+            ledger=ledger,
+            max_bytes=site.policy.section.max_message_bytes,
+            identity=identity,
+            on_restart=runs.restarted,
+            account=runs.account,
+            on_notice=runs.noticed,
+        )
+        yield Opened(kept.path, host, teller, refusals, shown)
+        teller.stopped(ledger.last_hash)
+
+
+def _expiry(shown: Renewed) -> Metric:
+    """When the certificate expires, for Prometheus."""
+    family = GaugeMetricFamily(
+        "dovetail_certificate_expiry_seconds", "Unix time at which the certificate expires."
+    )
+    family.add_metric([], shown.credentials.expires.timestamp())
+    return family

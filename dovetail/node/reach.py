@@ -1,0 +1,155 @@
+"""How a driver reaches its partners: they dial it, or letters lie in a place that both reach."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dovetail.errors import ConfigError
+from dovetail.methods.base import SILENT, Progress
+from dovetail.methods.party import Site
+from dovetail.network.certificates import (
+    certificate_name,
+    every_name,
+    hosts_of,
+    may_listen,
+    read_certificates,
+    tls_name,
+)
+from dovetail.network.identity import Certified
+from dovetail.network.ledger import LedgerFile
+from dovetail.network.mailbox.opening import open_place
+from dovetail.network.mailbox.sending import Mailbox
+from dovetail.network.renewal import Renewed
+from dovetail.network.sessions import Lines
+from dovetail.network.stream import Stream
+from dovetail.node.driver import Coordinator, Driver, Reach, check_partners, coordinator_name
+from dovetail.node.engines import CertifiedSection, MailboxSection, StreamSection
+from dovetail.node.home import certificates_of, revoked_of, threads_end
+
+_log = logging.getLogger(__name__)
+
+
+def party_driver(site: Site, section: CertifiedSection, *, talk: Progress = SILENT) -> Driver:
+    """A party that drives partners elsewhere.
+
+    Raises:
+        ConfigError: see ``Driver``; certificates that will not do.
+    """
+    check_partners(site, section)
+    folder = None if section.certificates else certificates_of(site)
+    reach = reaches(section, site.name, folder, revoked=revoked_of(site), talk=talk)
+    return Driver(site, section, reach, talk=talk)
+
+
+def coordinator(section: CertifiedSection, *, talk: Progress = SILENT) -> Coordinator:
+    """A driver without data, of its name, with its home and certificates here.
+
+    Raises:
+        ConfigError: see ``Coordinator``; certificates that will not do.
+    """
+    name = certificate_name(coordinator_name(section))
+    reach = reaches(section, name, Path("certificates") / name, talk=talk)
+    return Coordinator(section, Path(f"{name}.site"), reach, talk=talk)
+
+
+def reaches(
+    section: CertifiedSection,
+    name: str,
+    certificates: Path | None,
+    *,
+    revoked: Path | None = None,
+    talk: Progress = SILENT,
+) -> Reach:
+    """Lines to partners, by whatever the section says.
+
+    Args:
+        section: where, and for whom.
+        name: the driver's.
+        certificates: where they are, if the section does not say.
+        revoked: the list of revoked certificates, if the section does not say.
+        talk: told who is waited for.
+
+    Raises:
+        ConfigError: certificates that will not do.
+    """
+    folder = section.certificates
+    shown = _credentials(
+        Path(folder) if folder else certificates or Path(),
+        name,
+        Path(section.revoked) if section.revoked else revoked,
+    )
+    match section:
+        case StreamSection():
+            return _listens(section, shown)
+        case MailboxSection():
+            return _leaves_letters(section, shown, talk)
+    raise ConfigError(f"no partner is reached by {type(section).__name__}")
+
+
+def _listens(section: StreamSection, shown: Renewed) -> Reach:
+    """Lines of those who dial."""
+
+    @contextmanager
+    def reach(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
+        with (
+            threads_end(),
+            Stream(
+                section.listen,
+                driver=driver,
+                credentials=shown,
+                parties=section.partners,
+                max_message_bytes=section.max_message_bytes,
+                ledger=ledger,
+            ) as stream,
+        ):
+            yield stream
+
+    return reach
+
+
+def _leaves_letters(section: MailboxSection, shown: Renewed, talk: Progress) -> Reach:
+    """Lines of those who look for letters."""
+
+    @contextmanager
+    def reach(driver: str, ledger: LedgerFile) -> Iterator[Lines]:
+        with Mailbox(
+            open_place(section.place, shown),
+            parties=section.partners,
+            driver=driver,
+            identity=Certified(shown),
+            tell=talk.warn,
+            poll_s=section.poll_s,
+            max_message_bytes=section.max_message_bytes,
+            ledger=ledger,
+        ) as mailbox:
+            yield mailbox
+
+    return reach
+
+
+def _credentials(folder: Path, name: str, revoked: Path | None) -> Renewed:
+    """The driver's certificate and key.
+
+    Raises:
+        ConfigError: files that are missing or do not belong together, or a certificate that is for
+            those who dial.
+    """
+    found = Renewed.load(folder, name, revoked=revoked)
+    own = read_certificates(found.credentials.certificate, where="the certificate")[0]
+    if not may_listen(own):
+        raise ConfigError(
+            f"{folder}: the certificate of {name!r} is for a party that joins, and no partner "
+            "would believe it of a driver; make one that drives: dovetail certificates "
+            f"{name} --driver {name} --renew"
+        )
+    if tls_name(name) not in every_name(own):
+        _log.warning(
+            "the certificate of %s does not have the name %s, so its partners join with %s",
+            name,
+            tls_name(name),
+            f"--tls-name {(hosts_of(own) or ('HOST',))[0]}",
+        )
+    return found

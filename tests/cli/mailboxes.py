@@ -1,0 +1,177 @@
+"""Federations whose messages are letters, by the commands a user types, for tests."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from federations import PATIENCE_S, Federation, Process, free_port
+from member_files import SETTINGS, write_members
+
+from dovetail.models import load
+
+STREAM = """
+[engine]
+kind = "stream"
+listen = "127.0.0.1:{port}"
+wait_s = 180
+partners = {partners}
+"""
+
+MAILBOX = """
+[engine]
+kind = "mailbox"
+place = "{place}"
+poll_s = 0.1
+partners = {partners}
+"""
+
+#: Seconds from one look of a party to the next, long enough to be killed in between.
+SLOW_S = 3
+
+
+@dataclass
+class Case:
+    """A method, who drives, and who joins.
+
+    Attributes:
+        run: the run file but for [engine].
+        first: the first message of what is trained.
+    """
+
+    method: str
+    driver: str
+    partners: tuple[str, ...]
+    run: str
+    first: str
+
+
+CASES = {
+    "chfl": Case(
+        "chfl",
+        "coordinator",
+        ("north", "south"),
+        'method = "chfl"\nbaselines = []\n' + SETTINGS["chfl"],
+        "chfl.Describe",
+    ),
+    "apfed-s": Case(
+        "apfed-s",
+        "clinic",
+        ("lab",),
+        'method = "apfed-s"\nbaselines = []\nparties = ["clinic.toml"]\ntest = 0.3\n'
+        '[apfed.distil]\nfolds = 3\nstudents = ["linear"]\n',
+        "sealed.Begin",
+    ),
+    "apfed-d": Case(
+        "apfed-d",
+        "clinic",
+        ("lab",),
+        'method = "apfed-d"\nbaselines = []\nparties = ["clinic.toml"]\ntest = 0.3\n'
+        '[apfed.distil]\nfolds = 3\nstudents = ["linear"]\n',
+        "distil.Begin",
+    ),
+}
+
+
+@dataclass
+class Letters:
+    """A case's files in a folder, and what is started there.
+
+    Attributes:
+        place: what parties name with --mailbox; "" where they dial.
+    """
+
+    case: Case
+    federation: Federation
+    place: str
+
+    @property
+    def folder(self) -> Path:
+        return self.federation.folder
+
+    def join(self, name: str, *more: object, poll_s: float = 0.1) -> Process:
+        """A party that goes on looking, or stays on its line."""
+        if not self.place:
+            return self.federation.join(name)
+        looks = ("--mailbox", self.place, "--poll", poll_s)
+        return self.federation.start("join", f"{name}.toml", *looks, *more)
+
+    def once(self, name: str, *more: object) -> str:
+        """What a job that answers what is there has said."""
+        job = self.join(name, "--once", *more)
+        assert job.ended() == 0, job.said()
+        return job.said()
+
+    def train(self, *more: object) -> Process:
+        return self.federation.start("train", "network.toml", "--out", "out", *more)
+
+    def align(self, name: str) -> None:
+        """Align with this party, which has ended then."""
+        joined, driver = self.join(name), self.federation.start("align", "network.toml")
+        assert driver.ended() == 0, driver.said()
+        joined.signal(signal.SIGTERM)
+        assert joined.ended() == 0, joined.said()
+
+    def models(self) -> dict[str, dict[str, Any]]:
+        """Whose model -> its tensors: the driver's, and those that parties keep."""
+        folders = {f"driver: {each.name}": each for each in (self.folder / "out").glob("models/*")}
+        for name in self.case.partners:
+            for stage in (self.folder / f"{name}.site").glob("models/*"):
+                if (stage / "model.json").exists():
+                    folders[f"{name}: {stage.name.split('+')[1]}"] = stage
+        return {whose: dict(load(path).network.state_dict()) for whose, path in folders.items()}
+
+    def book(self, name: str) -> str:
+        """A party's ledger as it is now."""
+        path = self.folder / f"{name}.site" / "ledger.jsonl"
+        return path.read_text() if path.exists() else ""
+
+    def wait_for_book(self, name: str, words: str, number: int = 1) -> None:
+        """Wait until a party's ledger has these words so often."""
+        wait_until(lambda: len(re.findall(words, self.book(name))) >= number, words)
+
+
+def wait_until(found: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not found():
+        assert time.monotonic() < deadline, f"no {what}"
+        time.sleep(0.01)
+
+
+def kill(process: Process) -> None:
+    process.signal(signal.SIGKILL)
+    process.ended()
+
+
+def written(
+    folder: Path, name: str, deal: Callable[..., Any], dovetail: Callable[..., Any], place: str
+) -> Letters:
+    """A case's party files, certificates and network.toml.
+
+    Args:
+        place: where letters lie; "" dials.
+    """
+    case = CASES[name]
+    folder.mkdir()
+    if case.method == "chfl":
+        write_members(folder, "chfl", case.partners, policy='drivers = ["coordinator"]')
+    else:
+        dealt = deal(folder)
+        for each in case.partners:
+            agreed = f'"align", "{case.method}"]\ndrivers = ["clinic"]'
+            dealt.change(f"{each}.toml", ('"align", "apfed", "tvfl"]', agreed))
+    federation = Federation(folder, free_port(), ("--name", case.driver))
+    engine = MAILBOX if place else STREAM
+    partners = json.dumps(list(case.partners))
+    told = engine.format(place=place, partners=partners, port=federation.port)
+    (folder / "network.toml").write_text(case.run + told)
+    named = (case.driver, *case.partners, "--driver", case.driver, "--host", "127.0.0.1")
+    done = dovetail("certificates", *named, "--out", folder / "certificates", "-q")
+    assert done.code == 0, done.err
+    return Letters(case, federation, place)

@@ -1,0 +1,159 @@
+"""Runs whose messages are letters in a folder: what is trained is what is trained on a line."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mailboxes import SLOW_S, Letters, kill, wait_until, written
+
+pytest.importorskip("seal")
+
+Write = Callable[..., Letters]
+
+CASES = pytest.mark.parametrize("name", ["chfl", "apfed-s", "apfed-d"])
+
+
+@pytest.fixture
+def write(
+    tmp_path: Path, deal: Callable[..., Any], dovetail: Callable[..., Any]
+) -> Iterator[Write]:
+    """Writes a case's files below the test's folder; what is started there is ended."""
+    with ExitStack() as stack:
+
+        def make(name: str, folder: str, place: str = "") -> Letters:
+            made = written(tmp_path / folder, name, deal, dovetail, place)
+            stack.enter_context(made.federation.ending())
+            return made
+
+        yield make
+
+
+def trained_on_lines(write: Write, name: str) -> dict[str, dict[str, Any]]:
+    """The models of a run over gRPC."""
+    lines = write(name, "lines")
+    joined = [lines.join(each) for each in lines.case.partners]
+    driver = lines.train()
+    assert driver.ended() == 0, driver.said()
+    for each in joined:
+        each.signal(signal.SIGTERM)
+        assert each.ended() == 0, each.said()
+    return lines.models()
+
+
+def assert_same(models: dict[str, dict[str, Any]], others: dict[str, dict[str, Any]]) -> None:
+    assert models
+    assert models.keys() == others.keys()
+    for whose, tensors in models.items():
+        assert tensors.keys() == others[whose].keys()
+        for name, values in tensors.items():
+            assert values.equal(others[whose][name]), (whose, name)
+
+
+def assert_reconciled(letters: Letters, dovetail: Callable[..., Any]) -> None:
+    for name in letters.case.partners:
+        books = [letters.folder / f"{each}.site" for each in (letters.case.driver, name)]
+        ca = letters.folder / "certificates" / "ca" / "ca.pem"
+        done = dovetail("ledger", "verify", *books, "--ca", ca)
+        assert done.code == 0, done.out + done.err
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@CASES
+def test_jobs_that_answer_once_train_what_partners_on_lines_do(
+    write: Write, name: str, dovetail: Callable[..., Any]
+) -> None:
+    letters = write(name, "letters", "place")
+    (letters.folder / "place").mkdir()
+    driver, number = letters.train(), 0
+    while driver.running():
+        for each in letters.case.partners:
+            letters.once(each)
+            number += 1
+    assert driver.ended() == 0, driver.said()
+    assert number > 3  # each job ended with what was there
+    assert_same(letters.models(), trained_on_lines(write, name))
+    assert_reconciled(letters, dovetail)
+    left = [path for path in (letters.folder / "place").rglob("*") if path.is_file()]
+    assert {path.parent.name for path in left} == {"cards"}  # and no letter
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@CASES
+def test_a_partner_that_is_killed_twice_changes_no_bit(
+    write: Write, name: str, dovetail: Callable[..., Any]
+) -> None:
+    letters = write(name, "letters", "place")
+    (letters.folder / "place").mkdir()
+    killed, *others = letters.case.partners
+    for each in others:
+        letters.join(each)
+    if name == "chfl":
+        first, driver = letters.join(killed), letters.train()
+        letters.wait_for_book(killed, "chfl.Trained")
+        kill(first)  # while it answers, or after it
+        second = letters.join(killed)
+        letters.wait_for_book(killed, "chfl.Trained", 3)
+    else:
+        letters.align(killed)
+        first = letters.join(killed, poll_s=SLOW_S)
+        first.wait_for("looks for letters")
+        driver = letters.train()
+        mail = letters.folder / "place" / "mail" / killed
+        wait_until(lambda: any(mail.iterdir()), "request")
+        kill(first)  # which has not looked since
+        second = letters.join(killed)
+        letters.wait_for_book(killed, letters.case.first)
+    kill(second)
+    letters.join(killed)
+    assert driver.ended() == 0, driver.said()
+    assert_same(letters.models(), trained_on_lines(write, name))
+    assert_reconciled(letters, dovetail)
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@CASES
+def test_a_driver_that_is_killed_twice_goes_on_with_the_same_bits(
+    write: Write, name: str, dovetail: Callable[..., Any]
+) -> None:
+    letters = write(name, "letters", "place")
+    (letters.folder / "place").mkdir()
+    for each in letters.case.partners:
+        letters.join(each, poll_s=0.1 if name == "chfl" else SLOW_S)
+    driver = letters.train()
+    for number in (1, 2):
+        if name == "chfl":
+            letters.federation.wait_for_lines("out", number, driver)
+        else:
+            letters.wait_for_book(letters.case.driver, letters.case.first, number)
+        kill(driver)
+        driver = letters.train("--resume")
+    assert driver.ended() == 0, driver.said()
+    assert_same(letters.models(), trained_on_lines(write, name))
+    assert_reconciled(letters, dovetail)
+
+
+@pytest.mark.network
+def test_what_is_wrong_with_a_place_is_said(
+    write: Write, dovetail: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters = write("chfl", "letters", "place")
+    monkeypatch.chdir(letters.folder)
+    done = dovetail("join", "north.toml", "--mailbox", "place", "--once")
+    assert done.code == 2
+    assert "there is no folder place, where letters would lie" in done.err
+    done = dovetail("join", "north.toml")
+    assert "name where the driver listens, --driver HOST:PORT, or where letters lie" in done.err
+    done = dovetail("join", "north.toml", "--mailbox", "place", "--driver", "127.0.0.1:7443")
+    assert re.search("--mailbox PLACE: one of them", done.err)
+    done = dovetail("train", "network.toml", "--out", "out")
+    assert done.code == 2
+    assert re.search("there is no folder .*place, where letters would lie", done.err)
