@@ -51,7 +51,7 @@ class CertifiedSection(ElsewhereSection):
 
 
 class StreamSection(CertifiedSection):
-    """Partners who dial."""
+    """Partners who connect."""
 
     kind: Literal["stream"]  # gRPC with mutual TLS
     listen: Address  # where they dial
