@@ -217,7 +217,7 @@ def inspect(
     overrides: Sequence[str] = (),
     quiet: bool = False,
 ) -> Inspection:
-    """Who has what, and which of the methods fit and why; what ``dovetail inspect`` does.
+    """Which party holds what, and which of the methods fit and why; what ``dovetail inspect`` does.
 
     Reads every party's table; trains nothing but a linear model of the label owner's columns,
     which says by cross-validation how its score grows with labels.

@@ -53,6 +53,14 @@ class Partners:
         self._open = None
         self._stack.close()
 
+    def __deepcopy__(self, memo: Any) -> Partners:
+        """The same: scikit-learn's ``clone`` copies what an estimator is given."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled without its connections: unpickled it listens again, when it is needed."""
+        return Partners, (self.section,)
+
     def __repr__(self) -> str:
         section = self.section
         where = section.place if isinstance(section, MailboxSection) else section.listen

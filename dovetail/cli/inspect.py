@@ -24,14 +24,15 @@ def inspect(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show who has what, and which of the methods fit and why.
+    """Show which party holds what, and which of the methods fit and why.
 
     A picture of parties and blocks against samples, overlaps, where labels are, and for each
     method whether it applies, with the command to run next and the sizes of messages to come.
     Reads every party's table; with --private, ids are compared only blinded and only counts shown.
 
-    Where one party has labels, a linear model of its own columns says by cross-validation how its
-    score grows with labels: helpers pay where it still rises and many shared rows have none.
+    If one party has labels, a linear model of its own columns shows by cross-validation how its
+    score grows with labels. It is a weak hint of what partners are worth, and says how often it was
+    right.
 
     A party that shares nothing reads "none", one whose policy does not agree to be counted
     "refused", one whose table lacks a column that its file names "column missing"; with

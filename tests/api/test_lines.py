@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
 import socket
 import threading
@@ -12,10 +13,12 @@ from pathlib import Path
 import forked
 import numpy as np
 import pytest
+from sklearn.base import clone
 from tables import SMALL, clinic_and_lab, parties
 
 import dovetail as dt
 from dovetail.errors import ConfigError
+from dovetail.sklearn import SoloClassifier
 
 LAB = """
 import sys
@@ -94,6 +97,28 @@ def test_partners_elsewhere_train_a_model_that_predicts_alone(place: Path) -> No
     assert (place / "lab.site" / "ledger.jsonl").stat().st_size
     assert (place / "clinic.site" / "ledger.jsonl").stat().st_size
     assert list(first.scores) == ["APFed, predicts alone", "learned alone"]
+
+
+@pytest.mark.network
+@pytest.mark.usefixtures("brief_learners")
+def test_an_estimator_of_scikit_learn_trains_with_partners_elsewhere(place: Path) -> None:
+    clinic, _ = clinic_and_lab()
+    X, y = clinic.drop(columns="ill"), clinic["ill"]
+    script = LAB.replace('"min_ids": 10', '"min_ids": 10, "algorithms": ["align", "apfed-d"]')
+    at = address()
+    settings = {"distil": {"max_steps": 40}}
+    with lab_at(at, script), dt.listen(at, ["lab"], wait_s=120) as partners:
+        model = SoloClassifier(partners, name="clinic", id="patient", settings=settings)
+        first = model.fit(X, y).predict_proba(X)
+        second = clone(model).fit(X, y).predict_proba(X)  # the same connection, nobody waits
+    kept = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(kept.predict_proba(X), first)
+    assert first.shape == (len(X), 2)
+    assert model.run_.result["distilled"]["partners"] == ["lab"]
+    assert {*model.run_.result["bytes"]} == {"clinic", "lab"}
+    np.testing.assert_array_equal(model.predict_proba(X), first)  # after the lab has left
+    np.testing.assert_allclose(second, first, atol=0.2)
+    assert (place / "lab.site" / "ledger.jsonl").stat().st_size
 
 
 REGISTRY = """

@@ -40,6 +40,13 @@ def test_scikit_learn_finds_nothing_wrong(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("brief_learners")
+@parametrize_with_checks([SoloClassifier(), SoloRegressor()], expected_failed_checks=expected)
+def test_scikit_learn_finds_nothing_wrong_with_all_learners(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
 def clinic_and_lab() -> tuple[pd.DataFrame, pd.Series, pd.DataFrame, dt.Party]:
     """120 labelled patients, their diagnoses, 60 more without, and a laboratory that knows all."""
     frame = load_breast_cancer(as_frame=True).frame

@@ -12,11 +12,13 @@ import torch
 
 from dovetail import data as dd
 from dovetail.data import Classification, Regression
-from dovetail.runs.expected_gain import expected
+from dovetail.runs.expected_gain import MEASURED, expected
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-def test_a_score_that_rises_with_labels_and_shared_rows_without_is_where_helpers_pay() -> None:
+def test_a_score_that_rises_with_labels_says_how_often_partners_then_helped() -> None:
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(60, 30, generator=rng)
     labels = (x[:, :8].sum(1) + torch.randn(60, generator=rng) > 0).long()
@@ -27,7 +29,7 @@ def test_a_score_that_rises_with_labels_and_shared_rows_without_is_where_helpers
     assert told.at_half < told.at_all < 1
     seen, hint = told.sentences()
     assert "with 30 labels" in seen
-    assert "500 shared rows have none: this is where helpers pay" in hint
+    assert "Labels still add much, and 500 shared rows have none. In 10 of 15 measured" in hint
     few = expected("bank", x, labels, task, unlabelled=10)
     assert few is not None
     assert "only 10 shared rows have none" in few.sentences()[1]
@@ -38,7 +40,7 @@ def test_a_score_that_is_as_high_with_half_the_labels_promises_little() -> None:
     x = torch.linspace(-1, 1, 400)[:, None]
     told = expected("bank", x, (x[:, 0] > 0).long(), Classification((0, 1)), unlabelled=500)
     assert told is not None
-    assert "expect little of helpers" in told.sentences()[1]
+    assert "expect little of partners" in told.sentences()[1]
     assert "look for a column that is known only once the label is" in told.sentences()[1]
     values = expected("bank", x, x[:, 0] * 2, Regression(), unlabelled=None)
     assert values is not None
@@ -46,7 +48,7 @@ def test_a_score_that_is_as_high_with_half_the_labels_promises_little() -> None:
     assert values.at_all > 0.99
 
 
-def test_a_score_that_rises_by_less_than_it_varies_is_told_as_too_few_labels() -> None:
+def test_a_score_that_rises_by_less_than_it_varies_is_flat() -> None:
     rng = torch.Generator().manual_seed(5)
     x = torch.randn(60, 3, generator=rng)
     labels = (x[:, 0] + 2 * torch.randn(60, generator=rng) > 0).long()
@@ -54,7 +56,23 @@ def test_a_score_that_rises_by_less_than_it_varies_is_told_as_too_few_labels() -
     assert told is not None
     assert 0.01 < told.at_all - told.at_half < told.spread
     assert not told.rises
-    assert "too few labels to say whether helpers pay" in told.sentences()[1]
+    assert told.sentences()[1] == (
+        "The second half of the labels added no more than noise. In 7 of 16 measured settings of "
+        "this kind the solo model gained a point or more: a weak hint, and only training tells."
+    )
+
+
+def test_the_hit_rates_that_are_printed_are_those_on_record() -> None:
+    lines = (ROOT / "benchmarks/results/forecast.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert len(rows) == 37
+    for kind, (gained, total) in MEASURED.items():
+        same = [row["gained"] for row in rows if row["forecast"] == kind]
+        assert (sum(same), len(same)) == (gained, total), kind
+    assert {row["forecast"] for row in rows} == {*MEASURED, "none"}
+    page = (ROOT / "docs/parties.md").read_text()
+    for kind in ("rising", "flat"):
+        assert "{} of {}".format(*MEASURED[kind]) in page
 
 
 def test_too_few_labels_say_nothing() -> None:
