@@ -25,6 +25,7 @@ FLOORS = (
     "report",
     "service",
     "api",
+    "room",
     "cli",
 )
 

@@ -19,22 +19,16 @@ from dovetail.network.credentials import Credentials, certificates_beside
 from dovetail.network.identity import Certified
 from dovetail.network.printable import printable
 from dovetail.network.retry import write_text
-from dovetail.node.agreements import Agreements
 from dovetail.node.engines import CertifiedSection
-from dovetail.node.home import (
-    agreements_of,
-    certificates_of,
-    home_of,
-)
 from dovetail.node.partyfile import open_site
 from dovetail.node.proposal import (
     Proposal,
-    differences,
     read_proposal,
     read_signatures,
     sign,
     signature_path,
 )
+from dovetail.node.reviewing import Reviewer, changes
 from dovetail.runs.proposing import page, propose, review
 from dovetail.runs.runfile import RunFile, load_run
 
@@ -125,13 +119,12 @@ def run_review(
         raise ConfigError("give --yes or --refuse, not both")
     proposal = read_proposal(file)
     site = open_site(party)
-    identity = Certified(Credentials.load(certificates or certificates_of(site), site.name))
-    agreements = agreements_of(site, home or home_of(site.path), identity)
+    reviewer = Reviewer.of(site, certificates=certificates, home=home)
     against = review(proposal, site)
-    last = _last(agreements, proposal)
-    changes = [] if last is None else _changes(last, proposal)
+    last = reviewer.last_before(proposal)
+    differing = changes(last, proposal)
     if not as_json:
-        _show(proposal, site, against, last, changes)
+        _show(proposal, site, against, last, differing)
     if refuse is None and against:
         raise ConfigError(
             f"{site.name!r} cannot sign it with {party}: {'; '.join(against)}. Change the party "
@@ -140,39 +133,19 @@ def run_review(
         )
     if refuse is None and not yes:
         refuse = _ask(proposal, site)
-    answer = sign(proposal, site.name, identity, refuse=refuse)
-    agreements.keep(proposal, {**read_signatures(file, proposal), site.name: answer})
+    answer = reviewer.answer(proposal, read_signatures(file, proposal), refuse=refuse)
     path = signature_path(file, site.name)
     write_text(path, answer.text)
     if as_json:
         told: dict[str, Any] = {
             "proposal": proposal.name,
             "decision": answer.decision,
-            "changes": [f"{key}: {before} -> {after}" for key, before, after in changes],
+            "changes": [f"{key}: {before} -> {after}" for key, before, after in differing],
             "written": str(path),
         }
         print(json.dumps(told))
         return
     say(f"{answer.decision} by {site.name!r}: {path}. Send it to {proposal.driver!r}.")
-
-
-def _last(agreements: Agreements, proposal: Proposal) -> Proposal | None:
-    """The newest other proposal of the same driver that is kept."""
-    others = (each for each in agreements.known() if each.name != proposal.name)
-    return next((each for each in others if each.driver == proposal.driver), None)
-
-
-def _changes(before: Proposal, now: Proposal) -> list[tuple[str, Any, Any]]:
-    then, fresh = (_by_message(json.loads(each.text)) for each in (before, now))
-    return [each for each in differences(then, fresh) if each[0] != "created"]
-
-
-def _by_message(told: dict[str, Any]) -> dict[str, Any]:
-    """A proposal whose messages are told apart by name: of thirty, those that differ are shown."""
-    messages = {each["name"]: each for each in told["messages"]}
-    if len(messages) < len(told["messages"]):  # two of one name are shown as they are
-        return told
-    return {**told, "messages": messages}
 
 
 def _show(
@@ -214,13 +187,12 @@ def _ask(proposal: Proposal, site: Site) -> str | None:
 def run_record(party: Path, *, certificates: Path | None, home: Path | None, as_json: bool) -> None:
     """Show all proposals that a home keeps: who said what, and which runs began on them."""
     site = open_site(party)
-    identity = Certified(Credentials.load(certificates or certificates_of(site), site.name))
-    agreements = agreements_of(site, home or home_of(site.path), identity)
-    found = []
+    reviewer = Reviewer.of(site, certificates=certificates, home=home)
+    agreements, found = reviewer.agreements, []
     for proposal in agreements.known():
         signatures = agreements.signatures(proposal.name)
         for signature in signatures.values():
-            signature.check(proposal, identity.authorities)
+            signature.check(proposal, reviewer.identity.authorities)
         found.append((proposal, signatures, agreements.used(proposal.name)))
     if as_json:
         print(

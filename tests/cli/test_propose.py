@@ -15,7 +15,7 @@ from federations import Federation, free_port
 from markdown_it import MarkdownIt
 
 from dovetail import methods
-from dovetail.cli.proposals import _changes, _show
+from dovetail.cli.proposals import _show
 from dovetail.errors import ConfigError, MessageError
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.chfl.plugin import ChflSection
@@ -34,6 +34,7 @@ from dovetail.network.revocation import Revocations
 from dovetail.node.agreements import Agreements, Show
 from dovetail.node.partyfile import open_site
 from dovetail.node.proposal import Proposal, Signature, agreed_run, parse_proposal, sign, split_run
+from dovetail.node.reviewing import changes
 from dovetail.runs.proposing import _messages, page, propose, review
 from dovetail.runs.runfile import load_run
 
@@ -410,16 +411,16 @@ def test_of_thirty_messages_those_that_differ_from_the_last_proposal_are_shown()
     before = tuple(_messages(("align", "chfl")))
     worded = before[3].model_copy(update={"about": "Otherwise."})
     after = (*before[:3], worded, *before[4:-1])
-    changes = _changes(
+    found = changes(
         PROPOSAL.model_copy(update={"messages": before}),
         PROPOSAL.model_copy(update={"messages": after}),
     )
-    assert [key for key, _, _ in changes] == [
+    assert [key for key, _, _ in found] == [
         f"messages.{worded.name}.about",
         f"messages.{before[-1].name}",
     ]
     twice = PROPOSAL.model_copy(update={"messages": (*before, worded)})
-    (only,) = _changes(PROPOSAL.model_copy(update={"messages": before}), twice)
+    (only,) = changes(PROPOSAL.model_copy(update={"messages": before}), twice)
     assert only[0] == "messages"  # no name hides another
 
 

@@ -1,0 +1,86 @@
+"""``dovetail room``: a page for one party, or for the runs of a driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dovetail.cli.options import Certificates, Quiet
+
+
+def room(
+    of: Annotated[
+        Path, typer.Argument(metavar="PARTY.toml|RUNS", help="A party file, or a folder of runs.")
+    ] = Path("out"),
+    driver: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Of a party: where its driver listens, as of dovetail join."
+        ),
+    ] = None,
+    run_files: Annotated[
+        Path, typer.Option(help="Of runs: the folder of run files that may be trained.")
+    ] = Path("."),
+    at_a_time: Annotated[int, typer.Option(min=1, help="Of runs: how many train at once.")] = 1,
+    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8450,
+    tls: Annotated[
+        Path | None,
+        typer.Option(help="ca.pem, NAME.pem, NAME.key: only who has a certificate is let in."),
+    ] = None,
+    identity_header: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="The header in which a reverse proxy says who asks."),
+    ] = "",
+    certificates: Certificates = None,
+    home: Annotated[
+        Path | None, typer.Option(help="What the party keeps. [STEM.site beside the party file]")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Open a page on this machine: what is asked of a party, or how runs stand.
+
+    dovetail room shop.toml --driver bank.example.org:7443
+
+    A data owner reads proposals there, what differs from its policy and from the last one, and
+    signs or refuses; sees who is connected, what has left and for whom, and what was refused; and
+    starts and stops answering.
+
+    dovetail room out
+
+    A driver sees runs that wait, train and are done, side by side; reads reports and audits, tries
+    models, starts runs and stops them. Needs pip install 'dovetail-fl[serve]'.
+    """
+    from dovetail.errors import ConfigError
+
+    try:
+        import python_multipart  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "a room needs packages that are not installed here; pip install 'dovetail-fl[serve]'"
+        ) from None
+    from dovetail.room.driver import DriverRoom
+    from dovetail.room.owner import OwnerRoom
+    from dovetail.room.serving import run
+
+    made: OwnerRoom | DriverRoom
+    if of.suffix == ".toml":
+        made = OwnerRoom(of, drivers=driver or (), certificates=certificates, home=home)
+    elif driver or certificates or home:
+        raise ConfigError(
+            f"{of} is no party file (.toml), and --driver, --certificates and --home are of one"
+        )
+    else:
+        made = DriverRoom(of, run_files=run_files, at_a_time=at_a_time)
+    run(
+        made,
+        host=host,
+        port=port,
+        certificates=tls,
+        identity_header=identity_header,
+        quiet=quiet,
+    )
