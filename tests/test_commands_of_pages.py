@@ -83,7 +83,7 @@ def test_the_pages_show_commands() -> None:
     assert sum(len(parts) for _, parts in found) > 30
 
 
-@pytest.mark.parametrize("line", ["train run.toml --sed 1", "join lab.toml", "flare go"])
+@pytest.mark.parametrize("line", ["train run.toml --sed 1", "join lab.toml --drivr a", "flare go"])
 def test_a_command_that_is_wrong_is_found(line: str) -> None:
     with pytest.raises(Exception, match=r"No such option|[Mm]issing|'go'"):
         parse(f"dovetail {line}")
