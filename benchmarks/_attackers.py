@@ -166,7 +166,7 @@ def _named(clusters: np.ndarray, y: np.ndarray, num: int) -> float:
 _RATE, _DECAY = 0.01, 0.3
 
 #: How far rows move in an iteration, and how many there are.
-_MOVE, _ITERATIONS = 0.01, 100
+_MOVE, _ITERATIONS = 0.01, 60
 
 #: Of the known rows, those that teach what a factorisation gets wrong.
 _TEACH = 30

@@ -87,6 +87,9 @@ WITHIN = {"columns": 0.1, "labels": 0.05, "membership": 0.05}
 
 MARKER = "attacks"
 
+#: Steps of a label owner's optimiser that are followed.
+MOST_STEPS = 264
+
 #: Where there are more pairs of parties, so many are looked at.
 MOST_PAIRS = 4
 
@@ -219,7 +222,7 @@ def compared(table: str, method: str) -> list[dict[str, Any]]:
         outcome = trained(task, run.method, 0, tape)
     scene = encoded(scene, outcome.models)
     found = Compared()
-    found.audited(attack(run.method, scene, tape, outcome.models, Settings()))
+    found.audited(attack(run.method, scene, tape, outcome.models, Settings(others_known=False)))
     audit_s = time.process_time() - started
     try_tables(scene, tape, found)
     if isinstance(reading, Recording) and tape.logits:
@@ -266,7 +269,7 @@ def try_logits(scene: Scene, tape: Tape, reading: Recording, found: Compared) ->
     rows_STB, value_STB = followed.steps()
     place = torch.full((scene.num_samples()[""],), -1)
     place[samples] = torch.arange(len(samples))
-    steps = reading.steps[: rows_STB.shape[1]]
+    steps = reading.steps[: min(rows_STB.shape[1], MOST_STEPS)]
     width = steps[0][0].shape[1]
     whole = [each for each in steps if each[0].shape[1] == width]
     members = min(4, len(whole[0][0]), -(-len(rows_STB) // (whole[0][2].shape[-1])))

@@ -240,7 +240,7 @@ def joint_folder(folder: Path) -> Path | None:
     for place in (folder, folder / "models" / JOINT):
         try:
             kind = json.loads((place / "model.json").read_text())["network"]["kind"]
-        except (OSError, ValueError, LookupError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             continue
         if kind in (StacksSpec.kind, AssistedSpec.kind):
             return place

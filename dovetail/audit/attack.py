@@ -30,12 +30,14 @@ class Settings:
 
     Attributes:
         known: rows of the other side that an inverting attacker knows.
-        network: whether inversion is also tried by a network, and factorisation from other
-            numbers of known rows.
+        network: whether inversion is also tried by a network and a forest.
+        others_known: whether factorisation is also tried from other numbers of known rows, where
+            ``network`` is set.
     """
 
     known: int = columns.KNOWN
     network: bool = True
+    others_known: bool = True
 
 
 def _nobody(_: str) -> None:
@@ -134,7 +136,8 @@ def _factorised(
         return
     own = _numpy(scene.columns_of(channel.observer, channel.order, samples))
     names = scene.parties[channel.owner].columns
-    for known, draws in {settings.known: 1, **(factors.KNOWN if settings.network else {})}.items():
+    others = factors.KNOWN if settings.network and settings.others_known else {}
+    for known, draws in {settings.known: 1, **others}.items():
         measured = factors.rebuilt(
             own, factors.Measurements(*followed.steps()), target.numpy(), names,
             known=known, draws=draws, say=lambda text: say(f"{stage}: {text}"),

@@ -110,7 +110,7 @@ def renew(folder: Path, *, heads: Mapping[str, Any] | None = None) -> None:
         older = json.loads((folder / "card.json").read_text(encoding="utf-8"))
         if older["hash"] == told["hash"]:
             told |= {name: older[name] for name in ("scores", "heads") if older.get(name)}
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         pass
     write_card(folder, told)
 
@@ -122,7 +122,7 @@ def kept_heads(folder: Path) -> dict[str, Any]:
         weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
         if older["hash"]["model.safetensors"] == weights:
             return dict(older["heads"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         pass
     return {}
 
@@ -154,7 +154,7 @@ def score_then(folder: Path, name: str) -> float | None:
         if name in scores.get("all", {}):
             return float(scores["all"][name]["value"])
         return float(told["run"]["scores"][name])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
 
@@ -235,7 +235,7 @@ def _run(folder: Path, party: str, *, joint: bool) -> dict[str, Any] | None:
             "warnings": result.get("warnings", []),
             "bytes": result.get("bytes"),
         }
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         if ledger is None:
             return None
     seeds = place.name.startswith("seed-")
@@ -269,7 +269,7 @@ def _ledger(path: Path) -> dict[str, Any] | None:
             return {"head": last["hash"]}
         content = path.read_bytes()
         lines = [json.loads(line) for line in content.splitlines()]
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, RecursionError):
         return None
     sent: dict[str, dict[str, int]] = {}
     for line in lines:
@@ -287,7 +287,7 @@ def _audit(path: Path) -> dict[str, Any] | None:
         findings = json.loads(path.read_text(encoding="utf-8"))["findings"]
         told = [{name: each[name] for name in _FOUND} for each in findings]
         worst = max((each["verdict"] for each in told), key=_WORSE.index, default="none")
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     return {"verdict": worst, "findings": told}
 

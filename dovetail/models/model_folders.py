@@ -60,7 +60,7 @@ def _kind_of(model: Path) -> str | None:
     """Of its network; None of a folder that cannot be read."""
     try:
         return str(json.loads((model / "model.json").read_text())["network"]["kind"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
 
@@ -71,5 +71,5 @@ def _are_one(models: Sequence[Path]) -> bool:
         return {each["network"]["kind"] for each in told} == {TopSpec.kind} and (
             len({each["weights_sha256"] for each in told}) == 1
         )
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,14 @@ METADATA = "dovetail"
 FORMAT = 1
 #: Input of whole images; a model's blocks are parts of them.
 IMAGES = "images"
+
+
+_NOT_INSTALLED = (
+    "ONNX files need packages that are not installed; pip install 'dovetail-fl[export]'"
+)
+
+#: Whose operators an export has.
+_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 
 
 @dataclass(eq=False)
@@ -186,6 +195,7 @@ def of_bytes(content: bytes, *, where: str, threads: int | None = None) -> OnnxM
         ModelError: bytes of another origin.
         ConfigError: onnxruntime is not installed.
     """
+    check_graph(content, where=where)
     session = open_session(content, where=where, threads=threads)
     stored = session.get_modelmeta().custom_metadata_map.get(METADATA)
     if stored is None:
@@ -210,8 +220,36 @@ def of_bytes(content: bytes, *, where: str, threads: int | None = None) -> OnnxM
             outputs=tuple(each.name for each in session.get_outputs()),
             about=told,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ModelError(f"{where} is damaged ({error!r}); export it again") from None
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        cause = textwrap.shorten(repr(error), 300, placeholder=" …")
+        raise ModelError(f"{where} is damaged ({cause}); export it again") from None
+
+
+def check_graph(content: bytes, *, where: str) -> None:
+    """Refuse what no export of ours has: loops, branches, functions, operators of others.
+
+    A loop of a few bytes would never end, and nothing ends a session that runs.
+
+    Raises:
+        ModelError: naming what is there.
+        ConfigError: onnx is not installed.
+    """
+    try:
+        import onnx
+    except ImportError:
+        raise ConfigError(_NOT_INSTALLED) from None
+    try:
+        program = onnx.load_model_from_string(content)
+    except Exception as error:  # of the format's reader, which has no type of its own
+        raise ModelError(f"{where} is no ONNX file that onnxruntime runs ({error})") from None
+    found = ["functions of its own"] if program.functions else []
+    for node in program.graph.node:
+        if node.domain not in _DOMAINS:
+            found.append(f"the operator {node.domain[:60]}.{node.op_type[:60]}")
+        elif any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+            found.append(f"a loop or a branch ({node.op_type[:60]})")
+    if found:
+        raise ModelError(f"{where} has {found[0]}, which no file of dovetail export has")
 
 
 def open_session(content: bytes, *, where: str, threads: int | None = None) -> Any:
@@ -224,9 +262,7 @@ def open_session(content: bytes, *, where: str, threads: int | None = None) -> A
     try:
         import onnxruntime
     except ImportError:
-        raise ConfigError(
-            "ONNX files need packages that are not installed; pip install 'dovetail-fl[export]'"
-        ) from None
+        raise ConfigError(_NOT_INSTALLED) from None
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     # A stranger's file may say that its weights lie in files beside it: there are none.

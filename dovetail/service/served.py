@@ -81,7 +81,7 @@ class Served:
         """What card.json beside the model says, if it is there."""
         try:
             told = json.loads((self.path / "card.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         return told if isinstance(told, dict) else None
 

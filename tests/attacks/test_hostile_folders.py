@@ -3,19 +3,28 @@
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 
 import lightgbm
 import numpy as np
+import onnx
 import pytest
 import safetensors.torch
 import torch
 from learned import clinic_table, fitted_model
+from onnx import TensorProto, helper, numpy_helper
 
+from dovetail.api.reading import joint_folder
+from dovetail.errors import DovetailError, ModelError
 from dovetail.models import load
+from dovetail.models.card import kept_heads, renew
 from dovetail.models.learners.boosting import Boosting
 from dovetail.models.learners.boosting_model import BoostedTrees
+from dovetail.service.export import onnx_bytes
+from dovetail.service.exported import METADATA, of_bytes
+from dovetail.service.served import open_served
 
 
 @pytest.fixture(scope="module")
@@ -117,8 +126,6 @@ def test_what_lightgbm_is_given_are_the_same_trees(folder, table):
     ids=["nothing", "noise", "a header of an exabyte", "nested", "no tensor", "a pickle"],
 )
 def test_weights_that_are_none_are_refused_in_a_sentence(folder, tmp_path, file):
-    from dovetail.errors import ModelError
-
     said = json.loads((folder / "model.json").read_text())
     (key,) = (each for each in said if "sha256" in each)
     said[key] = hashlib.sha256(file).hexdigest()
@@ -126,3 +133,121 @@ def test_weights_that_are_none_are_refused_in_a_sentence(folder, tmp_path, file)
     (tmp_path / "model.safetensors").write_bytes(file)
     with pytest.raises(ModelError, match="the model cannot be rebuilt"):
         load(tmp_path)
+
+
+#: What a value of model.json is changed to.
+STRANGE = (
+    None, -1, 0, 10**9, 10**30, 1e308, float("nan"), float("inf"), "x", "x" * 10**6, [], {}, [[]],
+    True, [10**8] * 3, ["a"] * 10**4, {"kind": "custom"},
+)  # fmt: skip
+
+
+def values_of(told, at=()):
+    """The place of every value."""
+    found = [at] if at else []
+    items = told.items() if isinstance(told, dict) else enumerate(told[:3])
+    for key, value in items:
+        inner = (*at, key)
+        found += values_of(value, inner) if isinstance(value, dict | list) else [inner]
+    return found
+
+
+@pytest.mark.parametrize("draw", range(2))
+def test_a_description_changed_anywhere_is_refused_in_a_sentence_or_predicts(
+    folder, tmp_path, table, draw
+):
+    """Whatever it says: no traceback, no wait, no memory beyond what its weights take."""
+    said = json.loads((folder / "model.json").read_text())
+    rng = np.random.default_rng(draw)
+    places = [each for each in values_of(said) if each[0] not in ("format", "weights_sha256")]
+    (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    refused = 0
+    for _ in range(60):
+        changed = json.loads(json.dumps(said))
+        *above, last = places[rng.integers(len(places))]
+        inner = changed
+        for key in above:
+            inner = inner[key]
+        inner[last] = STRANGE[rng.integers(len(STRANGE))]
+        (tmp_path / "model.json").write_text(json.dumps(changed))
+        try:
+            load(tmp_path).predictions(table.head(5))
+        except DovetailError:
+            refused += 1
+    assert 10 < refused < 60
+
+
+DEEP = "[" * 200_000
+
+
+def test_json_that_is_nested_without_end_is_no_model_and_no_card(folder, tmp_path):
+    (tmp_path / "model.json").write_text(DEEP)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ModelError, match=r"model\.json cannot be read"):
+        load(tmp_path)
+    assert joint_folder(tmp_path) is None
+    run = tmp_path / "run"
+    place = run / "models" / "clinic"
+    shutil.copytree(folder, place)
+    for name in ("result.json", "ledger.jsonl", "audit.json"):
+        (run / name).write_text(DEEP)
+    (place / "card.json").write_text(DEEP)
+    assert open_served("clinic", place).card() is None
+    assert kept_heads(place) == {}
+    renew(place)
+    assert json.loads((place / "card.json").read_text())["party"] == "clinic"
+
+
+def onnx_file(folder, change):
+    """The folder's model as ONNX bytes, changed."""
+    program = onnx.load_model_from_string(onnx_bytes(load(folder)))
+    change(program)
+    return program.SerializeToString()
+
+
+def nested(program):
+    (told,) = (each for each in program.metadata_props if each.key == METADATA)
+    told.value = DEEP
+
+
+def looping(program):
+    """A loop of 2^62 turns before the first output."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"])],
+        "body",
+        [
+            helper.make_tensor_value_info("turn", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+        ],
+        [helper.make_tensor_value_info("on", TensorProto.BOOL, [])],
+    )
+    program.graph.initializer.append(numpy_helper.from_array(np.array(2**62), "turns"))
+    program.graph.initializer.append(numpy_helper.from_array(np.array(True), "ever"))
+    program.graph.node.append(helper.make_node("Loop", ["turns", "ever"], [], body=body))
+
+
+def strange(program):
+    program.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    node = helper.make_node("ExecuteAnything", [], ["z"], domain="com.microsoft")
+    program.graph.node.append(node)
+
+
+def calling(program):
+    opsets = [helper.make_opsetid("", 18)]
+    program.functions.append(helper.make_function("own", "f", [], ["z"], [], opsets))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (nested, "is damaged"),
+        (looping, "has a loop or a branch"),
+        (strange, r"has the operator com\.microsoft\.ExecuteAnything"),
+        (calling, "has functions of its own"),
+    ],
+)
+def test_an_onnx_file_that_no_export_wrote_is_refused_in_a_sentence(folder, change, why):
+    assert of_bytes(onnx_file(folder, lambda program: None), where="clinic.onnx").party == "clinic"
+    with pytest.raises(ModelError, match=why) as told:
+        of_bytes(onnx_file(folder, change), where="clinic.onnx")
+    assert len(str(told.value)) < 500
