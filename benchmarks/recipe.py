@@ -32,7 +32,7 @@ README = Path(__file__).parents[1] / "README.md"
 BANK = ("age", "job", "marital", "education", "default", "balance", "housing", "loan")
 SHOP = ("contact", "day", "month", "duration", "campaign", "pdays", "previous", "poutcome")
 #: What is printed of ``result.json``.
-TOLD = ("apfed-d", "best-alone", "linear", "boosting", "network", "majority", "joint")
+TOLD = ("apfed-s", "best-alone", "linear", "boosting", "network", "majority", "joint")
 
 
 def blocks() -> tuple[str, str]:
@@ -121,7 +121,7 @@ def main() -> None:
         joined.wait(60)
     (result,) = (bank / "out").rglob("result.json")
     told = json.loads(result.read_text())
-    scores = {"apfed-d": told["parties"], **told["baselines"]}
+    scores = {"apfed-s": told["parties"], **told["baselines"]}
     print(shlex.join(["python", "-m", "benchmarks.recipe", *sys.argv[1:]]))
     print(f"{time.monotonic() - begun:.0f} s; test AUC:")
     for name in TOLD:

@@ -114,7 +114,7 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
                 )
                 return
             owner = self._owner(X, frame, names, labels_N, weights, regression=regression)
-            method = Method("apfed-d", **dict(self.settings or {}))
+            method = Method("apfed-s", **dict(self.settings or {}))
             here = [] if isinstance(partners, Partners) else list(partners)
             self.run_ = fit(
                 method,
@@ -295,7 +295,7 @@ class _Solo(BaseEstimator):  # type: ignore[misc]
 
 
 class SoloClassifier(ClassifierMixin, _Solo):  # type: ignore[misc]
-    """A classifier that trains with partners (APFed-D) and predicts without them.
+    """A classifier that trains with partners (APFed-S) and predicts without them.
 
     Args:
         partners: ``dovetail.Party`` objects, trained with in this process; or ``dovetail.listen``'s
@@ -370,7 +370,7 @@ class SoloClassifier(ClassifierMixin, _Solo):  # type: ignore[misc]
 
 
 class SoloRegressor(RegressorMixin, _Solo):  # type: ignore[misc]
-    """A regressor that trains with partners (APFed-D) and predicts without them.
+    """A regressor that trains with partners (APFed-S) and predicts without them.
 
     Arguments and attributes are those of ``SoloClassifier``, less ``classes_``.
 

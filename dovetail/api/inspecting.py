@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,13 +17,13 @@ from rich.text import Text
 
 from dovetail import methods
 from dovetail.api.fit import Parties
-from dovetail.api.methods import DISTIL
+from dovetail.api.methods import DISTIL, SEALED
 from dovetail.api.partitions import Simulation
 from dovetail.api.party import Party
 from dovetail.api.picture import picture
 from dovetail.api.progress import talk_of
 from dovetail.api.shown import Shown, framed, plain_table, terminal_text
-from dovetail.audit.measured import MEASURED, SETTINGS
+from dovetail.audit.measured import GAINS, MEASURED, SETTINGS
 from dovetail.errors import ConfigError
 from dovetail.files import read_run
 from dovetail.methods.aligning import count_sites
@@ -58,11 +58,12 @@ PYTHON = ""
 #: More lines of messages than this are cut short; JSON has them all.
 _MESSAGES_SHOWN = 8
 
-#: What was measured of joint models (benchmarks/results/bench/worth.jsonl; a test recomputes it).
+#: What was measured of joint models (benchmarks/results/bench/worth-sealed.jsonl; a test recomputes
+#: it).
 JOINT = (
     "The joint model, with the partners there at each prediction, usually gains more than the solo "
-    "model: 13.8 points more than the best local model against 2.2, the medians of 25 measured "
-    'settings. It needs apfed.distil.exchange = "gradients", which tells both much of each other.'
+    "model: 12.3 points more than the best local model against 4.8, the medians of 15 measured "
+    "settings."
 )
 
 Expecting = Callable[[Overlaps], Expected | None]
@@ -78,7 +79,7 @@ class Inspection(Shown):
         overlaps: the samples that they share.
         fits: of each method whether it fits, why, the next command and the messages to come.
         expected: what the label owner's own rows say of help, where APFed fits.
-        stage: what is to be trained, such as "apfed-d", if that is said.
+        stage: what is to be trained, such as "apfed-s", if that is said.
         elsewhere: partners on other machines, whose tables cannot be looked at from here.
     """
 
@@ -169,6 +170,8 @@ class Inspection(Shown):
         if self.expected is not None:
             yield from map(terminal_text, self.verdict.split("\n"))
             yield ""
+        yield _expectations([fit.method for fit in self.fits if fit.applies])
+        yield ""
         for fit in self.fits:
             if fit.applies and fit.blocks:
                 yield terminal_text(f"Blocks of {fit.title}, to paste:")
@@ -279,7 +282,8 @@ def inspect(
     sizes = counts = None
     if run is not None:
         own = {name: site.settings("apfed", PassiveFields) for name, site in sites.items()}
-        sizes = message_sizes(run.settings("apfed", ApfedSection), parts, own)
+        settings = run.settings("apfed", ApfedSection)
+        sizes = message_sizes(settings, parts, own, sealed=_is_sealed(run.method))
     if private:
         counts = _counted(sites, parts, withheld, talk)
 
@@ -305,16 +309,22 @@ def inspect(
         expecting=expecting,
         stage=None if run is None else run.method,
         elsewhere=elsewhere,
-        refused=() if not paths or _all_allow(sites) else (DISTIL,),
+        variant=_allowed(sites) if paths else SEALED,
     )
 
 
-def _all_allow(sites: Mapping[str, Site]) -> bool:
-    """Whether all partners allow APFed-D."""
-    return all(
-        site.table.labels is not None or DISTIL in site.policy.section.algorithms
-        for site in sites.values()
-    )
+def _is_sealed(stage: str) -> bool:
+    """Whether APFed is what is recommended of it, where a run file trains this."""
+    return stage == SEALED or methods.method_of(stage).name != "apfed"
+
+
+def _allowed(sites: Mapping[str, Site]) -> str:
+    """The first variant of APFed that all partners' policies allow; else the paper's."""
+    partners = [site for site in sites.values() if site.table.labels is None]
+    for variant in (SEALED, DISTIL):
+        if all(variant in site.policy.section.algorithms for site in partners):
+            return variant
+    return "apfed"
 
 
 def of_parts(
@@ -329,7 +339,7 @@ def of_parts(
     expecting: Expecting | None = None,
     stage: str | None = None,
     elsewhere: Sequence[str] = (),
-    refused: Collection[str] = (),
+    variant: str = SEALED,
 ) -> Inspection:
     """The same of what parties bring.
 
@@ -343,10 +353,10 @@ def of_parts(
         least: smaller numbers of shared samples are hidden.
         sizes: of batches and codes, where a run file says; None assumes ``Sizes()``.
         expecting: what the label owner's own rows say of help, where APFed fits.
-        stage: what the run file trains, such as "apfed-d": the next command does not change it,
+        stage: what the run file trains, such as "apfed-s": the next command does not change it,
             and what its messages tell is its own.
         elsewhere: partners on other machines.
-        refused: what a party's policy does not allow: "apfed-d", where the paper's is left.
+        variant: of APFed, which partners' policies allow.
 
     Raises:
         DataError: parties that cannot be compared.
@@ -357,13 +367,14 @@ def of_parts(
     command_path = shlex.quote(run_path)
     fits = [
         replace(fit, next_command=fit.next_command.replace("RUN", command_path, 1))
-        for fit in situations.fits(parts, counted=overlaps, sizes=sizes)
+        for fit in situations.fits(
+            parts, counted=overlaps, sizes=sizes or Sizes(sealed=variant == SEALED)
+        )
     ]
-    if DISTIL in refused:
-        fits = [
-            replace(fit, next_command=fit.next_command.replace(f"method={DISTIL}", "method=apfed"))
-            for fit in fits
-        ]
+    fits = [
+        replace(fit, next_command=fit.next_command.replace(f"method={SEALED}", f"method={variant}"))
+        for fit in fits
+    ]
     own = None if stage is None else methods.method_of(stage).name
     if run_path == PYTHON:
         fits = [
@@ -409,7 +420,8 @@ def _of_simulation(
     if run.data is not None and run.data.labels is not None:
         loaded = with_labels(loaded, run.data.labels, run.all_seeds()[0])
     parts = coverage.from_partition(loaded.data)
-    sizes = message_sizes(run.settings("apfed", ApfedSection), parts, passives(run, loaded))
+    settings, sealed = run.settings("apfed", ApfedSection), _is_sealed(run.method)
+    sizes = message_sizes(settings, parts, passives(run, loaded), sealed=sealed)
     by_name = {part.name: part.data for part in parts}
 
     def expecting(overlaps: Overlaps) -> Expected | None:
@@ -509,8 +521,19 @@ def _method_table(fits: Sequence[Fit]) -> Table:
     return table
 
 
+def _expectations(fitting: Sequence[str]) -> Table:
+    """Of each method that fits what receivers learn and what it gained, as was measured."""
+    table = plain_table("method", "what it shows", "what it is expected to gain")
+    for stage, gain in GAINS.items():
+        if methods.method_of(stage).name in fitting:
+            shows = "; ".join(MEASURED[stage])
+            table.add_row(*map(terminal_text, (stage, shows, gain)))
+    return table
+
+
 def _told(method: str, stage: str | None) -> list[str]:
     """What receivers of its messages learn by default settings, as audits found."""
+    stage = SEALED if stage is None and method == "apfed" else stage
     lines = [f"  {line}" for line in MEASURED.get(stage or method, MEASURED.get(method, ()))]
     if not lines:
         return ["What they tell: dovetail audit RUN measures it."]

@@ -23,12 +23,16 @@ if TYPE_CHECKING:
 #: What helpers learn by -> what it makes APFed in a run file, where one table is split.
 LOSSES: Mapping[str, str] = {"reconstruction": "apfed-r", "contrastive": "apfed-c"}
 
-#: The joint model distilled into the label owner's own: no loss of helpers, a stage of its own.
-DISTIL = "apfed-d"
+#: The partners' help in one encrypted question, and in a joint model; distilled into the label
+#: owner's own. No loss of helpers, stages of their own.
+SEALED, DISTIL = "apfed-s", "apfed-d"
 
-
-#: What ``APFed`` may be.
-VARIANTS = ("distil", *LOSSES, "partners")
+#: What ``APFed`` may be -> what it is in a run file.
+VARIANTS: Mapping[str, str] = {
+    "sealed": SEALED,
+    "distil": DISTIL,
+    **dict.fromkeys((*LOSSES, "partners"), "apfed"),
+}
 
 
 class Method:
@@ -107,9 +111,11 @@ class APFed(_Paper):
     """Partners help to train, and the party with the labels then predicts alone (Liu et al.).
 
     Args:
-        variant: ``"distil"`` (APFed-D): the joint model is distilled into the label owner's own.
-            Or the paper's, of which no code of a partner's rows leaves it: partners in this process
-            that set no loss learn by ``"reconstruction"`` (APFed-R) or ``"contrastive"``
+        variant: ``"sealed"`` (APFed-S): partners read nothing, a few numbers a row come back
+            encrypted, and what they say is distilled into the label owner's own model.
+            ``"distil"`` (APFed-D): so is a joint model, for who trusts its partners. Or the
+            paper's, of which no code of a partner's rows leaves it: partners in this process that
+            set no loss learn by ``"reconstruction"`` (APFed-R) or ``"contrastive"``
             (APFed-C); with ``"partners"`` each by the loss of its own settings.
         passive: of the paper's variants, more settings of partners in this process that do not set
             them: ``encoder``, ``learning_rate``, ``temperature``, ...
@@ -124,7 +130,9 @@ class APFed(_Paper):
 
     def __init__(
         self,
-        variant: Literal["distil", "reconstruction", "contrastive", "partners"] = "distil",
+        variant: Literal[
+            "sealed", "distil", "reconstruction", "contrastive", "partners"
+        ] = "sealed",
         *,
         passive: APFedPartySettings | None = None,
         **settings: Unpack[APFedSettings],
@@ -133,8 +141,7 @@ class APFed(_Paper):
             known = ", ".join(VARIANTS)
             raise ConfigError(f"dovetail.APFed: variant is one of {known}, got {variant!r}")
         super().__init__(**settings)
-        if variant == "distil":
-            self._stage = DISTIL
+        self._stage = VARIANTS[variant]
         self.variant = variant
         own = {"loss": variant} if variant in LOSSES else {}
         self.passive: dict[str, Any] = {**own, **(passive or {})}
@@ -142,7 +149,7 @@ class APFed(_Paper):
         validate(fields, self.passive, where="dovetail.APFed, passive")
 
     def __repr__(self) -> str:
-        variant = "" if self.variant == "distil" else repr(self.variant)
+        variant = "" if self.variant == "sealed" else repr(self.variant)
         passive = {key: value for key, value in self.passive.items() if key != "loss"}
         given = [variant, f"passive={passive!r}" if passive else ""]
         given += [f"{key}={value!r}" for key, value in self._settings.items()]

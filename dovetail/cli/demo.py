@@ -50,8 +50,9 @@ def demo(
             "One party has the upper halves of 1078 handwritten digits, and 100 labels. A\n"
             "helper has the lower halves of the same samples. They train together, no pixel\n"
             "leaves its owner, and then the helper leaves.\n\n"
-            "APFed-D trains a joint model with the helper, and distils one that needs nobody;\n"
-            "beside it the best model of the party's own columns. 25 seconds of processor time.\n"
+            "APFed-S asks the helper one encrypted question, which the helper cannot read, and\n"
+            "distils what comes back into a model that needs nobody; beside it the best model of\n"
+            "the party's own columns. 15 seconds of processor time.\n"
         )
     result = train_seeds(run, out, numbers, resume=False, overwrite=True, talk=talk_of(shown=talk))
     new_samples = _write_new_samples(run, out)

@@ -20,6 +20,9 @@ from dovetail.network import Message, State
 from dovetail.network.checkpoint import StatefulParty
 from dovetail.network.messages import means_of
 
+#: Labelled rows that take part in APFed-S at most.
+MAX_LABELLED = 3000
+
 
 class SealedLimits(BaseModel):
     """What a partner gives of each row, towards one driver."""

@@ -175,7 +175,8 @@ _COUNTED = ("align", "apfed", "tvfl", "fedoptimus", "chfl", "hyfem")
 class PolicySection(Section):
     """What the party agrees to."""
 
-    algorithms: tuple[str, ...] = ("align", "apfed")  # the others are agreed to by name
+    # the others are agreed to by name; with a privacy budget "apfed-s" is, too
+    algorithms: tuple[str, ...] = ("align", "apfed", "apfed-s")
     drivers: tuple[str, ...] | None = None  # names that may ask; None: any
     # Wire names; None: all that the algorithms declare. Save and Restore come with any algorithm:
     # they keep a state at the party's own home, so this list does not restrict them.
@@ -213,6 +214,8 @@ class PolicySection(Section):
 
     @model_validator(mode="after")
     def _is_counted(self) -> PolicySection:
+        if self.privacy is not None and "algorithms" not in self.model_fields_set:
+            object.__setattr__(self, "algorithms", ("align", "apfed"))
         others = [name for name in self.algorithms if name not in _COUNTED]
         if self.privacy is not None and others:
             raise ValueError(

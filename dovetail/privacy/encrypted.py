@@ -175,8 +175,9 @@ def _seal() -> Any:
         import seal
     except ImportError:
         raise ConfigError(
-            "APFed-S encrypts by Microsoft SEAL, which is not installed; pip install "
-            "'dovetail-fl[sealed]'"
+            "APFed-S encrypts by Microsoft SEAL, which is not installed here: pip install "
+            "seal-python (built from source on a platform that it has no wheel for), or train "
+            'with method = "apfed-d"'
         ) from None
     return seal
 

@@ -50,26 +50,33 @@ def part_of(site: Site) -> Part:
 
 
 def message_sizes(
-    settings: ApfedSection, parts: Sequence[Part], passives: Mapping[str, PassiveFields]
+    settings: ApfedSection,
+    parts: Sequence[Part],
+    passives: Mapping[str, PassiveFields],
+    *,
+    sealed: bool = True,
 ) -> Sizes:
-    """The run's batches, and the codes that its label owner will send.
+    """The run's batches, and the codes that its label owner will send, if it is not APFed-S.
 
     Raises:
         ConfigError: an encoder that does not fit the label owner's rows.
     """
     batch_size, projection = settings.batch_size, settings.projection
+    if sealed:
+        return Sizes(batch_size)
     owners = [part for part in parts if len(part.data.labelled_rows())]
     if len(owners) != 1 or not owners[0].data.blocks:  # no APFed then
-        return Sizes(batch_size)
+        return Sizes(batch_size, sealed=False)
     if IMAGES in owners[0].data.blocks and len(owners[0].data.blocks) > 1:  # HyFEM's
-        return Sizes(batch_size)
+        return Sizes(batch_size, sealed=False)
     shapes = [tuple(x.shape[1:]) for x in owners[0].data.blocks.values()]
     # Blocks of a table stand side by side.
     row_shape = shapes[0] if len(shapes) == 1 else (sum(map(math.prod, shapes)),)
     encoder = encoder_spec(settings.encoder).encoder(row_shape)
     code_width = math.prod(output_shape(encoder, row_shape, torch.device("cpu")))
     contrasting = [name for name, fields in passives.items() if fields.loss == "contrastive"]
-    return Sizes(batch_size, code_width, dict.fromkeys(contrasting, projection or code_width))
+    projected = dict.fromkeys(contrasting, projection or code_width)
+    return Sizes(batch_size, code_width, projected, sealed=False)
 
 
 def expected_of_site(site: Site, *, unlabelled: int | None) -> Expected | None:

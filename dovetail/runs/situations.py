@@ -24,6 +24,8 @@ import numpy as np
 
 from dovetail.data import spelled_alike
 from dovetail.errors import DataError
+from dovetail.methods.limits import MAX_LABELLED
+from dovetail.privacy import encrypted
 from dovetail.runs.coverage import Groups, Overlaps, Part, group, hides, shown
 from dovetail.runs.wording import count_text, name_list, share_text
 
@@ -49,6 +51,9 @@ _COLUMN = (512, 256, 128)
 #: Hidden width of a head, of FedOptimus' top model and of HyFEM's classifier.
 _HEAD, _CLASSIFIER = 64, 128
 
+#: Shared rows without label that APFed-S asks about at most, by default.
+_ASKED = 8000
+
 _FLOAT, _PLACE = 4, 8  # bytes of a float32 value, and of a sample's place in the shared order
 
 
@@ -60,11 +65,13 @@ class Sizes:
         batch_size: rows of a minibatch.
         code_width: numbers of a row's code.
         projected: party -> numbers of a row's code, where it is sent projected ones.
+        sealed: whether APFed is APFed-S, one encrypted question a run.
     """
 
     batch_size: int = 64
     code_width: int = 32
     projected: Mapping[str, int] = field(default_factory=dict)
+    sealed: bool = True
 
     def sent_to(self, party: str) -> int:
         """Numbers of a code that this party is sent."""
@@ -77,14 +84,14 @@ class MessageSize:
 
     Attributes:
         party, partner: who with whom; "coordinator" runs methods that no party drives.
-        per: how often: at each minibatch, or each round.
+        per: how often: at each minibatch, each round, or once a run.
         sent_bytes, received_bytes: as ``party`` sees it.
         assuming: of which sizes of batch and networks.
     """
 
     party: str
     partner: str
-    per: Literal["step", "round"]
+    per: Literal["step", "round", "run"]
     sent_bytes: int
     received_bytes: int
     assuming: str
@@ -262,6 +269,25 @@ class _Situation:
         sent_bytes = code_bytes + self.sizes.batch_size * _PLACE
         return MessageSize(owner, helper, "step", sent_bytes, code_bytes, assuming)
 
+    def question(self, owner: str, helper: str) -> MessageSize:
+        """The one question of APFed-S and its answer, of one number a row and class."""
+        rows = self.shared(owner, helper)
+        rows = self.overlaps.rows[owner] if rows is None else rows
+        labelled = max(2, min(self.labelled[owner], rows, MAX_LABELLED))
+        asked = min(rows, labelled + _ASKED)
+        columns = max(1, self.num_outputs - 1)
+        layout = encrypted.Layout.best(labelled, columns, asked)
+        sent = layout.num_targets * encrypted.TARGET_WIRE + encrypted.KEY_WIRE + 2 * labelled * 8
+        return MessageSize(
+            owner,
+            helper,
+            "run",
+            sent + asked * _PLACE,
+            layout.num_answers(asked) * encrypted.ANSWER_WIRE,
+            "APFed-S: one encrypted question a run, one number a row"
+            + (f" and class but the last, {columns}" if columns > 1 else ""),
+        )
+
     def mixed_labels(self) -> str | None:
         """What is wrong if some parties label classes and others numbers."""
         numbers = [name for name, classes in self.classes.items() if classes is None]
@@ -349,6 +375,14 @@ def _apfed(found: _Situation) -> Fit:
             f"{_range(list(added.values()), 'column')}"
         )
     rows = found.overlaps.rows[owner]
+    yes = (
+        f"yes: only {owner} has labels ({found.labelled[owner]:,} of "
+        f"{count_text(rows, 'row')}); {help_}"
+    )
+    command = "dovetail train RUN --set method=apfed-s"
+    if found.sizes.sealed:
+        questions = tuple(found.question(owner, name) for name in helpers)
+        return Fit("apfed", True, yes, command, questions)
     batch_size, code_widths = found.sizes.batch_size, [found.sizes.sent_to(n) for n in helpers]
     steps = math.ceil(found.labelled[owner] / batch_size)
     assuming = (
@@ -359,9 +393,8 @@ def _apfed(found: _Situation) -> Fit:
     return Fit(
         "apfed",
         True,
-        f"yes: only {owner} has labels ({found.labelled[owner]:,} of "
-        f"{count_text(rows, 'row')}); {help_}",
-        "dovetail train RUN --set method=apfed-d",
+        yes,
+        command,
         tuple(
             found.step(owner, name, width, assuming)
             for name, width in zip(helpers, code_widths, strict=True)

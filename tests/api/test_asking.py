@@ -34,7 +34,7 @@ def test_dataframes_are_inspected_as_their_files_are(run: dt.Run) -> None:
     assert told["overlaps"]["shared"] == {"lab": 90}
     assert of_frames.recommended == "apfed"
     assert told["next_command"] == "dovetail.fit(dovetail.APFed(), ...)"
-    assert of_files_told["next_command"] == "dovetail train RUN --set method=apfed-d"
+    assert of_files_told["next_command"] == "dovetail train RUN --set method=apfed-s"
 
 
 def test_an_inspection_prints_and_is_a_page(tmp_path: Path) -> None:

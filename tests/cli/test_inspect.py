@@ -294,12 +294,13 @@ def test_codes_of_table_3_on_half_an_mnist_image_have_15360_numbers() -> None:
     )
     lower = Part(dd.PartyData("view-2", np.arange(4), {"strip": x}), {"strip": ("lower",)})
     passives = {"view-2": PassiveFields()}
-    sizes = message_sizes(ApfedSection(encoder="table-3"), [upper, lower], passives)
+    sizes = message_sizes(ApfedSection(encoder="table-3"), [upper, lower], passives, sealed=False)
     assert (sizes.batch_size, sizes.sent_to("view-2")) == (64, 15360)
     (fit, *_) = methods.fits([upper, lower], sizes=sizes)
     assert fit.messages[0].received_bytes == 64 * 15360 * 4  # 3.9 MB a step
     projecting = ApfedSection(encoder="table-3", projection=8)
-    assert message_sizes(projecting, [upper, lower], passives).sent_to("view-2") == 8
+    sizes = message_sizes(projecting, [upper, lower], passives, sealed=False)
+    assert sizes.sent_to("view-2") == 8
 
 
 # --- Mistakes -------------------------------------------------------------------------------------

@@ -76,6 +76,13 @@ def test_a_run_of_party_files_sends_two_messages_a_partner(
             (name, "clinic", "sealed.Answered", 1),
         )
     )
+    told = json.loads(dovetail("inspect", "run.toml", "--json").out)
+    for each in told["methods"][0]["messages"]:  # as they were announced, but for test rows
+        sent = {(line["from"], line["to"]): line["bytes"] for line in book}
+        pair = each["party"], each["partner"]
+        assert each["per"] == "run"
+        assert 0.8 < each["sent_bytes"] / sent[pair] < 1.25
+        assert 0.8 < each["received_bytes"] / sent[pair[::-1]] < 1.25
     models = dealt.folder / "out" / "models"
     assert sorted(path.name for path in models.iterdir()) == ["clinic", "joint", "lab", "registry"]
     keys = models / "joint" / "keys.safetensors"

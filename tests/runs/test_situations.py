@@ -4,6 +4,7 @@ import torch
 
 from dovetail.data import PartyData
 from dovetail.errors import DataError
+from dovetail.privacy import encrypted
 from dovetail.runs import situations as methods
 from dovetail.runs.coverage import Part
 
@@ -85,7 +86,7 @@ def test_only_what_fits_chfl_fits_another_as_well(method):
 @pytest.mark.parametrize("method", FEDERATIONS)
 def test_the_next_command_is_one_that_exists(method):
     best = methods.recommended(methods.fits(FEDERATIONS[method]()))
-    named = {"apfed": "apfed-d"}.get(method, method)
+    named = {"apfed": "apfed-s"}.get(method, method)
     assert best.next_command == f"dovetail train RUN --set method={named}"
     assert best.available
 
@@ -252,16 +253,25 @@ def test_different_classes_are_allowed_by_hyfem():
 
 
 def test_sizes_of_apfed_are_codes_out_and_gradients_back():
-    (size,) = fit(apfed(), "apfed", sizes=methods.Sizes(10, 3)).messages
+    (size,) = fit(apfed(), "apfed", sizes=methods.Sizes(10, 3, sealed=False)).messages
     assert (size.party, size.partner, size.per) == ("bank", "shop", "step")
     assert size.sent_bytes == 10 * 3 * 4 + 10 * 8  # codes, and which samples they are of
     assert size.received_bytes == 10 * 3 * 4
     assert size.assuming == "batches of 10 rows, codes of 3 float32 values, 1 step an epoch"
 
 
+def test_sizes_of_apfed_s_are_one_question_and_its_answer():
+    (size,) = fit(apfed(), "apfed").messages
+    assert (size.party, size.partner, size.per) == ("bank", "shop", "run")
+    labels_bytes = 2 * 2 * 8  # two labelled rows: which, and their folds
+    one = encrypted.KEY_WIRE + encrypted.TARGET_WIRE
+    assert size.sent_bytes == one + labels_bytes + 15 * 8  # of 15 that both have
+    assert size.received_bytes == encrypted.ANSWER_WIRE
+
+
 def test_a_party_that_is_sent_projected_codes_has_smaller_messages():
     parts = [*apfed(), part("gym", range(20), "visits")]
-    sizes = methods.Sizes(10, 2000, {"shop": 3})
+    sizes = methods.Sizes(10, 2000, {"shop": 3}, sealed=False)
     shop, gym = fit(parts, "apfed", sizes=sizes).messages
     assert (shop.received_bytes, gym.received_bytes) == (10 * 3 * 4, 10 * 2000 * 4)
     assert "codes of 3 or 2,000 float32 values" in shop.assuming

@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: Labelled rows that take part at most.
-MAX_LABELLED = 3000
+from dovetail.methods.limits import MAX_LABELLED
 
 
 def rows_labelled(samples_R: Tensor, labelled_R: Tensor, rng: torch.Generator) -> Tensor:

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from dovetail.data import SharedRows
 from dovetail.errors import MessageError, PartyError
-from dovetail.methods.apfed.asked_rows import MAX_LABELLED
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.baselines import features
-from dovetail.methods.limits import SealedLimits
+from dovetail.methods.limits import MAX_LABELLED, SealedLimits
 from dovetail.models.smoothers import Smoother, smoother_of
 from dovetail.privacy import encrypted
 
