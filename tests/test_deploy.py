@@ -63,7 +63,7 @@ def test_containers_run_commands_that_there_are() -> None:
     party = chart["spec"]["template"]["spec"]["containers"][0]
     words_of(party["args"][0], party["args"][1:])
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
-    assert services.keys() == {"bank", "shop"}
+    assert services.keys() == {"bank", "shop", "relay"}
     for service in services.values():
         words_of(service["command"][0], service["command"][1:])
         assert service["read_only"] is True

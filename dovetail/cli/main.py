@@ -43,6 +43,7 @@ COMMANDS = {
     "certificates": "Make the certificates that parties on several machines know each other by.",
     "join": "Go online as a party, and answer drivers until told to stop (Ctrl-C).",
     "room": "Open a page on this machine: what is asked of a party, or how runs stand.",
+    "relay": "Keep letters for parties that no connection reaches, until they are taken.",
     "ledger": "Show what left a party and what came; verify, reconcile and prove its record.",
     "flare": "Run on NVIDIA FLARE: as a job of a federation that has it, or of one here.",
 }

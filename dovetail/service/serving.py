@@ -112,15 +112,19 @@ def _protocol(revoked: Revoked | None) -> type:
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     class Protocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        app_state: dict[str, Any]
         _late: Any = None  # what closes it, while the head of a request is due
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._look()
+            tls = transport.get_extra_info("ssl_object")
+            shown = b"" if tls is None else tls.getpeercert(binary_form=True) or b""
+            self.app_state = {**self.app_state, "certificate": shown}
             if revoked is None:
                 return
             try:
-                why = revoked(transport.get_extra_info("ssl_object").getpeercert(binary_form=True))
+                why = revoked(shown)
             except (ConfigError, OSError) as error:  # nobody is answered by a list that broke
                 why = str(error)
             if why is not None:
@@ -205,7 +209,7 @@ def run(
         ModelError: a model that cannot be opened.
     """
     try:
-        import uvicorn
+        import uvicorn  # noqa: F401 - asked for here, so that its lack is told in a sentence
 
         from dovetail.service.application import Limits, Service
     except ImportError:
@@ -213,7 +217,7 @@ def run(
             "serving needs packages that are not installed here; pip install 'dovetail-fl[serve]'"
         ) from None
     address.check()
-    token, tls = address.token(), address.tls()
+    token = address.token()
     log = logging.getLogger("dovetail.service")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("dovetail: %(message)s"))
@@ -222,8 +226,44 @@ def run(
     shelf = Shelf(models, log.warning)
     limits = Limits(max_bytes, max_rows, token=token, hosts=address.hosts())
     service = Service(shelf, limits, watch_s=watch_s, jointly=jointly, id_column=id_column)
-    config = uvicorn.Config(
+    names = ", ".join(f"{name} ({each.version})" for name, each in shelf.models.items())
+    listen(
         service.application(),
+        address,
+        max_requests=max_requests,
+        revoked=revoked,
+        say=lambda url: log.info("serving %s at %s", names, url),
+    )
+    log.info("stopped")
+
+
+def listen(
+    application: Any,
+    address: Address,
+    *,
+    max_requests: int,
+    say: Callable[[str], None],
+    revoked: Revoked | None = None,
+) -> None:
+    """Answer by an ASGI application until told to stop; requests in flight are answered first.
+
+    A request's ``state`` has its peer's certificate, "certificate" (DER), under mutual TLS.
+
+    Args:
+        application: what answers.
+        address: where, and what guards it.
+        max_requests: at one time.
+        say: told the URL, once it listens.
+        revoked: looked at with each connection's certificate, where these are asked for.
+
+    Raises:
+        ConfigError: it cannot listen there.
+    """
+    import uvicorn
+
+    tls = address.tls()
+    config = uvicorn.Config(
+        application,
         host=address.host,
         port=address.port,
         log_level="error",
@@ -248,9 +288,7 @@ def run(
             f"cannot listen on {address.host}:{address.port} ({error.strerror}); --port 0 takes a "
             "free one"
         ) from None
-    scheme = "https" if tls else "http"
-    shown = ", ".join(f"{name} ({each.version})" for name, each in shelf.models.items())
-    log.info("serving %s at %s://%s:%d", shown, scheme, address.host, listening.getsockname()[1])
+    say(f"{'https' if tls else 'http'}://{address.host}:{listening.getsockname()[1]}")
     # What is there by now stays: looking through all of it would hold requests up for 0.2 s.
     gc.collect()
     gc.freeze()
@@ -258,6 +296,6 @@ def run(
         with listening:
             uvicorn.Server(config).run(sockets=[listening])
     except KeyboardInterrupt:  # raised again once what was asked is answered
-        log.info("stopped")
+        pass
     finally:
         gc.unfreeze()  # or libraries say at the end that what is frozen is leaked

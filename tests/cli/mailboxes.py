@@ -6,12 +6,12 @@ import json
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from federations import PATIENCE_S, Federation, Process, free_port
+from federations import PATIENCE_S, Federation, Process, command, free_port
 from member_files import SETTINGS, write_members
 
 from dovetail.models import load
@@ -175,3 +175,12 @@ def written(
     done = dovetail("certificates", *named, "--out", folder / "certificates", "-q")
     assert done.code == 0, done.err
     return Letters(case, federation, place)
+
+
+def impatient_command(folder: Path, output: Path, arguments: Sequence[str]) -> None:
+    """``dovetail ARGUMENTS`` to which a letter is late after half a second."""
+    from dovetail.network.mailbox.watching import Watch
+
+    assert Watch.__init__.__kwdefaults__["late_s"] == 60
+    Watch.__init__.__kwdefaults__["late_s"] = 0.5
+    command(folder, output, arguments, own_secrets=False)

@@ -1,0 +1,86 @@
+"""``dovetail relay``: keeps letters for parties that reach it and not each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dovetail.cli.options import Health, Log, LogKind, Quiet
+
+
+def relay(
+    certificates: Annotated[
+        Path, typer.Option(help="Folder of ca.pem, NAME.pem and NAME.key of the relay itself.")
+    ],
+    home: Annotated[Path, typer.Option(help="Where letters lie.")] = Path("relay.site"),
+    host: Annotated[str, typer.Option(help="Where it listens.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 443,
+    max_mb: Annotated[
+        float, typer.Option(min=1, help="MiB that a party may leave before they are taken.")
+    ] = 1024,
+    max_letters: Annotated[
+        int, typer.Option(min=1, help="Letters that a party may leave before they are taken.")
+    ] = 1000,
+    max_days: Annotated[
+        float, typer.Option(min=0.01, help="Days after which a letter is removed, taken or not.")
+    ] = 30,
+    max_letter_mb: Annotated[float, typer.Option(min=1, help="MiB of one letter.")] = 256,
+    rate: Annotated[
+        float, typer.Option(min=0.1, help="Requests of a party a second, in the long run.")
+    ] = 50,
+    health: Health = None,
+    log: Log = LogKind.TEXT,
+    quiet: Quiet = False,
+) -> None:
+    """Keep letters for parties whose driver no connection reaches, until they are taken.
+
+    Both sides name it, engine.place and --mailbox https://relay.example.org:443, and connect
+    outward. It lets in who has a certificate of its own authority, and sees names, times and sizes:
+    letters are sealed by their senders. Needs pip install 'dovetail-fl[relay]'.
+    """
+    from contextlib import ExitStack
+    from functools import partial
+
+    from dovetail.errors import ConfigError
+    from dovetail.network.addresses import check_address
+
+    if health is not None:
+        check_address(health)
+    try:
+        import uvicorn  # noqa: F401
+
+        from dovetail.node.relay.application import Rate, Relay
+    except ImportError:
+        raise ConfigError(
+            "a relay needs packages that are not installed here; pip install 'dovetail-fl[relay]'"
+        ) from None
+    from dovetail.cli.output import say
+    from dovetail.network.credentials import revoked_by
+    from dovetail.network.logs import json_lines
+    from dovetail.node.home import Home, logged
+    from dovetail.node.probes import Probes
+    from dovetail.node.relay.store import Bounds, Store
+    from dovetail.service.serving import Address, listen
+
+    json_log = log is LogKind.JSON
+    bounds = Bounds(
+        round(max_mb * 2**20), max_letters, max_days * 86400, round(max_letter_mb * 2**20)
+    )
+    address = Address(host, port, certificates=certificates)
+    with ExitStack() as stack:
+        stack.enter_context(Home(home))
+        stack.enter_context(logged(home / "relay.log"))
+        if json_log:
+            stack.enter_context(json_lines("relay"))
+        store = Store(home / "letters", bounds)
+        if health is not None:
+            stack.enter_context(Probes(health, why_not_ready=lambda: "", metrics=store.metrics))
+        listen(
+            Relay(store, Rate(rate, round(10 * rate))).application(),
+            address,
+            max_requests=256,
+            say=(lambda url: None) if quiet or json_log else lambda url: say(f"relay at {url}"),
+            revoked=partial(revoked_by, certificates),
+        )
