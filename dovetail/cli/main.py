@@ -24,7 +24,7 @@ COMMANDS = {
     "train": "Train what a run file describes; write the run's folder.",
     "propose": "Write a run as one page that every party reads and signs, before it begins.",
     "review": "Read a proposal, hold it against your own policy and table, and sign it or say no.",
-    "inspect": "Show who has what, and which of the methods fit and why.",
+    "inspect": "Show which party holds what, and which of the methods fit and why.",
     "align": "Find which rows are the same sample, by private set intersection.",
     "value": "Rank the partners of a run by what they are worth to the party with labels.",
     "audit": "Attack a run's own messages: what could each party learn of the others?",
@@ -43,7 +43,7 @@ COMMANDS = {
     "certificates": "Make the certificates that parties on several machines know each other by.",
     "join": "Go online as a party, and answer drivers until told to stop (Ctrl-C).",
     "room": "Open a page on this machine: what is asked of a party, or how runs stand.",
-    "relay": "Keep letters for parties that no connection reaches, until they are taken.",
+    "relay": "Keep letters for parties whose driver no connection reaches, until they are taken.",
     "ledger": "Show what left a party and what came; verify, reconcile and prove its record.",
     "flare": "Run on NVIDIA FLARE: as a job of a federation that has it, or of one here.",
 }

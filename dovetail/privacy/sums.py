@@ -341,8 +341,8 @@ class SecretSums:
         unknown = [name for name in members if name not in known]
         if unknown:
             raise MessageError(
-                f"refuses a sum with {', '.join(map(repr, unknown))}: members of its file does not "
-                "name them"
+                f"refuses a sum with {', '.join(map(repr, unknown))}: the key members of its party "
+                "file does not name them"
             )
 
     def _statement(self, number: int, party: str, key: bytes) -> bytes:

@@ -156,7 +156,7 @@ def test_mistakes_are_told() -> None:
 def test_a_run_says_what_its_partners_are_worth(run: dt.Run, tmp_path: Path) -> None:
     values = run.value(by="loo", quiet=True)
     assert set(values.partners) == {"lab"}
-    assert set(values.partners["lab"]) == {"mi", "loo"}
+    assert set(values.partners["lab"]) == {"mi", "loo", "joint_loo"}
     kept = (run.folder / "value.jsonl").read_bytes()
     assert run.value(by="loo", quiet=True).partners == values.partners
     assert (run.folder / "value.jsonl").read_bytes() == kept  # not trained again

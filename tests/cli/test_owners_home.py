@@ -294,7 +294,7 @@ class AskingHere(Asker):
         site = open_site(folder / f"{name}.toml")
         section = StreamSection(kind="stream", listen="127.0.0.1:1", partners=(*hosts,))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("dovetail.node.joint_prediction.listens", lambda *arguments: None)
+            patch.setattr("dovetail.node.joint_prediction.reaches", lambda *arguments: None)
             patch.setattr("dovetail.node.joint_prediction.certificates_of", lambda site: folder)
             super().__init__(site, kept_top(folder, name), section)
         self.hosts = hosts
