@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.options import Certificates, Quiet
+from dovetail.cli.options import Certificates, Health, Log, LogKind, Quiet
 
 
 def room(
@@ -38,6 +38,8 @@ def room(
     home: Annotated[
         Path | None, typer.Option(help="What the party keeps. [STEM.site beside the party file]")
     ] = None,
+    health: Health = None,
+    log: Log = LogKind.TEXT,
     quiet: Quiet = False,
 ) -> None:
     """Open a page on this machine: what is asked of a party, or how runs stand.
@@ -53,8 +55,14 @@ def room(
     A driver sees runs that wait, train and are done, side by side; reads reports and audits, tries
     models, starts runs and stops them. Needs pip install 'dovetail-fl[serve]'.
     """
-    from dovetail.errors import ConfigError
+    from contextlib import nullcontext
 
+    from dovetail.errors import ConfigError
+    from dovetail.network.addresses import check_address
+    from dovetail.network.logs import json_lines
+
+    if health is not None:
+        check_address(health)
     try:
         import python_multipart  # noqa: F401
         import starlette  # noqa: F401
@@ -76,11 +84,13 @@ def room(
         )
     else:
         made = DriverRoom(of, run_files=run_files, at_a_time=at_a_time)
-    run(
-        made,
-        host=host,
-        port=port,
-        certificates=tls,
-        identity_header=identity_header,
-        quiet=quiet,
-    )
+    with json_lines(made.title) if log is LogKind.JSON else nullcontext():
+        run(
+            made,
+            host=host,
+            port=port,
+            certificates=tls,
+            identity_header=identity_header,
+            health=health,
+            quiet=quiet,
+        )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
@@ -17,6 +18,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markdown_it import MarkdownIt
 from markupsafe import Markup
+from prometheus_client.core import GaugeMetricFamily, Metric
 from starlette.applications import Starlette
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
@@ -117,6 +119,16 @@ class Room:
         finally:
             looking.cancel()
             self.room.jobs.close()
+
+    def metrics(self) -> Iterator[Metric]:
+        """Open pages, and commands by how they stand, for Prometheus."""
+        pages = GaugeMetricFamily("dovetail_room_pages", "Pages that are open.")
+        pages.add_metric([], float(self.watch.open))
+        yield pages
+        jobs = GaugeMetricFamily("dovetail_room_jobs", "Commands that are known.", labels=["state"])
+        for state, number in Counter(job.state for job in self.room.jobs.all()).items():
+            jobs.add_metric([state], float(number))
+        yield jobs
 
     async def page(self, request: Request) -> Response:
         """What the room is about."""

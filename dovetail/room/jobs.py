@@ -10,6 +10,7 @@ by the next room of the folder.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -34,6 +35,8 @@ _GRACE_S = 20.0
 
 #: Bytes at the end of a log that a page shows.
 _SHOWN = 8_000
+
+_log = logging.getLogger(__name__)
 
 _STARTED = "from dovetail.cli.main import main; main()"
 
@@ -196,6 +199,7 @@ class Jobs:
                 start_new_session=True,  # Ctrl-C at the room's terminal ends the room alone
             )
         job.state, job.began = "running", time.time()
+        _log.info("%s begins: %s", job.name, job.command)
         self._write()
 
     def _ended(self, name: str, code: int) -> None:
@@ -207,6 +211,7 @@ class Jobs:
             job.state = "stopped"
         else:
             job.state = "done" if code == 0 else "failed"
+        _log.info("%s is %s, exit code %d", name, job.state, code)
         self._write()
 
     def _read(self) -> None:

@@ -6,6 +6,7 @@ All that it does is done by what the commands do: ``dovetail review`` and ``dove
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ MAX_PROPOSAL, _SHOWN = 2**20, 6_000
 
 #: Refusals that are shown, the newest.
 _REFUSALS = 50
+
+_log = logging.getLogger(__name__)
 
 #: The job that serves drivers.
 JOIN = "join"
@@ -306,7 +309,9 @@ class OwnerRoom:
             raise ConfigError("say why you refuse; the driver reads it")
         others = dict(standing.signatures)
         others.pop(self.site.name, None)
-        return self.reviewer.answer(standing.proposal, others, refuse=refuse)
+        answer = self.reviewer.answer(standing.proposal, others, refuse=refuse)
+        _log.info("proposal %s: %s", standing.name, answer.decision)
+        return answer
 
 
 def _last_lines(path: Path, most: int) -> list[str]:

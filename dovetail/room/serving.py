@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import socket
 import sys
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from dovetail.errors import ConfigError
+from dovetail.network.credentials import revoked_by
+from dovetail.node.probes import Probes
 from dovetail.room.application import Room
 from dovetail.room.driver import DriverRoom
 from dovetail.room.guard import Entry
 from dovetail.room.owner import OwnerRoom
-from dovetail.service.serving import Address, is_loopback
+from dovetail.service.serving import Address, is_loopback, listen
+
+#: Requests at a time; an open page holds one.
+MAX_REQUESTS = 512
 
 
 def run(
@@ -21,6 +27,7 @@ def run(
     port: int,
     certificates: Path | None = None,
     identity_header: str = "",
+    health: str | None = None,
     quiet: bool = False,
 ) -> None:
     """Show a room until told to stop (Ctrl-C).
@@ -31,13 +38,12 @@ def run(
         certificates: folder of ca.pem, NAME.pem and NAME.key; who has no certificate of that
             authority is not let in.
         identity_header: in which a reverse proxy says who asks.
+        health: "HOST:PORT" where it answers probes and Prometheus; None: nowhere.
         quiet: print the address alone.
 
     Raises:
         ConfigError: an address that others reach and nobody guards, or that is taken.
     """
-    import uvicorn
-
     if not is_loopback(host) and certificates is None and not identity_header:
         raise ConfigError(
             f"--host {host} is not this machine alone, and whoever reaches it could try tokens; "
@@ -45,32 +51,24 @@ def run(
             "is), or leave --host out"
         )
     address = Address(host, port, None, certificates)
-    tls = address.tls()
-    entry = Entry(identity_header=identity_header) if identity_header else Entry()
+    entry = Entry("", identity_header) if identity_header else Entry()
     made = Room(room, entry, hosts=None if identity_header else address.hosts())
-    config = uvicorn.Config(
-        made.application(),
-        log_level="error",
-        access_log=False,
-        server_header=False,
-        limit_concurrency=512,
-        timeout_graceful_shutdown=2,
-        **tls,
-    )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listening = socket.create_server((host, port), family=family, backlog=512)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {host}:{port} ({error.strerror}); --port 0 takes a free one"
-        ) from None
-    shown = f"{'https' if tls else 'http'}://{host}:{listening.getsockname()[1]}/"
-    token = "" if identity_header else f"?token={entry.token}"
-    print(f"{'' if quiet else f'the room of {room.title}: '}{shown}{token}", flush=True)
-    if not quiet:
-        print("whoever has this address may do what it shows; Ctrl-C ends it", file=sys.stderr)
-    try:
-        with listening:
-            uvicorn.Server(config).run(sockets=[listening])
-    except KeyboardInterrupt:
-        pass
+
+    def say(url: str) -> None:
+        token = f"?token={entry.token}" if entry.token else ""
+        print(f"{'' if quiet else f'the room of {room.title}: '}{url}/{token}", flush=True)
+        if not quiet:
+            print("whoever has this address may do what it shows; Ctrl-C ends it", file=sys.stderr)
+
+    with (
+        nullcontext()
+        if health is None
+        else Probes(health, why_not_ready=lambda: "", metrics=made.metrics)
+    ):
+        listen(
+            made.application(),
+            address,
+            max_requests=MAX_REQUESTS,
+            say=say,
+            revoked=None if certificates is None else partial(revoked_by, certificates),
+        )

@@ -20,6 +20,10 @@ class Watch:
     Args:
         files: what to look at, asked anew each time; folders are not gone through.
         state: changes with whatever is in no file.
+
+    Attributes:
+        number: how often something has changed.
+        open: how many wait.
     """
 
     def __init__(self, files: Callable[[], Iterable[Path]], state: Callable[[], object]) -> None:
@@ -28,6 +32,7 @@ class Watch:
         self._seen: object = None
         self._changed = asyncio.Condition()
         self.number = 0
+        self.open = 0
 
     async def run(self) -> None:
         """Look until it is cancelled."""
@@ -50,6 +55,14 @@ class Watch:
 
     async def events(self) -> AsyncIterator[str]:
         """Server-sent events: one whenever something has changed."""
+        self.open += 1
+        try:
+            async for event in self._events():
+                yield event
+        finally:
+            self.open -= 1
+
+    async def _events(self) -> AsyncIterator[str]:
         number = self.number
         yield ": here\n\n"
         while True:

@@ -17,6 +17,7 @@ import pytest
 import uvicorn
 
 from dovetail.errors import ConfigError
+from dovetail.node.probes import Probes
 from dovetail.room import serving
 from dovetail.room.application import MAX_FORM, Room
 from dovetail.room.driver import DriverRoom
@@ -145,6 +146,15 @@ def test_a_form_that_is_too_large_is_refused_unread(client: httpx.Client) -> Non
 def test_beyond_this_machine_a_room_is_guarded(driver: DriverRoom) -> None:
     with pytest.raises(ConfigError, match="give --tls FOLDER"):
         serving.run(driver, host="0.0.0.0", port=0)
+
+
+def test_probes_say_how_many_pages_are_open_and_what_runs(driver: DriverRoom) -> None:
+    room = Room(driver, Entry(token=""), hosts=HOSTS)
+    with Probes("127.0.0.1:0", why_not_ready=lambda: "", metrics=room.metrics) as probes:
+        here = f"http://127.0.0.1:{probes.port}"
+        assert httpx.get(f"{here}/ready").status_code == 200
+        told = httpx.get(f"{here}/metrics").text
+    assert "dovetail_room_pages 0.0" in told
 
 
 # --- A driver's runs ------------------------------------------------------------------------------
