@@ -132,9 +132,9 @@ class Matched(Shown):
         )
         files = ", ".join(result["files"].values())
         if len(result["files"]) == 1:
-            yield f"Each party keeps its own part at home; {starter!r}: {files}"
+            yield f"Each party keeps its own part; {starter!r}: {files}"
         else:
-            yield f"Each party keeps its own part at home: {files}"
+            yield f"Each party keeps its own part: {files}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -29,9 +29,10 @@ def run(code: str, folder: Path) -> str:
 def test_the_page_on_python_runs_from_top_to_bottom(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "python.md").read_text()
     blocks = re.findall(r"<!-- run -->\n```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     said = run("\n".join(blocks), tmp_path)
     assert "('benign', 'malignant')" in said
+    assert "2" in said.splitlines()  # epochs in the log
     assert (tmp_path / "out" / "clinic" / "given" / "lab.parquet").exists()
 
 

@@ -1,0 +1,181 @@
+"""What a newcomer pastes: README, tutorial and python.md, line by line, from the wheel.
+
+The environment is empty: a new virtual environment with the wheel of this checkout, the packages
+that it needs, and no variable but PATH and HOME. Install lines alone are not pasted, since the
+wheel is installed already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder ``bin`` of an environment with the wheel."""
+    folder = tmp_path_factory.mktemp("empty")
+    source = folder / "source"
+    kept = shutil.ignore_patterns(".venv", ".git", "out", "__pycache__", "results", "images")
+    shutil.copytree(ROOT, source, ignore=kept)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=source, check=True, capture_output=True)
+    shutil.rmtree(source)
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
+    python = folder / "env" / "bin" / "python"
+    install = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q"]
+    subprocess.run([*install, "--no-deps", "--no-index", str(wheel)], check=True)
+    # What the wheel needs is shared; its own package comes before that of a checkout.
+    (site,) = (folder / "env" / "lib").glob("python*/site-packages")
+    shared = {each for each in sys.path if "site-packages" in each}
+    (site / "shared.pth").write_text("\n".join(sorted(shared)) + "\n")
+    where = subprocess.run(
+        [python, "-c", "import dovetail; print(dovetail.__file__)"],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert where.stdout.startswith(str(site))
+    return python.parent
+
+
+def variables(environment: Path, folder: Path) -> dict[str, str]:
+    return {"PATH": f"{environment}:/usr/bin:/bin", "HOME": str(folder), "LANG": "C.UTF-8"}
+
+
+def paste(environment: Path, folder: Path, command: str) -> str:
+    """What a shell prints of these lines; each must succeed."""
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder,
+        env=variables(environment, folder),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+    return done.stderr + done.stdout
+
+
+def section(page: str, heading: str) -> list[tuple[str, str]]:
+    """(Language, text) of the blocks below a heading of README."""
+    text = (ROOT / page).read_text()
+    return FENCE.findall(text.split(f"## {heading}\n")[1].split("\n## ")[0])
+
+
+def lines_of(block: str) -> list[str]:
+    """The commands of a block, one a line, as they are pasted."""
+    return [line for line in block.splitlines() if line.strip() and not line.startswith("#")]
+
+
+@contextlib.contextmanager
+def background(environment: Path, folder: Path, command: str, url: str) -> Iterator[None]:
+    """A command that goes on, once this address answers."""
+    process = subprocess.Popen(
+        ["bash", "-c", f"exec {command}"], cwd=folder, env=variables(environment, folder)
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            with contextlib.suppress(urllib.error.URLError, ConnectionError):
+                urllib.request.urlopen(url, timeout=5).read()
+                break
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+@pytest.mark.slow
+def test_the_readmes_run_file_and_its_commands(environment: Path, tmp_path: Path) -> None:
+    (_, run_file), (_, commands), (_, production) = section("README.md", "From a run file")[:3]
+    (tmp_path / "run.toml").write_text(run_file)
+    digits = "from sklearn.datasets import load_digits as d; f = d(as_frame=True).frame\n"
+    digits += "f.drop(columns='target').head(50).to_csv('new-rows.csv', index=False)"
+    paste(environment, tmp_path, f'python -c "{digits}"')
+    train, *others = lines_of(commands)
+    assert "share of the gain kept" in paste(environment, tmp_path, train).lower()
+    for line in others:
+        paste(environment, tmp_path, line)
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 51
+    assert (tmp_path / "out" / "run" / "report.html").stat().st_size
+    serve, *after = lines_of(production)
+    with background(environment, tmp_path, serve.split("#")[0], "http://localhost:8000/health"):
+        answer = paste(environment, tmp_path, after[0])
+        assert '"predictions"' in answer
+    for line in after[1:]:
+        paste(environment, tmp_path, line)
+    assert (tmp_path / "model.onnx").stat().st_size
+
+
+@pytest.mark.slow
+def test_the_readmes_python_and_its_first_files(environment: Path, tmp_path: Path) -> None:
+    ((_, code),) = section("README.md", "From Python")
+    (tmp_path / "snippet.py").write_text(code)
+    assert "benign" in paste(environment, tmp_path, "python snippet.py").splitlines()[-1]
+    # Of one's own two tables: what is asked of nobody else.
+    rows = "".join(f"c{n},{20 + n % 50},{'yes' if n % 3 else 'no'}\n" for n in range(200))
+    (tmp_path / "customers.csv").write_text("customer,age,bought\n" + rows)
+    ((_, commands),) = section("README.md", "Your own two tables")
+    init, inspect, *_ = lines_of(commands)
+    paste(environment, tmp_path, init)
+    assert "shop" in paste(environment, tmp_path, inspect)
+
+
+@pytest.mark.slow
+def test_the_readmes_parties(environment: Path, tmp_path: Path) -> None:
+    (_, commands), *_ = section("README.md", "Parties with tables of their own")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    for line in lines_of(commands):
+        paste(environment, tmp_path, line)
+    assert (tmp_path / "out" / "clinics" / "seed-0" / "models").is_dir()
+
+
+@pytest.mark.slow
+def test_the_tutorial_from_its_first_line_to_its_last(environment: Path, tmp_path: Path) -> None:
+    shutil.copy(ROOT / "examples" / "two_tables.py", tmp_path)
+    blocks = [
+        text
+        for language, text in FENCE.findall((ROOT / "docs/tutorial.md").read_text())
+        if language == "sh"
+    ]
+    assert len(blocks) == 9
+    for block in blocks:
+        paste(environment, tmp_path, block)
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 101
+
+
+@pytest.mark.slow
+def test_the_page_on_python_in_one_session(environment: Path, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    blocks = re.findall(r"<!-- run -->\n```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "session.py").write_text("\n".join(blocks))
+    said = paste(environment, tmp_path, "python -W error session.py")
+    assert "('benign', 'malignant')" in said
+    assert (tmp_path / "out" / "clinic" / "given" / "lab.parquet").exists()
+
+
+@pytest.mark.slow
+def test_the_environment_that_is_pasted_into_is_no_checkout(environment: Path) -> None:
+    assert not any(name.startswith("DOVETAIL") for name in variables(environment, Path("/tmp")))
+    assert os.access(environment / "dovetail", os.X_OK)
