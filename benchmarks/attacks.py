@@ -33,11 +33,12 @@ from dovetail.audit import readings
 from dovetail.audit.attack import Settings, attack, joined, network_of, outputs_of
 from dovetail.audit.attacks import factors
 from dovetail.audit.attacks.columns import KNOWN
+from dovetail.audit.attacks.labels import NORM
 from dovetail.audit.run import trained
 from dovetail.audit.scene import Scene
 from dovetail.audit.scenes import encoded, scene_of
 from dovetail.audit.tape import Logits, Tape
-from dovetail.audit.verdict import Finding
+from dovetail.audit.verdict import VERDICTS, Finding, Verdict
 from dovetail.data import Classification
 from dovetail.network.inprocess import overheard
 from dovetail.runs.runfile import RunFile, check_run, load_run
@@ -161,20 +162,21 @@ class Compared:
     """The audit's best and the others' best, by target and pair of parties."""
 
     def __init__(self) -> None:
-        self.audit: dict[tuple[str, str, str], tuple[float, float, str]] = {}
+        self.audit: dict[tuple[str, str, str], tuple[float, float, Verdict]] = {}
         self.others: dict[tuple[str, str, str], tuple[float, str]] = {}
 
     def audited(self, findings: Sequence[Finding]) -> None:
         for each in findings:
-            known = re.search(r"(\d+) known rows", each.threat.attack)
-            if (known and int(known[1]) != KNOWN) or each.threat.metric.startswith(
-                "AUC of the grad"
-            ):
-                continue
-            if each.target in WITHIN:
+            few = re.search(r"(\d+) known rows", each.threat.attack)
+            is_other = few is not None and int(few[1]) != KNOWN
+            if each.target in WITHIN and not is_other and each.threat is not NORM:
                 key = each.target, each.observer, each.owner
-                if key not in self.audit or each.score > self.audit[key][0]:
-                    self.audit[key] = each.score, each.baseline, each.verdict
+                score, base, verdict = self.audit.get(key, (0.0, 0.0, "none"))
+                self.audit[key] = (  # who gains nothing from messages leaves them aside
+                    max(score, each.score, each.baseline),
+                    max(base, each.baseline),
+                    max(verdict, each.verdict, key=VERDICTS.index),
+                )
 
     def tried(self, target: str, observer: str, owner: str, found: Mapping[str, float]) -> None:
         name = max(found, key=lambda each: found[each])

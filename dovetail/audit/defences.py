@@ -13,13 +13,13 @@ from torch import Tensor
 from dovetail.data import SharedRows
 from dovetail.methods import hyfem, vertical
 from dovetail.methods.apfed.home import PartnerHome
-from dovetail.methods.apfed.stacks import Once
 from dovetail.methods.apfed.stages import active_config, label_home, partner_homes
 from dovetail.methods.apfed.unify import weight_of
 from dovetail.methods.chfl import layers as chfl
 from dovetail.methods.fedoptimus.stages import columns_in, labels_in
 from dovetail.methods.hyfem.stages import outputs_of
 from dovetail.methods.outcome import Outcome, Scores
+from dovetail.methods.released import Once
 from dovetail.methods.training import Staged, Training
 from dovetail.models.metrics import score
 from dovetail.models.randomness import generator

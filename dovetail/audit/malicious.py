@@ -50,8 +50,8 @@ from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil, sealed
 from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.home import PartnerHome
-from dovetail.methods.apfed.released import RELEASED
 from dovetail.methods.apfed.sealed_checks import UNLIMITED
+from dovetail.methods.apfed.stacks import RELEASED
 from dovetail.methods.apfed.stages import label_home, partner_homes
 from dovetail.methods.limits import NO_LIMITS, Limited, Limits, SealedLimits
 from dovetail.methods.outcome import Setup

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Generic, TypeVar
 
 import numpy as np
@@ -18,14 +18,18 @@ from dovetail import data as dd
 from dovetail.data.datasets import draw_rows
 from dovetail.data.tables import distinct
 from dovetail.errors import ConfigError, DataError
+from dovetail.federated import Local
 from dovetail.files import meant
 from dovetail.methods.base import SILENT, Progress, Run
 from dovetail.methods.baselines import OwnRows
+from dovetail.methods.limits import names_samples
 from dovetail.methods.outcome import Scores, judged
 from dovetail.methods.party import Site
+from dovetail.methods.released import Once, released_columns
 from dovetail.methods.section import Section
 from dovetail.models import Model, NetworkSpec
 from dovetail.models.decisions import Decided
+from dovetail.network import Message
 
 H = TypeVar("H")
 
@@ -56,6 +60,8 @@ class HomeSection(Section):
     """A method's section of a party file, unless it has one of its own."""
 
     test_share: float = Field(default=0.2, ge=0, lt=1)  # of the labelled rows; they test only
+    # whether answers about samples are of the columns themselves; else of what is released once
+    exact: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +155,22 @@ def _home_of_partition(data: dd.Partitioned, name: str) -> Home:
         block,
         None if test is None or test.labels is None else (test.joined(), test.labels),
     )
+
+
+def as_released(home: Any, local: Local, accepts: Collection[type[Message]]) -> Any:
+    """What a party has, as its answers may know it.
+
+    A driver that names samples may ask what it likes. So at a site a method that answers about
+    samples has what the columns released once, unless ``exact`` in the method's section of the
+    party file says otherwise. Homes of a method's own type are given as they are.
+    """
+    if not isinstance(home, Home) or local.lasting is None:
+        return home
+    if getattr(home.settings, "exact", False) or not any(map(names_samples, accepts)):
+        return home
+    x_NF, release = released_columns(home.x_NF, Once(), home.name, local.lasting)
+    local.released_once("columns", "the driver", release.told())
+    return replace(home, x_NF=x_NF)
 
 
 def home_of_site(site: Site, settings: Any) -> Home:

@@ -32,6 +32,7 @@ from dovetail.methods.homes import (
     DRIVER,
     Homes,
     HomeSection,
+    as_released,
     check_nobody_is_active,
     home_of_site,
     homes_of_partition,
@@ -212,11 +213,12 @@ class Method:
         prefixes = [prefix for prefix in self.protocols() if prefix in allowed]
         if not prefixes or self.Side is None:
             return {}
-        home = self.home(site)
+        home, accepts = self.home(site), self.Side.accepts
 
         def of_run(asked: Asked) -> Callable[[], StatefulParty]:
             def make() -> StatefulParty:
-                party = self.party(home, asked.local())
+                local = asked.local()
+                party = self.party(as_released(home, local, accepts), local)
 
                 def keep() -> None:
                     variant = self.variant(self.name)

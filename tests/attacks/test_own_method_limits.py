@@ -12,20 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import RidgeCV
 from torch import Tensor
 
-from dovetail.data import Classification, TableEncoder, table_from_arrays
+from dovetail.data import Classification, TableEncoder, table_from_arrays, write_table
 from dovetail.errors import ConfigError, MessageError
 from dovetail.federated import Local, Party, handles
-from dovetail.methods.homes import Home
+from dovetail.methods import METHODS
+from dovetail.methods.base import Asked
+from dovetail.methods.homes import Home, as_released
 from dovetail.methods.limits import LimitError
 from dovetail.methods.method import Method
 from dovetail.methods.party import PolicySection
 from dovetail.network import Floats, Message, Samples
 from dovetail.network.checkpoint import Restore, Restored
 from dovetail.node.limits import Guard, RunLimits
+from dovetail.node.partyfile import open_site
 from dovetail.node.runs import Watched
 from dovetail.node.status_line import Activity
 
@@ -142,6 +147,93 @@ def test_a_custom_method_answers_max_uses_times_about_a_sample(tmp_path: Path) -
         ask(Embed(torch.arange(20)), party.handle)
     with pytest.raises(LimitError, match=r"answered 3 times in this run: its policy\.max_uses"):
         ask(Embed(torch.arange(20)), party.handle)
+
+
+class Reader(Party):
+    """A custom method whose answers are a party's own columns."""
+
+    def __init__(self, home: Home, local: Local) -> None:
+        self.home = home
+
+    @handles
+    def begin(self, ask: Open) -> Open:
+        return ask
+
+    @handles
+    def embed(self, ask: Embed) -> Embedded:
+        return Embedded(self.home.x_NF[ask.samples_B])
+
+
+class Reading(Method):
+    name = "reading"
+    Side = Reader
+
+
+def at_a_site(folder: Path, section: str, method: Method) -> tuple[Party, Tensor]:
+    """A party as its site makes it for a driver, and its columns as they are."""
+    rng = np.random.default_rng(0)
+    columns = {f"c{place}": rng.normal(size=400) for place in range(6)}
+    labels = np.where(columns["c0"] > 0, "yes", "no").astype(object)
+    write_table(folder / "shop.csv", {"id": np.arange(400), **columns, "ill": labels})
+    (folder / "shop.toml").write_text(
+        f'[party]\nname = "shop"\ntable = "shop.csv"\nid = "id"\nlabel = "ill"\n'
+        f'[policy]\nalgorithms = ["{method.name}"]\n{section}'
+    )
+    site = open_site(folder / "shop.toml")
+
+    def nothing(*_: object) -> None:
+        """Nobody saves a model or counts numbers here."""
+
+    asked = Asked(
+        local=lambda: Local("shop", secret=lambda: bytes(16), lasting=bytes(range(16))),
+        rows_S=lambda: torch.arange(400),
+        keep=nothing,
+        kept=lambda run: folder / run,
+        run="run-1",
+        driver="hub",
+        aligned=folder,
+        numbers=folder,
+        guard=RunLimits(folder, PolicySection()).of(
+            "hub", "run-1", "x", *method.protocols().values(), folder=folder
+        ),
+    )
+    (maker,) = method.members(site, [*method.protocols()]).values()
+    return maker(asked)(), method.home(site).x_NF
+
+
+@pytest.fixture
+def reading() -> Iterator[Method]:
+    """A method that is installed."""
+    method = METHODS["reading"] = Reading()
+    yield method
+    del METHODS["reading"]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_custom_method_that_answers_about_samples_reads_what_is_released_once(
+    reading: Method, tmp_path: Path, exact: bool
+) -> None:
+    """By default: a driver of another organisation may ask what it likes."""
+    section = "[reading]\nexact = true\n" if exact else ""
+    party, x_NF = at_a_site(tmp_path, section, reading)
+    party.handle(Open(0))
+    told_NF = party.handle(Embed(torch.arange(len(x_NF)))).code_BD
+    known, rest = slice(None, 100), slice(100, None)
+    ridge = RidgeCV(np.logspace(-6, 3, 10)).fit(told_NF[known], x_NF[known])
+    left = ((ridge.predict(told_NF[rest]) - x_NF[rest].numpy()) ** 2).sum(axis=0)
+    spread = ((x_NF[rest] - x_NF[rest].mean(dim=0)) ** 2).sum(dim=0).numpy()
+    r2 = float((1 - left / spread).mean())
+    assert (r2 > 0.99) == exact
+    assert exact or r2 < 0.3
+    (*cost,) = party.spent()
+    assert len(cost) == (not exact)
+
+
+def test_a_custom_method_that_names_no_samples_learns_from_the_columns(page: ModuleType) -> None:
+    home, local = page_home(), Local("shop", lasting=bytes(16))
+    assert as_released(home, local, page.Member.accepts) is home
+    assert as_released(home, Local("shop"), Reader.accepts) is home  # simulated
+    assert as_released(home, local, Reader.accepts) is not home
 
 
 def test_weights_of_the_page_may_be_more_than_max_rows_and_other_tensors_not(

@@ -15,7 +15,7 @@ from dovetail.alignment import psi
 from dovetail.audit.attacks.views import whitened
 from dovetail.data import SharedRows
 from dovetail.federated import Local
-from dovetail.methods import apfed
+from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed.home import PartnerHome
 from dovetail.methods.limits import LimitError, Limits, Uses, asked_for, code_rank
 from dovetail.models import Perceptron
@@ -105,6 +105,45 @@ def test_a_site_releases_its_columns_once_for_all_runs():
     assert torch.equal(rows(None), x_NF)  # simulated
     (cost,) = home.party(Local("shop", lasting=bytes(16))).spent()
     assert cost["releases"] == 1
+
+
+def test_codes_of_classic_vertical_learning_are_of_what_a_site_released_once():
+    """A driver asks for codes of all rows, in training and for predictions."""
+    x_NF = torch.randn(600, 5, generator=torch.Generator().manual_seed(3))
+    shared = SharedRows("shop", x_NF, torch.arange(len(x_NF)))
+    found = {}
+    for exact in (True, False):
+        config = apfed.PassiveConfig(exact=exact)
+        home = PartnerHome(
+            config, Perceptron((64, 32)), shared=shared, test=shared, side="vertical"
+        )
+        local = Local("shop", secret=lambda: bytes(16), lasting=bytes(range(16)))
+        engine = InProcess({"shop": home.party(local)}, driver="bank")
+        engine.ask({"shop": vertical.Open(0)}, vertical.Opened).or_raise()
+        told = []
+        for test in (False, True):
+            ask = vertical.Encode(torch.arange(len(x_NF)), training=False, test=test)
+            told.append(engine.ask({"shop": ask}, vertical.Codes).or_raise()["shop"].code_BD)
+        assert torch.equal(*told)  # drawn once for both
+        ridge = RidgeCV(np.logspace(-8, 3, 23)).fit(told[0][:100], x_NF[:100])
+        left = ((ridge.predict(told[0][100:]) - x_NF[100:].numpy()) ** 2).mean(axis=0)
+        found[exact] = float(np.mean(1 - left / x_NF[100:].numpy().var(axis=0)))
+    assert found[True] > 0.9
+    assert found[False] < 0.3
+
+
+def test_two_drivers_put_together_know_no_more_of_a_site_than_one():
+    """The release is drawn once for all drivers and runs: a mean of both has the same noise."""
+    x_NF = torch.randn(400, 5, generator=torch.Generator().manual_seed(3))
+    shared = SharedRows("shop", x_NF, torch.arange(len(x_NF)))
+    seen = []
+    for run in range(2):  # each run of each driver draws other networks
+        home = PartnerHome(apfed.PassiveConfig(), Perceptron((8,)), shared=shared)
+        local = Local("shop", secret=lambda run=run: bytes([run] * 16), lasting=bytes(range(16)))
+        party = home.party(local)
+        assert isinstance(party, apfed.Passive)
+        seen.append(party.shared.x)
+    assert torch.equal(*seen)
 
 
 def test_a_rank_is_of_directions_and_honest_codes_have_more():

@@ -13,7 +13,7 @@ from dovetail.audit.tape import MAX_ROWS, MAX_WIDTH, Channel, Table
 from dovetail.audit.verdict import interval, worst_of
 
 LINEAR = Settings(network=False)
-RECIPES = "likelihood ratio", "shadow models (LiRA)"
+RECIPES = "likelihood ratio", "shadow models (LiRA)", "difficulty calibrated by trees"
 
 
 def found(leak):

@@ -15,7 +15,7 @@ from dovetail.audit.defences import Defence
 from dovetail.audit.run import Audit, audit
 from dovetail.errors import ConfigError
 from dovetail.methods import baselines
-from dovetail.methods.apfed.stacks import Once
+from dovetail.methods.released import Once
 from dovetail.privacy import PrivateSteps, Release
 from dovetail.report.audit import defences, defences_svg
 from dovetail.runs.runfile import check_run, resolved

@@ -11,7 +11,8 @@ from torch import Tensor
 from dovetail.data import Alignment, SharedRows
 from dovetail.errors import PartyError
 from dovetail.methods.apfed import distil, teaching
-from dovetail.methods.apfed.stacks import Config, Once, PartnerConfig
+from dovetail.methods.apfed.stacks import Config, PartnerConfig
+from dovetail.methods.released import Once
 from dovetail.models.learners import NO_FOLD, hard_targets, make_folds
 from dovetail.models.learners.distil import Owner
 from dovetail.network import InProcess

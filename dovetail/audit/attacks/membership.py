@@ -78,8 +78,10 @@ def membership(
     flat = x.flatten(1).double() / (255 if x.dtype == torch.uint8 else 1)
     num_classes = int(probability(x[:2]).shape[1])
     others = shadows(flat.numpy(), y.numpy(), num_classes, own, say=say)
-    ratio = np.log(own.clip(1e-6)) - np.log(others.unseen.clip(1e-6))
-    tried = {"likelihood ratio": ratio, "shadow models (LiRA)": others.likelihood(own)}
+    ratio = np.log(own.clip(1e-6)) - np.log(others[0].unseen.clip(1e-6))
+    tried = {"likelihood ratio": ratio, "shadow models (LiRA)": others[0].likelihood(own)}
+    if len(others) > 1:
+        tried["difficulty calibrated by trees"] = others[1].surprise(own)
     contributions = {name: auc_rows(each, is_in) for name, each in tried.items()}
     best = max(contributions, key=lambda name: float(contributions[name].mean()))
     false = np.sort(tried[best][~is_in])[::-1]
@@ -91,7 +93,7 @@ def membership(
     }
     found = contributions[best]
     measured = Measured(found[None], np.full_like(found, 0.5)[None], None, variants)
-    # Of two bounds the larger counts, so each is a surer one.
+    # Of several bounds the largest counts, so each is a surer one.
     sure = 1 - (1 - CONFIDENCE) / len(tried)
     bound = max(epsilon_bound(each, is_in, confidence=sure) for each in tried.values())
     return measured, bound

@@ -10,7 +10,9 @@ that is attacked is among those that saw the row than among those that did not:
 Departure: spreads are of all rows together, as the paper has it for few shadow models.
 
 Which kind of model the shadows are is chosen by how well two of each kind agree with the model
-about rows that they did not see, which says nothing of members.
+about rows that they did not see, which says nothing of members. Randomised trees are asked besides:
+they tell best how hard a row is, which a score is compared with (Watson et al., "On the Importance
+of Difficulty Calibration in Membership Inference Attacks", ICLR 2022).
 
 Letters: M shadow models, N rows, F columns, C classes.
 """
@@ -24,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from lightgbm import LGBMClassifier
+from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
@@ -69,6 +72,10 @@ class Shadows:
             score_N += sign * -0.5 * ((phi_N - mean_N) ** 2 / variance + np.log(variance))
         return np.asarray(score_N)
 
+    def surprise(self, label_N: np.ndarray) -> np.ndarray:
+        """(N,) phi of the model, less what those that did not see a row would have."""
+        return np.asarray(_logit(label_N) - _logit(self.unseen))
+
 
 def shadows(
     x_NF: np.ndarray,
@@ -77,8 +84,8 @@ def shadows(
     label_N: np.ndarray,
     *,
     say: Callable[[str], None] = lambda _: None,
-) -> Shadows:
-    """``SHADOWS`` models, each of a random half of the rows.
+) -> list[Shadows]:
+    """``SHADOWS`` models of one kind, and as many randomised trees, each of a random half.
 
     Args:
         label_N: what the model that is attacked gives each row's own label.
@@ -108,7 +115,12 @@ def shadows(
     for place in range(2, SHADOWS):
         say(f"shadow model {place + 1} of {SHADOWS}")
         add(kind, place)
-    return Shadows(kind, np.stack(told[kind]), saw_MN)
+    found = [Shadows(kind, np.stack(told[kind]), saw_MN)]
+    if "trees" in kinds and kind != "trees":
+        for place in range(2, SHADOWS):
+            add("trees", place)
+        found.append(Shadows("trees", np.stack(told["trees"]), saw_MN))
+    return found
 
 
 def _agreement(label_MN: np.ndarray, saw_MN: np.ndarray, label_N: np.ndarray) -> float:
@@ -148,6 +160,14 @@ def _boosting(
     return told
 
 
+def _trees(
+    x: np.ndarray, y: np.ndarray, num_classes: int, seed: int
+) -> Callable[[np.ndarray], np.ndarray]:
+    """They hardly learn by heart what they did not see: how hard a row is, they tell best."""
+    model = ExtraTreesClassifier(60, min_samples_leaf=3, random_state=seed).fit(x, y)
+    return lambda rows: _all_classes(model.predict_proba(rows), model.classes_, num_classes)
+
+
 def _network(
     x: np.ndarray, y: np.ndarray, num_classes: int, seed: int
 ) -> Callable[[np.ndarray], np.ndarray]:
@@ -177,4 +197,9 @@ def _all_classes(p: np.ndarray, classes: np.ndarray, num_classes: int) -> np.nda
     return whole
 
 
-_KINDS: Mapping[str, _Fit] = {"network": _network, "boosting": _boosting, "linear": _linear}
+_KINDS: Mapping[str, _Fit] = {
+    "network": _network,
+    "boosting": _boosting,
+    "linear": _linear,
+    "trees": _trees,
+}

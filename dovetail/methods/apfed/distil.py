@@ -55,10 +55,10 @@ from dovetail.data import Alignment, SharedRows
 from dovetail.data.inputs import Input
 from dovetail.errors import ConfigError, MessageError, PartyError, TrainingError
 from dovetail.federated import Driver, LeftOut, Party, handles
-from dovetail.methods.apfed.released import RELEASED, Release
-from dovetail.methods.apfed.stacks import Config, Once, PartnerConfig, Stack
+from dovetail.methods.apfed.stacks import RELEASED, Config, PartnerConfig, Stack
 from dovetail.methods.baselines import features
 from dovetail.methods.limits import NO_LIMITS, Limits, Uses
+from dovetail.methods.released import Once, Release
 from dovetail.models import Bottom, RandomStream, Secret, follow_back, generator, key_of
 from dovetail.models.learners.distil import Owner
 from dovetail.models.learners.joint import Bottoms, BottomsSpec

@@ -19,12 +19,13 @@ from dovetail.federated import Local, Party
 from dovetail.methods import apfed, vertical
 from dovetail.methods.apfed import distil, sealed
 from dovetail.methods.apfed.numbers import NumbersGiven
-from dovetail.methods.apfed.released import released_columns
-from dovetail.methods.apfed.stacks import Once, PartnerConfig
+from dovetail.methods.apfed.stacks import PartnerConfig
 from dovetail.methods.limits import NO_LIMITS, Limits, SealedLimits
+from dovetail.methods.released import Once, released_columns
 from dovetail.models import Bottom, EncoderSpec, OptimizerConfig, Secret, derive_seed
 from dovetail.models.learners import hold_out
 from dovetail.network import Message
+from dovetail.privacy import Release
 
 #: A partner's side, as its messages are called: of APFed-R and -C, of classic vertical learning,
 #: of APFed-D and of APFed-S.
@@ -94,19 +95,39 @@ def _is_guarded(home: PartnerHome, local: Local) -> bool:
 
 
 def _passive(home: PartnerHome, local: Local) -> Party:
-    rows, once = home.rows, home.config.release
-    if once is None and home.config.gradients is None and _is_guarded(home, local):
-        once = Once()
-    if once is not None:
-        x, release = released_columns(rows.x, once, rows.party, local.lasting)
-        rows = replace(rows, x=x)
-        local.released_once("columns", "the active party", release.told())
+    once = _once(home, local, home.config.gradients)
+    rows, _ = _released(home, local, once)
     return apfed.Passive(rows, home.config, home.network, local)
 
 
 def _member(home: PartnerHome, local: Local) -> Party:
     codes = home.config.codes
-    return vertical.Member(home.rows, home.test, home.config, home.network, local, codes=codes)
+    rows, test = _released(home, local, _once(home, local, codes))
+    return vertical.Member(rows, test, home.config, home.network, local, codes=codes)
+
+
+def _once(home: PartnerHome, local: Local, noised: Release | None) -> Once | None:
+    """How columns are released once in place of themselves; None: answers are of them."""
+    once = home.config.release
+    if once is None and noised is None and _is_guarded(home, local):
+        once = Once()
+    return once
+
+
+def _released(
+    home: PartnerHome, local: Local, once: Once | None
+) -> tuple[SharedRows, SharedRows | None]:
+    """Rows that train, and test rows, as answers may know them."""
+    rows, test = home.rows, home.test
+    if once is None:
+        return rows, test
+    x, release = released_columns(rows.x, once, rows.party, local.lasting)
+    local.released_once("columns", "the active party", release.told())
+    if test is not None:
+        same = test.x is rows.x
+        tested = x if same else released_columns(test.x, once, test.party, local.lasting)[0]
+        test = replace(test, x=tested)
+    return replace(rows, x=x), test
 
 
 def _distil_partner(home: PartnerHome, local: Local) -> Party:

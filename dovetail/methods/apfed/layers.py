@@ -6,8 +6,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from dovetail.methods.apfed.stacks import Once
 from dovetail.methods.epochs import EpochSettings
+from dovetail.methods.released import Once
 from dovetail.methods.targets import TargetSettings
 from dovetail.models import OptimizerConfig
 from dovetail.privacy import PrivateSteps, Release

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dovetail.errors import MessageError, PartyError
 from dovetail.methods.apfed import distil
-from dovetail.methods.apfed.released import RELEASED
+from dovetail.methods.apfed.stacks import RELEASED
 from dovetail.methods.limits import limits_of
 from dovetail.models import derive_seed
 from dovetail.models.learners import LEARNERS, Rows, first_fold_only, make_folds

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from dovetail.methods.released import Once
 from dovetail.models import RandomStream
 from dovetail.models.learners.encoding import PiecewiseLinear
 from dovetail.models.learners.joint import Part
@@ -16,22 +17,12 @@ from dovetail.network import State
 
 # --- Hyper-parameters --------------------------------------------------------------------------
 
+#: What Begin and Encode call a release of columns, where stacks are named.
+RELEASED = "released"
+
 StackName = Literal["network", "linear"]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class Once(BaseModel):
-    """How a party's columns leave it once, for who asks for no more than that (``released.py``)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    width: int = Field(default=2, ge=1)  # principal components; no more than there are columns
-    clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # a row's longest, of the usual one
-    noise: float = Field(
-        default=0.75, ge=0, allow_inf_nan=False
-    )  # its spread, in multiples of clip
-    delta: float = Field(default=1e-5, gt=0, lt=1)  # of the epsilon that is counted
 
 
 class PartnerConfig(BaseModel):

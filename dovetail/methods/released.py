@@ -1,23 +1,12 @@
-"""APFed-D without gradients: a partner's columns come once, noised, and the teacher stays at home.
+"""A party's columns as they leave once, noised, for who may ask what it likes.
 
-Where parties train the teacher together (``distil.py``), the sign of a gradient tells a partner
-every label that is trained on, and codes tell the label owner the partner's columns almost whole.
-Here neither happens. Each partner releases one code of each of its rows:
+    code_n = clip(P (x_n - mean) / deviation) + noise        once for all runs and drivers
 
-    code_n = clip(P (x_n - mean) / deviation) + noise        at the partner, once a run
+P are the first ``width`` principal components, scaled so that the usual row has length 1. Clip and
+noise bound what a code says of its row, and are counted: one release of a row, however often it is
+asked for. Directions and scale come from the whole table and are not counted.
 
-P are its first ``width`` principal components, scaled so that the usual row has length 1. The
-label owner learns a teacher from its own columns beside these codes, fold by fold, and the rest is
-as in APFed-D. It sends nothing but which rows it asks about, so that partners learn no label.
-
-    label owner                             partner
-    Begin(stacks = released)          ---->  directions and noise are made
-                                      <----  Ready
-    Encode(every shared row)          ---->
-                                      <----  Codes
-
-Clip and noise bound what a code says of its row, and are counted: one release of a row, however
-often it is asked for. Directions and scale come from the whole table and are not counted.
+Answers that are made of these columns tell no more of a row than the code, whatever is asked.
 """
 
 from __future__ import annotations
@@ -26,15 +15,25 @@ import hashlib
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from dovetail.methods.apfed.stacks import Once
 from dovetail.models import generator
 from dovetail.network import State
 from dovetail.privacy import epsilon
 
-#: What Begin and Encode call it, where stacks are named.
-RELEASED = "released"
+
+class Once(BaseModel):
+    """How a party's columns leave it once, for who asks for no more than that (``released.py``)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    width: int = Field(default=2, ge=1)  # principal components; no more than there are columns
+    clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # a row's longest, of the usual one
+    noise: float = Field(
+        default=0.75, ge=0, allow_inf_nan=False
+    )  # its spread, in multiples of clip
+    delta: float = Field(default=1e-5, gt=0, lt=1)  # of the epsilon that is counted
 
 
 def released_columns(
@@ -52,7 +51,7 @@ def released_columns(
         lasting: a secret of its site's; None in simulation.
     """
     flat_NF = x.flatten(1).float() / (255 if x.dtype == torch.uint8 else 1)
-    purpose = [name, RELEASED, repr(once)]
+    purpose = [name, "released", repr(once)]
     if lasting is not None:
         purpose.append(hashlib.sha256(flat_NF.numpy().tobytes()).hexdigest())
     release = Release(flat_NF, once, generator(0, *purpose, secret=lasting))
