@@ -172,13 +172,14 @@ class Kernels(nn.Module):
             return self._linear(x_BF) @ self._linear(x_LF).T
         if kernel == "radial":
             distances = torch.cdist(self._radial(x_BF), self._radial(x_LF))
-            return (-distances.square() / self.radius).exp()
+            return distances.square_().div_(-self.radius).exp_()
         if kernel == "trees":
             shared = self._leaves(x_BF) @ self._leaves(x_LF).T
-            return torch.from_numpy(shared.toarray()) / TREES
-        parts = [self(x_BF, x_LF, each) for each in ("linear", "radial", "trees")]
-        mean_BL: Tensor = torch.stack(parts).mean(dim=0)
-        return mean_BL
+            return torch.from_numpy(shared.toarray()).div_(TREES)
+        mean_BL: Tensor = self(x_BF, x_LF, "linear")
+        mean_BL += self(x_BF, x_LF, "radial")
+        mean_BL += self(x_BF, x_LF, "trees")
+        return mean_BL.div_(3)
 
 
 class Smoothing(nn.Module):
@@ -282,10 +283,20 @@ def spread_out(weights_BL: Tensor, least_rows: float) -> Tensor:
     >>> spread_out(torch.tensor([[9.0, 1.0, 1.0, 1.0]]), 3.0)
     tensor([[1.5000, 1.0000, 1.0000, 1.0000]])
     """
+    if not weights_BL.numel():
+        return weights_BL
+    largest = torch.maximum(weights_BL.amax(dim=1), -weights_BL.amin(dim=1))
+    over = largest * least_rows > torch.linalg.vector_norm(weights_BL, ord=1, dim=1)
+    if over.any():
+        weights_BL = weights_BL.clone()
+        weights_BL[over] = _cut(weights_BL[over], least_rows)
+    return weights_BL
+
+
+def _cut(weights_BL: Tensor, least_rows: float) -> Tensor:
+    """The same, of rows that fewer carry."""
     sizes = weights_BL.abs()
     num = sizes.shape[1]
-    if num == 0 or bool((sizes.amax(dim=1) * least_rows <= sizes.sum(dim=1)).all()):
-        return weights_BL
     ordered = sizes.sort(dim=1, descending=True).values
     if num <= least_rows:
         return weights_BL.sign() * ordered[:, -1:]

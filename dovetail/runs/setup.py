@@ -13,6 +13,7 @@ from dovetail import data as dd
 from dovetail import methods
 from dovetail.errors import ConfigError
 from dovetail.methods.base import SILENT, Driver, Loaded, Progress
+from dovetail.methods.limits import SealedLimits
 from dovetail.methods.outcome import Setup
 from dovetail.methods.party import Site
 from dovetail.models import generator
@@ -81,7 +82,11 @@ def load_data(
 
 
 #: Defaults of a policy that protect from a driver elsewhere, and what they are without one.
-_TRUSTING = {"max_uses": 10**9, "min_rows": 1}
+_TRUSTING = {
+    "max_uses": 10**9,
+    "min_rows": 1,
+    "sealed": SealedLimits(numbers_per_row=10**9),
+}
 
 
 def _trusting(site: Site) -> Site:

@@ -30,6 +30,7 @@ _POLICY: dict[str, Any] = {
     "min_rows": 1,
     "max_uses": 1_000_000_000,
     "max_runs_per_day": 1_000_000,
+    "sealed": {"numbers_per_row": 1_000_000_000},
 }
 
 

@@ -116,6 +116,7 @@ def test_in_one_process_no_limit_by_default_cuts_training_short(tmp_path: Path) 
     sites = load_data(load_run(tmp_path / "run.toml")).sites
     limits = {name: site.policy.section for name, site in sites.items()}
     assert (limits["a"].max_uses, limits["a"].min_rows) == (10**9, 1)
+    assert limits["a"].sealed.numbers_per_row == 10**9  # of APFed-S: any number of classes
     assert (limits["b"].max_uses, limits["b"].min_rows) == (9, 1)
 
 

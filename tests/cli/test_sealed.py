@@ -12,12 +12,22 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from federations import PATIENCE_S, Federation, free_port, write_new
+from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
+import dovetail as dt
 from dovetail.models import load
 
 pytest.importorskip("seal")
+
+PENALTIES = [0.001, 0.01, 0.1, 1.0, 10.0]
 
 AGREED = ('"align", "apfed", "tvfl"]', '"align", "apfed-s"]')
 
@@ -125,6 +135,34 @@ def test_a_policy_says_how_many_numbers_leave_of_a_row(
     assert result["distilled"]["partners"] == ["registry"]
     assert "refuses 3 numbers a row" in result["distilled"]["lost"]["lab"]
     assert "policy.sealed.numbers_per_row is 2" in result["distilled"]["lost"]["lab"]
+
+
+@pytest.mark.slow
+def test_with_ten_labels_of_each_of_15_classes_the_solo_model_is_above_logistic_regression() -> (
+    None
+):
+    """On rows whose labels the owner lacks; penalty of the regression by cross-validation."""
+    x, y = make_classification(
+        2000, 24, n_informative=16, n_classes=15, n_clusters_per_class=1, random_state=1
+    )
+    rng = np.random.default_rng(1)
+    known = np.concatenate([rng.choice(np.flatnonzero(y == each), 10, False) for each in range(15)])
+    own, ids = x[:, ::2], np.arange(len(x))
+    table = {"id": ids, **{f"a{place}": values for place, values in enumerate(own.T)}}
+    labels = pd.Series(y).where(pd.Series(ids).isin(known)).astype("Int64")
+    shop = {"id": ids, **{f"b{place}": values for place, values in enumerate(x[:, 1::2].T)}}
+    parties = [
+        dt.Party("bank", pd.DataFrame({**table, "y": labels}), id="id", label="y"),
+        dt.Party("shop", pd.DataFrame(shop), id="id"),
+    ]
+    run = dt.fit(dt.APFed(distil={"students": ["linear"]}), parties, test=None, quiet=True)
+    rest = np.setdiff1d(ids, known)
+    said = run.models["bank"].predict(pd.DataFrame(table).iloc[rest])
+    alone = make_pipeline(
+        StandardScaler(), GridSearchCV(LogisticRegression(max_iter=300), {"C": PENALTIES}, cv=3)
+    )
+    alone.fit(own[known], y[known])
+    assert (np.asarray(said).astype(int) == y[rest]).mean() > alone.score(own[rest], y[rest])
 
 
 @pytest.fixture

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import mannwhitneyu
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
@@ -235,6 +238,53 @@ def test_a_partner_cannot_tell_two_labellings_apart() -> None:
     model = LogisticRegression(C=1e-3, max_iter=500).fit(scaled[train], y[train])
     right = (model.predict(scaled[test]) == y[test]).mean()
     assert abs(right - 0.5) <= 0.375  # 3 standard errors of a coin
+
+
+class Traced:
+    """What a part of the library does, written down by name."""
+
+    def __init__(self, part: Any, done: list[str]) -> None:
+        self._part, self._done = part, done
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._part, name)
+
+        def traced(*arguments: Any) -> Any:
+            self._done.append(name)
+            return found(*arguments)
+
+        return traced if callable(found) else found
+
+
+def test_work_on_targets_is_the_same_whatever_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a message's time says nothing of labels: the same steps on polynomials of equal length."""
+    owner, _ = made(2)
+    one_class = replace(owner, targets_RC=torch.tensor([[1.0, 0.0]]).repeat(120, 1))
+    one_class.targets_RC[0] = torch.tensor([0.0, 1.0])
+    ring, traces = encrypted._ring(), []
+    for each in (owner, one_class):
+        done: list[str] = []
+        monkeypatch.setattr(ring, "encoder", Traced(ring.encoder, done))
+        monkeypatch.setattr(ring, "evaluator", Traced(ring.evaluator, done))
+        question(each, 120)
+        traces.append(done)
+        monkeypatch.undo()
+    assert traces[0] == traces[1]
+    assert traces[0].count("encode") == len(question(owner, 120).targets_PV)
+
+
+def test_times_of_two_labellings_are_alike() -> None:
+    """Processor seconds of questions taken in turn: ranks of one labelling are no higher."""
+    owner, _ = made(2)
+    other = replace(owner, targets_RC=owner.targets_RC.flip(1))
+    other.targets_RC[::3] = torch.tensor([1.0, 0.0])
+    taken: dict[int, list[float]] = {0: [], 1: []}
+    for turn in range(40):
+        which = (turn + turn // 2) % 2  # 0 1 1 0 0 1 1 0: no drift counts
+        started = time.process_time()
+        question((owner, other)[which], 120)
+        taken[which].append(time.process_time() - started)
+    assert mannwhitneyu(taken[0], taken[1]).pvalue > 1e-4
 
 
 # --- What a partner refuses ----------------------------------------------------------------------
