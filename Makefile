@@ -65,6 +65,11 @@ clean:  ## remove the environment, run folders and caches
 	fi
 	@touch $@
 
+build/moto/.installed:  # a server that stands for an S3 store in tests; it needs other versions than ours
+	$(PYTHON) -m venv --clear build/moto
+	build/moto/bin/pip install -q 'moto[s3]==5.2.5' flask flask-cors
+	@touch $@
+
 lock:  ## write the hashes of requirements.lock anew, after a change to pyproject.toml or constraints.txt
 	$(PYTHON) -m venv --clear build/lock
 	build/lock/bin/python .ci/lock.py

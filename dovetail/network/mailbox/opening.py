@@ -1,10 +1,11 @@
-"""A place by what a user calls it: a folder, or https://HOST:PORT of a relay."""
+"""A place by what a user calls it: a folder, a bucket (s3://), or a relay (https://)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from dovetail.errors import ConfigError
+from dovetail.network.mailbox.bucket import Bucket
 from dovetail.network.mailbox.folder import Folder
 from dovetail.network.mailbox.places import Place
 from dovetail.network.mailbox.relay import Relay
@@ -15,7 +16,7 @@ def open_place(where: str, shown: Renewed) -> Place:
     """The place of this name.
 
     Args:
-        where: a folder, or a relay's address.
+        where: a folder, a bucket, or a relay's address.
         shown: what this party shows, and whom it believes.
 
     Raises:
@@ -24,9 +25,11 @@ def open_place(where: str, shown: Renewed) -> Place:
     """
     if where.startswith("https://"):
         return Relay(where, shown)
+    if where.startswith("s3://"):
+        return Bucket(where)
     if "://" in where:
         raise ConfigError(
-            f"a mailbox is a folder that both sides reach, or https://HOST:PORT of a relay; got "
-            f"{where!r}"
+            "a mailbox is a folder that both sides reach, s3://BUCKET/PREFIX, or https://HOST:PORT "
+            f"of a relay; got {where!r}"
         )
     return Folder(Path(where))
