@@ -159,3 +159,35 @@ def test_a_driver_that_begins_wide_runs_gets_no_more_memory_and_disk_than_agreed
         engine = stream.engine("a1/apfed/run-0")
         engine.ask({"shop": WIDE}, apfed.Ready, timeout_s=60).or_raise()
         assert shop.running()
+
+
+#: What a stranger sends in place of a handshake: noise, a request of another protocol, the head of
+#: a TLS record that never ends, a greeting of HTTP/2 without TLS.
+BABBLE = (
+    bytes(range(256)) * 64,
+    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 50,
+    b"\x16\x03\x01\xff\xff" + b"\x01" * 60_000,
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9) * 4000,
+)
+
+
+@pytest.mark.slow
+def test_2000_connections_that_babble_cost_a_driver_no_step_and_no_memory(place: Town) -> None:
+    place.write(epochs=150)
+    shop = place.join("shop")
+    driver = place.start("train", "run.toml", "--out", "out")
+    place.wait_for_lines("out", 2, driver)
+    before = psutil.Process(driver.process.pid).memory_info().rss
+    most = 0
+    for number in range(2000):
+        try:
+            with socket.create_connection(("127.0.0.1", place.port), timeout=10) as connection:
+                connection.sendall(BABBLE[number % len(BABBLE)])
+        except OSError:  # closed before all was said
+            pass
+        if number % 50 == 0 and driver.running():
+            most = max(most, psutil.Process(driver.process.pid).memory_info().rss)
+    assert driver.ended() == 0, driver.said()
+    assert most - before < 200 * 2**20
+    assert place.result("out")["missed"] == {}
+    assert shop.running()

@@ -38,6 +38,9 @@ SHADOWS = 16
 #: Of more columns or classes only networks are tried: trees of each class would take minutes.
 _MOST_COLUMNS, _MOST_CLASSES = 300, 10
 
+#: Probabilities are no nearer to 0 and 1 than this where a row's difficulty is taken off.
+_LEAST_CALIBRATED = 1e-3
+
 #: Rows, labels and classes -> what tells class probabilities of other rows.
 _Fit = Callable[[np.ndarray, np.ndarray, int, int], Callable[[np.ndarray], np.ndarray]]
 
@@ -74,7 +77,9 @@ class Shadows:
 
     def surprise(self, label_N: np.ndarray) -> np.ndarray:
         """(N,) phi of the model, less what those that did not see a row would have."""
-        return np.asarray(_logit(label_N) - _logit(self.unseen))
+        least = _LEAST_CALIBRATED  # how sure it is beyond this says nothing of members
+        known, unseen = (each.clip(least, 1 - least) for each in (label_N, self.unseen))
+        return np.asarray(_logit(known) - _logit(unseen))
 
 
 def shadows(
