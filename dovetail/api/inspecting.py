@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from textwrap import wrap
@@ -45,6 +46,7 @@ from dovetail.runs.inspecting import (
     part_of,
 )
 from dovetail.runs.label_copies import copies_of_sites
+from dovetail.runs.letters import by_letter, of_run
 from dovetail.runs.runfile import RunFile, check_run, load_run
 from dovetail.runs.setup import NOTHING, Given, load_data, with_labels
 from dovetail.runs.situations import Fit, MessageSize, Sizes
@@ -81,6 +83,7 @@ class Inspection(Shown):
         expected: what the label owner's own rows say of help, where APFed fits.
         stage: what is to be trained, such as "apfed-s", if that is said.
         elsewhere: partners on other machines, whose tables cannot be looked at from here.
+        settings: method -> its section of the run file, where one says.
     """
 
     title: str
@@ -90,6 +93,15 @@ class Inspection(Shown):
     expected: Expected | None = None
     stage: str | None = None
     elsewhere: Sequence[str] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def _variant(fit: Fit) -> str:
+        """What of a method its next command trains."""
+        named = re.search(r"method=([\w-]+)", fit.next_command)
+        if named is not None:
+            return named[1]
+        return SEALED if fit.method == "apfed" else fit.method
 
     @property
     def recommended(self) -> str | None:
@@ -185,6 +197,8 @@ class Inspection(Shown):
                 yield from _message_lines(fit.title, fit.messages)
                 stage = self.stage if fit.method == own else None
                 yield from map(terminal_text, _told(fit.method, stage))
+                letters = by_letter(stage or self._variant(fit), self.settings.get(fit.method))
+                yield terminal_text(letters)
                 yield ""
         yield Text.assemble("Recommended: ", (best.title, "bold"))
         command = terminal_text(best.next_command, style="bold" if best.available else "")
@@ -310,6 +324,7 @@ def inspect(
         stage=None if run is None else run.method,
         elsewhere=elsewhere,
         variant=_allowed(sites) if paths else SEALED,
+        settings=None if run is None else of_run(run),
     )
 
 
@@ -340,6 +355,7 @@ def of_parts(
     stage: str | None = None,
     elsewhere: Sequence[str] = (),
     variant: str = SEALED,
+    settings: Mapping[str, Any] | None = None,
 ) -> Inspection:
     """The same of what parties bring.
 
@@ -357,6 +373,7 @@ def of_parts(
             and what its messages tell is its own.
         elsewhere: partners on other machines.
         variant: of APFed, which partners' policies allow.
+        settings: method -> its section of the run file; None: as by default.
 
     Raises:
         DataError: parties that cannot be compared.
@@ -392,7 +409,7 @@ def of_parts(
     labelled = any(part.data.labels is not None for part in parts)
     helped = any(fit.applies and fit.method == "apfed" for fit in fits) or (elsewhere and labelled)
     hint = expecting(overlaps) if expecting is not None and helped else None
-    return Inspection(title, parts, overlaps, fits, hint, stage, elsewhere)
+    return Inspection(title, parts, overlaps, fits, hint, stage, elsewhere, settings or {})
 
 
 def _run_of(simulation: Simulation) -> tuple[RunFile, Given]:
@@ -437,6 +454,7 @@ def _of_simulation(
         sizes=sizes,
         expecting=expecting,
         stage=run.method if given is NOTHING else None,
+        settings=of_run(run),
     )
 
 

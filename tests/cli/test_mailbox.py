@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from mailboxes import SLOW_S, Letters, kill, wait_until, written
 
+from dovetail.runs.letters import ALIGNMENT, LETTERS
+
 pytest.importorskip("seal")
 
 Write = Callable[..., Letters]
@@ -157,3 +159,18 @@ def test_what_is_wrong_with_a_place_is_said(
     done = dovetail("train", "network.toml", "--out", "out")
     assert done.code == 2
     assert re.search("there is no folder .*place, where letters would lie", done.err)
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@CASES
+def test_as_many_letters_come_as_inspect_says(write: Write, name: str) -> None:
+    letters = write(name, "letters", "place")
+    (letters.folder / "place").mkdir()
+    for each in letters.case.partners:
+        letters.join(each)
+    driver = letters.train()
+    assert driver.ended() == 0, driver.said()
+    once, a_round = LETTERS[name]
+    expected = once + 4 * a_round + (0 if name == "chfl" else ALIGNMENT)
+    assert letters.book(letters.case.partners[0]).count('"from"') == expected
