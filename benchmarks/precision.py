@@ -2,7 +2,7 @@
 
     python -m benchmarks.precision
 
-APFed on the demo's digits, 100 of them labelled, through bytes in process, which gives the bits
+APFed on halves of digits, 100 of them labelled, through bytes in process, which gives the bits
 that a wire gives. Accuracy is the active party's alone, after training; "minus float32" is the mean
 over the same seeds, to be read beside the spread over seeds. Rounding is ||code as it arrives -
 code|| / ||code||, of the trained encoder on the test rows. A step is missed where a message cannot
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,8 +62,8 @@ def rounding(made: Training, model: Model) -> float:
 
 
 def measure(seeds: range) -> list[dict[str, Any]]:
-    text = resources.files("dovetail.cli").joinpath("demo.toml").read_text()
-    run = check_run(toml_tables(text, where="demo.toml"), where="demo.toml")
+    text = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    run = check_run(toml_tables(text, where="precision.toml"), where="precision.toml")
     loaded = load_data(run)
     rows = []
     for stage in ("apfed-r", "apfed-c"):

@@ -26,10 +26,10 @@ def demo(
 ) -> None:
     """Train with a partner on built-in data, and predict without it.
 
-    A party with few labels and the upper halves of handwritten digits trains with a helper who
-    has the lower halves of the same samples. The helper leaves; the model stays. Beside it: the
-    best model alone, the joint model with the helper there, how much of its help stays, the
-    paper's APFed-R and -C, and classic vertical learning with the helper present and gone.
+    A clinic with few diagnoses trains with a lab that has other measurements of the same tumours.
+    The lab leaves; the model stays. Beside it: the best local model, the joint model with the lab
+    there, how much of the gain is kept, the paper's APFed-R and -C, and classic vertical learning
+    with the lab present and gone.
     """
     from dovetail.api.progress import talk_of
     from dovetail.api.scores import Scores
@@ -47,26 +47,26 @@ def demo(
     talk = not (quiet or as_json)
     if talk:
         console().print(
-            "One party has the upper halves of 1078 handwritten digits, and 100 labels. A\n"
-            "helper has the lower halves of the same samples. They train together, no pixel\n"
-            "leaves its owner, and then the helper leaves.\n\n"
-            "APFed-S asks the helper one encrypted question, which the helper cannot read, and\n"
-            "distils what comes back into a model that needs nobody; beside it the best model of\n"
-            "the party's own columns. 15 seconds of processor time.\n"
+            "A clinic has ten measurements of 341 tumours, and 60 diagnoses. A lab has\n"
+            "ten other measurements of the same tumours. They train together, no table\n"
+            "leaves its owner, and then the lab leaves.\n\n"
+            "APFed-S asks the lab one encrypted question, which the lab cannot read, and\n"
+            "distils the answer into a model that needs nobody. Beside it stands the best\n"
+            "model of the clinic's columns alone. 5 seconds of processor time.\n"
         )
     result = train_seeds(run, out, numbers, resume=False, overwrite=True, talk=talk_of(shown=talk))
     new_samples = _write_new_samples(run, out)
     if as_json:
         print(json.dumps(result, indent=2))
     elif not quiet:
-        model = out / ("seed-0" if seeds > 1 else "") / "models" / "upper"
+        model = out / ("seed-0" if seeds > 1 else "") / "models" / "clinic"
         show(Scores(result))
         say(f"Run folder: {out}\nNow predict alone, with nothing but the model and a table:")
         say(f"  dovetail predict {model} {new_samples}")
 
 
 def _write_new_samples(run: RunFile, out: Path) -> Path:
-    """The test rows as a party would have them: raw columns of the upper half, and the label."""
+    """The test rows as the clinic would have them: its raw columns, and the label."""
     from dovetail import data as dd
 
     assert run.data is not None
@@ -74,8 +74,8 @@ def _write_new_samples(run: RunFile, out: Path) -> Path:
     assert run.data.test is not None
     _, test = dd.split(pooled, test=run.data.test, seed=run.data.split_seed, stratify=True)
     assert isinstance(test.x, dd.Table)
-    names = test.x.select(["pixel_[0-3]_*"])
+    names = test.x.select(["*error"])
     columns = {name: test.x.column(name).values for name in names}
-    path = out / "new-digits.csv"
+    path = out / "new-patients.csv"
     dd.write_table(path, {"id": test.ids, **columns, test.label: test.labels.values})
     return path

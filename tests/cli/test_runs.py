@@ -57,7 +57,7 @@ def test_the_demo_tells_the_whole_story(dovetail: Any, tmp_path: Path) -> None:
     done = dovetail("demo", "--seeds", 1, "--out", "demo")
     assert done.code == 0, done.err
     for title in (
-        "APFed-D, predicts alone",
+        "APFed-S, predicts alone",
         "the best local model",
         "joint model, partners present",
         "Share of the gain kept:",
@@ -72,14 +72,12 @@ def test_the_demo_tells_the_whole_story(dovetail: Any, tmp_path: Path) -> None:
         assert title in done.out
     assert "apfed.clip" not in done.out + done.err  # its helper is honest
     names = {path.name for path in (tmp_path / "demo").iterdir()}
-    files = {"run.toml", "metrics.jsonl", "result.json", "ledger.jsonl", "models", "new-digits.csv"}
-    assert names == files
-    upper = [f"pixel_{row}_{place}" for row in range(4) for place in range(8)]
-    assert list(dd.read_table(tmp_path / "demo" / "new-digits.csv").names) == [
-        "id",
-        *upper,
-        "digit",
-    ]
+    files = {"run.toml", "metrics.jsonl", "result.json", "ledger.jsonl", "models"}
+    assert names == {*files, "new-patients.csv"}
+    first, *names, last = dd.read_table(tmp_path / "demo" / "new-patients.csv").names
+    assert (first, last) == ("id", "diagnosis")
+    assert len(names) == 10
+    assert all(name.endswith(" error") for name in names)
 
     # The command that it ends with works, and finds what the demo measured.
     command = done.out.strip().splitlines()[-1].split()
@@ -88,6 +86,6 @@ def test_the_demo_tells_the_whole_story(dovetail: Any, tmp_path: Path) -> None:
     assert predicted.code == 0, predicted.err
     said = json.loads(predicted.out)
     result = json.loads((tmp_path / "demo" / "result.json").read_text())
-    assert said["rows"] == 719  # 40 % of 1797
-    assert said["scores"]["accuracy"] == pytest.approx(result["parties"]["upper"]["accuracy"])
-    assert result["bytes"].keys() == {"upper", "lower"}
+    assert said["rows"] == 228  # 40 % of 569
+    assert said["scores"]["accuracy"] == pytest.approx(result["parties"]["clinic"]["accuracy"])
+    assert result["bytes"].keys() == {"clinic", "lab"}
