@@ -409,7 +409,7 @@ def _fedoptimus(found: _Situation) -> Fit:
     wrong = []
     if len(owners) < 2:
         have = f"only {owners[0]} has labels" if owners else "no party has labels"
-        wrong.append(f"{have}; FedOptimus needs two or more parties with labels")
+        wrong.append(f"{have}; FedOptimus is meant for two or more parties with labels")
     if len(data_owners) < 2:
         if not found.without:
             have = "every party has labels"
@@ -417,7 +417,7 @@ def _fedoptimus(found: _Situation) -> Fit:
             have = f"{name_list(found.without)} {_has(found.without)} neither labels nor columns"
         else:
             have = f"only {data_owners[0]} has columns and no labels"
-        wrong.append(f"{have}; FedOptimus needs two or more parties with columns and no labels")
+        wrong.append(f"{have}; FedOptimus is meant for two or more parties with columns and no labels")
     if wrong:
         return _no("fedoptimus", *wrong)
     held = frozenset().union(*(found.columns[name] for name in data_owners))

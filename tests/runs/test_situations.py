@@ -166,8 +166,8 @@ def test_columns_of_fedoptimus_label_owners_are_said_to_be_ignored():
             [part("bank", [1, 2], "", [0, 1]), part("shop", [1], "a")],
             "bank has labels but no columns to predict from",
         ),
-        ("fedoptimus", apfed(), "only bank has labels; FedOptimus needs two or more"),
-        ("fedoptimus", chfl(), "every party has labels; FedOptimus needs two or more parties with"),
+        ("fedoptimus", apfed(), "only bank has labels; FedOptimus is meant for two or more"),
+        ("fedoptimus", chfl(), "every party has labels; FedOptimus is meant for two or more parties with"),
         (
             "fedoptimus",
             [*fedoptimus()[:3], part("lab-1", range(8), "c")],
