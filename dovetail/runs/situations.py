@@ -417,7 +417,8 @@ def _fedoptimus(found: _Situation) -> Fit:
             have = f"{name_list(found.without)} {_has(found.without)} neither labels nor columns"
         else:
             have = f"only {data_owners[0]} has columns and no labels"
-        wrong.append(f"{have}; FedOptimus is meant for two or more parties with columns and no labels")
+        meant = "is meant for two or more parties with columns and no labels"
+        wrong.append(f"{have}; FedOptimus {meant}")
     if wrong:
         return _no("fedoptimus", *wrong)
     held = frozenset().union(*(found.columns[name] for name in data_owners))

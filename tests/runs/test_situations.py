@@ -167,7 +167,7 @@ def test_columns_of_fedoptimus_label_owners_are_said_to_be_ignored():
             "bank has labels but no columns to predict from",
         ),
         ("fedoptimus", apfed(), "only bank has labels; FedOptimus is meant for two or more"),
-        ("fedoptimus", chfl(), "every party has labels; FedOptimus is meant for two or more parties with"),
+        ("fedoptimus", chfl(), "every party has labels; FedOptimus is meant for two or more"),
         (
             "fedoptimus",
             [*fedoptimus()[:3], part("lab-1", range(8), "c")],
