@@ -115,6 +115,7 @@ class Service:
         routes += [
             Route("/", self.page),
             Route("/health", self.health),
+            Route("/ready", self.ready),
             Route("/metrics", self.metrics),
             Route("/reload", self.reload, methods=["POST"]),
             Route("/models", self.models),
@@ -224,6 +225,11 @@ class Service:
 
     async def health(self, request: Request) -> Response:
         return JSONResponse({"status": "ok", "models": self._told()})
+
+    async def ready(self, request: Request) -> Response:
+        """Models are read before anything listens: one that is to be read again answers as it was,
+        and a joint model without its partners by the one that needs nobody."""
+        return JSONResponse({"status": "ready", "models": sorted(self.shelf.models)})
 
     async def metrics(self, request: Request) -> Response:
         self._admit(request)

@@ -59,6 +59,7 @@ def document(models: Mapping[str, Served], *, version: str, guarded: bool) -> di
     paths |= {
         "/models": {"get": _get("The models that are served, with their versions")},
         "/health": {"get": {**_get("Whether the service answers"), "security": []}},
+        "/ready": {"get": {**_get("Whether requests may come"), "security": []}},
         "/metrics": {"get": _get("Prometheus metrics: requests, rows, seconds, drift", text=True)},
         "/reload": {
             "post": {

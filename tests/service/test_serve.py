@@ -291,6 +291,11 @@ def test_a_token_is_needed_where_there_is_one(folder):
     assert said == [401, 401, 401, 401, 401, 200]
 
 
+def test_a_service_that_answers_is_ready(folder):
+    reply = asking(service({"clinic": folder}), lambda client: client.get("/ready"))
+    assert (reply.status_code, reply.json()) == (200, {"status": "ready", "models": ["clinic"]})
+
+
 def test_names_of_other_hosts_are_refused_on_this_machine(folder):
     made = service({"clinic": folder}, Limits(hosts=["localhost"]))
     reply = asking(made, lambda client: client.get("/health"))

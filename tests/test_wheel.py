@@ -1,0 +1,97 @@
+"""Wheel and sdist, built and installed where nothing of the checkout is seen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+pytest.importorskip("hatchling")
+pytest.importorskip("pip")
+
+
+def run(*words: object, folder: Path, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+    """A command that sees nothing of the checkout."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [str(word) for word in words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist of this checkout."""
+    folder = tmp_path_factory.mktemp("dist")
+    done = run(sys.executable, "-m", "hatchling", "build", "-d", folder, folder=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands of an environment with the wheel; what it depends on is this one's."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    (wheel,) = built.glob("*.whl")
+    pip = (sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "install")
+    done = run(*pip, "--no-deps", "--no-index", "-q", wheel, folder=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (packages,) = folder.glob("lib/python3*/site-packages")
+    there = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "dependencies.pth").write_text("\n".join(there) + "\n")
+    return folder / "bin"
+
+
+@pytest.mark.slow
+def test_the_wheel_has_the_package_and_nothing_else(built: Path) -> None:
+    (wheel,) = built.glob("dovetail_fl-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.partition("/")[0].partition("-")[0] for name in names}
+    assert tops == {"dovetail", "dovetail_fl"}
+    for name in ("dovetail/cli/keys.json", "dovetail/node/relay/application.py"):
+        assert name in names
+    assert wheel.stat().st_size < 3e6
+    (sdist,) = built.glob("dovetail_fl-*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        inside = archive.getnames()
+    assert any(name.endswith("/dovetail/__init__.py") for name in inside)
+    assert not any("/benchmarks/results/" in name for name in inside)
+
+
+@pytest.mark.slow
+def test_the_installed_package_is_used_and_trains(installed: Path, tmp_path: Path) -> None:
+    code = "import dovetail; print(dovetail.__file__, dovetail.__version__)"
+    done = run(installed / "python", "-c", code, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert str(installed.parent) in done.stdout
+    assert str(ROOT) not in done.stdout
+    for words in (("--version",), ("schema", "run"), ("join", "--help"), ("relay", "--help")):
+        done = run(installed / "dovetail", *words, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+    done = run(installed / "dovetail", "demo", folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(tmp_path.rglob("result.json"))
+
+
+@pytest.mark.slow
+def test_a_wheel_is_built_of_the_sdist_alone(built: Path, tmp_path: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    pip = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-index", "-q")
+    done = run(*pip, "--no-build-isolation", "-w", tmp_path, sdist, folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (again,) = tmp_path.glob("*.whl")
+    (wheel,) = built.glob("*.whl")
+    assert set(zipfile.ZipFile(again).namelist()) == set(zipfile.ZipFile(wheel).namelist())
