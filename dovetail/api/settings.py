@@ -3,6 +3,8 @@
 Written by ``python -m dovetail.runs.typed`` from the sections of run files and party files; the
 pages of keys say what each means.
 """
+# ruff: noqa: E501
+# fmt: off
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ class Convolutional(TypedDict, total=False):
     padding: int
 
 
-class APFedOnce(TypedDict, total=False):
+class Once(TypedDict, total=False):
     width: int
     clip: float
     noise: float
@@ -47,9 +49,9 @@ class APFedDistil(TypedDict, total=False):
     weight_decay: float
     linear_learning_rate: float
     linear_weight_decay: float
-    release: APFedOnce | None
-    exchange: Literal["gradients", "released"]
-    teachers: Sequence[Literal["network", "linear"]]
+    release: Once | None
+    exchange: Literal['gradients', 'released']
+    teachers: Sequence[Literal['network', 'linear']]
     folds: int
     copies: int | None
     dropout: float
@@ -57,21 +59,21 @@ class APFedDistil(TypedDict, total=False):
     max_steps: int
     patience: int
     timeout_s: float | None
-    students: Sequence[Literal["linear", "boosting", "network"]]
+    students: Sequence[Literal['linear', 'boosting', 'network']]
     label_share: float
     blend: bool
     gate: float
 
 
 class APFedSealed(TypedDict, total=False):
-    kernels: Sequence[Literal["linear", "radial", "trees", "mean"]]
+    kernels: Sequence[Literal['linear', 'radial', 'trees', 'mean']]
     ridges: Sequence[float]
     rows: int
     timeout_s: float | None
 
 
 class APFedSettings(TypedDict, total=False):
-    optimizer: Literal["sgd", "adam", "adamw"]
+    optimizer: Literal['sgd', 'adam', 'adamw']
     learning_rate: float
     momentum: float
     weight_decay: float
@@ -79,7 +81,7 @@ class APFedSettings(TypedDict, total=False):
     batch_size: int
     steps_per_epoch: int | None
     timeout_s: float | None
-    loss_weights: Literal["balanced"] | Mapping[str, float] | None
+    loss_weights: Literal['balanced'] | Mapping[str, float] | None
     label_epsilon: float | None
     label_stages: int
     spread: float | None
@@ -88,13 +90,13 @@ class APFedSettings(TypedDict, total=False):
     balance: float | None
     private: PrivateSteps | None
     projection: int | None
-    overlap: Literal["pairwise", "common"]
+    overlap: Literal['pairwise', 'common']
     codes: Release | None
     clip: float | None
     decorrelate: float | None
     gradients: Release | None
     trade_off: float | Mapping[str, float]
-    encoder: Literal["table-3", "table-4"] | Sequence[int] | Convolutional
+    encoder: Literal['table-3', 'table-4'] | Sequence[int] | Convolutional
     head: Sequence[int]
     dropout: float
     distil: APFedDistil
@@ -108,42 +110,42 @@ class APFedPartnerConfig(TypedDict, total=False):
     weight_decay: float
     linear_learning_rate: float
     linear_weight_decay: float
-    release: APFedOnce | None
+    release: Once | None
 
 
 class APFedPartySettings(TypedDict, total=False):
-    optimizer: Literal["sgd", "adam", "adamw"]
+    optimizer: Literal['sgd', 'adam', 'adamw']
     learning_rate: float
     momentum: float
     weight_decay: float
     gradients: Release | None
     codes: Release | None
-    release: APFedOnce | None
+    release: Once | None
     exact: bool
-    loss: Literal["contrastive", "reconstruction", "vicreg"]
+    loss: Literal['contrastive', 'reconstruction', 'vicreg']
     temperature: float
-    encoder: Literal["table-3", "table-4"] | Sequence[int] | Convolutional
+    encoder: Literal['table-3', 'table-4'] | Sequence[int] | Convolutional
     distil: APFedPartnerConfig
 
 
 class CostGoal(TypedDict, total=False):
-    goal: Literal["cost"]
+    goal: Literal['cost']
     false_positive: float
     false_negative: float
 
 
 class RecallGoal(TypedDict, total=False):
-    goal: Literal["recall"]
+    goal: Literal['recall']
     precision: float
 
 
 class F1Goal(TypedDict, total=False):
-    goal: Literal["f1"]
+    goal: Literal['f1']
 
 
 class Decide(TypedDict, total=False):
-    threshold: Literal["f1", "cost"] | CostGoal | RecallGoal | F1Goal | None
-    calibrate: Literal["temperature", "isotonic", "conformal"] | None
+    threshold: Literal['f1', 'cost'] | CostGoal | RecallGoal | F1Goal | None
+    calibrate: Literal['temperature', 'isotonic', 'conformal'] | None
 
 
 class CHFLSearch(TypedDict, total=False):
@@ -156,7 +158,7 @@ class CHFLSearch(TypedDict, total=False):
 
 
 class CHFLSettings(TypedDict, total=False):
-    optimizer: Literal["sgd", "adam"]
+    optimizer: Literal['sgd', 'adam']
     learning_rate: float
     momentum: float
     weight_decay: float
@@ -165,20 +167,20 @@ class CHFLSettings(TypedDict, total=False):
     rounds: int
     local_epochs: int
     batch_size: int
-    method: Literal["chfl", "common", "local", "simple"]
+    method: Literal['chfl', 'common', 'local', 'simple']
     unique_weight_decay: float | None
     zero_start: bool
     gate: bool
-    weights: Literal["even", "samples"]
+    weights: Literal['even', 'samples']
     participation: float
     proximal: float
     secure: bool
     quorum: float | None
     private: PrivateSteps | None
-    choose: Literal["mean", "loss", "each", "last"]
+    choose: Literal['mean', 'loss', 'each', 'last']
     patience: int | None
     max_categories: int
-    loss_weights: Literal["balanced"] | Mapping[str, float] | None
+    loss_weights: Literal['balanced'] | Mapping[str, float] | None
     decide: Decide | None
     timeout_s: float | None
     by_party: Mapping[str, Mapping[str, float]]
@@ -198,7 +200,7 @@ class CHFLPartySettings(TypedDict, total=False):
 
 
 class HyFEMSmallCnn(TypedDict, total=False):
-    kind: Literal["small-cnn"]
+    kind: Literal['small-cnn']
     channels: Sequence[int]
     kernel: int
     pool: int
@@ -206,24 +208,24 @@ class HyFEMSmallCnn(TypedDict, total=False):
 
 
 class HyFEMResNet18(TypedDict, total=False):
-    kind: Literal["resnet-18"]
+    kind: Literal['resnet-18']
     width: int
-    stem: Literal["small", "large"]
+    stem: Literal['small', 'large']
 
 
 class HyFEMSettings(TypedDict, total=False):
-    cost: Literal["pfnm", "distance"]
+    cost: Literal['pfnm', 'distance']
     sigma: float
     sigma_0: float
     mu_0: float
     gamma: float
     sweeps: int
-    width: int | Sequence[int] | Literal["widest", "free"]
-    optimizer: Literal["sgd", "adam", "adamw"]
+    width: int | Sequence[int] | Literal['widest', 'free']
+    optimizer: Literal['sgd', 'adam', 'adamw']
     learning_rate: float
     momentum: float
     weight_decay: float
-    schedule: Literal["constant", "cosine"]
+    schedule: Literal['constant', 'cosine']
     rounds: int
     local_steps: int
     batch_size: int
@@ -235,21 +237,15 @@ class HyFEMSettings(TypedDict, total=False):
     average_last: int
     scale_blocks: bool
     calibrate: bool
-    start: Literal["server", "own"]
-    weights: Literal["size", "even"]
-    classifier: Literal["matched", "own", "frozen"]
+    start: Literal['server', 'own']
+    weights: Literal['size', 'even']
+    classifier: Literal['matched', 'own', 'frozen']
     match_rounds: int | None
     class_weights: bool
-    loss_weights: Literal["balanced"] | Mapping[str, float] | None
+    loss_weights: Literal['balanced'] | Mapping[str, float] | None
     decide: Decide | None
-    extractors: Mapping[
-        str,
-        Literal["small-cnn", "resnet-18", "unchanged"]
-        | Sequence[int]
-        | HyFEMSmallCnn
-        | HyFEMResNet18,
-    ]
-    widths: Sequence[int] | Mapping[str | Literal["*"], Sequence[int]]
+    extractors: Mapping[str, Literal['small-cnn', 'resnet-18', 'unchanged'] | Sequence[int] | HyFEMSmallCnn | HyFEMResNet18]
+    widths: Sequence[int] | Mapping[str | Literal['*'], Sequence[int]]
     classes: Sequence[str | int]
     label_scale: Sequence[float] | None
     proximal: float
@@ -266,7 +262,7 @@ class HyFEMPartySettings(TypedDict, total=False):
 
 
 class FedOptimusStripCnn(TypedDict, total=False):
-    kind: Literal["strip-cnn"]
+    kind: Literal['strip-cnn']
     channels: int
     kernel: int
     stride: Sequence[int]
@@ -274,7 +270,7 @@ class FedOptimusStripCnn(TypedDict, total=False):
 
 
 class FedOptimusResNet18(TypedDict, total=False):
-    kind: Literal["resnet-18"]
+    kind: Literal['resnet-18']
     width: int
 
 
@@ -285,24 +281,24 @@ class FedOptimusSelection(TypedDict, total=False):
     group_size: int
     groups: int
     share: float
-    order: Literal["relevance", "forward"]
+    order: Literal['relevance', 'forward']
     secure: bool
     growth: float
     timeout_s: float | None
     every: int
-    by: Literal["embeddings", "columns"]
+    by: Literal['embeddings', 'columns']
 
 
 class FedOptimusSettings(TypedDict, total=False):
-    optimizer: Literal["sgd", "adam", "adamw"]
+    optimizer: Literal['sgd', 'adam', 'adamw']
     learning_rate: float
     momentum: float
     weight_decay: float
     beta: float
     server_learning_rate: float
     alpha: float
-    server: Literal["average", "fedavgm"]
-    slowmo: Literal["off", "interpolate", "initial", "momentum"]
+    server: Literal['average', 'fedavgm']
+    slowmo: Literal['off', 'interpolate', 'initial', 'momentum']
     slow_momentum: float
     slow_learning_rate: float
     epochs: int
@@ -316,35 +312,23 @@ class FedOptimusSettings(TypedDict, total=False):
     average_tops: bool
     skip: bool
     members: int
-    smoothing: float | Literal["classes"]
+    smoothing: float | Literal['classes']
     patience: int | None
-    loss_weights: Literal["balanced"] | Mapping[str, float] | None
+    loss_weights: Literal['balanced'] | Mapping[str, float] | None
     decide: Decide | None
     timeout_s: float | None
     secure: bool
     quorum: float
     embeddings: Release | None
     gradients: Release | None
-    variant: Literal["kstep", "paper"]
-    bottom: (
-        Literal["strip-cnn", "resnet-18"]
-        | Sequence[int]
-        | FedOptimusStripCnn
-        | FedOptimusResNet18
-        | None
-    )
+    variant: Literal['kstep', 'paper']
+    bottom: Literal['strip-cnn', 'resnet-18'] | Sequence[int] | FedOptimusStripCnn | FedOptimusResNet18 | None
     selection: FedOptimusSelection | None
     stages: Mapping[str, Mapping[str, Any]]
 
 
 class FedOptimusPartySettings(TypedDict, total=False):
-    bottom: (
-        Literal["strip-cnn", "resnet-18"]
-        | Sequence[int]
-        | FedOptimusStripCnn
-        | FedOptimusResNet18
-        | None
-    )
+    bottom: Literal['strip-cnn', 'resnet-18'] | Sequence[int] | FedOptimusStripCnn | FedOptimusResNet18 | None
     classes: Sequence[str | int]
     label_scale: Sequence[float] | None
     test_share: float

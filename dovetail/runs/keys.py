@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 from dovetail import methods
 from dovetail.node.partyfile import party_file
+from dovetail.runs import typed
 from dovetail.runs.runfile import run_file
 
 
@@ -260,11 +261,12 @@ def page(name: str, text: str) -> str:
 
 
 def main() -> None:
-    """Writes the pages anew; from the repository's folder."""
+    """Writes the pages again, and the types of settings; from the repository's folder."""
     for name in PAGES:
         path = Path("docs") / name
         path.write_text(page(name, path.read_text(encoding="utf-8")), encoding="utf-8")
         print(path)
+    print(typed.write())
 
 
 if __name__ == "__main__":

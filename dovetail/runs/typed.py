@@ -23,6 +23,7 @@ Written by ``python -m dovetail.runs.typed`` from the sections of run files and 
 pages of keys say what each means.
 """
 # ruff: noqa: E501
+# fmt: off
 
 from __future__ import annotations
 
@@ -99,6 +100,11 @@ def _text(kind: Any, title: str, written: dict[str, str]) -> str:
     return "Any" if kind is Any else str(kind.__name__)
 
 
-if __name__ == "__main__":
+def write() -> Path:
+    """Write the file; ``python -m dovetail.runs.keys`` does so, too."""
     PATH.write_text(module_text(), encoding="utf-8")
-    print(PATH)
+    return PATH
+
+
+if __name__ == "__main__":
+    print(write())
