@@ -13,6 +13,7 @@
         refusals.jsonl                 what it refused, to whom and why
         alignments.json                how often, and with how many ids, each driver has aligned
         runs.jsonl                     when which driver's runs began
+        mailbox/                       its keys for letters, and what it answered last by letter
         secret                         mixed into all random numbers; never leaves
         join.log
 
