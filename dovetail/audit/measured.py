@@ -22,7 +22,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     ),
     "apfed-s": (
         "labels and columns, to partners: none on digits and credit",
-        "partners' columns, to the label owner: high on digits and on credit",
+        "partners' columns, to the label owner: high on digits, low on credit",
     ),
     "tvfl": (
         "labels that are trained on, to partners: high (all of them on credit)",
