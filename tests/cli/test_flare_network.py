@@ -264,31 +264,39 @@ def test_a_site_that_must_sign_answers_the_job_that_all_have_signed(
     assert dovetail("ledger", "verify", *homes).code == 0
 
 
-#: Keys of a run of APFed-D in the place of the method's.
-DISTIL = """
+#: Variant of APFed -> keys of its run in the place of the method's.
+DISTILLED = {
+    "apfed-d": """
 [apfed.distil]
 exchange = "gradients"
 folds = 2
 teachers = ["linear"]
 students = ["linear"]
 max_steps = 40
-"""
+""",
+    "apfed-s": """
+[apfed.distil]
+folds = 2
+students = ["linear"]
+""",
+}
 
 
 @pytest.mark.usefixtures("forked_jobs")
-def test_apfed_d_as_a_job_distils_the_model_of_one_process(
-    clinics: Any, deployed: Deployed, dovetail: Any
+@pytest.mark.parametrize("variant", DISTILLED)
+def test_apfed_d_and_s_as_a_job_distil_the_model_of_one_process(
+    clinics: Any, deployed: Deployed, dovetail: Any, variant: str
 ) -> None:
     folder = clinics.folder
     for name in ("lab", "registry"):
-        clinics.change(f"{name}.toml", ('"align", "apfed", "tvfl"', '"align", "apfed-d"'))
+        clinics.change(f"{name}.toml", ('"align", "apfed", "tvfl"', f'"align", "{variant}"'))
     for kind in ("flare", "here"):
         text = (folder / f"{kind}.toml").read_text()
-        method, baselines = 'method = "apfed-d"', "baselines = []"
+        method, baselines = f'method = "{variant}"', "baselines = []"
         text = text.replace('method = "apfed"', method).replace(
             'baselines = ["alone", "tvfl"]', baselines
         )
-        (folder / f"{kind}.toml").write_text(text + DISTIL)
+        (folder / f"{kind}.toml").write_text(text + DISTILLED[variant])
     job = folder / "distilled"
     done = dovetail("flare", "export", "flare.toml", "--out", job)
     assert done.code == 0, done.err
@@ -301,6 +309,10 @@ def test_apfed_d_as_a_job_distils_the_model_of_one_process(
         outcome(folder / "here")["baselines"]["joint"]
     )
     assert list((folder / "lab.site" / "models").glob("*/bottom.json"))
+    # What reads the lab's answers does not travel with the job's results.
+    assert not list(fetched.rglob("keys.safetensors"))
+    kept = list((folder / "clinic.site" / "keys").glob("*.safetensors"))
+    assert len(kept) == (variant == "apfed-s")
 
 
 def epochs_of(run: Path) -> int:
