@@ -24,7 +24,7 @@ from sklearn.linear_model import RidgeCV
 from torch import Tensor
 
 from benchmarks import _results
-from dovetail.methods.apfed import sealed
+from dovetail.methods.apfed import second_question
 from dovetail.methods.training import Training
 from dovetail.privacy import encrypted
 from dovetail.runs.runfile import load_run
@@ -85,7 +85,7 @@ def run_of(name: str, case: str, labels: int, method: str, seed: int) -> dict[st
         "columns, with numbers": None,
     }
     driver = staged.driver
-    if isinstance(driver, sealed.Active):
+    if isinstance(driver, second_question.Active):
         (partner,) = staged.parties.values()
         samples_R = driver.train.samples[partner.name]
         held = driver.aligned()  # rows that it was asked about

@@ -134,12 +134,15 @@ class SavesModel:
 
     Args:
         party: what answers.
-        finish: the message after which its model is whole.
+        finish: the message, or any of several, after which its model is whole.
         keep: called then.
     """
 
     def __init__(
-        self, party: StatefulParty, finish: type[Message], keep: Callable[[], None]
+        self,
+        party: StatefulParty,
+        finish: type[Message] | tuple[type[Message], ...],
+        keep: Callable[[], None],
     ) -> None:
         self.accepts = party.accepts
         self._party = party

@@ -18,7 +18,13 @@ from torch import Tensor
 from dovetail.data import Alignment, SharedRows
 from dovetail.errors import MessageError, ModelError, PartyError
 from dovetail.federated import Local
-from dovetail.methods.apfed import assisting, sealed, sealed_checks, sealed_inference
+from dovetail.methods.apfed import (
+    assisting,
+    sealed,
+    sealed_checks,
+    sealed_inference,
+    second_question,
+)
 from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.apfed.sealed_numbers import Multiplying, Reader, row_digests
@@ -56,10 +62,12 @@ def active_of(
     smoothers: tuple[Smoother, ...] = SMOOTHERS,
     *,
     tested: bool = False,
-) -> sealed.Active:
+    more: tuple[Smoother, ...] = (),
+) -> second_question.Active:
     own = torch.arange(len(owner.x_RF))
     table = Table.of(owner.x_RF, "bank", Alignment({"bank": own, **rows}))
-    return sealed.Active("bank", owner, table, table if tested else None, smoothers, seed=3)
+    test = table if tested else None
+    return second_question.Active("bank", owner, table, test, smoothers, seed=3, more=more)
 
 
 def partner_of(
@@ -68,9 +76,11 @@ def partner_of(
     rows: Tensor,
     limits: SealedLimits | None = None,
     given: NumbersGiven | None = None,
-) -> sealed.Partner:
+) -> second_question.Partner:
     test = SharedRows(name, x.clone(), rows)
-    return sealed.Partner(SharedRows(name, x, rows), test, Local(name), limits, given=given)
+    return second_question.Partner(
+        SharedRows(name, x, rows), test, Local(name), limits, given=given
+    )
 
 
 def in_the_clear(
@@ -188,7 +198,7 @@ def test_a_run_that_is_resumed_asks_nobody_again(tmp_path: Path) -> None:
 
 
 def test_a_partner_that_fails_is_left_out_and_the_others_answer() -> None:
-    class Fails(sealed.Partner):
+    class Fails(second_question.Partner):
         def begin(self, message: sealed.Begin) -> sealed.Answered:
             raise PartyError(self.name, "its disk is full")
 
@@ -203,6 +213,49 @@ def test_a_partner_that_fails_is_left_out_and_the_others_answer() -> None:
     (epoch,) = assisting.rounds(active, InProcess(parties, driver="bank"))
     assert active.partners == ("lab",)
     assert epoch.reasons == {"shop": "its disk is full"}
+
+
+# --- Asked once more -----------------------------------------------------------------------------
+
+
+def test_more_numbers_are_asked_for_where_the_first_pay() -> None:
+    owner, partner = made(3)
+    everyone, more = torch.arange(len(partner)), (Smoother("linear", 2.0), Smoother("trees", 1.0))
+    party = partner_of("shop", partner, everyone)
+    active = active_of(owner, {"shop": everyone}, more=more, tested=True)
+    engine = InProcess({"shop": party}, driver="bank")
+    list(assisting.rounds(active, engine, pays=lambda: True))
+    assert active.asked_more == ["shop"]
+    rows_L = active.labelled("shop")
+    for place, smoother in enumerate((*SMOOTHERS, *more)):
+        _, clear = in_the_clear(owner, partner, rows_L, "shop", smoother)
+        clear = all_columns(clear, regression=False)
+        found = active.numbers["shop"][:, 3 * place : 3 * place + 3]
+        assert float((found - clear).abs().max()) < 1e-4 * float(clear.std())
+    assert active.tested["shop"].shape == active.numbers["shop"].shape
+    assert len(active.answers["shop"]["exponents"]) == 3
+    assert [line["count"] for line in engine.ledger.lines()] == [1, 1, 1, 1]
+    once = active_of(owner, {"shop": everyone}, more=more)
+    list(assisting.rounds(once, InProcess({"shop": party}, driver="bank")))  # they do not pay
+    assert not once.asked_more
+
+
+def test_no_more_numbers_are_asked_for_than_a_policy_gives() -> None:
+    owner, partner = made(3)
+    everyone, more = torch.arange(len(partner)), (Smoother("linear", 2.0), Smoother("trees", 1.0))
+    for most, asked in ((5, 2), (3, 1)):
+        party = partner_of("shop", partner, everyone, SealedLimits(numbers_per_row=most))
+        active = active_of(owner, {"shop": everyone}, more=more)
+        list(assisting.rounds(active, InProcess({"shop": party}, driver="bank"), pays=lambda: True))
+        assert active.numbers["shop"].shape[1] == 3 * asked, active.lost
+    limited = partner_of("shop", partner, everyone, SealedLimits(numbers_per_row=3))
+    limited.handle(question(owner, 120))
+    with pytest.raises(PartyError, match=r"refuses 4 numbers a row: .*numbers_per_row is 3"):
+        limited.handle(second_question.More(("trees",), (1.0,)))
+    free = partner_of("shop", partner, everyone)
+    free.handle(question(owner, 120))
+    with pytest.raises(MessageError, match="expected 1 to 11 more smoothers, got 12 kernels"):
+        free.handle(second_question.More(("trees",) * 12, (1.0,) * 12))
 
 
 # --- What a partner can tell ---------------------------------------------------------------------
@@ -338,7 +391,7 @@ def test_numbers_of_a_row_are_counted_over_runs(tmp_path: Path) -> None:
     everyone, ids = torch.arange(len(partner)), np.arange(1000, 1000 + len(partner))
     path = tmp_path / "numbers" / "bank.safetensors"
 
-    def asked(rows: Tensor = everyone) -> sealed.Active:
+    def asked(rows: Tensor = everyone) -> second_question.Active:
         given = NumbersGiven(path, ids)  # another process each time
         party = partner_of("shop", partner, everyone, SealedLimits(numbers_per_row=7), given)
         active = active_of(owner, {"shop": rows})
@@ -387,7 +440,7 @@ def test_a_number_has_no_room_for_a_second_one() -> None:
 
 def asked_again(
     path: Path, owner: Owner, partner: Tensor, limits: SealedLimits
-) -> tuple[sealed.Active, Callable[[Tensor], Tensor]]:
+) -> tuple[second_question.Active, Callable[[Tensor], Tensor]]:
     """A run with a partner at its site, and what asks it about samples afterwards."""
     everyone, ids = torch.arange(len(partner)), np.arange(len(partner))
     given = NumbersGiven(path, ids, "run-1")

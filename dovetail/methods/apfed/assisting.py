@@ -6,15 +6,17 @@ test rows: their numbers are read when all is chosen.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dovetail.federated import Epoch, Federation, end_told
-from dovetail.methods.apfed import sealed
+from dovetail.methods.apfed import second_question
 from dovetail.methods.apfed.distilling import Distilling, joint_decision
 from dovetail.methods.baselines import features, held_out_decision, judged_rows, majority_of
 from dovetail.methods.outcome import Observer, Outcome, about_decision, numbers
@@ -23,8 +25,12 @@ from dovetail.models.learners import LEARNERS, Fitted, best_of, fit_all
 from dovetail.models.learners.assisted import Assisted, Inputs, fit_assisted, num_targets
 from dovetail.models.learners.assisted_joint import Answers, AssistedJoint, AssistedSpec
 from dovetail.models.learners.distil import Distilled, Owner, Teacher, choose_teacher, distil
+from dovetail.models.learners.rows import row_losses
 from dovetail.models.recovered import recovered_share
 from dovetail.network import Checkpoint, Engine
+
+#: Standard errors of held-out rows that the first numbers gain where more are asked for.
+_AHEAD = 2.0
 
 
 class _Nobody(Federation):
@@ -36,14 +42,27 @@ class _Nobody(Federation):
 
 
 def rounds(
-    active: sealed.Active, network: Engine, checkpoint: Checkpoint | None = None
+    active: second_question.Active,
+    network: Engine,
+    checkpoint: Checkpoint | None = None,
+    *,
+    pays: Callable[[], bool] = lambda: False,
 ) -> Iterator[Epoch]:
-    """Asks every partner once; a run that is resumed after that asks nobody again."""
+    """Asks every partner once, and once more where that pays; a run that is resumed asks nobody.
+
+    Args:
+        active: the label owner.
+        network: reaches the partners.
+        checkpoint: saves what they answered.
+        pays: whether more numbers are worth it; looked at where there are more to ask for.
+    """
     checkpoint, alone = checkpoint or Checkpoint.none(), _Nobody(network)
     with end_told(network):
         if not checkpoint.resume(active, alone, lenient=True):
             started = time.perf_counter()
             asked = active.ask_all(network)
+            if active.more and active.numbers and pays():
+                active.ask_more(network)
             yield Epoch(
                 number=1,
                 seconds=time.perf_counter() - started,
@@ -69,7 +88,7 @@ class Joint:
     members: tuple[Assisted, ...]
 
 
-def joint_of(active: sealed.Active, owner: Owner, alone: Fitted) -> Joint | None:
+def joint_of(active: second_question.Active, owner: Owner, alone: Fitted) -> Joint | None:
     """The teacher from every partner's numbers; None where no row is labelled and answered."""
     if not active.numbers:
         return None
@@ -86,7 +105,13 @@ def joint_of(active: sealed.Active, owner: Owner, alone: Fitted) -> Joint | None
         return None
     inputs = Inputs.fit(own_RC[judged], z_RZ[judged], num, regression=regression)
     inputs_RF = inputs.of(own_RC, z_RZ)
-    fitted = fit_assisted(inputs_RF, owner, judged)
+    fitted = dict(fit_assisted(inputs_RF, owner, judged))
+    if active.asked_more:  # what the first numbers alone say is a candidate, too
+        first_F = _first_numbers(active, num)
+        for name, each in fit_assisted(inputs_RF[:, first_F], owner, judged).items():
+            weights_KCF = torch.zeros(*each.biases_KC.shape, inputs_RF.shape[1])
+            weights_KCF[:, :, first_F] = each.weights_KCF
+            fitted[f"{name} of first numbers"] = Assisted(weights_KCF, each.biases_KC)
     told = {
         name: each.outputs(inputs_RF).masked_fill(~aligned[:, None], torch.nan)
         for name, each in fitted.items()
@@ -96,8 +121,47 @@ def joint_of(active: sealed.Active, owner: Owner, alone: Fitted) -> Joint | None
     return Joint(teacher, inputs, members)
 
 
+def _first_numbers(active: second_question.Active, num_outputs: int) -> Tensor:
+    """(F,) bool of inputs: own outputs, and each partner's first number of every output."""
+    first = [torch.ones(num_outputs, dtype=torch.bool)]
+    for z_RZ in active.numbers.values():
+        first.append(torch.arange(z_RZ.shape[1]) < num_outputs)
+    return torch.cat(first)
+
+
+def pays(work: Distilling, active: second_question.Active) -> bool:
+    """Whether first numbers put the teacher so far ahead on held-out rows that more may pay."""
+    owner = work.owner()
+    alone = _alone(work, active, owner)[1]
+    joint = joint_of(active, owner, alone)
+    if joint is None:
+        return False
+    said_RC = torch.full(owner.targets_RC.shape, torch.nan)
+    said_RC[owner.labelled] = alone.held_out_NC
+    taught_RC = joint.teacher.held_out(owner.folds_R)
+    both = ~(said_RC + taught_RC).isnan().any(dim=1)
+    losses = [
+        row_losses(each[both], owner.targets_RC[both], regression=owner.regression).double()
+        for each in (said_RC, taught_RC)
+    ]
+    gains = losses[0] - losses[1]
+    error = float(gains.std()) / math.sqrt(max(1, len(gains)))
+    return float(gains.mean()) > _AHEAD * error
+
+
+def _alone(
+    work: Distilling, active: second_question.Active, owner: Owner
+) -> tuple[dict[str, Fitted], Fitted]:
+    """Every learner of own columns, and the best; trained once a run."""
+    if active.alone is None:
+        rows = judged_rows(owner.labelled_rows())
+        fitted = fit_all(list(LEARNERS.values()), rows, seed=work.seed, encode_on=owner.x_RF)
+        active.alone = fitted, best_of(fitted, rows)
+    return active.alone
+
+
 def network_of(
-    work: Distilling, active: sealed.Active, joint: Joint, alone: Fitted, solo: Fitted
+    work: Distilling, active: second_question.Active, joint: Joint, alone: Fitted, solo: Fitted
 ) -> AssistedJoint:
     """The joint model as the label owner keeps it; the keys are kept apart."""
     spec = AssistedSpec(
@@ -118,13 +182,14 @@ def network_of(
     return AssistedJoint.of(spec, alone.network, solo.network, joint.inputs, joint.members)
 
 
-def finish(work: Distilling, active: sealed.Active, engine: Engine, observe: Observer) -> Outcome:
+def finish(
+    work: Distilling, active: second_question.Active, engine: Engine, observe: Observer
+) -> Outcome:
     """When partners have answered, all that the label owner does by itself."""
     owner, name = work.owner(), work.name
     started = time.perf_counter()
     rows = judged_rows(owner.labelled_rows())
-    fitted = fit_all(list(LEARNERS.values()), rows, seed=work.seed, encode_on=owner.x_RF)
-    alone = best_of(fitted, rows)
+    fitted, alone = _alone(work, active, owner)
     joint = joint_of(active, owner, alone)
     done = None
     if joint is not None:
@@ -169,7 +234,7 @@ def finish(work: Distilling, active: sealed.Active, engine: Engine, observe: Obs
 
 
 def _about(
-    active: sealed.Active,
+    active: second_question.Active,
     owner: Owner,
     joint: Joint | None,
     alone: Fitted,
@@ -182,7 +247,11 @@ def _about(
         "pays": False,
         "partners": list(active.partners),
         "lost": dict(active.lost),
-        "numbers_per_row": len(active.smoothers)
+        "asked_more": list(active.asked_more),
+        "numbers_per_row": max(
+            (len(each["exponents"]) for each in active.answers.values()),
+            default=len(active.smoothers),
+        )
         * num_targets(owner.targets_RC.shape[1], regression=owner.regression),
     }
     if joint is None or done is None:
@@ -214,7 +283,7 @@ def _score(
     work: Distilling,
     outcome: Outcome,
     owner: Owner,
-    active: sealed.Active,
+    active: second_question.Active,
     joint: AssistedJoint | None,
     teacher: Teacher | None,
     *,

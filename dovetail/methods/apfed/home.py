@@ -17,7 +17,7 @@ from dovetail.data import Alignment, Classification, Input, PartyData, SharedRow
 from dovetail.errors import ConfigError
 from dovetail.federated import Local, Party
 from dovetail.methods import apfed, vertical
-from dovetail.methods.apfed import distil, sealed
+from dovetail.methods.apfed import distil, sealed, second_question
 from dovetail.methods.apfed.numbers import NumbersGiven
 from dovetail.methods.apfed.stacks import PartnerConfig
 from dovetail.methods.limits import NO_LIMITS, Limits, SealedLimits
@@ -145,7 +145,7 @@ def _distil_partner(home: PartnerHome, local: Local) -> Party:
 
 
 def _sealed_partner(home: PartnerHome, local: Local) -> Party:
-    return sealed.Partner(
+    return second_question.Partner(
         home.rows, home.test, local, home.sealed_limits, given=home.given, input=home.input
     )
 
@@ -158,9 +158,9 @@ _SIDES: Mapping[Side, Callable[[PartnerHome, Local], Party]] = {
 }
 
 #: Side -> the message after which a partner's networks are whole, and kept at its site.
-KEPT_AFTER: Mapping[Side, type[Message]] = {
+KEPT_AFTER: Mapping[Side, type[Message] | tuple[type[Message], ...]] = {
     "distil": distil.Finish,
-    "sealed": sealed.Begin,
+    "sealed": (sealed.Begin, second_question.More),
 }
 
 

@@ -19,7 +19,7 @@ from dovetail.methods.aligning import (
     label_owner,
     stored_alignment,
 )
-from dovetail.methods.apfed import distil, inference, sealed, sealed_inference
+from dovetail.methods.apfed import distil, inference, sealed_inference, second_question
 from dovetail.methods.apfed.home import KEPT_AFTER, LabelHome, PartnerHome, Side, bottom_of
 from dovetail.methods.apfed.missing_party_baselines import GONE
 from dovetail.methods.apfed.numbers import NumbersGiven
@@ -241,7 +241,7 @@ class Apfed(Method):
         "apfed": algorithm("apfed", apfed.Passive),
         "vertical": algorithm("tvfl", vertical.Member),
         "distil": algorithm("apfed-d", distil.Partner),
-        "sealed": algorithm("apfed-s", sealed.Partner),
+        "sealed": algorithm("apfed-s", second_question.Partner),
         "recalling": algorithm("apfed-d", inference.Recalling),
         "smoothing": algorithm("apfed-s", sealed_inference.Smoother),
     }

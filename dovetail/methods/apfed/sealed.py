@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ from dovetail.federated import Driver, Epoch, Local, Party, handles
 from dovetail.methods.apfed.asked_rows import placed, rows_asked, rows_labelled
 from dovetail.methods.apfed.distil import Table
 from dovetail.methods.apfed.numbers import NumbersGiven
-from dovetail.methods.apfed.sealed_checks import UNLIMITED, checked
+from dovetail.methods.apfed.sealed_checks import UNLIMITED, Asked, checked, counted_left
 from dovetail.methods.apfed.sealed_numbers import Multiplying, Sealing, row_digests
 from dovetail.methods.baselines import features
 from dovetail.methods.limits import SealedLimits
@@ -84,6 +84,7 @@ class Answered(Message):
     """
 
     exponents: tuple[int, ...]
+    left: int  # numbers of a row that its policy still gives
     numbers_PW: Bytes
 
 
@@ -120,22 +121,26 @@ class Partner(Party):
     @handles
     def begin(self, message: Begin) -> Answered:
         """Numbers of the samples, once per run and row; all is checked before any work."""
-        asked = checked(message, self.shared, self.test, self.limits, self.given)
+        self.asked = checked(message, self.shared, self.test, self.limits, self.given)
         dither = torch.randint(256, (32,), generator=self.local.generator("dither")).byte()
         wire = message.key_1W[0], message.targets_PV, message.nonce_32, dither
-        self.product = Multiplying(asked.layout, *wire)
+        self.product = Multiplying(self.asked.layout, *wire)
         kernels = Kernels.fit(features(self.shared.x), self.local.generator("kernels"))
         self.smoothing = Smoothing(
-            kernels, asked.smoothers, asked.x_LF, message.folds_L, self.limits.least_rows
+            kernels, self.asked.smoothers, self.asked.x_LF, message.folds_L, self.limits.least_rows
         )
-        rows_R, answers = row_digests(asked.x_RF, asked.known_R), []
-        for place in range(len(asked.smoothers)):
+        return self.answered(self.asked)
+
+    def answered(self, asked: Asked) -> Answered:
+        """Numbers by the smoothers that have not answered yet."""
+        rows_R, first = row_digests(asked.x_RF, asked.known_R), len(self.product.wholes)
+        answers = []
+        for place in range(first, len(self.smoothing.smoothers)):
             weights_RL = self.smoothing.weights(asked.x_RF, place, asked.known_R)  # M
             answers.append(self.product.times(weights_RL, rows_R, place))
-        if self.given is not None:
-            self.given.add(asked.cells, asked.numbers, rows_R[: len(asked.cells)])
-        numbers_PW = torch.from_numpy(np.concatenate(answers))
-        return Answered(tuple(each.exponent for each in self.product.wholes), numbers_PW)
+        left = counted_left(self.limits, self.given, asked, rows_R)
+        exponents = tuple(each.exponent for each in self.product.wholes[first:])
+        return Answered(exponents, left, torch.from_numpy(np.concatenate(answers)))
 
     def bottom_model(self) -> Bottom:
         """What it keeps at its site: its smoothers, and the targets that it cannot read."""
@@ -169,7 +174,7 @@ class Active(Driver):
         lost: partner -> why it has no part.
     """
 
-    saved = ("numbers", "tested", "keys", "answers", "lost")
+    saved: ClassVar[tuple[str, ...]] = ("numbers", "tested", "keys", "answers", "lost")
     num_rounds = 2
 
     def __init__(
@@ -260,8 +265,3 @@ class Active(Driver):
     def partners(self) -> tuple[str, ...]:
         """Those that answered."""
         return tuple(self.numbers)
-
-    def aligned(self) -> Tensor:
-        """(R,) bool: rows of which a partner said something."""
-        held = [~each.isnan().any(dim=1) for each in self.numbers.values()]
-        return torch.stack(held).any(dim=0)

@@ -5,6 +5,7 @@ Letters: as of ``sealed.py``; R all rows asked about, N and then U.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +116,16 @@ def _smoothers(message: Any, limits: SealedLimits) -> tuple[Smoother, ...]:
             f"and {len(message.ridges)} ridges"
         )
     return tuple(map(smoother_of, message.kernels, message.ridges))
+
+
+def counted_left(
+    limits: SealedLimits, given: NumbersGiven | None, asked: Asked, rows_R: Sequence[bytes]
+) -> int:
+    """Numbers of a row that the policy still gives, once these are counted."""
+    if given is None:
+        return max(0, limits.numbers_per_row - asked.numbers)
+    given.add(asked.cells, asked.numbers, rows_R[: len(asked.cells)])
+    return max(0, limits.numbers_per_row - given.most(asked.cells))
 
 
 def within_policy(

@@ -81,15 +81,22 @@ class SealedSection(BaseModel):
     kernels: tuple[Kernel, ...] = Field(default=("mean",), min_length=1, max_length=MAX_SMOOTHERS)
     # of each kernel, all of these strengths of its ridge
     ridges: tuple[Annotated[float, Field(gt=0, lt=1e6)], ...] = Field(default=(1.0,), min_length=1)
+    # kernels that are asked for once more where held-out rows say that it pays; () asks once
+    more: tuple[Kernel, ...] = Field(default=(), max_length=MAX_SMOOTHERS)
     rows: int = Field(default=8000, ge=1)  # shared rows without label, asked about at most
     timeout_s: float | None = Field(default=None, gt=0)  # how long a partner may take
 
     @model_validator(mode="after")
     def _not_too_many(self) -> SealedSection:
-        num = len(self.kernels) * len(self.ridges)
+        num = (len(self.kernels) + len(self.more)) * len(self.ridges)
         if num > MAX_SMOOTHERS:
             raise ValueError(f"{num} kernels and ridges are more than {MAX_SMOOTHERS}")
         return self
+
+    @property
+    def second(self) -> tuple[Smoother, ...]:
+        """What a partner is asked for once more."""
+        return tuple(Smoother(kernel, ridge) for kernel in self.more for ridge in self.ridges)
 
     @property
     def smoothers(self) -> tuple[Smoother, ...]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from torch import Tensor
 
 from dovetail.federated import Driver, Local, Played
 from dovetail.methods import apfed, vertical
-from dovetail.methods.apfed import assisting, sealed, teaching
+from dovetail.methods.apfed import assisting, second_question, teaching
 from dovetail.methods.apfed.distilling import ALONE, finish
 from dovetail.methods.apfed.home import LabelHome, PartnerHome, labels_of
 from dovetail.methods.apfed.missing_party_baselines import GONE
@@ -338,7 +339,7 @@ class Sealed(ApfedVariant):
     def active(self, training: Training, home: LabelHome, seed: int) -> Driver:
         work, section = distilling(training, home, seed), training.settings.sealed
         teacher = work.teacher()
-        return sealed.Active(
+        return second_question.Active(
             work.name,
             teacher.owner,
             teacher.train,
@@ -348,10 +349,13 @@ class Sealed(ApfedVariant):
             secret=work.secret,
             timeout_s=section.timeout_s,
             max_rows=section.rows,
+            more=section.second,
         )
 
     def rounds(self, stage: Staged) -> Iterator[Played]:
-        return assisting.rounds(stage.driver, stage.network, stage.checkpoint)
+        work = distilling(stage.training, owner_of(stage), stage.driver.seed)
+        pays = partial(assisting.pays, work, stage.driver)
+        return assisting.rounds(stage.driver, stage.network, stage.checkpoint, pays=pays)
 
     def outcome(self, stage: Staged, seed: int, observe: Observer) -> Outcome:
         work = distilling(stage.training, owner_of(stage), seed)
