@@ -24,6 +24,7 @@ from sklearn.preprocessing import StandardScaler
 
 import dovetail as dt
 from dovetail.models import load
+from dovetail.privacy import encrypted
 
 pytest.importorskip("seal")
 
@@ -91,8 +92,9 @@ def test_a_run_of_party_files_sends_two_messages_a_partner(
         sent = {(line["from"], line["to"]): line["bytes"] for line in book}
         pair = each["party"], each["partner"]
         assert each["per"] == "run"
-        assert 0.8 < each["sent_bytes"] / sent[pair] < 1.25
-        assert 0.8 < each["received_bytes"] / sent[pair[::-1]] < 1.25
+        # Some of the labelled rows only test: that may be two ciphertexts fewer, or one more.
+        assert abs(each["sent_bytes"] - sent[pair]) <= 2.1 * encrypted.TARGET_WIRE
+        assert abs(each["received_bytes"] - sent[pair[::-1]]) <= 2 * encrypted.ANSWER_WIRE
     models = dealt.folder / "out" / "models"
     assert sorted(path.name for path in models.iterdir()) == ["clinic", "joint", "lab", "registry"]
     keys = models / "joint" / "keys.safetensors"
