@@ -175,8 +175,8 @@ _COUNTED = ("align", "apfed", "tvfl", "fedoptimus", "chfl", "hyfem")
 class PolicySection(Section):
     """What the party agrees to."""
 
-    # the others are agreed to by name; with a privacy budget "apfed-s" is, too
-    algorithms: tuple[str, ...] = ("align", "apfed", "apfed-s")
+    # the others are agreed to by name; in one process "apfed-s" needs no name
+    algorithms: tuple[str, ...] = ("align", "apfed")
     drivers: tuple[str, ...] | None = None  # names that may ask; None: any
     # Wire names; None: all that the algorithms declare. Save and Restore come with any algorithm:
     # they keep a state at the party's own home, so this list does not restrict them.
@@ -214,8 +214,6 @@ class PolicySection(Section):
 
     @model_validator(mode="after")
     def _is_counted(self) -> PolicySection:
-        if self.privacy is not None and "algorithms" not in self.model_fields_set:
-            object.__setattr__(self, "algorithms", ("align", "apfed"))
         others = [name for name in self.algorithms if name not in _COUNTED]
         if self.privacy is not None and others:
             raise ValueError(
@@ -460,12 +458,19 @@ class Site:
         )
 
     def check_policy(self, algorithm: str, driver: str) -> None:
-        """Refuse what the party's file does not allow.
+        """Refuse what the party's file does not allow, where the party is in this process.
+
+        Who drives has its table then, so that APFed-S, the default, needs no name there.
 
         Raises:
             ConfigError: naming the party, what was asked and what it allows.
         """
+        unnamed = "algorithms" not in self.policy.section.model_fields_set
+        counted = self.policy.section.privacy is not None
         try:
-            self.policy.check(algorithm, driver)
+            if algorithm == "apfed-s" and unnamed and not counted:
+                self.policy.check_driver(driver)
+            else:
+                self.policy.check(algorithm, driver)
         except ConfigError as refusal:
             raise ConfigError(f"party {self.name!r} {refusal} ({self.where})") from None

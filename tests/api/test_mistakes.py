@@ -88,7 +88,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a wrong value": (lambda: dt.HyFEM(rounds="many"), "dovetail.HyFEM: rounds: .*got 'many'"),
     "a loss that is none": (
         lambda: dt.APFed("mse"),  # type: ignore[arg-type]
-        "variant is one of distil, reconstruction, contrastive, partners, got 'mse'",
+        "variant is one of sealed, distil, reconstruction, contrastive, partners, got 'mse'",
     ),
     "a method that is none": (lambda: dt.Method("apfedd"), "no method 'apfedd'; did you mean"),
     "a baseline that is none": (
