@@ -66,7 +66,7 @@ def dovetail_step(loss: str, batch_size: int) -> Step:
 
 
 def plain_step(loss: str, batch_size: int) -> Step:
-    """The same loss as one graph: what somebody without privacy in mind would write."""
+    """A step on the loss as one graph: what somebody without privacy in mind would write."""
     own, other, labels = strips()
     torch.manual_seed(0)
     encoder = TABLE_3.encoder((1, 14, 28))

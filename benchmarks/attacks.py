@@ -185,7 +185,7 @@ class Compared:
             self.others[key] = found[name], name
 
     def rows(self, table: str, method: str) -> Iterator[dict[str, Any]]:
-        """Of each target, and each direction, the pair where the audit is furthest behind."""
+        """For each target and direction, the pair where the audit is furthest behind."""
         worst: dict[tuple[str, str], dict[str, Any]] = {}
         for key, (score, name) in self.others.items():
             target, observer, owner = key

@@ -106,7 +106,7 @@ def leaning(errors: float) -> Callable[[Said], float]:
 
 
 def accurate_and_leaning(errors: float) -> Callable[[Said], float]:
-    """The same, of gates about as accurate as any."""
+    """A rule that leans among gates about as accurate as any."""
 
     def rule(said: Said) -> float:
         most = said.right(max(chfl.GATES, key=lambda gate: float(said.right(gate).mean())))

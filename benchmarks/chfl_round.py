@@ -57,7 +57,7 @@ def rows_of(place: int, num_rows: int, num_unique: int) -> tuple[Tensor, Tensor]
 
 
 def home_of(place: int, num_rows: int, num_unique: int) -> chfl.Home:
-    """The same, as a member has them."""
+    """A member's rows, as its network reads them."""
     x, labels = rows_of(place, num_rows, num_unique)
     common = tuple(f"common {i}" for i in range(NUM_COMMON))
     names = (*common, *(f"own {i}" for i in range(num_unique)))
@@ -88,7 +88,7 @@ class Dovetail:
 
 
 class Plain:
-    """The same mathematics in a loop."""
+    """A round's mathematics in a plain loop."""
 
     def __init__(self, num_members: int, num_rows: int) -> None:
         num_unique = own_columns(num_members)

@@ -41,7 +41,7 @@ def worth_cells() -> Iterator[tuple[str, float, Expected | None]]:
 
 
 def newcomer_cells() -> Iterator[tuple[str, float, Expected | None]]:
-    """The same of the newcomer's twelve, whose forecasts are on record."""
+    """Name, gain and forecast of the newcomer's twelve cells on record."""
     for line in (_results.FOLDER / "newcomer.jsonl").read_text().splitlines():
         row = json.loads(line)
         known = row["expected"]

@@ -105,7 +105,7 @@ def measure() -> dict[str, dict[str, float]]:
 
 
 def measured_in(folder: Path) -> dict[str, dict[str, float]]:
-    """The same of a checkout, in a process of its own."""
+    """Timings of a checkout, in a separate process."""
     here = str(Path(__file__).parents[1])
     script = (
         f"import sys; sys.path.insert(0, {str(folder)!r}); import dovetail; "

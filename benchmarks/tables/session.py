@@ -108,7 +108,7 @@ class Session:
         return child
 
     def _arguments(self, place: Place, seed: int) -> list[str]:
-        """Of ``dovetail train``."""
+        """Arguments of ``dovetail train``."""
         recipe = [] if self._options.recipe is None else ["--recipe", self._options.recipe]
         sets = [word for text in place.extra for word in ("--set", text)]
         out = ["--out", str(place.seed_folder(seed)), "--seed", str(seed)]
@@ -116,7 +116,7 @@ class Session:
         return ["train", str(place.path), *out, *recipe, *sets, *resume, "--quiet"]
 
     def _threads(self) -> int:
-        """Of each run: what was asked for, or an even share of the cores."""
+        """Threads of each run: what was asked for, or an even share of the cores."""
         if self._options.threads is not None:
             return self._options.threads
         return asked_threads() or max(1, cores() // self._options.jobs)

@@ -68,7 +68,7 @@ class Description(Message):
 
     @classmethod
     def of(cls, summaries: Mapping[str, Summary], task: Task, num_rows: int) -> Self:
-        """Of these columns and labels.
+        """The description of these columns and labels.
 
         Args:
             summaries: column -> what the party's rows add to its encoding.

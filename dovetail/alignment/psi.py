@@ -638,7 +638,7 @@ class Initiator:
         )
 
     def compare_normalised(self, mode: str, normalised: NormalisedIds) -> dict[str, _Pair]:
-        """The same, of ids that are bytes already."""
+        """Party -> its pair of compared sets, from ids that are bytes already."""
         return self._compare(self._hashed(mode, normalised))
 
     def _hashed(self, mode: str, ids: NormalisedIds) -> Begin:

@@ -234,7 +234,7 @@ def align_with(
     quiet: bool,
     agreed: Agreed | None = None,
 ) -> Matched:
-    """The same with partners elsewhere; ``agreed`` is the proposal that all have signed."""
+    """What partners elsewhere share; ``agreed`` is the proposal that all have signed."""
     with partners.driving(site, resume=False, talk=talk_of(shown=not quiet)) as driver:
         assert isinstance(driver, Driver)  # a site drives
         if agreed is not None:

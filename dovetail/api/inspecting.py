@@ -357,7 +357,7 @@ def of_parts(
     variant: str = SEALED,
     settings: Mapping[str, Any] | None = None,
 ) -> Inspection:
-    """The same of what parties bring.
+    """Which methods fit what these parties bring.
 
     Args:
         parts: the parties.
@@ -459,7 +459,7 @@ def _of_simulation(
 
 
 def _sites(listed: Sequence[Party | str | Path], lacking: dict[str, str]) -> dict[str, Site]:
-    """Of files and of parties, in their order."""
+    """Name -> site, of files and of parties, in their order."""
     files = [Path(each) for each in listed if isinstance(each, (str, Path))]
     read = open_sites(tuple(files), lacking=lacking) if files else {}
     by_path = {site.path: site for site in read.values()}
@@ -540,7 +540,7 @@ def _method_table(fits: Sequence[Fit]) -> Table:
 
 
 def _expectations(fitting: Sequence[str]) -> Table:
-    """Of each method that fits what receivers learn and what it gained, as was measured."""
+    """Table of methods that fit: what receivers learn and what it gained, as was measured."""
     table = plain_table("method", "what it shows", "what it is expected to gain")
     for stage, gain in GAINS.items():
         if methods.method_of(stage).name in fitting:

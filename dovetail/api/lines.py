@@ -54,7 +54,7 @@ class Partners:
         self._stack.close()
 
     def __deepcopy__(self, memo: Any) -> Partners:
-        """The same: scikit-learn's ``clone`` copies what an estimator is given."""
+        """Itself: scikit-learn's ``clone`` copies what an estimator is given."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -203,7 +203,7 @@ def join(
 
 
 def _quiet_grpc() -> None:
-    """Of gRPC's own lines on a terminal none comes: what they say is told by our errors."""
+    """Turn gRPC's log lines off: our errors report what they say."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 

@@ -374,7 +374,7 @@ class _Inverting(apfed.Passive):
         self._decoder: nn.Module | None = None
 
     def loss(self, code_BD: Tensor, x: Tensor) -> Tensor:
-        """Of the rows that it knows; it is told which below."""
+        """The decoder's error on the rows that the attacker knows."""
         if self._decoder is None:
             wide = 128
             self._decoder = nn.Sequential(

@@ -123,7 +123,7 @@ def encoded(scene: Scene, models: Mapping[str, Model]) -> Scene:
 
 
 def _read_by(model: Model, data: PartyData) -> PartyData:
-    """The same rows, raw blocks encoded by the model's inputs."""
+    """These rows with raw blocks encoded by the model's inputs."""
     blocks = dict(data.blocks)
     for name, table in data.tables.items():
         given = model.inputs[name]

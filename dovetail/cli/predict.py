@@ -175,7 +175,7 @@ def predict(
 
 
 def _without_nan(values: np.ndarray) -> np.ndarray:
-    """The same with None for NaN, which CSV leaves empty and JSON writes as null."""
+    """Values with None for NaN, which CSV leaves empty and JSON writes as null."""
     if values.dtype.kind != "f" or not (values != values).any():
         return values
     cleaned = values.astype(object)

@@ -20,7 +20,7 @@ from dovetail.errors import DataError
 
 @dataclass(frozen=True)
 class NumberSummary:
-    """Of one party's column of numbers: what its rows add to the mean and variance of all.
+    """What one party's column of numbers adds to the mean and variance of all.
 
     Attributes:
         count: rows with a value.
@@ -37,7 +37,7 @@ class NumberSummary:
 
 @dataclass(frozen=True)
 class CategorySummary:
-    """Of one party's column of categories: how many rows have each.
+    """How many rows have each category, in one party's column.
 
     Attributes:
         counts: category -> rows.

@@ -47,7 +47,7 @@ class CommonUnique(Partitioned):
     common_features: tuple[str, ...] = ()
 
     def encoded(self) -> CommonUnique:
-        """The same, encoded by training rows: common columns by all parties', its own by each's."""
+        """All parts encoded by training rows: common columns by all parties', others by each's."""
         tables = {name: own.tables[BLOCK] for name, own in self.train.parties.items()}
         agreed = agree(
             {

@@ -88,7 +88,7 @@ def common_columns(
 
 
 def _swapped(found_CC: np.ndarray, common: Sequence[int], sign: float) -> list[int]:
-    """The same, bettered by the best swap of two columns until none helps."""
+    """The common columns after the best swaps of two columns, until none helps."""
     best = list(common)
     while True:
         inside = np.zeros(len(found_CC), dtype=bool)

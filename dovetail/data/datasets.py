@@ -69,7 +69,7 @@ class Dataset:
         return self.x
 
     def take(self, rows: np.ndarray) -> Dataset:
-        """The same data, these rows only, in this order."""
+        """A data set of these rows, in this order."""
         x = self.x.take(rows) if isinstance(self.x, Table) else self.x[torch.from_numpy(rows)]
         return replace(self, ids=self.ids[rows], x=x, labels=self.labels.take(rows))
 

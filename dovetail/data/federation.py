@@ -30,7 +30,7 @@ class Alignment:
     rows: Mapping[str, Tensor]
 
     def restricted(self, party: str, rows: np.ndarray, num_rows: int) -> Alignment:
-        """The same, where this party, of so many rows, has these only, numbered anew."""
+        """An alignment in which this party, of so many rows, has these only, numbered anew."""
         place = torch.full((num_rows,), -1)
         place[torch.from_numpy(rows)] = torch.arange(len(rows))
         own_S = self.rows[party]

@@ -31,7 +31,7 @@ def formulas_in(columns: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def without_formulas(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The same, with an apostrophe before what is a formula: spreadsheets show it as text.
+    """Columns with an apostrophe before each formula: spreadsheets show it as text.
 
     >>> without_formulas({"=a": np.array(["=1+1", "b"], dtype=object)})
     {"'=a": array(["'=1+1", 'b'], dtype=object)}

@@ -99,7 +99,7 @@ def _split_rows(
 def keep_labels(
     partitioned: Partitioned, party: str, num_labels: int, rng: torch.Generator
 ) -> Partitioned:
-    """The same data with labels on a random ``num_labels`` of this party's training rows only.
+    """Data with labels on a random ``num_labels`` of this party's training rows only.
 
     Raises:
         ConfigError: fewer rows have a label.

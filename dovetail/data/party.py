@@ -100,7 +100,7 @@ class PartyData:
         return torch.cat([block.flatten(1).float() for block in self.blocks.values()], dim=1)
 
     def take(self, rows: Tensor) -> PartyData:
-        """The same party with these rows only, in this order."""
+        """The party's data with these rows only, in this order."""
         return replace(
             self,
             ids=self.ids[rows.numpy()],
@@ -122,7 +122,7 @@ class PartyData:
         return self.labels
 
     def with_labels_on(self, rows: Tensor) -> PartyData:
-        """The same party, labels kept on these rows and removed from all others.
+        """The party's data with labels on these rows only.
 
         Raises:
             DataError: the party has no labels.

@@ -94,7 +94,7 @@ class PartyTable:
         return len(self.ids)
 
     def take(self, rows: np.ndarray) -> PartyTable:
-        """The same party, these rows only, in this order."""
+        """The party's table with these rows only, in this order."""
         x = self.x.take(rows) if isinstance(self.x, Table) else self.x[torch.from_numpy(rows)]
         labels = None if self.labels is None else self.labels.take(rows)
         return replace(
@@ -255,7 +255,7 @@ def images_of(path: Path, id: str, ids: np.ndarray) -> Tensor:
 
 
 def _with_images(table: PartyTable, path: Path, id: str | Sequence[str]) -> PartyTable:
-    """The same party, with a picture of each row."""
+    """The party's table with a picture of each row."""
     if not isinstance(table.x, Table):
         raise DataError("images stand beside a table, and party.table holds images; leave one out")
     if not isinstance(id, str):

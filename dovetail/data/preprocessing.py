@@ -54,7 +54,7 @@ class NumbersSeen:
     what: What = "number"
 
     def count(self, numbers: np.ndarray) -> np.ndarray:
-        """Of these values that are there, how many fall into each bin."""
+        """How many of these values, missing ones apart, fall into each bin."""
         places = np.searchsorted(np.array(self.edges), numbers, side="left")
         return np.bincount(places, minlength=len(self.edges) + 1)
 
@@ -218,7 +218,7 @@ class TableEncoder:
         return cls(party, fitted)
 
     def watching(self, table: Table) -> TableEncoder:
-        """The same encoder, which keeps what its columns have in these training rows."""
+        """An encoder that keeps what its columns have in these training rows."""
         return TableEncoder(
             self.party,
             [_watching(each, table.column(each.name)) for each in self._fitted],
@@ -226,7 +226,7 @@ class TableEncoder:
         )
 
     def of_a_block(self) -> TableEncoder:
-        """The same encoder, by which a row without any value lacks the block."""
+        """An encoder by which a row without any value lacks the block."""
         return TableEncoder(self.party, self._fitted, may_lack=True)
 
     def transform(self, table: Table, *, allow_unseen: bool = False) -> Tensor:
@@ -316,7 +316,7 @@ class TableEncoder:
 def _watching(
     fitted: NumberColumn | CategoryColumn, column: Column
 ) -> NumberColumn | CategoryColumn:
-    """The same with what the training rows had."""
+    """The fitted column with what the training rows had."""
     missing = int(column.missing.sum())
     if isinstance(fitted, CategoryColumn):
         counted = _counts(column)

@@ -83,7 +83,7 @@ class Column:
         return self.values.dtype.kind == "O"
 
     def take(self, rows: np.ndarray) -> Column:
-        """The same column, these rows only, in this order."""
+        """A column of these rows, in this order."""
         return Column(self.values[rows], self.missing[rows], self.what)
 
 
@@ -138,7 +138,7 @@ class Table:
         return {**vars(self), "_read": columns.__getitem__, "_num_read": num_rows, "_rows": None}
 
     def take(self, rows: np.ndarray) -> Table:
-        """The same table, these rows only, in this order; no value is read or copied."""
+        """A table of these rows, in this order; no value is read or copied."""
         if self._rows is not None:
             rows = self._rows[rows]
         elif rows.dtype.kind == "b":
@@ -176,7 +176,7 @@ class Table:
         return [name for name in self.names if name in kept - removed]
 
     def without(self, names: Iterable[str]) -> Table:
-        """The same table less these columns.
+        """The table without these columns.
 
         Raises:
             DataError: no such column.
@@ -190,7 +190,7 @@ class Table:
         )
 
     def only(self, names: Iterable[str]) -> Table:
-        """The same table with these columns, in this order.
+        """A table of these columns, in this order.
 
         Raises:
             DataError: no such column.

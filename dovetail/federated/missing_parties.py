@@ -32,7 +32,7 @@ class LeftOut:
             network.notify(party, f"leaves this party out of {reason}{so_far}")
 
     def notify(self, party: str, reason: str, network: Engine) -> None:
-        """The same, of one that the driver's user is told of elsewhere."""
+        """Note a missing party that the driver's user is warned of elsewhere."""
         so_far = self._so_far(party)
         if so_far is not None:
             network.notify(party, f"leaves this party out of {reason}{so_far}")

@@ -237,14 +237,14 @@ C = TypeVar("C", bound=BaseModel)
 
 
 def weighed(config: C, run: Run) -> C:
-    """The same settings, with the run's weights of classes, if it has any."""
+    """Settings with the run's weights of classes, if it has any."""
     if run.class_weights is None:
         return config
     return config.model_copy(update={"loss_weights": run.class_weights})
 
 
 def deciding(config: C, run: Run, *, judges: bool = False) -> C:
-    """The same settings, with what each party is to decide on rows that it keeps out of training.
+    """Settings with what each party is to decide on rows that it keeps out of training.
 
     Args:
         judges: they are kept out in any case, and judge.

@@ -109,7 +109,7 @@ class Home:
     def scores(
         self, model: Model, *, last: bool = False, decision: Decided | None = None
     ) -> Scores:
-        """Of a model on the rows that only test; none without any."""
+        """Scores of a model on the rows that only test; none without any."""
         if self.test is None or not len(self.test[1]):
             return {}
         x_NF, labels_N = self.test

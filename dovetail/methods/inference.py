@@ -86,7 +86,7 @@ class Question(Protocol):
 
     @property
     def spec(self) -> JointSpec:
-        """Of the joint model."""
+        """Spec of the joint model."""
 
     def message(self, trained: str, samples_B: Tensor) -> Message:
         """Asks about these samples."""

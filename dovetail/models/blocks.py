@@ -337,7 +337,7 @@ def _small_cnn_layers(extractor: nn.Module) -> list[nn.Conv2d] | None:
 
 
 def _kind(extractor: nn.Module) -> tuple[Any, ...] | None:
-    """The same for small CNNs that differ in their weights only; None of anything else."""
+    """A key that small CNNs share if only their weights differ; None of anything else."""
     layers = _small_cnn_layers(extractor)
     if layers is None:
         return None

@@ -442,7 +442,7 @@ def markdown(told: Mapping[str, Any]) -> str:
 
 
 def _plain(told: Any) -> Any:
-    """The same, whose texts are shown as they are: no tag, no link, no picture, one line."""
+    """The value with texts shown as they are: no tag, no link, no picture, one line."""
     if isinstance(told, Mapping):
         return {_plain(name): _plain(value) for name, value in told.items()}
     if isinstance(told, list | tuple):

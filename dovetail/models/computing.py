@@ -69,7 +69,7 @@ def has_bf16(device: torch.device) -> bool:
 
 
 class _Here(local):
-    """Of a thread: PyTorch's modes are, too."""
+    """The modes of a thread: PyTorch's are a thread's, too."""
 
     narrow = False
 
@@ -116,7 +116,7 @@ class _Narrow(TorchFunctionMode):
 
 
 def _num_multiplications(product: Any, first: Tensor, second: Tensor) -> int:
-    """Of a product, about: a convolution's are those of its input's places."""
+    """About how many multiplications a product takes: a convolution's at each input position."""
     if product is F.linear:
         return first.numel() * second.shape[0]
     if product in (torch.mm, torch.addmm, torch.bmm, torch.baddbmm):

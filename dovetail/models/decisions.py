@@ -161,7 +161,7 @@ def decision_of(about: Mapping[str, Any]) -> Decision | None:
 
 
 def decision_as_said(about: Mapping[str, Any]) -> Decision | None:
-    """The same with its threshold on probabilities as a calibrated model says them."""
+    """The decision with its threshold on calibrated probabilities."""
     decision, calibration = decision_of(about), calibration_of(about)
     if decision is None or calibration is None:
         return decision
@@ -280,7 +280,7 @@ def class_weights(how: ClassWeights | None, task: Task, labels_N: Tensor) -> Ten
 
 
 def on(device: torch.device, weights_C: Tensor | None) -> Tensor | None:
-    """The same weights where a party computes."""
+    """Class weights on the device where a party computes."""
     return None if weights_C is None else weights_C.to(device)
 
 

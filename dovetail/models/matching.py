@@ -69,7 +69,7 @@ class Classifier:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of the hidden layers."""
+        """Widths of the hidden layers."""
         return tuple(len(layer) for layer in self.layers[:-1])
 
 
@@ -642,7 +642,7 @@ def _held(
 
 
 def _compact(assignments: Sequence[Assignment]) -> list[Assignment]:
-    """The same, with neurons that nobody holds left out."""
+    """Assignments without the neurons that nobody holds."""
     depth = len(assignments[0])
     renamed = []
     for i in range(depth):

@@ -57,7 +57,7 @@ def _models_of(folder: Path) -> list[Path]:
 
 
 def _kind_of(model: Path) -> str | None:
-    """Of its network; None of a folder that cannot be read."""
+    """Kind of the model's network; None of a folder that cannot be read."""
     try:
         return str(json.loads((model / "model.json").read_text())["network"]["kind"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):

@@ -29,7 +29,7 @@ NUM_STEPS, NUM_ROWS, RATE = 400, 128, 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Of each of C classes: how many rows, their features' mean and covariance; zeros of none."""
+    """How many rows each of C classes has, their features' mean and covariance; zeros of none."""
 
     counts_C: np.ndarray
     means_CD: np.ndarray
@@ -37,7 +37,7 @@ class Moments:
 
 
 def moments_of(features_ND: Tensor, labels_N: Tensor, num_classes: int) -> Moments:
-    """Of classes of which there are ``MIN_ROWS`` rows or more."""
+    """Moments of classes of which there are ``MIN_ROWS`` rows or more."""
     x_ND = features_ND.double().cpu().numpy()
     labels, width = labels_N.cpu().numpy(), x_ND.shape[1]
     counts = np.zeros(num_classes, dtype=np.int64)

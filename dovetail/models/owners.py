@@ -165,7 +165,7 @@ class EncodedMlp:
             )
 
     def fitted(self, x_NF: Tensor) -> tuple[EncodedMlp, PiecewiseLinear]:
-        """The same network with bins placed by these rows."""
+        """The network with bins placed by these rows."""
         few = x_NF[:: max(1, len(x_NF) // _ROWS_FOR_BINS)]
         rows = network_input(few, torch.device("cpu")).flatten(1)
         encoding = PiecewiseLinear.fit(rows, bins=self.bins)

@@ -78,7 +78,7 @@ class Prediction:
         return self.probabilities
 
     def conformal(self, radius: float) -> Prediction:
-        """The same with sets or intervals; see ``calibration``."""
+        """The prediction with sets or intervals; see ``calibration``."""
         if self.probabilities is None:
             return replace(self, low=self.values - radius, high=self.values + radius)
         return replace(self, within=self.probabilities.astype(np.float64) >= 1 - radius)

@@ -363,7 +363,7 @@ def load(folder: str | Path, *, network: nn.Module | None = None) -> Model:
 
 
 def described(folder: str | Path) -> Model:
-    """The same without its network, which predicts nothing; also of a network of your own.
+    """A model without its network, which predicts nothing; also of a custom network.
 
     Raises:
         ModelError: see ``load``.

@@ -111,7 +111,7 @@ class ServerModel:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Of the hidden layers."""
+        """Widths of the hidden layers."""
         return tuple(len(layer) for layer in self.classifier[:-1])
 
     def state(self) -> dict[str, Any]:

@@ -303,7 +303,7 @@ def _weight_gradient(x: Tensor, gradient: Tensor, out: _Stacked) -> None:
 
 
 def _tensor(stacked: _Stacked) -> Tensor:
-    """Of a place that is alike in all networks."""
+    """The stacked tensor of one layer that is alike in all networks."""
     assert isinstance(stacked, Tensor)
     return stacked
 

@@ -63,7 +63,7 @@ def _tensors(module: nn.Module) -> list[Tensor]:
 
 
 def tensors_of(module: nn.Module) -> list[Tensor]:
-    """Of a network, or of several one after the other: what travels of it."""
+    """Tensors that travel of a network, or of several one after the other."""
     modules = list(module) if isinstance(module, nn.ModuleList) else [module]
     return [tensor for each in modules for tensor in _tensors(each)]
 

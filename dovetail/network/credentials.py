@@ -160,7 +160,7 @@ class Credentials:
 
 
 def certificates_beside(party_file: Path, party: str) -> Path:
-    """The same, of a party whose file is not read."""
+    """The folder of certificates of a party whose file is not read."""
     name = certificate_name(party)
     places = [party_file.parent / "certificates" / name, Path("certificates") / name]
     for place in places:

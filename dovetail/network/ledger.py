@@ -446,7 +446,7 @@ class Verified:
 
     @property
     def root(self) -> str:
-        """Of the tree, in hexadecimal; "" where there is none."""
+        """Root of the tree, in hexadecimal; "" if there is none."""
         return "" if self.tree is None else self.tree.root().hex()
 
     def has(self, digest: str) -> bool:

@@ -278,7 +278,7 @@ class _Walk:
         self.found.refused += 1
 
     def _pair(self, sent: Entry, got: Entry) -> None:
-        """The same bytes in both books."""
+        """Note a message that both ledgers have with the same bytes."""
         following = self.left[self.i + 1 : self.i + 2]
         after = self.came[self.j + 1 : self.j + 2]
         twice = bool(following) and following[0].digest == sent.digest

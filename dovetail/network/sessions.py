@@ -231,7 +231,7 @@ class _LinesEngine(Engine):
         self.send({party: Notice(printable(why))}, Noticed)
 
     def _with_head(self, requests: Mapping[str, Message]) -> Mapping[str, Message]:
-        """The same; to save and to tell is asked with the head of the driver's ledger."""
+        """Requests, with the head of the driver's ledger in those to save and to end."""
         heads = self._lines.heads
         if heads is None or not any(isinstance(each, Save | Tell) for each in requests.values()):
             return requests

@@ -66,7 +66,7 @@ class Tree:
         self.size += 1
 
     def root(self) -> bytes:
-        """Of all lines so far; of none, the hash of nothing (section 2.1.1)."""
+        """Root over all lines so far; of none, the hash of nothing (section 2.1.1)."""
         if not self.frontier:
             return hashlib.sha256().digest()
         root = self.frontier[-1]

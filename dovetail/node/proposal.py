@@ -181,7 +181,7 @@ class Signed(Section):
         return self.opening + rfc8785.dumps(self.model_dump(mode="json", exclude={"proof"}))
 
     def signed(self, identity: Identity) -> Self:
-        """The same, with a proof."""
+        """The statement with a proof."""
         proof = base64.b64encode(identity.sign(self.statement)).decode()
         return self.model_copy(update={"proof": proof})
 

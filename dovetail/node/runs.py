@@ -215,7 +215,7 @@ class Aligning:
 
 
 class GivenSums:
-    """Of which rounds of a run a party has given its share, and to which sum; on its disk.
+    """The rounds of a run in which a party gave its share, and to which sum; on its disk.
 
     Apart from the run's states, which a driver may have restored or dropped.
     """

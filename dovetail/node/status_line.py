@@ -99,7 +99,7 @@ class StatusLine:
         self.say(event.text)
 
     def changed(self, event: Event, driver: str) -> None:
-        """The same, of who is looked for again and again: what is as before is not said again."""
+        """Print an event of somebody who is looked for repeatedly, unless it is as before."""
         if self._last.get(driver) != event:
             self.event(event, driver)
         self._last[driver] = event

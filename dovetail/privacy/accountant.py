@@ -128,7 +128,7 @@ class Account:
         return max(self.least, int(counts.max()) if len(counts) else 0)
 
     def epsilon(self) -> float:
-        """Of the sample that was released most often."""
+        """Epsilon of the sample that was released most often."""
         return epsilon(self.largest(), self.noise, self.delta)
 
     def told(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ class Budget(Protocol):
 
     @property
     def delta(self) -> float:
-        """Of that epsilon."""
+        """Delta of that epsilon."""
 
 
 def within(

@@ -400,7 +400,7 @@ class Owner:
         return found
 
     def decrypt_any(self, wire: np.ndarray, layout: Layout, num_rows: int) -> np.ndarray:
-        """The same, whatever the numbers: what raises here needs no key to be seen.
+        """Decrypted numbers, whatever they are: what raises here needs no key to be seen.
 
         Raises:
             MessageError: not as many as there should be, or no ciphertexts.

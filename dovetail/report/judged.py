@@ -64,7 +64,7 @@ class JudgedView:
 
 
 def judged(run: Run) -> list[JudgedView]:
-    """Of the first seed's models, as far as the run says so."""
+    """Views of the first seed's models, as far as the run has their details."""
     seed = run.seeds[0]
     done = seed.done.get(run.method)
     if done is None:

@@ -193,7 +193,7 @@ def picture(parts: Sequence[Part], groups: Groups) -> PictureView:
 
 
 def groups_table(groups: Groups) -> TableView:
-    """The same numbers as the picture."""
+    """A table of the numbers in the picture."""
     rows = [
         (
             band.letter,

@@ -31,7 +31,7 @@ class Worth:
 
 
 def worths(run: Run) -> list[Worth]:
-    """Of ``value.json``, and of the run's own choice of partners; none where there is neither."""
+    """Views of ``value.json`` and of the run's choice of partners; none if there is neither."""
     found = []
     if run.value is not None and run.value.partners:
         found.append(_valued(run.value))

@@ -207,7 +207,7 @@ class DriverRoom:
         yield from self.jobs.logs()
 
     def state(self) -> object:
-        """Of what is in no file."""
+        """State of what is in no file."""
         return self.jobs.state()
 
     # --- What is done ---------------------------------------------------------------------------

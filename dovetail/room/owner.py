@@ -233,7 +233,7 @@ class OwnerRoom:
         yield from self.jobs.logs()
 
     def state(self) -> object:
-        """Of what is in no file."""
+        """State of what is in no file."""
         return self.jobs.state()
 
     # --- What is done ---------------------------------------------------------------------------

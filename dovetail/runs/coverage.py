@@ -349,7 +349,7 @@ class Overlaps:
         return shown(self.shared[party], least=self.least)
 
     def share_shown(self, party: str) -> str:
-        """The same as a share of the centre's rows; "" where the number is not shown."""
+        """A count as a share of the centre's rows; "" if the number is not shown."""
         count = self.shared.get(party)
         if count is None or party in self.withheld or hides(count, self.least):
             return ""

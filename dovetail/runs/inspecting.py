@@ -107,7 +107,7 @@ def expected_of_site(site: Site, *, unlabelled: int | None) -> Expected | None:
 def expected_of_part(
     data: dd.PartyData, task: dd.Task, *, unlabelled: int | None
 ) -> Expected | None:
-    """The same of a party in a simulation."""
+    """What a party in a simulation may expect."""
     rows = data.labelled_rows()
     if data.labels is None or not data.blocks or not len(rows):
         return None

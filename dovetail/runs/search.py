@@ -237,7 +237,7 @@ def _values(run: RunFile) -> dict[str, Any]:
 
 
 def _digest(run: RunFile, section: SearchSection, seed: int) -> str:
-    """Of all that trials are a function of; how many are made, and how long, is none of it."""
+    """Hash of all that a trial's result depends on; not of the number of trials, nor of time."""
     search = section.model_dump(mode="json", exclude={"trials", "minutes"})
     text = json.dumps([_values(run), search, seed], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -119,7 +119,7 @@ def train_seeds(
             return loaded, driver
 
         def homes() -> tuple[Loaded, Driver | Coordinator | None]:
-            """The same, of parties with files of their own: for trials, and for the run."""
+            """Data and driver of parties with their own files: for trials, and for the run."""
             nonlocal loaded, driver
             loaded, driver = opened()
             return loaded, driver

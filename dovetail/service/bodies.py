@@ -228,7 +228,7 @@ def _check_texts(cursor: duckdb.DuckDBPyConnection, path: str, columns: Collecti
 
 
 def _in_memory(table: dd.Table, names: Collection[str]) -> dd.Table:
-    """The same table, whose file may go, with what these columns hold."""
+    """A table in memory with these columns' values: its file may go."""
     columns: dict[str, dd.Column] = {}
 
     def read(name: str) -> dd.Column:

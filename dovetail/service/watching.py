@@ -77,7 +77,7 @@ class ColumnDrift:
 
 @dataclass(eq=False)
 class Counts:
-    """Of one column of new rows: how many fall in each bin, are missing, or are unseen."""
+    """How many new rows of one column fall in each bin, are missing, or are unseen."""
 
     bins: np.ndarray
     missing: int = 0
@@ -89,7 +89,7 @@ class Counts:
 
 
 def count(column: NumberColumn | CategoryColumn, values: np.ndarray) -> Counts:
-    """Of (N,) raw values as ``TableEncoder.raw`` gives them."""
+    """Counts of (N,) raw values as ``TableEncoder.raw`` gives them."""
     if isinstance(column, NumberColumn):
         assert column.seen is not None
         there = values[~np.isnan(values)]

@@ -1,4 +1,4 @@
-"""The same over the network: gRPC, certificates of both sides, the lab in a process of its own."""
+"""Training over the network: gRPC, certificates of both sides, the lab in a process of its own."""
 
 from __future__ import annotations
 

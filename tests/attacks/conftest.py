@@ -111,7 +111,7 @@ def shop_that_joins(tmp_path: Path) -> Iterator[Callable[..., Shop]]:
 
 @dataclass(eq=False)
 class Home:
-    """The same in this process; ``again`` is what a restart leaves."""
+    """The victim's site in this process; ``again`` is what a restart leaves."""
 
     path: Path
     runs: Runs

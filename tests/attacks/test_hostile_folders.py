@@ -64,7 +64,7 @@ FORGED = {
 
 
 def forged(folder, place, change):
-    """The same folder with another text of its trees, whose sums agree."""
+    """A model folder with another text of its trees, whose sums agree."""
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
     (name,) = (name for name in tensors if name.endswith("text_T"))
     before = tensors[name].numpy().tobytes().decode()

@@ -42,7 +42,7 @@ def parquet(*, coded=False, **columns):
 
 
 def lying(body, size, said):
-    """The same file, whose metadata say ``said`` where they said ``size``."""
+    """The file with another size in its metadata."""
     length = struct.unpack("<I", body[-8:-4])[0]
     pages, metadata = body[: -8 - length], body[-8 - length : -8]
     wanted = _varint(2 * size)

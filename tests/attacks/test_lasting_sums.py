@@ -112,7 +112,7 @@ def test_of_one_round_two_sums_that_differ_by_a_member_are_not_opened():
 
 
 def test_a_sum_of_each_kind_in_one_round_is_refused():
-    """Of all members by single masks, and of all but one by this: their difference is that one."""
+    """Sums of all members by single masks and of all but one by this differ by that one."""
     made = Round()
     keys = {name: sums.key(1)[0] for name, sums in made.sums.items()}
     for name, sums in made.sums.items():

@@ -551,7 +551,7 @@ def test_scores_of_weights_that_a_coordinator_makes_have_an_end(
     policy = PolicySection(algorithms=("chfl",), max_uses=6)
 
     def average(run: str, num_rows: int = 30) -> Message:
-        """Of a home that was restarted, and has long kept books."""
+        """The answer of a site that was restarted, and has long kept ledgers."""
         guard = RunLimits(tmp_path, policy).of("hub", run, "chfl", known, folder=tmp_path)
         return guard.answer(
             chfl.Average(0, 0, torch.zeros(3)), lambda message: chfl.Scored(0.5, num_rows, 0.0)
@@ -580,7 +580,7 @@ def test_moments_and_judgements_of_a_run_have_an_end_whatever_it_goes_back_to(
         return Restored(0) if isinstance(message, Restore) else hyfem.Judged(1, 2)
 
     def guard(run: str) -> Guard:
-        """Of a process of the party that knows what is written down, and nothing else."""
+        """The guard of a process that knows what is written down, and nothing else."""
         return RunLimits(tmp_path, policy).of("server", run, "hyfem", known, folder=tmp_path)
 
     for message, most in zip(asked, (3, 6), strict=True):

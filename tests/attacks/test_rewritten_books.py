@@ -21,7 +21,7 @@ from dovetail.network.ledger import LedgerFile, verify
 
 
 def rewritten(path: Path, *, without: str) -> None:
-    """The same ledger as if such messages had never left: totals and hashes are right again."""
+    """Rewrite a ledger as if such messages had never left: totals and hashes are right again."""
     previous, totals, lines = "0" * 64, dict[str, int](), []
     for line in path.read_text().splitlines():
         entries: dict[str, Any] = json.loads(line)

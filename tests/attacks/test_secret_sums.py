@@ -196,14 +196,14 @@ def test_a_rate_of_one_s_own_is_refused_where_sums_are_secret() -> None:
 
 
 def test_pairs_of_one_round_are_refused(attacker: Attacker) -> None:
-    """Of the sums a + b, b + c and a + c each member's column follows."""
+    """Each member's column follows from the sums a + b, b + c and a + c."""
     for pair in itertools.combinations(NAMES[:3], 2):
         with pytest.raises(MessageError, match="a sum over 2 tells one party's values to another"):
             attacker.sum(1, pair, (0.5, 0.5))
 
 
 def test_two_sums_of_one_round_are_refused(attacker: Attacker) -> None:
-    """Of a + b + c + d and a + b + c the difference is d's column."""
+    """The difference of a + b + c + d and a + b + c is d's column."""
     attacker.sum(1, NAMES, EVEN)
     keys = attacker.keys(1, NAMES[:3])
     for name in NAMES[:3]:

@@ -75,7 +75,7 @@ def asked_of_hyfem(x_NF: Tensor, private: PrivateSteps | None) -> Tensor:
 
 
 def asked_of_chfl(x_NF: Tensor, private: PrivateSteps | None) -> Tensor:
-    """The same of a common column."""
+    """What a common column gives away to trap weights."""
     names = [f"c{place}" for place in range(NUM_COLUMNS)]
     table = table_from_arrays("clinic", dict(zip(names, x_NF.double().numpy().T, strict=True)))
     labels = (x_NF[:, 0] > 0).long()

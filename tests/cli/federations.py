@@ -53,7 +53,7 @@ def command(folder: Path, output: Path, arguments: Sequence[str], own_secrets: b
 def lying_command(
     folder: Path, output: Path, arguments: Sequence[str], kind: str, honest: int
 ) -> None:
-    """The same, of a party whose answers of this kind are NaN after so many honest ones."""
+    """Run a party whose answers of this kind are NaN after so many honest ones."""
     from dovetail.network.host import Host
 
     real, left = Host._answer, honest

@@ -128,7 +128,7 @@ def state_of(kept: Path) -> dict[str, Tensor]:
 
 
 def assert_equal(one: dict[str, Tensor], two: dict[str, Tensor]) -> None:
-    """The same weights, bit for bit."""
+    """Assert that two models have equal weights, bit for bit."""
     assert one.keys() == two.keys()
     for key, value in one.items():
         assert torch.equal(value, two[key]), key

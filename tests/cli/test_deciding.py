@@ -74,7 +74,7 @@ def test_every_method_tells_what_people_decide_by(
 
 
 def costs(name: str, seed: int, *, shared: bool) -> dict[str, list[str]]:
-    """The same rows; what their care costs, in thousands."""
+    """Rows whose label is what their care costs, in thousands."""
     own = table(name, seed, shared=shared)
     cost = [
         1000 + 200 * float(age) + 50 * float(dose)

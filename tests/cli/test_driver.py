@@ -74,7 +74,7 @@ class Clinics(Federation):
         return self.folder / name
 
     def write_here(self, *changes: tuple[str, str]) -> Path:
-        """The same run with all parties in one process."""
+        """The run file with all parties in one process."""
         path = self.write_run(*changes, name="here.toml")
         text = re.sub(r"\[engine\].*?(?=\[apfed\])", "", path.read_text(), flags=re.DOTALL)
         text = text.replace('["clinic.toml"]', '["clinic.toml", "lab.toml", "registry.toml"]')

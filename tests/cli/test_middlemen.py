@@ -41,7 +41,7 @@ def own(folder: Path, to: int) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def debians(folder: Path, to: int) -> Iterator[tuple[str, str]]:
-    """The same, of tinyproxy and haproxy."""
+    """Addresses of tinyproxy and haproxy."""
     missing = middlemen.installed("tinyproxy", "haproxy")
     if missing:
         pytest.skip(f"{' and '.join(missing)} is not installed: apt-get install tinyproxy haproxy")

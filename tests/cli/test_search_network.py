@@ -36,7 +36,7 @@ LABEL_SCALE = "label_scale = [50.0, 20.0]\n"
 
 
 def numbers(name: str, seed: int, *, shared: bool) -> dict[str, list[str]]:
-    """The same table, whose label is a number that its columns tell."""
+    """A table whose label is a number that its columns predict."""
     table = columns(name, seed, shared=shared)
     wet = {"Oslo": 10.0, "Bonn": 20.0}
     table["sick"] = [

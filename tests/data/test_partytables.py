@@ -26,7 +26,7 @@ COLUMNS: dict[str, Any] = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The same people in every kind of table."""
+    """A folder with one set of people in every kind of table."""
     dd.write_table(tmp_path / "people.csv", COLUMNS)
     dd.write_table(tmp_path / "people.parquet", COLUMNS)
     with sqlite3.connect(tmp_path / "people.db") as connection:

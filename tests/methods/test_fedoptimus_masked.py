@@ -135,7 +135,7 @@ def test_a_data_owner_s_own_quorum_counts():
 
 
 def test_embeddings_are_in_one_sum_and_no_other():
-    """Of two sums over the same rows, with and without one, the difference is that one's."""
+    """Two sums over the same rows, with and without one owner, would differ by that one's."""
     data, tops = owners()
     run(data, tops, secure=True, rounds=1)
     owner = data["d1"]

@@ -39,7 +39,7 @@ def classifier(
 
 
 def permuted(own: Classifier, orders: tuple[np.ndarray, ...]) -> Classifier:
-    """The same function, its hidden neurons in another order."""
+    """A classifier of the same function, its hidden neurons in another order."""
     layers = [layer.copy() for layer in own.layers]
     for i, order in enumerate(orders):
         layers[i] = layers[i][order]

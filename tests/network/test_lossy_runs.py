@@ -83,7 +83,7 @@ def shop() -> apfed.Passive:
 
 
 def fingerprint(active: apfed.Active) -> str:
-    """Of every bit of the model's weights."""
+    """Hash of every bit of the model's weights."""
     weights = active.model().network.state_dict()
     return hashlib.sha256(b"".join(each.numpy().tobytes() for each in weights.values())).hexdigest()
 

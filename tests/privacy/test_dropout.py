@@ -147,7 +147,7 @@ def test_a_driver_that_tells_parties_different_things_of_who_is_lost_has_neither
 
 
 def only(parts, owners):
-    """The same parts, but those of these owners alone."""
+    """The parts of these owners alone."""
     return {name: {owner: told[owner] for owner in owners} for name, told in parts.items()}
 
 

@@ -32,7 +32,7 @@ def held_out():
 
 
 def too_sure(model, factor=4.0):
-    """The same model, whose outputs are this many times too large."""
+    """A model whose outputs are this many times too large."""
     model.network.temperature /= factor
     model.spec = type(model.spec)(**{**vars(model.spec), "temperature": model.network.temperature})
     return model
@@ -59,7 +59,7 @@ def test_a_model_that_is_too_sure_is_calibrated_on_other_rows(tmp_path, train, h
 @pytest.mark.slow
 @pytest.mark.parametrize("coverage", [0.8, 0.9])
 def test_sets_and_intervals_cover_what_they_promise(tmp_path, train, held_out, coverage):
-    """Of 1000 calibration rows and 1000 others: within 4 standard errors of the promise."""
+    """Coverage with 1000 calibration rows and 1000 others: within 4 standard errors."""
     judge = held_out.tail(1000)
     for name, regression in (("sets", False), ("intervals", True)):
         fitted_model(train, [Linear()], regression=regression).save(tmp_path / name)

@@ -46,7 +46,7 @@ def service(*folders: Path, token: str | None = None) -> Service:
 
 
 def checker(told: dict[str, Any], name: str) -> jsonschema.Draft202012Validator:
-    """Of a schema of the document, whose references are resolved in it."""
+    """A validator of a schema in the document, with references resolved in it."""
     return jsonschema.Draft202012Validator({**told, "$ref": f"#/components/schemas/{name}"})
 
 

@@ -64,11 +64,11 @@ class PartnerHome:
     own: bool = False
 
     def with_loss(self, loss: Literal["reconstruction", "contrastive"]) -> PartnerHome:
-        """The same, helping with this loss."""
+        """The partner's data, helping with this loss."""
         return replace(self, config=self.config.model_copy(update={"loss": loss}))
 
     def alike(self, config: OptimizerConfig, network: EncoderSpec) -> PartnerHome:
-        """The same, trained as the active party is: as in the paper's comparison."""
+        """The partner's data, trained as the active party is: as in the paper's comparison."""
         fields = config.model_dump(include=set(OptimizerConfig.model_fields))
         alike = apfed.PassiveConfig(**fields, codes=self.config.codes)
         return replace(self, config=alike, network=network)
@@ -222,7 +222,7 @@ class LabelHome:
         return self.test
 
     def among(self, partners: Collection[str]) -> LabelHome:
-        """The same, aligned with these partners only."""
+        """The label owner's data, aligned with these partners only."""
 
         def of(alignment: Alignment) -> Alignment:
             kept = {self.name, *partners}
@@ -236,14 +236,14 @@ class LabelHome:
         )
 
     def on_common_rows(self) -> LabelHome:
-        """The same, with labels only on rows that all parties share: the set I."""
+        """The label owner's data with labels only on rows that all parties share: the set I."""
         alignment = self.alignment
         rows = alignment.rows[self.name][alignment.shared(*alignment.rows)]
         labelled = self.train.labelled_rows()
         return replace(self, train=self.train.with_labels_on(labelled[torch.isin(labelled, rows)]))
 
     def held_out(self, seed: int) -> Tensor:
-        """Of its labelled rows those that choose a threshold and a calibration."""
+        """The labelled rows that choose a threshold and a calibration."""
         labelled = self.train.labelled_rows()
         return hold_out(
             labelled,
@@ -253,7 +253,7 @@ class LabelHome:
         )[1]
 
     def without_labels_on(self, rows: Tensor) -> LabelHome:
-        """The same, without the labels of these rows."""
+        """The label owner's data without the labels of these rows."""
         labelled = self.train.labelled_rows()
         kept = labelled[~torch.isin(labelled, rows)]
         return replace(self, train=self.train.with_labels_on(kept))

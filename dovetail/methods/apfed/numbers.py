@@ -35,7 +35,7 @@ class NumbersGiven:
         return np.array([_digest(each) for each in self._rows_N.tolist()], dtype=np.int64)
 
     def most(self, rows_R: Tensor) -> int:
-        """Of any of these rows, the most that were given.
+        """The most numbers that were given of any of these rows.
 
         Raises:
             ConfigError: the count cannot be read.

@@ -69,7 +69,7 @@ class _Whole(nn.Module):
 
 
 class _Coding(nn.Module):
-    """The same without outputs, so that no noise is put on a head that these rows do not move."""
+    """The network without outputs: no noise is put on a head that these rows do not move."""
 
     def __init__(self, encoder: nn.Module, projection: nn.Module | None) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ class Solo(Unify):
         return False
 
     def _epsilon(self, visits: int = 0, sent: int = 0) -> float:
-        """Of the weights and of the codes that partners were sent, after so many more of a row.
+        """Epsilon of the weights and of the codes sent to partners, after so many more of a row.
 
         The two add up at every order; the row that was visited most need not be the one whose
         codes were sent most, so that the sum is of no row less than it is.

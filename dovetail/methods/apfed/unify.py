@@ -100,7 +100,7 @@ class Unify:
         return {}
 
     def spent(self) -> list[dict[str, Any]]:
-        """The same, as a run reports what it has cost."""
+        """What the solo model has cost, as a run reports it."""
         told = self.told()
         return [{"to": "who has it", "what": "the solo model", **told}] if told else []
 

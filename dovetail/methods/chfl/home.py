@@ -135,7 +135,7 @@ class Home:
         return OwnRows(self.task, x, labels, (test, self.test.labels))
 
     def summaries(self) -> dict[str, Summary]:
-        """Of each column that it offers, what others must know to encode it alike."""
+        """Column -> what others must know to encode it alike."""
         return summarise(self.table, self.common, categorical=self.categorical, party=self.name)
 
     def prepare(

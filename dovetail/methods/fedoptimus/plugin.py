@@ -252,16 +252,16 @@ class OwnersVariant(Variant):
         return found
 
     def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
-        """Of each label owner's model with the data owners'."""
+        """Score name -> label owner -> scores of its model with the data owners' networks."""
         scores = scores_of(stage, last=last)
         return {stage.name: scores} if scores else {}
 
     def validated(self, stage: Staged) -> Mapping[str, Scores]:
-        """The same on validation rows; a label owner alone is told of no such thing."""
+        """Label owner -> scores on validation rows; a label owner alone has none."""
         return {} if stage.name == "alone" else scores_of(stage, "validation")
 
     def asked_scores(self, stage: Staged, network: Engine) -> Mapping[str, Scores]:
-        """The same of label owners that are elsewhere, on their test rows."""
+        """Label owner elsewhere -> scores on its test rows."""
         return asked_scores(stage.driver, network)
 
     def decisions(self, stage: Staged) -> dict[str, Decided | None]:

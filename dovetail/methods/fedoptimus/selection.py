@@ -853,7 +853,7 @@ class Session:
         open_Q: np.ndarray,
         depth: int,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The same, of sums that are all that can be read."""
+        """Distances from sums that are all that can be read."""
         keys = self._ask(dict.fromkeys(members, GiveKey()), PublicKey)
         for name, reply in keys.items():
             with _checking(name):

@@ -67,7 +67,7 @@ class Columns:
     summing: SummingSettings = UNASKED
 
     def only(self, *label_owners: str) -> Columns:
-        """The same, for these label owners."""
+        """The data owner's columns, for these label owners only."""
         return replace(
             self,
             shared={name: self.shared[name] for name in label_owners},
@@ -392,7 +392,7 @@ def scores_of(stage: Staged, part: Part = "test", *, last: bool = False) -> dict
 
 
 def asked_scores(driver: fedoptimus.Coordinator, network: Engine) -> dict[str, Scores]:
-    """The same by messages, of label owners that are elsewhere and have test rows."""
+    """Label owner elsewhere -> scores on its test rows, asked by messages."""
     asked = copy.copy(driver)
     asked.data_owners = driver.participants
     tested = [name for name in asked.label_owners if asked.ready[name].num_test]

@@ -460,7 +460,7 @@ class Agreement:
         self.holdings[party] = holding
 
     def _shape(self, party: str, block: str, text: str, summary: str) -> Shape:
-        """Of a row of a block."""
+        """Shape of a row of a block."""
         try:
             shape = tuple(int(size) for size in text.split("x")) if text else ()
         except ValueError:

@@ -233,7 +233,7 @@ class Coordinator(Agreeing):
         return Round(told={"loss": statistics.fmean(losses.values())}, losses=losses)
 
     def sizes(self, sent: Train) -> dict[str, int]:
-        """Of the weights that are to come back."""
+        """Party -> number of weights that are to come back."""
         return {"E": len(sent.extractors), "W": len(sent.classifier)}
 
     def finish(self, federation: Federation) -> None:

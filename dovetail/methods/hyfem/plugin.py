@@ -396,7 +396,7 @@ class HyfemVariant(Variant):
         )
 
     def scored(self, stage: Staged, *, last: bool = False) -> dict[str, dict[str, Scores]]:
-        """Of parties on their own blocks; of the server on all, where these are in one place."""
+        """Score name -> party -> scores; the server's too, if all blocks are here."""
         name, driver, settings = stage.name, stage.driver, stage.settings
         whole = whole_of(stage.training.loaded.data, stage.training.homes)
         whole = whole if whole is not None and whole.is_tested else None

@@ -112,7 +112,7 @@ class Apart(Driver):
             own.finish(own.federation(_OneOf(network, name)))
 
     def state(self) -> State:
-        """Of all coordinators."""
+        """States of all coordinators."""
         return {name: own.state() for name, own in self.coordinators.items()}
 
     def restore(self, state: State) -> None:

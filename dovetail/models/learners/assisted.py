@@ -87,7 +87,7 @@ class Inputs:
 
     @classmethod
     def fit(cls, own_LC: Tensor, z_LZ: Tensor, num_outputs: int, *, regression: bool) -> Inputs:
-        """Of labelled rows; a z that is NaN is not there."""
+        """Scales fitted on labelled rows; a z that is NaN is missing."""
         centred = own_LC if regression else own_LC - own_LC.mean(dim=1, keepdim=True)
         own = max(float(centred.std()), 1e-9)
         spreads, fills = [], []

@@ -135,7 +135,7 @@ class BoostedTrees(nn.Module):
         return self.text_T.cpu().numpy().tobytes().decode()
 
     def checked_text(self) -> str:
-        """The same trees for ``lightgbm.Booster(model_str=...)``, of nothing but checked numbers.
+        """Text of the trees for ``lightgbm.Booster(model_str=...)``, made of checked numbers only.
 
         LightGBM believes a text's sizes, offsets and counts: one ``tree_sizes`` ends the process.
 

@@ -436,7 +436,7 @@ class _Students:
         return held_out_RC[judged]
 
     def mean(self, outputs: Sequence[Tensor]) -> Tensor:
-        """Of several models' outputs of the same rows."""
+        """Mean of several models' outputs of the same rows."""
         return mean_outputs(torch.stack(list(outputs)), regression=self._owner.regression)
 
     def _rows_without(self, fold: int) -> Rows:

@@ -111,14 +111,14 @@ HELD_OUT_ONE_IN = 5
 def hold_out(
     rows_N: Tensor, labels_N: Tensor, *, seed: int, regression: bool
 ) -> tuple[Tensor, Tensor]:
-    """Of these labelled rows those that train, and those that nothing is trained on."""
+    """Labelled rows that train, and those that nothing is trained on."""
     num_folds = min(HELD_OUT_ONE_IN, len(rows_N))
     folds = make_folds(labels_N, num_folds, seed=seed, regression=regression)
     return rows_N[folds != 0], rows_N[folds == 0]
 
 
 def first_fold_only(folds_N: Tensor) -> Tensor:
-    """The same folds where the rows of all but fold 0 always train: one model instead of K."""
+    """Folds in which the rows of all but fold 0 always train: one model instead of K."""
     return torch.where(folds_N == 0, 0, NO_FOLD)
 
 

@@ -137,7 +137,7 @@ class EarlyStopping:
 
 
 def clones(state: Any) -> Any:
-    """The same dicts and lists, whose tensors no later step changes."""
+    """Copies of dicts and lists, whose tensors no later step changes."""
     if isinstance(state, Tensor):
         return state.detach().clone()
     if isinstance(state, Mapping):
