@@ -93,11 +93,11 @@ def _regressors(
         yield "network", told.reshape(len(x_ND), -1)
         if y_KF.shape[1] <= BOOSTED_COLUMNS:
             boosted = np.empty_like(rough)
-            for place, y in enumerate(y_KF.T):
+            for index, y in enumerate(y_KF.T):
                 model = LGBMRegressor(
                     n_estimators=60, num_leaves=6, min_child_samples=5, verbose=-1, n_jobs=1
                 )
-                boosted[:, place] = model.fit(x_KD, y).predict(x_ND)
+                boosted[:, index] = model.fit(x_KD, y).predict(x_ND)
             yield "boosted trees", boosted
 
 
@@ -300,16 +300,16 @@ def members(
     rows = np.arange(2 * num)
     flat, num_classes = scaled(x.flatten(1).double().numpy()), told.shape[1]
     unseen = np.full((2 * _SHADOWS, 2 * num), np.nan)
-    for place in range(_SHADOWS):
+    for index in range(_SHADOWS):
         order = rng.permutation(2 * num)
         for half, (used, others) in enumerate(
             ((order[:num], order[num:]), (order[num:], order[:num]))
         ):
-            trees = ExtraTreesClassifier(100, min_samples_leaf=3, random_state=place)
+            trees = ExtraTreesClassifier(100, min_samples_leaf=3, random_state=index)
             trees.fit(flat[used], y[used])
             given = np.zeros((num, num_classes))
             given[:, trees.classes_] = trees.predict_proba(flat[others])
-            unseen[2 * place + half, others] = given[np.arange(num), y[others]]
+            unseen[2 * index + half, others] = given[np.arange(num), y[others]]
     p, mean = _logit(told[rows, y]), _logit(np.nanmean(unseen, axis=0))
     spread = np.nanstd(_logit(unseen), axis=0)
     scores = {

@@ -79,12 +79,12 @@ def plain_step(loss: str, batch_size: int) -> Step:
     parameters = [*encoder.parameters(), *head.parameters(), *helper.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, weight_decay=1e-4, fused=True)
     order = torch.randperm(NUM_ROWS)
-    place = 0
+    start = 0
 
     def step() -> float:
-        nonlocal place
-        rows = order[place : place + batch_size]
-        place = (place + batch_size) % NUM_ROWS
+        nonlocal start
+        rows = order[start : start + batch_size]
+        start = (start + batch_size) % NUM_ROWS
         x, x_other = network_input(own[rows]), network_input(other[rows])
         code = encoder(x).flatten(1)
         total = F.cross_entropy(head(code), labels[rows])

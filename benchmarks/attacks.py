@@ -110,9 +110,9 @@ def run_of(table: str, method: str) -> RunFile:
         held = [[first, second], [second, third], [first, third]]
         num = 2 if table == "credit" else 10
         assignment = [
-            {"party": f"party-{place}", "blocks": each, "classes": list(range(1, num + 1))}
+            {"party": f"party-{index}", "blocks": each, "classes": list(range(1, num + 1))}
             | {"rows": 1 / 3}
-            for place, each in enumerate(held, start=1)
+            for index, each in enumerate(held, start=1)
         ]
         partition = {
             "kind": "blocks",
@@ -253,11 +253,11 @@ def try_tables(scene: Scene, tape: Tape, found: Compared) -> None:
             truth = scene.labels_of(owner, order, samples)
             if truth is None or not isinstance(scene.task, Classification):
                 continue
-            places = (truth >= 0).nonzero().flatten().numpy()
-            y = truth.numpy()[places]
+            indices = (truth >= 0).nonzero().flatten().numpy()
+            y = truth.numpy()[indices]
             if len(y) >= 100 and np.bincount(y).min() > 12:
-                at = {name: each[places] for name, each in sent.items()}
-                tried = _attackers.labels(None if own is None else own[places], at, y)
+                at = {name: each[indices] for name, each in sent.items()}
+                tried = _attackers.labels(None if own is None else own[indices], at, y)
                 found.tried("labels", observer, owner, tried)
 
 
@@ -269,14 +269,14 @@ def try_logits(scene: Scene, tape: Tape, reading: Recording, found: Compared) ->
     assert own is not None
     assert target is not None
     rows_STB, value_STB = followed.steps()
-    place = torch.full((scene.num_samples()[""],), -1)
-    place[samples] = torch.arange(len(samples))
+    index = torch.full((scene.num_samples()[""],), -1)
+    index[samples] = torch.arange(len(samples))
     steps = reading.steps[: min(rows_STB.shape[1], MOST_STEPS)]
     width = steps[0][0].shape[1]
     whole = [each for each in steps if each[0].shape[1] == width]
     members = min(4, len(whole[0][0]), -(-len(rows_STB) // (whole[0][2].shape[-1])))
     told = _attackers.Steps(
-        torch.stack([place[each[0][:members]] for each in whole]),
+        torch.stack([index[each[0][:members]] for each in whole]),
         torch.stack([each[1][:members] for each in whole]),
         torch.stack([each[2][:members] for each in whole]),
     )

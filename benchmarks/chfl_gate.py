@@ -221,7 +221,7 @@ def trained(run_file: str, sets: tuple[str, ...], seed: int, share: float) -> To
         for x, labels in (member.prepared.validation, (test, home.labels)):
             columns.gate = None
             joint = columns(x)
-            common = columns.common.outputs(x[:, columns.common_places])[-1]
+            common = columns.common.outputs(x[:, columns.common_indices])[-1]
             columns.gate = gate
             both.append(Said(common, joint, labels))
         told[number][member.name] = both[0], both[1]

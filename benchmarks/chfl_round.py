@@ -49,19 +49,19 @@ def own_columns(num_members: int) -> int:
     return max(1, (54 - NUM_COMMON) // num_members)
 
 
-def rows_of(place: int, num_rows: int, num_unique: int) -> tuple[Tensor, Tensor]:
+def rows_of(index: int, num_rows: int, num_unique: int) -> tuple[Tensor, Tensor]:
     """Random rows: time does not depend on what they show."""
-    rng = generator(0, "rows", str(place))
+    rng = generator(0, "rows", str(index))
     x = torch.randn(num_rows, NUM_COMMON + num_unique, generator=rng)
     return x, torch.randint(NUM_CLASSES, (num_rows,), generator=rng)
 
 
-def home_of(place: int, num_rows: int, num_unique: int) -> chfl.Home:
+def home_of(index: int, num_rows: int, num_unique: int) -> chfl.Home:
     """A member's rows, as its network reads them."""
-    x, labels = rows_of(place, num_rows, num_unique)
+    x, labels = rows_of(index, num_rows, num_unique)
     common = tuple(f"common {i}" for i in range(NUM_COMMON))
     names = (*common, *(f"own {i}" for i in range(num_unique)))
-    name = f"member-{place}"
+    name = f"member-{index}"
     table = table_from_arrays(name, dict(zip(names, x.numpy().T, strict=True)))
     data = PartyData(name, np.arange(num_rows), labels=labels, tables={"columns": table})
     return chfl.Home(data, Classification(tuple(range(NUM_CLASSES))), common)

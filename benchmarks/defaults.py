@@ -144,7 +144,7 @@ def in_one_place(loaded: Loaded, seed: int = 0) -> tuple[float, float]:
         data = data.encoded()
     scored = data.test
     assert scored is not None
-    places: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+    cells: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     if isinstance(data, dd.Owners):
         assert data.test_labels is not None
         pool = data.train[data.data_owners[0]].ids
@@ -153,9 +153,9 @@ def in_one_place(loaded: Loaded, seed: int = 0) -> tuple[float, float]:
         test_x = torch.cat([scored[name].joined() for name in data.data_owners], dim=1)
         parts = [data.train[name] for name in data.label_owners]
         rows = np.concatenate([part.ids for part in parts])
-        places_of = torch.from_numpy(order[np.searchsorted(pool, rows, sorter=order)])
+        indices_of = torch.from_numpy(order[np.searchsorted(pool, rows, sorter=order)])
         labels = torch.cat([part.labels for part in parts if part.labels is not None])
-        places.append((x[places_of], labels, test_x, data.test_labels))
+        cells.append((x[indices_of], labels, test_x, data.test_labels))
     else:
         names = [loaded.active] if loaded.active else list(data.train.parties)
         for name in names:
@@ -167,9 +167,9 @@ def in_one_place(loaded: Loaded, seed: int = 0) -> tuple[float, float]:
             labels = torch.cat([each.labels for each in parties if each.labels is not None])
             tested = scored[name]
             assert tested.labels is not None
-            places.append((x, labels, tested.joined(), tested.labels))
+            cells.append((x, labels, tested.joined(), tested.labels))
     best, majority = [], []
-    for x, labels, test_x, test_labels in places:
+    for x, labels, test_x, test_labels in cells:
         num_classes = data.task.num_outputs
         folds = make_folds(labels, 4, seed=seed)
         rows_ = Rows(x, hard_targets(labels, num_classes, regression=False), folds)

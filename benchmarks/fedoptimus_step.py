@@ -46,10 +46,10 @@ def dovetail_steps(config: fedoptimus.Config, bottom: StripCnn) -> Step:
     """One round as a run trains it; ``sync_every`` steps."""
     strips, labels = pixels()
     rows = torch.arange(len(labels)).split(NUM_ROWS)
-    names = [f"label-{place}" for place in range(1, NUM_LABELS + 1)]
+    names = [f"label-{index}" for index in range(1, NUM_LABELS + 1)]
     data = {}
-    for place, strip in enumerate(strips):
-        name = f"data-{place + 1}"
+    for index, strip in enumerate(strips):
+        name = f"data-{index + 1}"
         shared = {
             owner: SharedRows(name, strip, own) for owner, own in zip(names, rows, strict=True)
         }

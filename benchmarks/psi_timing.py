@@ -51,8 +51,8 @@ def rows(what: str, make: Callable[[list[str]], Any]) -> list[dict[str, Any]]:
     found: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     for turn in range(2 * TRIALS + 2):
         shared = turn % 2 == 0
-        own = [f"P-{turn:03d}-{place:06d}" for place in range(NUM)]
-        others = own if shared else [f"Q-{turn:03d}-{place:06d}" for place in range(NUM)]
+        own = [f"P-{turn:03d}-{index:06d}" for index in range(NUM)]
+        others = own if shared else [f"Q-{turn:03d}-{index:06d}" for index in range(NUM)]
         seconds = trial(make, own, list(others))
         if turn > 1:  # the first two warm up
             found[shared].append(seconds)

@@ -50,15 +50,15 @@ def planted(
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2, num_rows)
     columns: dict[str, np.ndarray] = {}
-    for place in range(INFORMATIVE + NOISE):
+    for index in range(INFORMATIVE + NOISE):
         x = rng.normal(size=(num_rows, 2))
-        if place < INFORMATIVE:
+        if index < INFORMATIVE:
             direction = rng.normal(size=2)
             x += 2 * labels[:, None] * direction / np.linalg.norm(direction)
         elif copies:
-            x = columns[f"informative-{place % 2 + 1}"] + 0.1 * x
-        kind = "informative" if place < INFORMATIVE else "copy" if copies else "noise"
-        columns[f"{kind}-{place + 1}"] = x
+            x = columns[f"informative-{index % 2 + 1}"] + 0.1 * x
+        kind = "informative" if index < INFORMATIVE else "copy" if copies else "noise"
+        columns[f"{kind}-{index + 1}"] = x
     return columns, labels
 
 

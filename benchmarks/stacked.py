@@ -72,8 +72,8 @@ class Members:
     def __init__(self, num: int) -> None:
         torch.manual_seed(0)
         self.num_unique = max(1, 38 // num)
-        places = tuple(range(NUM_COMMON)), tuple(range(NUM_COMMON, NUM_COMMON + self.num_unique))
-        self.networks = [ColumnsSpec(*places, WIDTHS, NUM_CLASSES).build() for _ in range(num)]
+        indices = tuple(range(NUM_COMMON)), tuple(range(NUM_COMMON, NUM_COMMON + self.num_unique))
+        self.networks = [ColumnsSpec(*indices, WIDTHS, NUM_CLASSES).build() for _ in range(num)]
         self.x = torch.randn(num, BATCH, NUM_COMMON)
         self.x_unique = torch.randn(num, BATCH, self.num_unique)
         self.labels_KB = torch.randint(NUM_CLASSES, (num, BATCH))
@@ -291,8 +291,8 @@ def autograd_replicas(bottoms: Bottoms) -> Step:
         groups = {"padding": conv.padding, "stride": conv.stride, "groups": num}
         maps = F.relu(F.conv2d(x, weight.flatten(0, 1), bias.flatten(), **groups))  # type: ignore[arg-type]
         rows = maps.view(ROWS, num, -1).transpose(0, 1)
-        for place, (own, own_bias) in enumerate(pairs(linears)):
-            rows = torch.baddbmm(own_bias[:, None], F.relu(rows) if place else rows, own.mT)
+        for index, (own, own_bias) in enumerate(pairs(linears)):
+            rows = torch.baddbmm(own_bias[:, None], F.relu(rows) if index else rows, own.mT)
         gradients = torch.autograd.grad(rows, [*state.values()], torch.stack(bottoms.gradients))
         stepped(optimizer, [*state.values()], gradients)
         return rows.detach().flatten(0, 1)

@@ -20,7 +20,7 @@ LINK = re.compile(r"(\]\(|\]: )([^)\s#]+)")
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 
-def place(path: str) -> str:
+def site_path(path: str) -> str:
     """Where a file of the repository, or the page that lists a folder, lies in the site."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
@@ -73,10 +73,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             seen.add(path)
             if (ROOT / path).is_dir() or path.endswith(".md"):
                 waiting.append(path)
-                files.append(File.generated(config, place(path), content=text_of(path)))
+                files.append(File.generated(config, site_path(path), content=text_of(path)))
             else:
                 content = (ROOT / path).read_bytes()
-                files.append(File.generated(config, place(path), content=content))
+                files.append(File.generated(config, site_path(path), content=content))
     return files
 
 
@@ -90,7 +90,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if path is None:
             return match[0]
         start = PurePosixPath(page.file.src_uri).parent
-        return match[1] + PurePosixPath(os.path.relpath(place(path), start)).as_posix()
+        return match[1] + PurePosixPath(os.path.relpath(site_path(path), start)).as_posix()
 
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.DOTALL | re.MULTILINE)
     return "".join(each if each.startswith("```") else LINK.sub(lead, each) for each in parts)

@@ -93,14 +93,14 @@ def people(num: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 def typo(text: str, rng: np.random.Generator) -> str:
     """One letter dropped, doubled, exchanged, or in the place of the one before."""
-    place, kind = int(rng.integers(1, len(text))), int(rng.integers(4))
+    index, kind = int(rng.integers(1, len(text))), int(rng.integers(4))
     if kind == 0 and len(text) > 2:
-        return text[:place] + text[place + 1 :]
+        return text[:index] + text[index + 1 :]
     if kind == 1:
-        return text[:place] + text[place] + text[place:]
+        return text[:index] + text[index] + text[index:]
     if kind == 2:
-        return text[: place - 1] + text[place] + text[place - 1] + text[place + 1 :]
-    return text[:place] + "aeiornst"[int(rng.integers(8))] + text[place + 1 :]
+        return text[: index - 1] + text[index] + text[index - 1] + text[index + 1 :]
+    return text[:index] + "aeiornst"[int(rng.integers(8))] + text[index + 1 :]
 
 
 def dirtied(clean: dict[str, np.ndarray], rng: np.random.Generator) -> dict[str, np.ndarray]:

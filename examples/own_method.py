@@ -49,8 +49,8 @@ class Member(Party):  # a party: its rows stay in here
 
     @handles
     def begin(self, ask: Begin):
-        places, outputs = tuple(range(self.home.common)), self.home.task.num_outputs
-        self.spec = ColumnsSpec(places, (), ask.widths, outputs)
+        indices, outputs = tuple(range(self.home.common)), self.home.task.num_outputs
+        self.spec = ColumnsSpec(indices, (), ask.widths, outputs)
         self.net = self.local.build(self.spec.build, "fedsgd", alike=True)
         return Parameters(parameters_to_vector(self.net.parameters()).detach())
 

@@ -46,14 +46,14 @@ def main() -> None:
         with (given.out / name).open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow(header)
-            for place, row in enumerate(rows):
-                known = patients.target_names[patients.target[row]] if place < diagnosed else ""
+            for index, row in enumerate(rows):
+                known = patients.target_names[patients.target[row]] if index < diagnosed else ""
                 told = [known] if diagnosed else []
                 table.writerow([numbers[row], *(patients.data[row, c] for c in columns), *told])
         print(f"{given.out / name}: {len(rows)} patients, {', '.join(header[1:4])}, ...")
 
     looks = [names.index(f"mean {what}") for what in LOOKS]
-    sizes = [place for place, name in enumerate(names) if not name.endswith(LOOKS)]
+    sizes = [index for index, name in enumerate(names) if not name.endswith(LOOKS)]
     at_clinic = rng.permutation(known)[: int(SHARE_CLINIC * len(known))]
     at_lab = rng.permutation(known)[: int(SHARE_LAB * len(known))]
     write("clinic.csv", at_clinic, looks, diagnosed=NUM_DIAGNOSED)

@@ -162,8 +162,8 @@ def parties(folder: Path) -> Path:
     install(folder, PACKAGE)
     pooled = dd.load("breast-cancer")[0]
     assert isinstance(pooled.x, dd.Table)
-    for place, name in enumerate(("north", "south")):
-        part = pooled.take(np.arange(place, 200, 2))
+    for index, name in enumerate(("north", "south")):
+        part = pooled.take(np.arange(index, 200, 2))
         assert isinstance(part.x, dd.Table)
         columns = {each: part.x.column(each).values for each in part.x.select(["mean *"])}
         dd.write_table(

@@ -78,11 +78,11 @@ def batches(num_rows: int, seed: int = 0) -> Callable[[int], np.ndarray]:
     orders: dict[int, np.ndarray] = {}
 
     def rows(step: int) -> np.ndarray:
-        epoch, place = divmod(step, per_epoch)
+        epoch, batch = divmod(step, per_epoch)
         if epoch not in orders:
             orders.clear()
             orders[epoch] = np.random.default_rng([seed, epoch]).permutation(num_rows)
-        return orders[epoch][place * BATCH_SIZE : (place + 1) * BATCH_SIZE]
+        return orders[epoch][batch * BATCH_SIZE : (batch + 1) * BATCH_SIZE]
 
     return rows
 

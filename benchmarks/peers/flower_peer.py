@@ -54,8 +54,8 @@ def answer(message: Message, context: Context) -> Message:
         partner.codes(array(context.state, "last"))
         partner.step(array(told, "gradient"))
         buffers = {
-            str(place): partner.optimizer.state[parameter]["momentum_buffer"]
-            for place, parameter in enumerate(partner.encoder.parameters())
+            str(index): partner.optimizer.state[parameter]["momentum_buffer"]
+            for index, parameter in enumerate(partner.encoder.parameters())
         }
         context.state["momentum"] = ArrayRecord(buffers)
     context.state["model"] = ArrayRecord(partner.encoder.state_dict())

@@ -67,10 +67,10 @@ class BenchProgress:
         for job, (task, folder) in self._tasks.items():
             lines = tail_lines(folder)
             if lines:
-                place = f"{'round' if 'round' in lines[-1] else 'epoch'} {number(lines[-1])}"
+                step_text = f"{'round' if 'round' in lines[-1] else 'epoch'} {number(lines[-1])}"
                 estimate = times.estimate(job.cell)
                 about = "" if estimate is None else f", about {estimate / 60:.0f} min in all"
-                self._bars.update(task, said=f"{lines[-1]['stage']}, {place}{about}")
+                self._bars.update(task, said=f"{lines[-1]['stage']}, {step_text}{about}")
         failed = f"{num_failed} failed" if num_failed else ""
         self._bars.update(self._all, said=failed)
 

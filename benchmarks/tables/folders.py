@@ -37,7 +37,7 @@ class Options:
 
 
 @dataclass
-class Place:
+class CellFolder:
     """A cell, its run file, and what there is of it.
 
     Attributes:
@@ -92,13 +92,14 @@ def runs_folder(given: Path | None, cells: Sequence[Cell]) -> Path:
         ConfigError: in none of the places.
     """
     shipped = Path(__file__).parents[2] / "runs"
-    places = [given] if given is not None else [Path("runs"), shipped]
-    for place in places:
-        if all(_is_there(place / cell.run) for cell in cells):
-            return place
-    lacking = next(cell.run for cell in cells if not _is_there(places[-1] / cell.run))
+    folders = [given] if given is not None else [Path("runs"), shipped]
+    for folder in folders:
+        if all(_is_there(folder / cell.run) for cell in cells):
+            return folder
+    lacking = next(cell.run for cell in cells if not _is_there(folders[-1] / cell.run))
     raise ConfigError(
-        f"there is no run file {lacking} in {', '.join(str(place) for place in places)}; name the "
+        f"there is no run file {lacking} in {', '.join(str(folder) for folder in folders)}; name "
+        "the "
         "runs folder of Dovetail's repository with --runs"
     )
 
@@ -108,24 +109,26 @@ def _is_there(path: Path) -> bool:
     return split_cell(path)[0].is_file()
 
 
-def places_of(
+def cell_folders_of(
     table: Table, chosen: Sequence[Cell], runs: Path, options: Options
-) -> dict[str, Place]:
+) -> dict[str, CellFolder]:
     """Cell -> what there is of it; of all cells, so that the table has all that was run before."""
     names = {cell.name for cell in chosen}
-    places = {}
+    cell_folders = {}
     for cell in table.cells:
         if cell.unavailable or not _is_there(runs / cell.run):
             continue
         try:
-            places[cell.name] = _place(cell, runs / cell.run, options, wanted=cell.name in names)
+            cell_folders[cell.name] = _cell_folder(
+                cell, runs / cell.run, options, wanted=cell.name in names
+            )
         except ConfigError:
             if cell.name in names:
                 raise
-    return places
+    return cell_folders
 
 
-def _place(cell: Cell, path: Path, options: Options, *, wanted: bool) -> Place:
+def _cell_folder(cell: Cell, path: Path, options: Options, *, wanted: bool) -> CellFolder:
     extra = (*cell.overrides, *options.overrides)
     if options.device is not None:
         extra = (*extra, f'device="{options.device}"')
@@ -135,11 +138,11 @@ def _place(cell: Cell, path: Path, options: Options, *, wanted: bool) -> Place:
         extra = (*extra, f"checkpoint_every={cell.checkpoint_every}")
         run = run.model_copy(update={"checkpoint_every": cell.checkpoint_every})
     folder = cell.folder(options.out, options.recipe)
-    place = Place(cell, path, folder, run, extra, _seeds(run, options) if wanted else ())
+    cell_folder = CellFolder(cell, path, folder, run, extra, _seeds(run, options) if wanted else ())
     there = {int(each.name[5:]) for each in folder.glob("seed-*") if each.name[5:].isdecimal()}
-    for seed in sorted(there | {*place.wanted}):
-        _look(place, seed)
-    return place
+    for seed in sorted(there | {*cell_folder.wanted}):
+        _look(cell_folder, seed)
+    return cell_folder
 
 
 def _seeds(run: RunFile, options: Options) -> tuple[int, ...]:
@@ -150,17 +153,17 @@ def _seeds(run: RunFile, options: Options) -> tuple[int, ...]:
     return (*seeds, *more)[:number]
 
 
-def _look(place: Place, seed: int) -> None:
+def _look(cell_folder: CellFolder, seed: int) -> None:
     """Note whether this seed is done, in part, or of other settings."""
-    folder = place.seed_folder(seed)
+    folder = cell_folder.seed_folder(seed)
     if not (folder / "run.toml").exists():
         return
     section = next(
         name
         for name, method in methods.every().items()
-        if method is methods.method_of(place.run.method)
+        if method is methods.method_of(cell_folder.run.method)
     )
-    wanted = resolved(place.run, seed)
+    wanted = resolved(cell_folder.run, seed)
     written = kept = read_toml(folder / "run.toml")
     try:  # through today's defaults: keys may have been added since
         own = own_settings(written, section)
@@ -169,21 +172,22 @@ def _look(place: Place, seed: int) -> None:
         pass
     unlike = differing(kept, wanted, section)
     if unlike:
-        place.other[seed] = unlike
+        cell_folder.other[seed] = unlike
     elif (folder / "result.json").exists():
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        place.done[seed] = read_run(place.cell, seed, folder, result)
+        cell_folder.done[seed] = read_run(cell_folder.cell, seed, folder, result)
     elif (folder / "checkpoint").exists() and written == wanted:
-        place.part[seed] = sum(line.get("seconds", 0.0) for line in tail_lines(folder))
+        cell_folder.part[seed] = sum(line.get("seconds", 0.0) for line in tail_lines(folder))
 
 
-def refuse_other_settings(places: Mapping[str, Place]) -> None:
-    for place in places.values():
-        for seed in place.wanted:
-            if seed in place.other:
+def refuse_other_settings(cell_folders: Mapping[str, CellFolder]) -> None:
+    for cell_folder in cell_folders.values():
+        for seed in cell_folder.wanted:
+            if seed in cell_folder.other:
                 raise ConfigError(
-                    f"{place.seed_folder(seed)} holds a run of other settings (differs in "
-                    f"{', '.join(place.other[seed])}); name another folder with --out, or remove it"
+                    f"{cell_folder.seed_folder(seed)} holds a run of other settings (differs in "
+                    f"{', '.join(cell_folder.other[seed])}); name another folder with --out, or "
+                    "remove it"
                 )
 
 
@@ -206,10 +210,10 @@ def locked(out: Path) -> Iterator[None]:
         yield
 
 
-def times_of(places: Mapping[str, Place]) -> Times:
+def times_of(cell_folders: Mapping[str, CellFolder]) -> Times:
     """How long the runs that are there took."""
     times = Times()
-    for place in places.values():
-        for run in place.done.values():
-            times.add(place.cell, run.seconds)
+    for cell_folder in cell_folders.values():
+        for run in cell_folder.done.values():
+            times.add(cell_folder.cell, run.seconds)
     return times

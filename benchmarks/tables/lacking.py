@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from benchmarks.fetch import ADDRESSES
-from benchmarks.tables.folders import Place
+from benchmarks.tables.folders import CellFolder
 from dovetail.data.datasets import is_here
 from dovetail.errors import ConfigError
 
 
-def check_data(table: str, places: Iterable[Place]) -> None:
+def check_data(table: str, indices: Iterable[CellFolder]) -> None:
     """Refuse to begin where no cell that is wanted has its data.
 
     Raises:
         ConfigError: naming the data sets, and how to have them.
     """
-    wanted = [place for place in places if any(seed not in place.done for seed in place.wanted)]
+    wanted = [index for index in indices if any(seed not in index.done for seed in index.wanted)]
     sources = {
-        place.cell.name: str(place.run.data.source)
-        for place in wanted
-        if place.run.data is not None
+        index.cell.name: str(index.run.data.source)
+        for index in wanted
+        if index.run.data is not None
     }
     lacking = {name for name in {*sources.values()} if not is_here(name)}
     if not lacking or any(
-        place.run.data is None or sources[place.cell.name] not in lacking for place in wanted
+        index.run.data is None or sources[index.cell.name] not in lacking for index in wanted
     ):
         return
     public = sorted(name for name in lacking if name in ADDRESSES)

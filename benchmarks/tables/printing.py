@@ -14,11 +14,11 @@ from rich.table import Table as Grid
 from benchmarks import tables as bench
 from benchmarks.tables.bars import BenchProgress
 from benchmarks.tables.folders import (
+    CellFolder,
     Options,
-    Place,
+    cell_folders_of,
     chosen_cells,
     locked,
-    places_of,
     refuse_other_settings,
     runs_folder,
     table_of,
@@ -49,16 +49,16 @@ def run_bench(
     chosen = chosen_cells(table, only)
     runs = runs_folder(options.runs, [cell for cell in chosen if cell.run])
     if show:
-        _list(table, places_of(table, chosen, runs, options), chosen, as_json=as_json)
+        _list(table, cell_folders_of(table, chosen, runs, options), chosen, as_json=as_json)
         return
     with locked(options.out):
-        places = places_of(table, chosen, runs, options)
-        refuse_other_settings(places)
-        check_data(table.name, places.values())
+        cell_folders = cell_folders_of(table, chosen, runs, options)
+        refuse_other_settings(cell_folders)
+        check_data(table.name, cell_folders.values())
         session = Session(
             table,
             chosen,
-            places,
+            cell_folders,
             options,
             command=shlex.join(["dovetail", *sys.argv[1:]]),
             watch=lambda total: BenchProgress(total, shown=not (quiet or as_json)),
@@ -116,8 +116,10 @@ def _fitting(
     labels = {name for cell in table.cells for name in cell.labels}
     compared = [titles[score] for score in (table.against, *table.wide)]
     kept = {*labels, *compared, *(name for name in names if " less " in name), names[-1]}
-    places = [place for place, name in enumerate(names) if name in kept]
-    return [names[place] for place in places], [[row[place] for place in places] for row in rows]
+    kept_columns = [column for column, name in enumerate(names) if name in kept]
+    return [names[column] for column in kept_columns], [
+        [row[column] for column in kept_columns] for row in rows
+    ]
 
 
 def _some(names: Sequence[str], most: int = 4) -> str:
@@ -140,29 +142,29 @@ def _grid(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Gr
 
 def _list(
     table: bench.Table,
-    places: Mapping[str, Place],
+    cell_folders: Mapping[str, CellFolder],
     chosen: Sequence[bench.Cell],
     *,
     as_json: bool,
 ) -> None:
     """The cells of a table, and what there is of each."""
-    times = times_of(places)
+    times = times_of(cell_folders)
     rows = []
     for cell in chosen:
-        place = places.get(cell.name)
-        if place is None:
+        cell_folder = cell_folders.get(cell.name)
+        if cell_folder is None:
             rows.append(
                 [cell.name, cell.run, "", cell.unavailable or "its run file is not there", ""]
             )
             continue
-        done = len([seed for seed in place.wanted if seed in place.done])
-        part = f", {len(place.part)} begun" if place.part else ""
+        done = len([seed for seed in cell_folder.wanted if seed in cell_folder.done])
+        part = f", {len(cell_folder.part)} begun" if cell_folder.part else ""
         estimate = times.estimate(cell)
         rows.append(
             [
                 cell.name,
                 " ".join([cell.run, *cell.overrides]),
-                str(len(place.wanted)),
+                str(len(cell_folder.wanted)),
                 f"{done} done{part}",
                 "" if estimate is None else told_time(estimate),
             ]
@@ -181,7 +183,7 @@ def _overview(options: Options, *, as_json: bool) -> None:
         cells = [cell for cell in table.cells if not cell.unavailable]
         try:
             runs = runs_folder(options.runs, cells)
-            places = places_of(table, cells, runs, options)
+            cell_folders = cell_folders_of(table, cells, runs, options)
         except ConfigError as error:
             rows.append(
                 {
@@ -192,14 +194,14 @@ def _overview(options: Options, *, as_json: bool) -> None:
                 }
             )
             continue
-        total = sum(len(place.wanted) for place in places.values())
+        total = sum(len(cell_folder.wanted) for cell_folder in cell_folders.values())
         left = [
-            place.cell
-            for place in places.values()
-            for seed in place.wanted
-            if seed not in place.done
+            cell_folder.cell
+            for cell_folder in cell_folders.values()
+            for seed in cell_folder.wanted
+            if seed not in cell_folder.done
         ]
-        seconds, unknown = times_of(places).total(left)
+        seconds, unknown = times_of(cell_folders).total(left)
         known = told_time(seconds) if len(left) > unknown else ""
         guess = f"{unknown} runs of unknown length" if unknown else ""
         takes = ", ".join(part for part in (known, guess) if part) or "nothing"

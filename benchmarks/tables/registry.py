@@ -326,19 +326,19 @@ def _hospitals() -> Iterator[Cell]:
     for split, method in product(range(5), HOSPITAL_SCORES):
         titles = HOSPITAL_SCORES[method]
         of = {
-            hospital: {f"{stage}@{hospital}": f"{place}: {t}" for stage, t in titles.items()}
-            for hospital, place in HOSPITALS.items()
+            hospital: {f"{stage}@{hospital}": f"{city}: {t}" for stage, t in titles.items()}
+            for hospital, city in HOSPITALS.items()
         }
-        for few, (hospital, place) in product((20, 50, 100), HOSPITALS.items()):
+        for few, (hospital, city) in product((20, 50, 100), HOSPITALS.items()):
             if (hospital, few) != ("switzerland", 100):  # it has fewer
                 rows = f"data.partition.rows.{hospital}={few}"
-                told = f"{few} at {place}"
+                told = f"{few} at {city}"
                 yield _hospital_cell(method, split, f"{hospital}-{few}", told, of[hospital], rows)
         every = {name: title for scores in of.values() for name, title in scores.items()}
         yield _hospital_cell(method, split, "all", "all everywhere", every)
-        for hospital, place in HOSPITALS.items():
-            told = f"none at {place}: the others' models"
-            scores = {stage: f"{place}: {t}" for stage, t in titles.items() if stage != "local"}
+        for hospital, city in HOSPITALS.items():
+            told = f"none at {city}: the others' models"
+            scores = {stage: f"{city}: {t}" for stage, t in titles.items() if stage != "local"}
             guest = f"data.partition.guest={hospital}"
             yield _hospital_cell(method, split, f"{hospital}-none", told, scores, guest)
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from benchmarks.tables.cells import Cell, Line, Run, Table, lines, read_run
 from benchmarks.tables.child import Child
-from benchmarks.tables.folders import Options, Place, times_of
+from benchmarks.tables.folders import CellFolder, Options, times_of
 from benchmarks.tables.plot import draw
 from benchmarks.tables.schedule import Job, Process, Times, work
 from benchmarks.tables.text import body, json_line, machine, page, put_into, told_time
@@ -40,7 +40,7 @@ class Session:
     Args:
         table: the grid.
         chosen: its cells that are asked for.
-        places: what there is of all of its cells.
+        cell_folders: what there is of all of its cells.
         options: how to run them.
         command: what the page says it was made by.
         watch: opens what shows so many runs as they go on.
@@ -50,14 +50,14 @@ class Session:
         self,
         table: Table,
         chosen: Sequence[Cell],
-        places: Mapping[str, Place],
+        cell_folders: Mapping[str, CellFolder],
         options: Options,
         *,
         command: str,
         watch: Callable[[int], AbstractContextManager[Watch]],
     ) -> None:
         self.table = table
-        self.places = places
+        self.cell_folders = cell_folders
         self.failed: dict[Job, str] = {}
         self.left: list[Job] = []
         self.stem = table.name + (f"-{options.recipe}" if options.recipe else "")
@@ -65,7 +65,7 @@ class Session:
         self._options = options
         self._command = command
         self._watch = watch
-        self._times = times_of(places)
+        self._times = times_of(cell_folders)
         self.picture = ""
 
     @property
@@ -88,32 +88,32 @@ class Session:
                 wait=self._wait,
                 at_once=self._options.jobs,
                 budget_s=None if budget is None else 60 * budget,
-                spent=lambda job: self.places[job.cell.name].part.get(job.seed, 0.0),
+                spent=lambda job: self.cell_folders[job.cell.name].part.get(job.seed, 0.0),
             )
 
     def _jobs(self) -> list[Job]:
         """A seed of every cell before the next; in each, what was begun first."""
         found = [
-            (turn, seed not in place.part, at, Job(place.cell, seed))
-            for at, place in enumerate(self.places.values())
-            for turn, seed in enumerate(place.wanted)
-            if seed not in place.done
+            (turn, seed not in cell_folder.part, at, Job(cell_folder.cell, seed))
+            for at, cell_folder in enumerate(self.cell_folders.values())
+            for turn, seed in enumerate(cell_folder.wanted)
+            if seed not in cell_folder.done
         ]
         return [job for *_, job in sorted(found, key=lambda each: each[:3])]
 
     def _start(self, job: Job) -> Child:
-        place = self.places[job.cell.name]
-        child = Child(self._arguments(place, job.seed), threads=self._threads())
-        self._bars.begin(job, place.seed_folder(job.seed))
+        cell_folder = self.cell_folders[job.cell.name]
+        child = Child(self._arguments(cell_folder, job.seed), threads=self._threads())
+        self._bars.begin(job, cell_folder.seed_folder(job.seed))
         return child
 
-    def _arguments(self, place: Place, seed: int) -> list[str]:
+    def _arguments(self, cell_folder: CellFolder, seed: int) -> list[str]:
         """Arguments of ``dovetail train``."""
         recipe = [] if self._options.recipe is None else ["--recipe", self._options.recipe]
-        sets = [word for text in place.extra for word in ("--set", text)]
-        out = ["--out", str(place.seed_folder(seed)), "--seed", str(seed)]
-        resume = ["--resume"] if seed in place.part else []
-        return ["train", str(place.path), *out, *recipe, *sets, *resume, "--quiet"]
+        sets = [word for text in cell_folder.extra for word in ("--set", text)]
+        out = ["--out", str(cell_folder.seed_folder(seed)), "--seed", str(seed)]
+        resume = ["--resume"] if seed in cell_folder.part else []
+        return ["train", str(cell_folder.path), *out, *recipe, *sets, *resume, "--quiet"]
 
     def _threads(self) -> int:
         """Threads of each run: what was asked for, or an even share of the cores."""
@@ -127,17 +127,17 @@ class Session:
 
     def _ended(self, job: Job, process: Process) -> None:
         assert isinstance(process, Child)
-        place = self.places[job.cell.name]
-        place.part.pop(job.seed, None)
+        cell_folder = self.cell_folders[job.cell.name]
+        cell_folder.part.pop(job.seed, None)
         failure = process.failure()
         if failure is not None:
             self.failed[job] = failure
             self._bars.end(job, f"{job}: failed: {failure}")
             return
-        folder = place.seed_folder(job.seed)
+        folder = cell_folder.seed_folder(job.seed)
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
         run = read_run(job.cell, job.seed, folder, result)
-        place.done[job.seed] = run
+        cell_folder.done[job.seed] = run
         self._times.add(job.cell, max(process.seconds, run.seconds))
         with self._lines_path.open("a", encoding="utf-8") as file:
             file.write(self._json_line(run))
@@ -151,7 +151,7 @@ class Session:
     def _json_line(self, run: Run) -> str:
         about = {
             "recipe": self._options.recipe or "",
-            "set": " ".join(self.places[run.cell.name].extra),
+            "set": " ".join(self.cell_folders[run.cell.name].extra),
             "device": self._device(run),
             **{
                 f"{name} {other}": value
@@ -165,22 +165,24 @@ class Session:
         return str(read_toml(run.folder / "run.toml").get("device", "cpu"))
 
     def _runs(self) -> list[Run]:
-        return [run for place in self.places.values() for run in place.done.values()]
+        return [
+            run for cell_folder in self.cell_folders.values() for run in cell_folder.done.values()
+        ]
 
     def lines(self) -> list[Line]:
         """The table's lines, of all that is done."""
         planned = {
-            name: len({*place.wanted, *place.done})
-            for name, place in self.places.items()
-            if place.wanted or place.done
+            name: len({*cell_folder.wanted, *cell_folder.done})
+            for name, cell_folder in self.cell_folders.items()
+            if cell_folder.wanted or cell_folder.done
         }
         return lines(self.table, self._runs(), planned)
 
     def write(self) -> None:
         """The page, the picture, and a summary beside the seeds of each cell."""
         out, lines = self._options.out, self.lines()
-        for place in self.places.values():
-            _write_summary(place)
+        for cell_folder in self.cell_folders.values():
+            _write_summary(cell_folder)
         picture = out / f"{self.stem}.svg"
         self.picture = picture.name if draw(self.table, lines, self._runs(), picture) else ""
         text = page(
@@ -216,16 +218,18 @@ class Session:
                 found.setdefault(cell.unavailable, []).append(cell.name)
         for job, reason in self.failed.items():
             found.setdefault(reason, []).append(str(job))
-        for place in self.places.values():
-            for keys in {tuple(keys) for keys in place.other.values()}:
+        for cell_folder in self.cell_folders.values():
+            for keys in {tuple(keys) for keys in cell_folder.other.values()}:
                 reason = f"run with other settings ({', '.join(keys)})"
-                found.setdefault(reason, []).append(place.cell.name)
+                found.setdefault(reason, []).append(cell_folder.cell.name)
         return found
 
     def left_text(self) -> str:
         """What is left to run, and how long it takes."""
         seconds, unknown = self._times.total([job.cell for job in self.left])
-        seconds -= sum(self.places[job.cell.name].part.get(job.seed, 0.0) for job in self.left)
+        seconds -= sum(
+            self.cell_folders[job.cell.name].part.get(job.seed, 0.0) for job in self.left
+        )
         known = len(self.left) - unknown
         said = f"about {told_time(max(0.0, seconds) / self._options.jobs)}" if known else ""
         guess = f"{unknown} of unknown length" if unknown else ""
@@ -253,12 +257,12 @@ class Session:
         }
 
 
-def _write_summary(place: Place) -> None:
+def _write_summary(cell_folder: CellFolder) -> None:
     """``result.json`` over the seeds, as `dovetail train` writes it, where there are several."""
-    if len(place.done) < 2:
+    if len(cell_folder.done) < 2:
         return
     results = [
         json.loads((run.folder / "result.json").read_text(encoding="utf-8"))
-        for run in place.done.values()
+        for run in cell_folder.done.values()
     ]
-    write_text(place.folder / "result.json", json.dumps(summarise(results), indent=2) + "\n")
+    write_text(cell_folder.folder / "result.json", json.dumps(summarise(results), indent=2) + "\n")

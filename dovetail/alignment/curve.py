@@ -84,9 +84,9 @@ def _inverses(values: list[gmpy2.mpz]) -> list[gmpy2.mpz]:
     products = list(accumulate(values, lambda a, b: a * b % _P))
     rest = gmpy2.invert(products[-1], _P)
     inverses = []
-    for place in range(len(values) - 1, 0, -1):
-        inverses.append(rest * products[place - 1] % _P)
-        rest = rest * values[place] % _P
+    for index in range(len(values) - 1, 0, -1):
+        inverses.append(rest * products[index - 1] % _P)
+        rest = rest * values[index] % _P
     inverses.append(rest)
     return inverses[::-1]
 

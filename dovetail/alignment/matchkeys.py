@@ -437,15 +437,15 @@ def rate(keys: Sequence[KeyValues]) -> list[Rated]:
     return rated
 
 
-def check_agreed(own: Sequence[str], theirs: str, place: int, who: str) -> None:
+def check_agreed(own: Sequence[str], theirs: str, index: int, who: str) -> None:
     """Refuse a pass whose key is not this party's.
 
     Raises:
         AlignmentError: naming both.
     """
-    mine = own[place] if place < len(own) else "none"
+    mine = own[index] if index < len(own) else "none"
     if mine != theirs:
         raise AlignmentError(
-            f"{who} asks for key {place + 1}, {theirs[:300]!r}; this party's is {mine!r}: both "
+            f"{who} asks for key {index + 1}, {theirs[:300]!r}; this party's is {mine!r}: both "
             "files must list the same keys in party.match, in the same order"
         )

@@ -102,8 +102,8 @@ def align_by_keys(
         rows[party] = torch.full((num_rows,), -1)
         left_N = np.ones(num_rows, dtype=bool)
         done = []
-        for place, key in enumerate(keys):
-            asked = Pass(place, len(keys), str(key.key), num_rows)
+        for index, key in enumerate(keys):
+            asked = Pass(index, len(keys), str(key.key), num_rows)
             num_ids[party] = _begun(engine, party, asked, timeout_s)
             usable, ambiguous = key.usable(left_N)
             initiator = Initiator(
@@ -154,10 +154,10 @@ def count_by_keys(
         left_M = np.empty(0, dtype=bool)
         done = []
         num_theirs = 0
-        for place, key in enumerate(keys):
-            asked = Pass(place, len(keys), str(key.key), num_rows)
+        for index, key in enumerate(keys):
+            asked = Pass(index, len(keys), str(key.key), num_rows)
             said = _begun(engine, party, asked, timeout_s)
-            if place == 0:
+            if index == 0:
                 num_theirs = said
             initiator = Initiator(
                 engine,
@@ -175,10 +175,10 @@ def count_by_keys(
             if pair.num_theirs != num_theirs:
                 raise PartyError(
                     party,
-                    f"said it has {num_theirs} rows, and in pass {place} {pair.num_theirs}; all of "
+                    f"said it has {num_theirs} rows, and in pass {index} {pair.num_theirs}; all of "
                     "them enter each pass of a count",
                 )
-            if place == 0:
+            if index == 0:
                 left_M = np.ones(num_theirs, dtype=bool)
             own, theirs = joined(pair.own), joined(pair.theirs)
             try:
@@ -266,7 +266,7 @@ class KeyResponder(Responder):
         return points
 
     def _forget(self) -> None:
-        self._place = -1  # of the pass that was opened last
+        self._pass_index = -1  # of the pass that was opened last
         self._settled = -1  # of the last that is over
         self._num_samples = 0
         self._found: list[Tensor] = []  # by pass: (S,) rows, -1 where it found none
@@ -309,14 +309,14 @@ class KeyResponder(Responder):
                 f"{message.place} {message.num_samples}"
             )
         self._run = None
-        self._place, self._opened = message.place, True
+        self._pass_index, self._opened = message.place, True
         self._usable_K, _ = self._keys[message.place].usable(self._left_M)
         self._points_M32 = self._points[message.place][self._usable_K]
         return Passing(self._num_rows)
 
     def _enter_all(self) -> None:
         """All rows enter a pass of a count; a random point stands for one without a key."""
-        padded = self._points[self._place].copy()
+        padded = self._points[self._pass_index].copy()
         without = np.ones(self._num_rows, dtype=bool)
         without[self._usable_K] = False
         rows = np.flatnonzero(without)
@@ -338,7 +338,7 @@ class KeyResponder(Responder):
                 f"{begin.initiator!r} compares ids, this party match keys; both files must list "
                 "the same in party.match"
             )
-        if self._place and begin.mode != self._mode:
+        if self._pass_index and begin.mode != self._mode:
             raise MessageError(
                 f"{begin.wire_name()}: {begin.initiator!r} began in mode {self._mode!r} and goes "
                 f"on in mode {begin.mode!r}"
@@ -351,13 +351,13 @@ class KeyResponder(Responder):
             )
         if counts:
             self._enter_all()
-            if not self._place:
+            if not self._pass_index:
                 self._order_M = random_order(self._num_rows)
                 self._mixed_N = random_order(self._num_samples)
         ready = super()._begin(begin)
         self._opened, self._mode = False, begin.mode
         if counts:  # it is told nothing of what is shared, and has nothing to settle
-            self._settled = self._place
+            self._settled = self._pass_index
         return ready
 
     def _order(self, begin: Begin) -> np.ndarray:
@@ -367,15 +367,13 @@ class KeyResponder(Responder):
         return self._mixed_N
 
     def _mode_of(self, begin: Begin) -> str:
-        return (
-            f"{begin.mode}, key {self._place + 1}"  # its sets are compared with those of this key
-        )
+        return f"{begin.mode}, key {self._pass_index + 1}"  # its sets are compared with this key's
 
     def _samples_of(self, begin: Begin) -> int:
         return self._num_samples
 
-    def _rows_of(self, places_K: np.ndarray) -> np.ndarray:
-        rows_K: np.ndarray = self._usable_K[places_K]
+    def _rows_of(self, indices_K: np.ndarray) -> np.ndarray:
+        rows_K: np.ndarray = self._usable_K[indices_K]
         return rows_K
 
     def _keep(self, run: Run) -> None:
@@ -388,7 +386,7 @@ class KeyResponder(Responder):
             )
         self._found.append(run.rows_S)
         self._left_M[run.rows_S[new_S].numpy()] = False
-        self._settled = self._place
+        self._settled = self._pass_index
         if self._settled == len(self._keys) - 1:
             rows_S = torch.full((self._num_samples,), -1)
             for found in self._found:

@@ -9,7 +9,7 @@ An honest party multiplies by a as it did before, without knowing which claim a 
 One that made U without the id y knows no a with U = a H(y). It may know b H(y), b U and such
 products of other ids, but each question has a c of its own, and so c U from c H(y) is a problem of
 computational Diffie-Hellman. That is so, too, if U is a multiple of *another* id that both have:
-then values a b H that are equal on both sides can be had for exchanged places, but no proofs.
+then values a b H that are equal on both sides can be had for exchanged indices, but no proofs.
 
 Questions are about claims drawn at random: all of up to ``CHECKED``, and of more so many or every
 50th, whichever is more. Of K claims with m wrong ones, all pass with a probability of at most

@@ -34,7 +34,7 @@ Phases, each in messages of at most ``MAX_IDS`` ids:
     5. **Prove Y** (intersection only, as all that follows). The initiator asks the responder to
        prove a random part of what both seem to have (``proofs.py``).
     6. **Share.** The initiator numbers its N rows at random: these numbers are the shared samples,
-       the same for all responders. It sends each responder the places of its common ids, their
+       the same for all responders. It sends each responder the indices of its common ids, their
        sample numbers and the places where itself sent these ids; from its own random order the
        responder knows the rows.
     7. **Prove X.** The responder asks the initiator to prove a random part of that, and has no rows
@@ -202,7 +202,7 @@ class Places(Message):
     num_shared: int  # K, of all batches; the same in each
     samples_B: Tensor  # int64, in 0..N-1
     places_B: Tensor  # int64, in 0..M-1
-    own_B: Tensor  # int64, in 0..N-1: the place of my point that is this id
+    own_B: Tensor  # int64, in 0..N-1: the index of my point that is this id
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,11 +275,11 @@ def matches(own_N16: np.ndarray, theirs_M16: np.ndarray) -> tuple[np.ndarray, np
     num_repeated = 0
     for part in range(2**bits):
         # A shift by all 64 bits is undefined.
-        places = [
+        indices = [
             np.flatnonzero(first >> shift == part) if bits else np.arange(len(first))
             for first in firsts
         ]
-        sides = [own_N16[places[0]], theirs_M16[places[1]]]
+        sides = [own_N16[indices[0]], theirs_M16[indices[1]]]
         words = np.concatenate(sides).view(np.uint64)  # (own + theirs, 2)
         order = np.lexsort((words[:, 1], words[:, 0]))  # stable: the first side's comes first
         same = (words[order[1:]] == words[order[:-1]]).all(axis=1)
@@ -288,7 +288,7 @@ def matches(own_N16: np.ndarray, theirs_M16: np.ndarray) -> tuple[np.ndarray, np
         repeated = (first >= num_here) | (second < num_here)
         num_repeated += int(repeated.sum())
         if not num_repeated:
-            found.append((places[0][first], places[1][second - num_here]))
+            found.append((indices[0][first], indices[1][second - num_here]))
     if num_repeated:
         raise MessageError(f"{num_repeated} points are repeated; each id must be sent once")
     own_K, their_K = (np.concatenate(each) for each in zip(*found, strict=True))
@@ -348,14 +348,14 @@ def times_secret(
     return points, np.ascontiguousarray(multiplied[:, :VALUE_BYTES])
 
 
-def points_at(batches: Sequence[np.ndarray], places_Q: np.ndarray) -> np.ndarray:
-    """(Q, 32) of batches that are alike but for the last: the points at these places."""
+def points_at(batches: Sequence[np.ndarray], indices_Q: np.ndarray) -> np.ndarray:
+    """(Q, 32) of batches that are alike but for the last: the points at these indices."""
     size = len(batches[0]) if batches else 1
-    found = np.empty((len(places_Q), POINT_BYTES), dtype=np.uint8)
-    batch_Q = places_Q // size
+    found = np.empty((len(indices_Q), POINT_BYTES), dtype=np.uint8)
+    batch_Q = indices_Q // size
     for batch in np.unique(batch_Q):  # all of them side by side would be as large again
         wanted = batch_Q == batch
-        found[wanted] = batches[batch][places_Q[wanted] - batch * size]
+        found[wanted] = batches[batch][indices_Q[wanted] - batch * size]
     return found
 
 
@@ -492,21 +492,21 @@ class _Pair:
 
     num_theirs: int  # M
     secret: bytes
-    order_N: np.ndarray  # place -> row
+    order_N: np.ndarray  # index -> row
     own: list[np.ndarray] = field(default_factory=list)  # by batch of phase 4
     points: list[np.ndarray] = field(default_factory=list)  # by batch of phase 3, as they came
     theirs: list[np.ndarray] = field(default_factory=list)  # the same, multiplied
 
     def matches(self) -> tuple[np.ndarray, np.ndarray]:
-        """(K,) own places and (K,) the partner's places of what both have; asked once."""
+        """(K,) own indices and (K,) the partner's indices of what both have; asked once."""
         own, theirs = joined(self.own), joined(self.theirs)
         self.own.clear()
         self.theirs.clear()
         return matches(own, theirs)
 
-    def points_at(self, places_Q: np.ndarray) -> np.ndarray:
-        """(Q, 32) what the partner sent at these places."""
-        return points_at(self.points, places_Q)
+    def points_at(self, indices_Q: np.ndarray) -> np.ndarray:
+        """(Q, 32) what the partner sent at these indices."""
+        return points_at(self.points, indices_Q)
 
 
 @dataclass(frozen=True, eq=False)
@@ -514,7 +514,7 @@ class _Shared:
     """What the initiator tells one partner of its shared samples."""
 
     samples_K: Tensor
-    places_K: Tensor  # the partner's
+    indices_K: Tensor  # the partner's
     own_K: Tensor  # the initiator's
 
 
@@ -673,13 +673,13 @@ class Initiator:
         for pair in pairs.values():
             pair.points.clear()
         for party, pair in pairs.items():
-            own_places, their_places = matched[party]
-            samples = sample_of_row[pair.order_N[own_places]]
+            own_indices, their_indices = matched[party]
+            samples = sample_of_row[pair.order_N[own_indices]]
             order = np.argsort(samples)  # the order they are sent in says no more than they do
             shared[party] = _Shared(
                 *map(
                     torch.from_numpy,
-                    (samples[order], their_places[order], own_places[order]),
+                    (samples[order], their_indices[order], own_indices[order]),
                 )
             )
         self.share(shared)
@@ -814,14 +814,14 @@ class Initiator:
         """Phase 6, messages; at least one each, so that a partner knows it shares nothing."""
         most = max((len(each.samples_K) for each in shared.values()), default=0)
         for batch in range(max(1, batches_of(most, self.batch_size))):
-            place = slice_of(batch, self.batch_size)
+            part = slice_of(batch, self.batch_size)
             requests = {
                 party: Places(
                     batch,
                     len(each.samples_K),
-                    each.samples_K[place],
-                    each.places_K[place],
-                    each.own_K[place],
+                    each.samples_K[part],
+                    each.indices_K[part],
+                    each.own_K[part],
                 )
                 for party, each in shared.items()
                 if batch == 0 or batch < batches_of(len(each.samples_K), self.batch_size)

@@ -63,7 +63,7 @@ from dovetail.network import (
 
 R = TypeVar("R", bound=Message)
 
-#: Bytes of one carried message: psi's largest has 16 384 points and places.
+#: Bytes of one carried message: psi's largest has 16 384 points and indices.
 MAX_CARRIED_BYTES = 2**20
 
 #: Seconds that an initiator waits for answers before it gives an alignment up.

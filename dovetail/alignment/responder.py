@@ -58,7 +58,7 @@ class Run:
 
     begin: Begin
     secret: bytes
-    order_M: np.ndarray  # place -> row
+    order_M: np.ndarray  # index -> row
     theirs: list[np.ndarray] = field(default_factory=list)  # by batch of phase 2
     doubled: list[np.ndarray] = field(default_factory=list)
     num_theirs: int = 0  # batches of phase 2 that came
@@ -68,7 +68,7 @@ class Run:
     proving: Proving | None = None  # phase 5
     num_shared: int | None = None  # as the first batch of phase 6 says
     samples: list[Tensor] = field(default_factory=list)  # by batch of phase 6
-    places: list[Tensor] = field(default_factory=list)
+    indices: list[Tensor] = field(default_factory=list)
     own: list[Tensor] = field(default_factory=list)
     rows_S: Tensor | None = None  # claimed, and not yet proven
     questions: Questions | None = None  # of phase 7
@@ -196,7 +196,7 @@ class Responder:
         return begin.mode
 
     def _order(self, begin: Begin) -> np.ndarray:
-        """The order in which its own points leave: place -> row."""
+        """The order in which its own points leave: index -> row."""
         return random_order(self.num_ids)
 
     def _mixed(self, begin: Begin) -> np.ndarray:
@@ -207,9 +207,9 @@ class Responder:
         """How many samples there are to be numbered."""
         return begin.num_ids
 
-    def _rows_of(self, places_K: np.ndarray) -> np.ndarray:
+    def _rows_of(self, indices_K: np.ndarray) -> np.ndarray:
         """Its rows of the points that it sent."""
-        return places_K
+        return indices_K
 
     def _keep(self, run: Run) -> None:
         """The rows that a run has proven."""
@@ -381,7 +381,7 @@ class Responder:
             check_shape(message, name, (size,), torch.int64)
         run.num_shared = message.num_shared
         run.samples.append(message.samples_B)
-        run.places.append(message.places_B)
+        run.indices.append(message.places_B)
         run.own.append(message.own_B)
         if sum(map(len, run.samples)) == message.num_shared:
             self._claimed(run)
@@ -390,15 +390,15 @@ class Responder:
     def _claimed(self, run: Run) -> None:
         """The end of phase 6: what phase 7 is to prove; the run is over if it is nothing."""
         begin = run.begin
-        samples_K, places_K, own_K = map(torch.cat, (run.samples, run.places, run.own))
+        samples_K, indices_K, own_K = map(torch.cat, (run.samples, run.indices, run.own))
         try:
-            _check_places("samples_B", samples_K, self._samples_of(begin), begin.initiator)
-            _check_places("places_B", places_K, self.num_ids, begin.initiator)
-            _check_places("own_B", own_K, begin.num_ids, begin.initiator)
+            _check_indices("samples_B", samples_K, self._samples_of(begin), begin.initiator)
+            _check_indices("places_B", indices_K, self.num_ids, begin.initiator)
+            _check_indices("own_B", own_K, begin.num_ids, begin.initiator)
         except MessageError:
             self._run = None  # and with it the secret
             raise
-        points_K = run.order_M[places_K.numpy()]
+        points_K = run.order_M[indices_K.numpy()]
         run.rows_S = torch.full((self._samples_of(begin),), -1)
         run.rows_S[samples_K] = torch.from_numpy(self._rows_of(points_K))
         num = num_questions(len(samples_K), self._checked)
@@ -482,7 +482,7 @@ def _in_turn(batch: int, expected: int, begin: Begin, kind: type[Message]) -> No
         )
 
 
-def _check_places(name: str, values_K: Tensor, limit: int, initiator: str) -> None:
+def _check_indices(name: str, values_K: Tensor, limit: int, initiator: str) -> None:
     if len(values_K) and not 0 <= int(values_K.min()) <= int(values_K.max()) < limit:
         raise MessageError(f"psi.Places.{name}: {initiator!r} sent numbers outside 0..{limit - 1}")
     if len(values_K.unique()) < len(values_K):

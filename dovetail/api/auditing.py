@@ -25,7 +25,7 @@ from dovetail.models.card import renew_all
 from dovetail.report.audit import audit_page, defences_svg
 from dovetail.runs import write_text
 from dovetail.runs.runfile import load_run
-from dovetail.runs.valuing import places_of
+from dovetail.runs.valuing import folders_of
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -150,7 +150,7 @@ def audit(
     """
     if limit not in VERDICTS[:-1]:
         raise ConfigError(f"--limit takes none or low, got {limit!r}")
-    file, folder, found_seeds = places_of(Path(run), recipe)
+    file, folder, found_seeds = folders_of(Path(run), recipe)
     run_file = load_run(file, recipe=recipe, overrides=tuple(overrides))
     every = (found_seeds or run_file.all_seeds())[:seeds]
     talk = talk_of(shown=not quiet)

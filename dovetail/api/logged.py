@@ -43,8 +43,8 @@ class Logged(Progress):
         with self._shown.epochs(title) as shown:
             yield _Epochs(title, shown)
 
-    def waiting(self, place: str) -> AbstractContextManager[Waiting]:
-        return self._shown.waiting(place)
+    def waiting(self, address: str) -> AbstractContextManager[Waiting]:
+        return self._shown.waiting(address)
 
 
 class _Epochs:

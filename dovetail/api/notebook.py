@@ -49,8 +49,8 @@ class Notebook(Progress):
         epochs.end()
 
     @contextmanager
-    def waiting(self, place: str) -> Iterator[_Waiting]:
-        yield _Waiting(self, place)
+    def waiting(self, address: str) -> Iterator[_Waiting]:
+        yield _Waiting(self, address)
 
     def show(self, text: str, done: int | None = None, total: int | None = None) -> None:
         """Change the line: the text, behind a bar where it is known how much there is."""
@@ -96,8 +96,8 @@ class _Epochs:
 
 
 class _Waiting:
-    def __init__(self, shown: Notebook, place: str) -> None:
-        self._shown, self._place = shown, place
+    def __init__(self, shown: Notebook, address: str) -> None:
+        self._shown, self._place = shown, address
 
     def changed(self, here: Iterable[str], missing: Iterable[str]) -> None:
         missing = tuple(missing)

@@ -70,8 +70,8 @@ class Probed(Progress):
             yield _Epochs(self, shown)
 
     @contextmanager
-    def waiting(self, place: str) -> Iterator[Waiting]:
-        with self._shown.waiting(place) as shown:
+    def waiting(self, address: str) -> Iterator[Waiting]:
+        with self._shown.waiting(address) as shown:
             yield _Waiting(self, shown)
 
     def ended_round(self, stage: str, total: int, line: Mapping[str, Any]) -> None:

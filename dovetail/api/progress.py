@@ -59,8 +59,8 @@ class Terminal(Quiet):
     def epochs(self, title: str) -> _EpochBars:
         return _EpochBars(title)
 
-    def waiting(self, place: str) -> _Waiting:
-        return _Waiting(place)
+    def waiting(self, address: str) -> _Waiting:
+        return _Waiting(address)
 
 
 def talk_of(*, shown: bool) -> Progress:
@@ -197,9 +197,9 @@ class _Waiting:
             say(told)
 
 
-def _way(place: str) -> str:
+def _way(index: str) -> str:
     """How a partner joins a driver that waits at this address, or looks for letters there."""
-    if not ADDRESS.fullmatch(place):
-        return f"--mailbox {place}"
-    host, _, port = place.rpartition(":")
+    if not ADDRESS.fullmatch(index):
+        return f"--mailbox {index}"
+    host, _, port = index.rpartition(":")
     return f"--driver {socket.gethostname() if host in ('0.0.0.0', '[::]') else host}:{port}"

@@ -94,15 +94,15 @@ def gather(
         NetworkError: no data owner answers.
     """
     if section is None:
-        place = model_folder(folder)
-        model = open_model(place)
+        path = model_folder(folder)
+        model = open_model(path)
         names = () if party is None or id_column is not None else _ids_of(party)
         name = names[0] if len(names) == 1 else id_column
         if partial:
             given = _read_usable(model, source, name, allow_unseen=allow_unseen)
             return given if len(names) < 2 else replace(given, ids=_columns(source, names))
         given = _read_all(
-            model, place, source, name, allow_unseen=allow_unseen, images=images, talk=talk
+            model, path, source, name, allow_unseen=allow_unseen, images=images, talk=talk
         )
         return given if len(names) < 2 else replace(given, ids=_columns(source, names))
     if partial:
@@ -237,13 +237,13 @@ def _tell(said: MeanEmbeddings, talk: Progress) -> None:
 
 def joint_folder(folder: Path) -> Path | None:
     """The folder of a joint model, if it is meant: itself, or that of a run with one."""
-    for place in (folder, folder / "models" / JOINT):
+    for path in (folder, folder / "models" / JOINT):
         try:
-            kind = json.loads((place / "model.json").read_text())["network"]["kind"]
+            kind = json.loads((path / "model.json").read_text())["network"]["kind"]
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             continue
         if kind in (StacksSpec.kind, AssistedSpec.kind):
-            return place
+            return path
     return None
 
 
@@ -288,7 +288,7 @@ def _ask_partners(
 
 def _read_joint(
     model: Model,
-    place: Path,
+    model_path: Path,
     source: Path,
     id_column: str | None,
     *,
@@ -302,9 +302,9 @@ def _read_joint(
     codes: dict[str, Tensor] = {}
     missed: dict[str, str] = {}
     spec = model.spec
-    question = cache(lambda: question_of(spec, place / KEYS))
+    question = cache(lambda: question_of(spec, model_path / KEYS))
     for name in model.spec.partners:
-        folder = place.parent / name
+        folder = model_path.parent / name
         if not (folder / "bottom.json").exists():
             missed[name] = f"its networks are not in {folder}"
             continue
@@ -375,7 +375,7 @@ def _joint_given(
 
 def _read_all(
     model: Model,
-    place: Path,
+    model_path: Path,
     source: Path,
     id_column: str | None,
     *,
@@ -385,7 +385,9 @@ def _read_all(
 ) -> Given:
     """What a table has of what the model takes."""
     if isinstance(model.spec, JointSpec):
-        return _read_joint(model, place, source, id_column, allow_unseen=allow_unseen, talk=talk)
+        return _read_joint(
+            model, model_path, source, id_column, allow_unseen=allow_unseen, talk=talk
+        )
     rows = read_rows(model, source, id_column=id_column, allow_unseen=allow_unseen, images=images)
     ids, x, labels = rows.ids, rows.x, rows.labels
     named = {id_column or "": ids}

@@ -184,7 +184,7 @@ class Scores(Mapping[str, Mapping[str, Value]]):
             return "\n".join(self.notes)
         lines = [[on_rows(self.shown), *self.shown]]
         lines += [[title, *self._cells(title)] for title in self]
-        widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
+        widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
         text = "\n".join(
             "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
             for line in lines
@@ -261,16 +261,16 @@ class Scores(Mapping[str, Mapping[str, Value]]):
             return f"{300 + 380 * (value - low) / (high - low):.1f}"
 
         parts = []
-        for place, (title, mean, std) in enumerate(shown):
-            y = 22 * place + 12
-            weight = ' font-weight="bold"' if place == 0 else ""
+        for index, (title, mean, std) in enumerate(shown):
+            y = 22 * index + 12
+            weight = ' font-weight="bold"' if index == 0 else ""
             cut = title if len(title) <= 46 else title[:45] + "…"
             parts.append(
                 f'<text x="290" y="{y + 4}" text-anchor="end"{weight}>{escape(cut)}</text>'
                 f'<line x1="300" x2="680" y1="{y}" y2="{y}" opacity=".2"/>'
                 f'<line x1="{at(mean - std)}" x2="{at(mean + std)}" y1="{y}" y2="{y}" '
                 'stroke-width="5" stroke-linecap="round" opacity=".35"/>'
-                f'<circle cx="{at(mean)}" cy="{y}" r="{6 if place == 0 else 4}"/>'
+                f'<circle cx="{at(mean)}" cy="{y}" r="{6 if index == 0 else 4}"/>'
                 f'<text x="690" y="{y + 4}">{mean:.3f}</text>'
             )
         height = 22 * len(shown) + 4

@@ -121,8 +121,8 @@ class JointPredictor:
         model = served.joint
         assert model is not None
         assert isinstance(model.spec, JointSpec)
-        places = self.standing.places(ids)
-        rows = [row for row, place in enumerate(places) if place is not None]
+        standing_rows = self.standing.rows_of(ids)
+        rows = [row for row, standing_row in enumerate(standing_rows) if standing_row is not None]
         codes: dict[str, Tensor] = {}
         missing = dict.fromkeys(model.spec.partners, "is not asked")
         if not rows:
@@ -131,7 +131,7 @@ class JointPredictor:
         futures = self.standing.ask(
             str(model.about.get("run")),
             self._question(model),
-            [place for place in places if place is not None],
+            [standing_row for standing_row in standing_rows if standing_row is not None],
         )
         waiting = {name: asyncio.wrap_future(each) for name, each in futures.items()}
         done, _ = await asyncio.wait(waiting.values(), timeout=self.standing.within_s)

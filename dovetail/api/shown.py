@@ -70,8 +70,8 @@ def line(text: str) -> Text:
 def plain_table(*columns: str, right: int = 0) -> Table:
     """A plain table; its last ``right`` columns are numbers."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, name in enumerate(columns):
-        is_number = place >= len(columns) - right
+    for index, name in enumerate(columns):
+        is_number = index >= len(columns) - right
         table.add_column(
             terminal_text(name), justify="right" if is_number else "left", no_wrap=is_number
         )

@@ -25,7 +25,7 @@ from dovetail.runs.setup import load_data, setup, threads_for
 from dovetail.runs.shapley import MEASURES
 from dovetail.runs.value import Kept, check_valued, with_joint
 from dovetail.runs.value import value as value_of
-from dovetail.runs.valuing import about, places_of, write_csv
+from dovetail.runs.valuing import about, folders_of, write_csv
 
 #: Measures, from cheap to dear.
 _TITLES: Mapping[str, str] = {
@@ -92,8 +92,8 @@ class Values(Shown):
         result, num_seeds = self.result, len(self.result["seeds"])
         head, *rows = self._cells()
         table = Table(caption=self._caption(), caption_justify="left")
-        for place, title in enumerate(head):
-            table.add_column(title, justify="right" if place else "left")
+        for index, title in enumerate(head):
+            table.add_column(title, justify="right" if index else "left")
         for row in rows:
             table.add_row(*row)
         yield table
@@ -188,7 +188,7 @@ def value(
     measure = next((each for each in MEASURES if each == by), None)
     if measure is None:
         raise ConfigError(f"--by takes {', '.join(MEASURES)}, got {by!r}")
-    file, folder, found = places_of(Path(run), recipe)
+    file, folder, found = folders_of(Path(run), recipe)
     run_file = load_run(file, recipe=recipe, overrides=tuple(overrides))
     check_valued(run_file.method)
     run_file = with_joint(run_file) if joint else run_file

@@ -94,10 +94,10 @@ def _channel(
     truth = scene.labels_of(channel.owner, channel.order, samples)
     if truth is not None and isinstance(scene.task, Classification):
         labelled = (truth >= 0).numpy()
-        places = np.flatnonzero(labelled)[: labels.MAX_SCORED]
-        y = truth.numpy()[places]
-        at = {name: each[places] for name, each in views.items()}
-        beside = None if own is None else own[places]
+        indices = np.flatnonzero(labelled)[: labels.MAX_SCORED]
+        y = truth.numpy()[indices]
+        at = {name: each[indices] for name, each in views.items()}
+        beside = None if own is None else own[indices]
         if len(y) >= 50 and len(np.unique(y)) > 1:
             if channel.what == "output gradients":
                 measured = labels.output_sign(at["first"] if "first" in at else at["last"], y)
@@ -157,12 +157,12 @@ def _completed(
     own = scene.columns_of(channel.owner, channel.order, samples)
     if truth is None or own is None or not isinstance(scene.task, Classification):
         return
-    places = np.flatnonzero((truth >= 0).numpy())[: labels.MAX_SCORED]
-    y, last = truth.numpy()[places], {"last": views["last"][places]}
+    indices = np.flatnonzero((truth >= 0).numpy())[: labels.MAX_SCORED]
+    y, last = truth.numpy()[indices], {"last": views["last"][indices]}
     if len(y) < 50 or len(np.unique(y)) < 2:
         return
     for known in labels.DRAWS:
-        measured = labels.completion(own.numpy()[places], last, y, known)
+        measured = labels.completion(own.numpy()[indices], last, y, known)
         if measured is not None:
             yield finding(
                 measured, labels.completion_threat(known), stage=stage, observer=channel.owner,
@@ -188,12 +188,12 @@ def _weights(
     network = copy.deepcopy(model.network)
     layer = _first_layer(network)
     if layer is not None and held.x_NF is not None:
-        (linear, places) = layer
+        (linear, indices) = layer
         name = "common" if "common" in first.after else "extractors"
         delta = first.after[name] - first.before[name]
         size = linear.weight.numel()
         if len(delta) >= size + linear.out_features and linear.bias is not None:
-            x = held.x_NF if places is None else held.x_NF[:, places]
+            x = held.x_NF if indices is None else held.x_NF[:, indices]
             change = delta[:size].view_as(linear.weight).numpy()
             bias = delta[size : size + linear.out_features].numpy()
             if x.shape[1] == linear.in_features:
@@ -212,14 +212,14 @@ def _first_layer(network: nn.Module) -> tuple[nn.Linear, list[int] | None] | Non
     if isinstance(network, Columns):
         first = network.common.layers[0]
         assert isinstance(first, nn.Linear)
-        return first, network.common_places
+        return first, network.common_indices
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             return None
         if isinstance(module, nn.Linear):
             # Of several blocks the first extractor reads the first.
-            places = list(range(module.in_features))
-            return module, places if isinstance(network, BlocksNetwork) else None
+            indices = list(range(module.in_features))
+            return module, indices if isinstance(network, BlocksNetwork) else None
     return None
 
 

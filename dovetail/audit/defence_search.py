@@ -121,7 +121,7 @@ def try_defences(
         lengths: Lengths = {"codes": 1.0, "gradients": 1.0}
         cells = grid.defences if defences is None else defences
         told |= {each.name: each.guarantee for each in cells}
-        for place, defence in enumerate(cells):
+        for index, defence in enumerate(cells):
             if defence.name in failed:
                 continue
             talk.say(f"{run.method}, seed {seed}: {defence.name}")
@@ -130,12 +130,12 @@ def try_defences(
                 with threads_for(loaded):
                     each, median = _draw(changed, run.method, seed, grid, held)
             except (TrainingError, NetworkError) as error:
-                if place == 0:
+                if index == 0:
                     raise
                 talk.say(f"{defence.name} did not train: {error}")
                 failed[defence.name] = str(error)
                 continue
-            lengths = median if place == 0 else lengths
+            lengths = median if index == 0 else lengths
             drawn.setdefault(defence.name, []).append(each)
         if grid.alone is not None:
             talk.say(f"{run.method}, seed {seed}: {BEST_ALONE}")

@@ -238,21 +238,21 @@ def _hijack(
         decoding = Optimizer(decoder.parameters(), kind="adam", learning_rate=2e-3, fused=False)
         critical = Optimizer(critic.parameters(), kind="adam", learning_rate=1e-3, fused=False)
         half = max(_BATCH, limits.min_rows) // 2
-        places = _batches(torch.arange(len(known)), half, rng)
+        indices = _batches(torch.arange(len(known)), half, rng)
         others = _batches(samples[~torch.isin(samples, known)], half, rng)
         due: Tensor | None = None
         most = (limits.max_uses - 2) * len(known) // half if limits.max_uses else _LONG
         steps = min(_LONG if limits == NO_LIMITS else _STEPS, most)
         for _ in range(steps):  # it is told how often it may ask
-            place_B = next(places)
-            code_BD = ask(torch.cat([known[place_B], next(others)]), due)
+            index_B = next(indices)
+            code_BD = ask(torch.cat([known[index_B], next(others)]), due)
             leaf = code_BD.clone().requires_grad_()
-            mine, theirs = leaf[: len(place_B)], leaf[len(place_B) :]
+            mine, theirs = leaf[: len(index_B)], leaf[len(index_B) :]
             judged = _bce(critic(mine.detach()), 1) + _bce(critic(theirs.detach()), 0)
             critical.zero_grad()
             judged.backward()
             critical.step()
-            told = F.mse_loss(decoder(mine), x_KF[place_B])
+            told = F.mse_loss(decoder(mine), x_KF[index_B])
             decoding.zero_grad()
             (told + _CRITIC * _bce(critic(theirs), 1)).backward()
             decoding.step()

@@ -127,14 +127,14 @@ def _sealed_view(request: sealed.Begin) -> Tensor:
     coefficients at its place in the first of its ciphertexts."""
     num = len(request.labelled_L)
     folds_LK = torch.nn.functional.one_hot(request.folds_L, int(request.folds_L.max()) + 1)
-    place_L1 = torch.arange(num).float()[:, None] / num
+    index_L1 = torch.arange(num).float()[:, None] / num
     parts = -(-num // request.block)
     wire_PVW = request.targets_PV.numpy()[:parts].reshape(parts, -1, 7).astype(np.float64)
     value_PV = wire_PVW @ 256.0 ** np.arange(7)
     at_L = np.arange(num)
     residues = value_PV.reshape(parts, 3, -1)[at_L // request.block, :, at_L % request.block]
     told = torch.from_numpy(residues / residues.max()).float()
-    return torch.cat([folds_LK.float(), place_L1, told], dim=1)
+    return torch.cat([folds_LK.float(), index_L1, told], dim=1)
 
 
 def decrypted(driver: object) -> Iterator[Seen]:

@@ -87,7 +87,7 @@ def names_of(given: Input | None, x: Tensor) -> tuple[str, ...]:
             for row in range(height)
             for column in range(width)
         )
-    return tuple(f"column {place}" for place in range(x.flatten(1).shape[1]))
+    return tuple(f"column {index}" for index in range(x.flatten(1).shape[1]))
 
 
 def holding(data: PartyData, given: Input | None = None) -> Holding:

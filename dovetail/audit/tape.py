@@ -99,8 +99,8 @@ class Table:
         rng = torch.Generator().manual_seed(0)
         kept = torch.randperm(num_samples, generator=rng)[:MAX_ROWS].sort().values
         self.samples_K = kept
-        self.place_S = torch.full((num_samples,), -1)
-        self.place_S[kept] = torch.arange(len(kept))
+        self.index_S = torch.full((num_samples,), -1)
+        self.index_S[kept] = torch.arange(len(kept))
         self.width = width
         self.projection: Tensor | None = None
         if width > MAX_WIDTH:
@@ -110,17 +110,17 @@ class Table:
         self.count_K = torch.zeros(len(kept), dtype=torch.int64)
 
     def add(self, samples_B: Tensor, values_BD: Tensor) -> None:
-        places_B = self.place_S[samples_B]
-        held = places_B >= 0
-        places = places_B[held]
+        indices_B = self.index_S[samples_B]
+        held = indices_B >= 0
+        indices = indices_B[held]
         values = values_BD.detach().float().flatten(1)[held]
         if self.projection is not None:
             values = values @ self.projection
-        new = self.count_K[places] == 0
-        self.first[places[new]] = values[new]
-        self.last[places] = values
-        self.total.index_add_(0, places, values)
-        self.count_K.index_add_(0, places, torch.ones_like(places))
+        new = self.count_K[indices] == 0
+        self.first[indices[new]] = values[new]
+        self.last[indices] = values
+        self.total.index_add_(0, indices, values)
+        self.count_K.index_add_(0, indices, torch.ones_like(indices))
 
     def views(self) -> tuple[Tensor, dict[str, Tensor]]:
         """The samples that were seen, and view -> (K, D) what was said of them."""
@@ -136,17 +136,17 @@ class Followed:
     """Logits of the rows that came first, step by step."""
 
     def __init__(self) -> None:
-        self._place: dict[int, int] = {}
+        self._index: dict[int, int] = {}
         self._streams: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = {}
 
     def add(self, told: Logits) -> None:
         for sample in told.samples_B.tolist():
-            if len(self._place) < FOLLOWED:
-                self._place.setdefault(sample, len(self._place))
-        rows_B = torch.tensor([self._place.get(each, -1) for each in told.samples_B.tolist()])
+            if len(self._index) < FOLLOWED:
+                self._index.setdefault(sample, len(self._index))
+        rows_B = torch.tensor([self._index.get(each, -1) for each in told.samples_B.tolist()])
         held = rows_B >= 0
-        for place, value_B in enumerate(told.value_BC.T):
-            key = place, told.member
+        for index, value_B in enumerate(told.value_BC.T):
+            key = index, told.member
             if key in self._streams or len(self._streams) < MAX_STREAMS:
                 steps = self._streams.setdefault(key, [])
                 if len(steps) < MAX_STEPS:
@@ -155,7 +155,7 @@ class Followed:
     @property
     def samples(self) -> Tensor:
         """(N,) whose the rows are."""
-        return torch.tensor(list(self._place))
+        return torch.tensor(list(self._index))
 
     def steps(self) -> tuple[Tensor, Tensor]:
         """(S, T, B) rows, -1 where there is none, and the owner's part of their logits."""

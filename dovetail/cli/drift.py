@@ -40,8 +40,8 @@ def drift(
     from dovetail.service.watching import LEAST_ROWS, warning
     from dovetail.service.watching import drift as compare
 
-    place = model if model.suffix.lower() == ".onnx" else model_folder(model)
-    found = load(place)
+    path = model if model.suffix.lower() == ".onnx" else model_folder(model)
+    found = load(path)
     encoders = [each for each in found.inputs.values() if isinstance(each, TableEncoder)]
     table = read_table(data)
     told = compare(encoders, table)
@@ -51,14 +51,14 @@ def drift(
                 f"{data} has {table.num_rows} rows, and drift is seen in {LEAST_ROWS} or more"
             )
         raise ModelError(
-            f"{place} kept nothing of its training columns to compare with; models trained from "
+            f"{path} kept nothing of its training columns to compare with; models trained from "
             "now on keep it"
         )
     name = headline(found.task)
     now = None
     if found.about.get("label") in table.names:
         now = found.score(table, allow_unseen=True).get(name)
-    then = then if then is not None else score_then(place, name)
+    then = then if then is not None else score_then(path, name)
     alarms = [each for each in told if each.alarms]
     if as_json:
         result = {

@@ -114,7 +114,7 @@ def join(
     from dovetail.node.letters import Looking, answer_letters
     from dovetail.node.partyfile import open_site
 
-    place = device_of(device or "cpu")
+    torch_device = device_of(device or "cpu")
     site = open_site(party)
     allowed = site.policy.section.drivers
     # A handler only notes it: an Event may not be set by a signal that interrupts it.
@@ -128,7 +128,7 @@ def join(
                 stopped=lambda: bool(signalled),
                 certificates=certificates,
                 home=home,
-                device=place,
+                device=torch_device,
                 quiet=quiet or json_log,
                 health=health,
             )
@@ -142,7 +142,7 @@ def join(
             stopped=lambda: bool(signalled),
             certificates=certificates,
             home=home,
-            device=place,
+            device=torch_device,
             quiet=quiet or json_log,
             health=health,
         )

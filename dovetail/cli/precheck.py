@@ -262,7 +262,7 @@ def _of_csv(path: Path) -> _Looked:
     if not line.endswith(b"\n") or len(columns) < 2 or not all(map(_is_plain, columns)):
         return [], lambda _: (0, 0)  # quoted, or of another delimiter
 
-    def count(place: int) -> tuple[int, int]:
+    def count(column: int) -> tuple[int, int]:
         if path.stat().st_size > _MAX_BYTES:
             return 0, 0
         with path.open(encoding="utf-8", newline="") as rows:
@@ -272,7 +272,7 @@ def _of_csv(path: Path) -> _Looked:
                 return 0, 0
         if any(len(line) != len(columns) for line in lines):
             return 0, 0
-        ids = [line[place] for line in lines]
+        ids = [line[column] for line in lines]
         if not (all(map(_NUMBER.fullmatch, ids)) or all(map(_CODE.fullmatch, ids))):
             return 0, 0  # the same in other digits, or what stands for nothing
         return len(ids), len(set(ids))
@@ -291,12 +291,12 @@ def _of_parquet(path: Path) -> _Looked:
         return [], lambda _: (0, 0)
     columns, types, *_ = map(list, zip(*described, strict=True))
 
-    def count(place: int) -> tuple[int, int]:
-        column = columns[place].replace('"', '""')
+    def count(column_index: int) -> tuple[int, int]:
+        column = columns[column_index].replace('"', '""')
         query = f'SELECT "{column}" FROM read_parquet($1) LIMIT {_MAX_ROWS + 1}'
         ids = [each for (each,) in database.execute(query, [str(path)]).fetchall()]
-        text = types[place] == "VARCHAR"
-        if None in ids or len(ids) > _MAX_ROWS or not (text or types[place] in _WHOLE):
+        text = types[column_index] == "VARCHAR"
+        if None in ids or len(ids) > _MAX_ROWS or not (text or types[column_index] in _WHOLE):
             return 0, 0
         if text and not all(map(_CODE.fullmatch, ids)):
             return 0, 0

@@ -108,7 +108,7 @@ def read_assignment(path: str | Path) -> list[Share]:
                 Share(
                     row["party"].strip(),
                     tuple(row["blocks"].split()),
-                    tuple(_places(row["classes"])),
+                    tuple(_indices(row["classes"])),
                     float(row.get("rows") or 1.0),
                 )
             )
@@ -120,13 +120,13 @@ def read_assignment(path: str | Path) -> list[Share]:
     return shares
 
 
-def _places(text: str) -> list[int]:
+def _indices(text: str) -> list[int]:
     """'1-3 5' -> [1, 2, 3, 5].
 
     Raises:
         ValueError: anything else.
     """
-    places: list[int] = []
+    indices: list[int] = []
     for token in text.split():
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", token)
         if not found:
@@ -134,8 +134,8 @@ def _places(text: str) -> list[int]:
         first, last = int(found[1]), int(found[2] or found[1])
         if last < first:
             raise ValueError(token)
-        places += range(first, last + 1)
-    return places
+        indices += range(first, last + 1)
+    return indices
 
 
 def blocks(
@@ -327,7 +327,7 @@ def _held_blocks(shares: Sequence[Share], names: Sequence[str]) -> dict[str, tup
         for token in share.blocks:
             matching = [name for name in names if name == token or fnmatchcase(name, token)]
             if not matching and re.fullmatch(r"\d+(-\d+)?", token):
-                matching = [names[i - 1] for i in _places(token) if 1 <= i <= len(names)]
+                matching = [names[i - 1] for i in _indices(token) if 1 <= i <= len(names)]
             if not matching:
                 raise ConfigError(
                     f"party {share.party!r} is to have the block {token!r}; there are {names}"
@@ -346,7 +346,7 @@ def _held_classes(shares: Sequence[Share], task: Classification) -> dict[str, li
     """Party -> its class indices."""
     held = {}
     for share in shares:
-        wrong = [place for place in share.classes if not 1 <= place <= task.num_outputs]
+        wrong = [number for number in share.classes if not 1 <= number <= task.num_outputs]
         if wrong or not share.classes:
             raise ConfigError(
                 f"party {share.party!r} is to have the classes {list(share.classes)}; give places "
@@ -356,7 +356,7 @@ def _held_classes(shares: Sequence[Share], task: Classification) -> dict[str, li
             raise ConfigError(
                 f"party {share.party!r}: rows must be a share in (0, 1], got {share.rows}"
             )
-        held[share.party] = sorted({place - 1 for place in share.classes})
+        held[share.party] = sorted({number - 1 for number in share.classes})
     for index, name in enumerate(task.classes):
         if not any(index in own for own in held.values()):
             raise ConfigError(

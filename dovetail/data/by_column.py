@@ -108,8 +108,8 @@ def by_column(
         raise DataError(f"no column is measured at all of {names}; lower measured ({measured})")
     train_rows: dict[str, np.ndarray] = {}
     validation_rows: dict[str, np.ndarray] = {}
-    for place, name in enumerate(names):
-        held = np.random.default_rng([seed, place]).permutation(all_rows[name])
+    for index, name in enumerate(names):
+        held = np.random.default_rng([seed, index]).permutation(all_rows[name])
         if name in wanted and wanted[name] < len(held):
             held = _some(train.labels.take(held), held, wanted[name], seed, name)
         elif name in wanted and wanted[name] > len(held):

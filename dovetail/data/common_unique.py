@@ -134,7 +134,7 @@ def common_unique(
     named_categories = table.select(categorical)
 
     rng = np.random.default_rng([seed, 0])
-    order = [table.names[place] for place in rng.permutation(len(table.names))]
+    order = [table.names[index] for index in rng.permutation(len(table.names))]
     num_common = max(1, round(common * len(order)))
     if correlation is not None:
         first = common_columns(table, num_common, correlation, seed=seed)
@@ -198,7 +198,7 @@ def _names(parties: int | Sequence[str]) -> list[str]:
     if not isinstance(parties, int):
         names = list(parties)
     else:
-        names = [f"party-{place}" for place in range(1, parties + 1)]
+        names = [f"party-{index}" for index in range(1, parties + 1)]
     if not names or len(set(names)) < len(names):
         raise ConfigError(f"parties must be 1 or more, or names that differ, got {parties}")
     return names

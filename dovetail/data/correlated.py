@@ -84,7 +84,7 @@ def common_columns(
     else:
         sign = 1.0 if wanted == "maximum" else -1.0
         best = _swapped(found_CC, ways[order[-1 if wanted == "maximum" else 0]], sign)
-    return tuple(table.names[place] for place in sorted(best))
+    return tuple(table.names[index] for index in sorted(best))
 
 
 def _swapped(found_CC: np.ndarray, common: Sequence[int], sign: float) -> list[int]:
@@ -100,8 +100,8 @@ def _swapped(found_CC: np.ndarray, common: Sequence[int], sign: float) -> list[i
         out = (to_inside - to_outside)[own][:, None]
         into = (to_outside - to_inside)[other][None, :]
         gains = sign * (out + into + 2 * found_CC[np.ix_(own, other)])
-        place = int(gains.argmax())
-        if gains.flat[place] <= 1e-9:
+        index = int(gains.argmax())
+        if gains.flat[index] <= 1e-9:
             return best
-        i, j = np.unravel_index(place, gains.shape)
+        i, j = np.unravel_index(index, gains.shape)
         best = [each for each in best if each != own[i]] + [int(other[j])]

@@ -31,10 +31,10 @@ class Alignment:
 
     def restricted(self, party: str, rows: np.ndarray, num_rows: int) -> Alignment:
         """An alignment in which this party, of so many rows, has these only, numbered anew."""
-        place = torch.full((num_rows,), -1)
-        place[torch.from_numpy(rows)] = torch.arange(len(rows))
+        index = torch.full((num_rows,), -1)
+        index[torch.from_numpy(rows)] = torch.arange(len(rows))
         own_S = self.rows[party]
-        own_S = torch.where(own_S >= 0, place[own_S], -1)
+        own_S = torch.where(own_S >= 0, index[own_S], -1)
         return Alignment({**self.rows, party: own_S})
 
     def shared(self, *parties: str) -> Tensor:
@@ -128,8 +128,8 @@ class Federation:
         rows = {}
         for name, party in self.parties.items():
             order = np.argsort(party.ids, kind="stable")
-            place = np.searchsorted(party.ids, own, sorter=order).clip(max=max(0, len(order) - 1))
-            row = order[place] if len(order) else np.full(len(own), -1)
+            index = np.searchsorted(party.ids, own, sorter=order).clip(max=max(0, len(order) - 1))
+            row = order[index] if len(order) else np.full(len(own), -1)
             found = party.ids[row] == own if len(order) else np.zeros(len(own), dtype=bool)
             rows[name] = torch.from_numpy(np.where(found, row, -1).astype(np.int64))
             if not found.any():

@@ -403,7 +403,7 @@ def _decoded(files: Iterable[tuple[str, Path | io.BytesIO]], count: int) -> Tens
         DataError: a file that cannot be decoded, or that differs in size from the first.
     """
     images: np.ndarray | None = None
-    for place, (name, file) in enumerate(files):
+    for index, (name, file) in enumerate(files):
         pixels = _decode(name, file)
         if images is None:
             images, first = np.empty((count, *pixels.shape), dtype=np.uint8), name
@@ -412,7 +412,7 @@ def _decoded(files: Iterable[tuple[str, Path | io.BytesIO]], count: int) -> Tens
                 f"{name} has shape {pixels.shape} (channels, height, width), but {first} has "
                 f"{images.shape[1:]}; all images of a set must have one shape"
             )
-        images[place] = pixels
+        images[index] = pixels
     assert images is not None
     return torch.from_numpy(images)
 

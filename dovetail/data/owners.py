@@ -170,7 +170,7 @@ def owners(
 def _names(given: int | Sequence[str] | Mapping[str, Sequence[str]], kind: str) -> tuple[str, ...]:
     """Names as given, or so many of them."""
     if isinstance(given, int):
-        names = tuple(f"{kind}-{place}" for place in range(1, given + 1))
+        names = tuple(f"{kind}-{index}" for index in range(1, given + 1))
     else:
         names = tuple(given)
     if not names or len(set(names)) < len(names):
@@ -195,8 +195,8 @@ def _deal_rows(
     else:
         assert isinstance(task, Classification)
         parts: list[list[np.ndarray]] = [[] for _ in names]
-        for place in range(task.num_outputs):
-            of_class = order[labels.numpy()[order] == place]
+        for index in range(task.num_outputs):
+            of_class = order[labels.numpy()[order] == index]
             shares = rng.dirichlet(np.full(len(names), skew))
             bounds = np.round(np.cumsum(shares)[:-1] * len(of_class)).astype(int)
             for held, part in zip(parts, np.split(of_class, bounds), strict=True):
@@ -226,7 +226,7 @@ def _columns(
     else:
         order = np.random.default_rng([seed, 0]).permutation(len(table.names))
         columns = {
-            name: [table.names[place] for place in sorted(own)]
+            name: [table.names[index] for index in sorted(own)]
             for name, own in zip(names, np.array_split(order, len(names)), strict=True)
         }
     for name, own in columns.items():
@@ -255,8 +255,8 @@ def _strips(
         )
     size = side // num
     return [
-        ImageInput(channels, height, width, axis, place * size, (place + 1) * size)
-        for place in range(num)
+        ImageInput(channels, height, width, axis, index * size, (index + 1) * size)
+        for index in range(num)
     ]
 
 

@@ -72,10 +72,10 @@ def strips(
             pixels, or labels that cannot be learned.
     """
     images = _images(train)
-    names = [f"view-{place}" for place in range(1, views + 1)] if names is None else list(names)
+    names = [f"view-{index}" for index in range(1, views + 1)] if names is None else list(names)
     if len(names) != views:
         raise ConfigError(f"names must name {views} parties, one per strip, got {names}")
-    owner = _place(active, names)
+    owner = _owner_name(active, names)
     _, channels, height, width = images.shape
     side = height if axis == "height" else width
     if not 1 <= views <= side:
@@ -89,8 +89,8 @@ def strips(
         )
     size = side // views
     inputs = {
-        name: ImageInput(channels, height, width, axis, place * size, (place + 1) * size)
-        for place, name in enumerate(names)
+        name: ImageInput(channels, height, width, axis, index * size, (index + 1) * size)
+        for index, name in enumerate(names)
     }
     task, train_labels, test_labels = _labels(train, test, regression)
 
@@ -237,7 +237,7 @@ def _labels(
     return task, encode(train), encode(test)
 
 
-def _place(active: int | str | None, names: Sequence[str]) -> str | None:
+def _owner_name(active: int | str | None, names: Sequence[str]) -> str | None:
     """The name of the active party, given as a place from 1, a name, or None."""
     if active is None or active in names:
         return active  # type: ignore[return-value]  # names are strings

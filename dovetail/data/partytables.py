@@ -244,14 +244,14 @@ def images_of(path: Path, id: str, ids: np.ndarray) -> Tensor:
         raise DataError(f"there is no file or folder {path}; check the path")
     name = "file" if path.is_dir() else id
     x, id_values, _ = read_image_samples(path, id=name, label=None)
-    places = {str(each): place for place, each in enumerate(read_ids(str(path), name, id_values))}
-    lacking = [str(each) for each in ids if str(each) not in places]
+    row_of = {str(each): row for row, each in enumerate(read_ids(str(path), name, id_values))}
+    lacking = [str(each) for each in ids if str(each) not in row_of]
     if lacking:
         raise DataError(
             f"{path} has no picture of {len(lacking)} of the table's {len(ids)} rows, such as "
             f"{lacking[0]!r}; add them, or leave these rows out of the table"
         )
-    return x[torch.tensor([places[str(each)] for each in ids], dtype=torch.int64)]
+    return x[torch.tensor([row_of[str(each)] for each in ids], dtype=torch.int64)]
 
 
 def _with_images(table: PartyTable, path: Path, id: str | Sequence[str]) -> PartyTable:

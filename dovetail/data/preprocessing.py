@@ -55,8 +55,8 @@ class NumbersSeen:
 
     def count(self, numbers: np.ndarray) -> np.ndarray:
         """How many of these values, missing ones apart, fall into each bin."""
-        places = np.searchsorted(np.array(self.edges), numbers, side="left")
-        return np.bincount(places, minlength=len(self.edges) + 1)
+        bins = np.searchsorted(np.array(self.edges), numbers, side="left")
+        return np.bincount(bins, minlength=len(self.edges) + 1)
 
 
 @dataclass(frozen=True)
@@ -468,8 +468,8 @@ def codes_of(fitted: CategoryColumn, column: Column) -> np.ndarray:
         )
     else:
         values, inverse = np.unique(column.values, return_inverse=True)
-        places = [index.get(text, UNSEEN_CODE) for text in as_text(values)]
-        codes = np.array(places, dtype=np.int64)[inverse]
+        indices = [index.get(text, UNSEEN_CODE) for text in as_text(values)]
+        codes = np.array(indices, dtype=np.int64)[inverse]
     codes[column.missing] = _MISSING
     return codes
 

@@ -117,8 +117,8 @@ def quadrants(shape: tuple[int, int, int], *, by_channel: bool = False) -> dict[
         raise DataError(f"images of {height} x {width} pixels have no quadrants; they need 2 x 2")
     half, side = height // 2, width // 2
     regions = {}
-    for place, quadrant in enumerate(QUADRANTS):
-        top, left = half * (place // 2), side * (place % 2)
+    for index, quadrant in enumerate(QUADRANTS):
+        top, left = half * (index // 2), side * (index % 2)
         spans = {quadrant: (0, channels)}
         if by_channel:
             colours = _COLOURS if channels == 3 else [f"channel-{c + 1}" for c in range(channels)]

@@ -676,7 +676,7 @@ def _read_whole(data: Data, types: Mapping[str, str]) -> dict[str, Column]:
     chosen = {name: each for name, each in expressions.items() if each[0]}
     if not chosen:
         return {}
-    asked = ", ".join(f"{each} AS v{place}" for place, (each, _) in enumerate(chosen.values()))
+    asked = ", ".join(f"{each} AS v{index}" for index, (each, _) in enumerate(chosen.values()))
     try:
         cursor = data.connection.cursor()
         fetched = cursor.execute(f"SELECT {asked} FROM {data.name}").fetchnumpy()
@@ -737,13 +737,13 @@ def distinct(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Texts are not sorted but looked up, which takes ten million rows seconds instead of minutes.
     """
     if values.dtype.kind != "O":
-        found, places = np.unique(values, return_inverse=True)
-        return found, places.reshape(-1)
+        found, indices = np.unique(values, return_inverse=True)
+        return found, indices.reshape(-1)
     texts = sorted(set(values))
-    place = {text: number for number, text in enumerate(texts)}
+    index = {text: number for number, text in enumerate(texts)}
     found = np.empty(len(texts), dtype=object)
     found[:] = texts
-    return found, np.fromiter(map(place.__getitem__, values), np.int64, len(values))
+    return found, np.fromiter(map(index.__getitem__, values), np.int64, len(values))
 
 
 def column_of(values: np.ndarray, missing: np.ndarray) -> Column:

@@ -213,7 +213,7 @@ def encode_labels(
 
 def _index(classes: tuple[str | int, ...]) -> dict[str | int, int]:
     """Class -> its place; false and true are 0 and 1 where a table has them as numbers."""
-    index: dict[str | int, int] = {name: place for place, name in enumerate(classes)}
+    index: dict[str | int, int] = {name: position for position, name in enumerate(classes)}
     if set(classes) == {"false", "true"}:
         index |= {0: index["false"], 1: index["true"]}
     elif set(classes) == {0, 1}:

@@ -258,14 +258,14 @@ class LastingFederation(Federation):
         self.included = ()
         if len(going_on) < least:
             return before
-        place = {name: number for number, name in enumerate(sorted(members))}
+        position = {name: number for number, name in enumerate(sorted(members))}
         ask = {
             member: give_masked(
                 self.number,
                 members,
                 tuple(shares.values()),
                 going_on,
-                torch.stack([split[sender].sealed_K[place[member]] for sender in going_on]),
+                torch.stack([split[sender].sealed_K[position[member]] for sender in going_on]),
             )
             for member in going_on
         }

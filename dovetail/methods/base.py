@@ -65,7 +65,7 @@ class Progress:
         """Bars for the stages of one seed, while the context is open."""
         return nullcontext(_Silent())
 
-    def waiting(self, place: str) -> AbstractContextManager[Waiting]:
+    def waiting(self, address: str) -> AbstractContextManager[Waiting]:
         """Who is waited for at this place, while the context is open."""
         return nullcontext(_Silent())
 

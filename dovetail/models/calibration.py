@@ -112,14 +112,14 @@ def radius_of(about: Mapping[str, Any], coverage: float, *, party: str) -> float
             "fits them on labelled rows that it was not trained on"
         )
     rows, scores = int(stored["rows"]), np.array(stored["scores"], dtype=float)
-    place = math.ceil((rows + 1) * coverage)  # among all rows
-    if place > rows:
+    rank = math.ceil((rows + 1) * coverage)  # among all rows
+    if rank > rows:
         raise ModelError(
             f"{rows} rows are too few for a coverage of {coverage:g}; calibrate the model of party "
             f"{party!r} on {math.ceil(coverage / (1 - coverage))} rows or more"
         )
     # Where not all scores are kept, the next one above.
-    return float(scores[min(math.ceil(place / rows * len(scores)), len(scores)) - 1])
+    return float(scores[min(math.ceil(rank / rows * len(scores)), len(scores)) - 1])
 
 
 def fit(
@@ -201,10 +201,10 @@ def _fitted(
     said = outputs_NC.double().softmax(dim=1)[:, 1].numpy()
     found = IsotonicRegression(y_min=_EDGE, y_max=1 - _EDGE).fit(said, labels_N.numpy())
     x, y = found.X_thresholds_, found.y_thresholds_
-    x, places = np.unique(x, return_index=True)
+    x, indices = np.unique(x, return_index=True)
     if len(x) < 2:
         raise DataError("isotonic calibration needs rows of both classes; use temperature")
-    return {**told, "x": x.tolist(), "y": np.maximum.accumulate(y[places]).tolist()}
+    return {**told, "x": x.tolist(), "y": np.maximum.accumulate(y[indices]).tolist()}
 
 
 def _log_loss(probabilities_NC: Tensor, labels_N: Tensor) -> Tensor:
@@ -217,10 +217,10 @@ def calibration_error(
     """How far the surest probability is from how often it is right, over bins of even width."""
     surest = probabilities_NC.max(axis=1)
     right = probabilities_NC.argmax(axis=1) == labels_N
-    place = np.minimum((surest * bins).astype(int), bins - 1)
+    index = np.minimum((surest * bins).astype(int), bins - 1)
     error = 0.0
     for each in range(bins):
-        own = place == each
+        own = index == each
         if own.any():
             error += float(abs(surest[own].mean() - right[own].mean()) * own.mean())
     return error

@@ -222,11 +222,11 @@ def _versions() -> dict[str, str]:
 def _run(folder: Path, party: str, *, joint: bool) -> dict[str, Any] | None:
     """What the run's folder says, if the model stands in RUN/models/PARTY; at a party's home, what
     left it."""
-    place = folder.resolve().parent.parent
-    ledger = _ledger(place / "ledger.jsonl")
+    run_folder = folder.resolve().parent.parent
+    ledger = _ledger(run_folder / "ledger.jsonl")
     told: dict[str, Any] = {"scores": {}, "baselines": {}, "recovered": None, "warnings": []}
     try:
-        result = json.loads((place / "result.json").read_text(encoding="utf-8"))
+        result = json.loads((run_folder / "result.json").read_text(encoding="utf-8"))
         baselines = _baselines(result, party)
         told |= {
             "scores": baselines.get("joint", {}) if joint else result["parties"].get(party, {}),
@@ -238,8 +238,8 @@ def _run(folder: Path, party: str, *, joint: bool) -> dict[str, Any] | None:
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         if ledger is None:
             return None
-    seeds = place.name.startswith("seed-")
-    audit = _audit(place.parent / "audit.json") if seeds else _audit(place / "audit.json")
+    seeds = run_folder.name.startswith("seed-")
+    audit = _audit(run_folder.parent / "audit.json") if seeds else _audit(run_folder / "audit.json")
     return {**told, "ledger": ledger, "audit": audit}
 
 
@@ -320,9 +320,9 @@ def _scores(
         groups, counts = np.unique(texts, return_counts=True)
         if len(groups) > _MOST_GROUPS and not values.is_text:
             edges = np.unique(np.quantile(values.values[present].astype(float), [0.25, 0.5, 0.75]))
-            place = np.searchsorted(edges, values.values[present].astype(float))
+            index = np.searchsorted(edges, values.values[present].astype(float))
             bounds = ["least", *(f"above {edge:g}" for edge in edges)]
-            texts = np.array(bounds)[place]
+            texts = np.array(bounds)[index]
             groups, counts = np.unique(texts, return_counts=True)
         kept = groups[np.argsort(-counts)][:_MOST_GROUPS]
         told["groups"][column] = {

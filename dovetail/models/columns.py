@@ -100,7 +100,7 @@ class Columns(nn.Module):
     Args:
         common: the column that is learned together.
         unique: the party's own column; None: the common column alone.
-        common_places, unique_places: which of the F features each column reads.
+        common_indices, unique_indices: which of the F features each column reads.
         join: "sum" is Eq. (7); "input" is the simple method of section V-B5: the own column reads
             the common column's class probabilities and its features, and its output counts.
         gated: whether it has a gate.
@@ -115,8 +115,8 @@ class Columns(nn.Module):
         self,
         common: Column,
         unique: UniqueColumn | None,
-        common_places: Sequence[int],
-        unique_places: Sequence[int],
+        common_indices: Sequence[int],
+        unique_indices: Sequence[int],
         join: Join = "sum",
         *,
         gated: bool = False,
@@ -125,8 +125,8 @@ class Columns(nn.Module):
         self.common = common
         self.unique = unique
         self.join = join
-        self.common_places = list(common_places)
-        self.unique_places = list(unique_places)
+        self.common_indices = list(common_indices)
+        self.unique_indices = list(unique_indices)
         self.register_buffer("gate", torch.ones(()) if gated else None)
 
     def joint(self, x_unique: Tensor, common: Sequence[Tensor]) -> Tensor:
@@ -143,8 +143,8 @@ class Columns(nn.Module):
         return logits
 
     def forward(self, x_BF: Tensor) -> Tensor:
-        common = self.common.outputs(x_BF[:, self.common_places])
-        logits = self.joint(x_BF[:, self.unique_places], common)
+        common = self.common.outputs(x_BF[:, self.common_indices])
+        logits = self.joint(x_BF[:, self.unique_indices], common)
         if self.gate is None:
             return logits
         return torch.lerp(common[-1], logits, self.gate)
@@ -174,8 +174,8 @@ class ColumnsSpec:
     gated: bool = False
 
     def __post_init__(self) -> None:
-        places = [*self.common, *self.unique]
-        if not self.common or min(places) < 0 or len(set(places)) < len(places):
+        indices = [*self.common, *self.unique]
+        if not self.common or min(indices) < 0 or len(set(indices)) < len(indices):
             raise ConfigError(
                 "a network of columns reads one or more common features, and each feature once, "
                 f"got common {self.common}, unique {self.unique}"
@@ -204,8 +204,8 @@ class ColumnsSpec:
         return UniqueColumn.build(len(self.unique), self.widths, self.num_outputs, self.mu)
 
     def join_columns(self, common: Column, unique: UniqueColumn | None) -> Columns:
-        places = self.common, self.unique
-        return Columns(common, unique, *places, self.join, gated=self.gated)
+        indices = self.common, self.unique
+        return Columns(common, unique, *indices, self.join, gated=self.gated)
 
     def build(self) -> Columns:
         """The network with random weights."""
@@ -224,8 +224,8 @@ class ColumnsSpec:
         """
         try:
             return cls(
-                common=tuple(int(place) for place in stored["common"]),
-                unique=tuple(int(place) for place in stored["unique"]),
+                common=tuple(int(index) for index in stored["common"]),
+                unique=tuple(int(index) for index in stored["unique"]),
                 widths=tuple(int(width) for width in stored["widths"]),
                 num_outputs=int(stored["num_outputs"]),
                 mu=float(stored["mu"]),

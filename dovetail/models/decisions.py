@@ -203,8 +203,8 @@ def choose(threshold: Threshold, task: Task, outputs_NC: Tensor, labels_N: Tenso
     second = outputs_NC.double().softmax(dim=1).numpy()[:, 1]
     order = np.argsort(-second, kind="stable")
     values, hits = second[order], is_second[order].cumsum()
-    places = np.flatnonzero(np.diff(values, append=-np.inf))  # of several of one value, the last
-    said, true = places + 1, hits[places]
+    ends = np.flatnonzero(np.diff(values, append=-np.inf))  # of several of one value, the last
+    said, true = ends + 1, hits[ends]
     total = int(is_second.sum())
     goal = goal_of(threshold)
     match goal:
@@ -227,10 +227,8 @@ def choose(threshold: Threshold, task: Task, outputs_NC: Tensor, labels_N: Tenso
             best = int(np.where(fits, true, -1).argmax())
             value = float(true[best] / total)
     # Halfway to the next row, so that rounding changes nothing.
-    below = values[places[best] + 1] if places[best] + 1 < len(values) else 0.0
-    return Decision(
-        float((values[places[best]] + below) / 2), goal.model_dump(), len(second), value
-    )
+    below = values[ends[best] + 1] if ends[best] + 1 < len(values) else 0.0
+    return Decision(float((values[ends[best]] + below) / 2), goal.model_dump(), len(second), value)
 
 
 def calibrate(kind: Calibrate, task: Task, outputs_NC: Tensor, labels_N: Tensor) -> dict[str, Any]:

@@ -158,7 +158,7 @@ class _Groups:
     """Raw columns and the features that each became, block by block."""
 
     def __init__(self, model: Explained) -> None:
-        self.places: dict[str, list[tuple[str, slice]]] = {}
+        self.parts: dict[str, list[tuple[str, slice]]] = {}
         self.fitted: dict[str, NumberColumn | CategoryColumn] = {}
         for block, encoder in model.inputs.items():
             if not isinstance(encoder, TableEncoder):
@@ -166,26 +166,26 @@ class _Groups:
             start = 0
             for column in encoder.fitted:
                 stop = start + len(column.feature_names)
-                self.places.setdefault(column.name, []).append((block, slice(start, stop)))
+                self.parts.setdefault(column.name, []).append((block, slice(start, stop)))
                 self.fitted[column.name] = column
                 start = stop
-        if not self.places:
+        if not self.parts:
             raise ModelError(
                 f"the model of party {model.party!r} takes no raw columns that could be explained"
             )
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self.places)
+        return tuple(self.parts)
 
     def moved(
         self, x: Mapping[str, Tensor], column: str, other: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """``x`` with a column's features of ``other``."""
         moved = dict(x)
-        for block, place in self.places[column]:
+        for block, part in self.parts[column]:
             moved[block] = moved[block].clone()
-            moved[block][:, place] = other[block][:, place]
+            moved[block][:, part] = other[block][:, part]
         return moved
 
 
@@ -227,7 +227,7 @@ def explain(
     ranked = (
         [each.column for each in importance]
         if importance
-        else [groups.names[place] for place in np.argsort(-sizes)]
+        else [groups.names[index] for index in np.argsort(-sizes)]
     )
     which = _class_along(model, x)
     dependence = {column: _along(model, groups, x, column, which) for column in ranked[:depend]}
@@ -320,10 +320,10 @@ def _shares(
         offsets[block] = at
         at += own.shape[1] if own.dim() == 2 else own[0].numel()
     shares = np.zeros((len(said), len(groups.names)))
-    for place, column in enumerate(groups.names):
-        for block, part in groups.places[column]:
+    for index, column in enumerate(groups.names):
+        for block, part in groups.parts[column]:
             at = offsets[block]
-            shares[:, place] += features_NF[:, at + part.start : at + part.stop].sum(axis=1)
+            shares[:, index] += features_NF[:, at + part.start : at + part.stop].sum(axis=1)
     return shares, start, said, how
 
 
@@ -472,10 +472,10 @@ def _orders(
             rows: dict[str, Tensor] = dict(other)
             before = _said(model.task, model.outputs(rows), classes_N).double().numpy()
             start += before / (2 * _ORDERS)
-            for place in way:
-                rows = groups.moved(rows, groups.names[place], x)
+            for index in way:
+                rows = groups.moved(rows, groups.names[index], x)
                 after = _said(model.task, model.outputs(rows), classes_N).double().numpy()
-                shares[:, place] += (after - before) / (2 * _ORDERS)
+                shares[:, index] += (after - before) / (2 * _ORDERS)
                 before = after
     return shares, start
 
@@ -497,16 +497,16 @@ def _along(
 ) -> list[tuple[str, float]]:
     """Value -> the mean of what is told: this class's probability, or the value."""
     fitted = groups.fitted[column]
-    block, place = groups.places[column][0]
+    block, span = groups.parts[column][0]
     some = _some(x)
     features: list[tuple[str, Tensor]] = []
-    width = place.stop - place.start
+    width = span.stop - span.start
     if isinstance(fitted, CategoryColumn):
         for at, name in enumerate(fitted.categories[:_GRID]):
             features.append((name, torch.eye(width)[at]))
     else:
         standardised = np.unique(
-            np.quantile(x[block][:, place.start].numpy(), np.linspace(0.02, 0.98, _GRID))
+            np.quantile(x[block][:, span.start].numpy(), np.linspace(0.02, 0.98, _GRID))
         )
         for value in standardised:
             own = torch.zeros(width)
@@ -518,7 +518,7 @@ def _along(
     told = []
     for text, own in features:
         moved = dict(some)
-        for name, part in groups.places[column]:
+        for name, part in groups.parts[column]:
             moved[name] = moved[name].clone()
             moved[name][:, part] = own
         outputs = model.outputs(moved)

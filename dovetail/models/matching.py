@@ -184,22 +184,22 @@ def match(
     placed: list[Assignment | None] = [None] * num_parties
     if start is not None:
         for m, assignment in enumerate(start):
-            _place(tables, m, assignment)
+            _add(tables, m, assignment)
             placed[m] = assignment
     else:  # what ``Distance`` has not seen of the layer above yet, it does not weigh
         waiting = np.sum([classifier.widths for classifier in classifiers], axis=0).tolist()
         for m in range(num_parties):
             waiting = [n - own for n, own in zip(waiting, classifiers[m].widths, strict=True)]
             assignment = _match_party(tables, m, None, waiting)
-            _place(tables, m, assignment)
+            _add(tables, m, assignment)
             placed[m] = assignment
     for _ in range(sweeps):
         for m in rng.permutation(num_parties):
             before = placed[m]
             assert before is not None
-            _place(tables, m, before, remove=True)  # line 5: the server without m
+            _add(tables, m, before, remove=True)  # line 5: the server without m
             after = _match_party(tables, m, before, [0] * len(tables))
-            _place(tables, m, after)
+            _add(tables, m, after)
             placed[m] = after
     assignments = [assignment for assignment in placed if assignment is not None]
     return _compact(assignments) if width is None else assignments
@@ -404,12 +404,12 @@ class _Tables:
         held_G = np.zeros(num_groups, layer.dtype)
         rows_JD[:, 0], held_G[0] = layer[:, -1], 1
         if i == 0:
-            begins, place = self._begins[1:], 0
+            begins, start = self._begins[1:], 0
             for first, last in _runs(classifier.blocks):
                 size = begins[last + 1] - begins[first]
-                rows_JD[:, begins[first] : begins[last + 1]] = layer[:, place : place + size]
+                rows_JD[:, begins[first] : begins[last + 1]] = layer[:, start : start + size]
                 held_G[1 + first : 2 + last] = 1
-                place += size
+                start += size
         else:
             assert below is not None
             rows_JD[:, 1 + below] = layer[:, :-1]
@@ -487,7 +487,7 @@ def _tables(
     return _Tables(classifiers, sizes, weights, cost, width, server)
 
 
-def _place(tables: _Tables, m: int, assignment: Assignment, *, remove: bool = False) -> None:
+def _add(tables: _Tables, m: int, assignment: Assignment, *, remove: bool = False) -> None:
     """Add a party's rows to the neurons it is matched to, or take them away."""
     sign = -1 if remove else 1
     omega = tables.omega[m]
@@ -496,12 +496,12 @@ def _place(tables: _Tables, m: int, assignment: Assignment, *, remove: bool = Fa
         above = assignment[i + 1] if i + 1 < len(assignment) else None
         rows = tables.rows(m, i, below, above)
         values = rows.values if sign * omega == 1 else rows.values * (sign * omega)
-        places: np.ndarray | slice = assignment[i]
+        indices: np.ndarray | slice = assignment[i]
         if tables.full:  # as the server's neurons lie: far faster than one by one
-            values, places = values.take(_inverse(assignment[i]), axis=0), slice(None)
-        table.sums[places] += values
-        table.mass[places] += rows.held * (sign * omega)
-        table.members[places] += sign
+            values, indices = values.take(_inverse(assignment[i]), axis=0), slice(None)
+        table.sums[indices] += values
+        table.mass[indices] += rows.held * (sign * omega)
+        table.members[indices] += sign
         if remove:  # what rounding leaves of neurons that nobody holds any more
             lonely = table.members == 0
             table.sums[lonely] = tables._prior_sum()
@@ -531,7 +531,7 @@ def _match_party(
         if tables.full:  # a bonus of a server neuron changes no assignment that takes them all
             mass_D = table.mass[0][tables.groups(i)]
             gain_HJ = gains_where_full(table.sums, mass_D, rows.values, omega)
-            places, own = linear_sum_assignment(gain_HJ.astype(np.float64), maximize=True)
+            indices, own = linear_sum_assignment(gain_HJ.astype(np.float64), maximize=True)
             assignment.append(_inverse(own))
             continue
         gain_HJ = gains(table.sums, table.mass, rows, tables.starts(i), omega).astype(np.float64)
@@ -550,9 +550,9 @@ def _match_party(
             needed = empty[: max(0, len(empty) - waiting[i])]
             if len(needed):
                 gain_HJ[needed] += 1 + num_own * (gain_HJ.max() - gain_HJ.min())
-        places, own = linear_sum_assignment(gain_HJ, maximize=True)  # the Hungarian algorithm
+        indices, own = linear_sum_assignment(gain_HJ, maximize=True)  # the Hungarian algorithm
         chosen = np.empty(num_own, dtype=np.int64)
-        chosen[own] = places
+        chosen[own] = indices
         assignment.append(chosen)
     return tuple(assignment)
 
@@ -597,10 +597,10 @@ def gains_where_full(
     return gain_HJ
 
 
-def _inverse(places: np.ndarray) -> np.ndarray:
+def _inverse(indices: np.ndarray) -> np.ndarray:
     """Which of the party's neurons is at each place, or back again."""
-    inverse = np.empty_like(places)
-    inverse[places] = np.arange(len(places))
+    inverse = np.empty_like(indices)
+    inverse[indices] = np.arange(len(indices))
     return inverse
 
 
@@ -637,8 +637,8 @@ def _held(
         below = np.concatenate([np.arange(begins[b], begins[b + 1]) for b in classifier.blocks])
     else:
         below = assignment[i - 1]
-    places = assignment[i] if i < len(assignment) else np.arange(num_outputs)
-    return np.ix_(places, np.append(below, num_in))
+    indices = assignment[i] if i < len(assignment) else np.arange(num_outputs)
+    return np.ix_(indices, np.append(below, num_in))
 
 
 def _compact(assignments: Sequence[Assignment]) -> list[Assignment]:

@@ -230,8 +230,8 @@ def reliability(probabilities_NC: np.ndarray, truth_N: np.ndarray) -> list[dict[
             "said": float(said[inside].mean()),
             "was": float(is_so[inside].mean()),
         }
-        for place in range(_BINS)
-        if (inside := bins == place).any()
+        for index in range(_BINS)
+        if (inside := bins == index).any()
     ]
 
 
@@ -270,8 +270,8 @@ def _curves(second_N: np.ndarray, truth_N: np.ndarray) -> dict[str, list[list[fl
 def _thinned(x: np.ndarray, y: np.ndarray) -> list[list[float]]:
     """Points that are evenly far from each other along x, the first and the last among them."""
     wanted = np.searchsorted(x, np.linspace(x[0], x[-1], _POINTS))
-    places = np.unique([0, *np.minimum(wanted, len(x) - 1), len(x) - 1])
-    return [[round(float(x[place]), 6), round(float(y[place]), 6)] for place in places]
+    indices = np.unique([0, *np.minimum(wanted, len(x) - 1), len(x) - 1])
+    return [[round(float(x[index]), 6), round(float(y[index]), 6)] for index in indices]
 
 
 # --- Intervals ------------------------------------------------------------------------------------

@@ -89,14 +89,14 @@ def _one(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean, covariance and number of rows of each feature, of one class."""
     seen, sums = np.zeros(width), np.zeros(width)
-    for own, places in told:
-        seen[places] += own.counts_C[index]
-        sums[places] += own.counts_C[index] * own.means_CD[index]
+    for own, indices in told:
+        seen[indices] += own.counts_C[index]
+        sums[indices] += own.counts_C[index] * own.means_CD[index]
     mean = np.divide(sums, seen, out=np.zeros(width), where=seen > 0)
     pairs, products = np.zeros((width, width)), np.zeros((width, width))
-    for own, places in told:
-        apart = own.means_CD[index] - mean[places]
-        at = np.ix_(places, places)
+    for own, indices in told:
+        apart = own.means_CD[index] - mean[indices]
+        at = np.ix_(indices, indices)
         pairs[at] += own.counts_C[index]
         products[at] += own.counts_C[index] * (own.covariances_CDD[index] + np.outer(apart, apart))
     covariance = np.divide(products, pairs, out=np.zeros((width, width)), where=pairs > 0)

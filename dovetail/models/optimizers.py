@@ -155,15 +155,15 @@ class Optimizer:
             return
         memory = [self.state[each].get("momentum_buffer") for each in moved]
         for fresh in (True, False):  # whoever has no memory yet is given one by a call of its own
-            places = [place for place, own in enumerate(memory) if (own is None) == fresh]
-            if not places:
+            indices = [index for index, own in enumerate(memory) if (own is None) == fresh]
+            if not indices:
                 continue
-            own = [memory[place] for place in places]
+            own = [memory[index] for index in indices]
             self._sgd_step(
-                [values[place] for place in places], [gradients[place] for place in places], own
+                [values[index] for index in indices], [gradients[index] for index in indices], own
             )
-            for place, value in zip(places, own, strict=True):
-                self.state[moved[place]]["momentum_buffer"] = value
+            for index, value in zip(indices, own, strict=True):
+                self.state[moved[index]]["momentum_buffer"] = value
 
     def _sgd_step(
         self, values: list[Tensor], gradients: list[Tensor], memory: list[Tensor | None]
@@ -213,13 +213,13 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         """What its next step depends on, but for gradients: place of a parameter -> its state."""
         kept = (self.state.get(each) for each in self.parameters)
-        return {"state": {place: dict(own) for place, own in enumerate(kept) if own}}
+        return {"state": {index: dict(own) for index, own in enumerate(kept) if own}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self.state.clear()
-        for place, kept in state["state"].items():
-            each = self.parameters[place]
+        for index, kept in state["state"].items():
+            each = self.parameters[index]
             self.state[each] = {
                 name: value.detach().clone().to(each.device) if isinstance(value, Tensor) else value
                 for name, value in kept.items()

@@ -57,8 +57,8 @@ class DenseNetwork(nn.Module):
         if self.conv is not None:
             x = F.relu(self.conv(x))
         first = x = x.flatten(1)
-        for place, linear in enumerate(self.linears):
-            x = linear(F.relu(x) if place else x)
+        for index, linear in enumerate(self.linears):
+            x = linear(F.relu(x) if index else x)
         return x if self.skip is None else x + self.skip(first)
 
 
@@ -429,9 +429,9 @@ class OwnersNetwork(nn.Module):
 def mean_embedding(embeddings: Sequence[Tensor]) -> Tensor:
     """The mean of one or more embeddings, summed first to last (Algorithm 1, line 10)."""
     total = embeddings[0]
-    for place, other in enumerate(embeddings[1:]):
+    for index, other in enumerate(embeddings[1:]):
         # In place from the second on: the first sum is a tensor of our own.
-        total = total.add_(other) if place and not total.requires_grad else total + other
+        total = total.add_(other) if index and not total.requires_grad else total + other
     return total / len(embeddings)
 
 

@@ -78,11 +78,11 @@ class Replicas(ABC):
         A replica that is given (0, E) has a gradient of zero.
         """
 
-    def network(self, place: int) -> nn.Module:
+    def network(self, index: int) -> nn.Module:
         """A copy of one replica."""
         replica = copy.deepcopy(self._network)
-        write_vector(self.values.detach()[place], replica)
-        write_statistics(self.statistics_NQ[place], replica)
+        write_vector(self.values.detach()[index], replica)
+        write_statistics(self.statistics_NQ[index], replica)
         return replica
 
 
@@ -189,9 +189,9 @@ class LoopedReplicas(Replicas):
         super().__init__(network, num)
         self.modules = [copy.deepcopy(network).train() for _ in range(num)]
         assert self.values.grad is not None
-        for place, module in enumerate(self.modules):
-            row, row_grad = self.values.detach()[place], self.values.grad[place]
-            statistics = self.statistics_NQ[place]
+        for index, module in enumerate(self.modules):
+            row, row_grad = self.values.detach()[index], self.values.grad[index]
+            statistics = self.statistics_NQ[index]
             start = 0
             for parameter in module.parameters():
                 stop = start + parameter.numel()
@@ -293,21 +293,21 @@ class _Patches:
         self.weight_grad = list(conv.layer.weight_grad)
         self.bias_grad = [own[0] for own in conv.layer.bias_grad]
 
-    def forward(self, place: int) -> Tensor:
+    def forward(self, index: int) -> Tensor:
         """(B, C L) one replica's maps after ReLU, row by row."""
-        self.windows_to[place].copy_(self.windows[place])  # long runs of a row at once
+        self.windows_to[index].copy_(self.windows[index])  # long runs of a row at once
         # Map after map: a product with a long last side is many times faster than its transpose.
-        torch.addmm(self.bias[place], self.weight[place], self.patches[place], out=self.maps)
-        torch.clamp_min(self.maps_by_row, 0, out=self.inputs_by_row[place])
-        return self.inputs[place]
+        torch.addmm(self.bias[index], self.weight[index], self.patches[index], out=self.maps)
+        torch.clamp_min(self.maps_by_row, 0, out=self.inputs_by_row[index])
+        return self.inputs[index]
 
-    def backward(self, place: int) -> None:
+    def backward(self, index: int) -> None:
         """Its gradients, where ``back`` has that of its maps after ReLU."""
         back = self.back
-        torch.ops.aten.threshold_backward.grad_input(back, self.inputs[place], 0, grad_input=back)
+        torch.ops.aten.threshold_backward.grad_input(back, self.inputs[index], 0, grad_input=back)
         self.maps_by_row.copy_(self.back_by_row)
-        torch.mm(self.maps, self.patches_T[place], out=self.weight_grad[place])
-        torch.sum(self.maps, 1, out=self.bias_grad[place])
+        torch.mm(self.maps, self.patches_T[index], out=self.weight_grad[index])
+        torch.sum(self.maps, 1, out=self.bias_grad[index])
 
 
 class _Buffers:
@@ -377,15 +377,15 @@ class StackedReplicas(Replicas):
         self._read(buffers, x)
         linears, conv = self._linears, buffers.conv
         below = buffers.inputs
-        for place, layer in enumerate(linears):
-            out = buffers.outputs[place]
-            if place or conv is None:
+        for index, layer in enumerate(linears):
+            out = buffers.outputs[index]
+            if index or conv is None:
                 torch.baddbmm(layer.bias, below, layer.weight.mT, out=out)
             else:  # large maps: each replica's at once, while they are in the cache
                 for n, own in enumerate(buffers.first_output):
                     rows = conv.forward(n)
                     linear_into(own, rows, buffers.first_weight[n], buffers.first_bias[n])
-            below = out.relu_() if place < len(linears) - 1 else out
+            below = out.relu_() if index < len(linears) - 1 else out
         if self._skip is not None:
             below.baddbmm_(buffers.inputs, self._skip[0].mT)
         if min(sizes) == max(sizes):
@@ -400,13 +400,13 @@ class StackedReplicas(Replicas):
             gradient = torch.stack(list(gradients))
         else:  # rows that are not there have a gradient of zero
             gradient = torch.zeros_like(buffers.outputs[-1])
-            for place, own in enumerate(gradients):
-                gradient[place, : len(own)] = own
+            for index, own in enumerate(gradients):
+                gradient[index, : len(own)] = own
         linears = self._linears
         if self._skip is not None:
             torch.bmm(gradient.mT, buffers.inputs, out=self._skip[1])
-        for place in reversed(range(1, len(linears))):
-            layer, below, back = linears[place], buffers.outputs[place - 1], buffers.back[place - 1]
+        for index in reversed(range(1, len(linears))):
+            layer, below, back = linears[index], buffers.outputs[index - 1], buffers.back[index - 1]
             _parameter_gradients(layer, below, gradient)
             torch.bmm(gradient, layer.weight, out=back)
             torch.ops.aten.threshold_backward.grad_input(back, below, 0, grad_input=back)

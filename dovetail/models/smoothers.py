@@ -215,33 +215,33 @@ class Smoothing(nn.Module):
         self._inverses: dict[Smoother, Tensor] = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        parts = [self.weights(x.flatten(1), place) for place in range(len(self.smoothers))]
+        parts = [self.weights(x.flatten(1), index) for index in range(len(self.smoothers))]
         return torch.cat(parts, dim=1)
 
-    def weights(self, x_BF: Tensor, place: int, known_B: Tensor | None = None) -> Tensor:
+    def weights(self, x_BF: Tensor, index: int, known_B: Tensor | None = None) -> Tensor:
         """(B, L) of one smoother.
 
         Args:
             x_BF: the rows.
-            place: of the smoother.
+            index: of the smoother.
             known_B: which labelled row each is, -1: none. These are smoothed by other folds' rows.
         """
         every = torch.arange(len(self.x_LF))
         if known_B is None or not (known_B >= 0).any():
-            return self._among(x_BF, self.smoothers[place], every)
+            return self._among(x_BF, self.smoothers[index], every)
         weights_BL = torch.empty(len(x_BF), len(every))
         known = known_B >= 0
-        weights_BL[~known] = self._among(x_BF[~known], self.smoothers[place], every)
-        weights_BL[known] = self.left_out(place)[known_B[known]]
+        weights_BL[~known] = self._among(x_BF[~known], self.smoothers[index], every)
+        weights_BL[known] = self.left_out(index)[known_B[known]]
         return weights_BL
 
-    def left_out(self, place: int) -> Tensor:
+    def left_out(self, index: int) -> Tensor:
         """(L, L) of one smoother, for the labelled rows: those of a row's own fold weigh 0."""
         weights_LL = torch.zeros(len(self.x_LF), len(self.x_LF))
         for fold in self.folds_L.unique().tolist():
             own = (self.folds_L == fold).nonzero().flatten()
             others = (self.folds_L != fold).nonzero().flatten()
-            found = self._among(self.x_LF[own], self.smoothers[place], others)
+            found = self._among(self.x_LF[own], self.smoothers[index], others)
             weights_LL[own[:, None], others] = found
         return weights_LL
 

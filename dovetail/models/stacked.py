@@ -68,10 +68,10 @@ class StackedParameters:
     def shaped(self, flat: Tensor) -> list[list[Tensor]]:
         """Network -> views of ``flat`` shaped like its parameters."""
         shaped: list[list[Tensor]] = [[] for _ in self.parameters]
-        for place, slots in enumerate(self._slots):
+        for index, slots in enumerate(self._slots):
             for k, (start, inputs, outputs) in enumerate(slots):
                 part = flat[start : start + inputs * outputs]
-                is_bias = self.parameters[k][place].dim() == 1
+                is_bias = self.parameters[k][index].dim() == 1
                 shaped[k].append(part if is_bias else part.view(inputs, outputs).T)
         return shaped
 
@@ -325,8 +325,8 @@ def _layers(parameters: StackedParameters, num_layers: int) -> list[_Layer]:
 def _cross_entropy(logits: Tensor, labels_KB: Tensor, weights_KB: Tensor) -> tuple[Tensor, Tensor]:
     """(K,) weighted losses, and (K, B, C) their gradient by the logits."""
     log_probabilities = F.log_softmax(logits, dim=-1)
-    places = labels_KB[..., None]
-    losses_K = -(log_probabilities.gather(-1, places)[..., 0] * weights_KB).sum(dim=1)
+    indices = labels_KB[..., None]
+    losses_K = -(log_probabilities.gather(-1, indices)[..., 0] * weights_KB).sum(dim=1)
     gradient = log_probabilities.exp_()
-    gradient.scatter_add_(-1, places, gradient.new_full(places.shape, -1.0))
+    gradient.scatter_add_(-1, indices, gradient.new_full(indices.shape, -1.0))
     return losses_K, gradient.mul_(weights_KB[..., None])

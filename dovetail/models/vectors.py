@@ -78,11 +78,11 @@ def extractors_vector(module: nn.Module) -> Tensor:
 
 def load_extractors(module: nn.Module, vector: Tensor) -> None:
     """The inverse of ``extractors_vector``, into modules that are there."""
-    place = 0
+    start = 0
     for tensor in tensors_of(module):
-        part = vector[place : place + tensor.numel()]
+        part = vector[start : start + tensor.numel()]
         tensor.copy_(part.view(tensor.shape))
-        place += tensor.numel()
+        start += tensor.numel()
 
 
 def _linears(module: nn.Module) -> list[nn.Linear]:
@@ -104,13 +104,13 @@ def classifier_vector(module: nn.Module) -> Tensor:
 
 def load_classifier(module: nn.Module, vector: Tensor) -> None:
     """The inverse of ``classifier_vector``, into a classifier that is there."""
-    place = 0
+    start = 0
     for layer in _linears(module):
         outputs, inputs = layer.weight.shape
-        rows = vector[place : place + outputs * (inputs + 1)].view(outputs, inputs + 1)
+        rows = vector[start : start + outputs * (inputs + 1)].view(outputs, inputs + 1)
         layer.weight.detach().copy_(rows[:, :-1])
         layer.bias.detach().copy_(rows[:, -1])
-        place += outputs * (inputs + 1)
+        start += outputs * (inputs + 1)
 
 
 def weights_of(network: BlocksNetwork) -> tuple[Tensor, Tensor]:

@@ -103,7 +103,7 @@ def fingerprint(public_key: PublicKey) -> str:
     digest = hashes.Hash(hashes.SHA256())
     digest.update(encoded)
     text = digest.finalize().hex()
-    return " ".join(text[place : place + 4] for place in range(0, 32, 4))
+    return " ".join(text[start : start + 4] for start in range(0, 32, 4))
 
 
 # --- Files --------------------------------------------------------------------------------------

@@ -43,8 +43,8 @@ class Composite:
     def state(self) -> State:
         """Place of the part, from 0 -> its state."""
         return {
-            str(place): part.state()
-            for place, part in enumerate(self.parts)
+            str(index): part.state()
+            for index, part in enumerate(self.parts)
             if hasattr(part, "state")
         }
 
@@ -55,11 +55,11 @@ class Composite:
             CheckpointError: a state of other parts.
         """
         stateful = {
-            str(place): part for place, part in enumerate(self.parts) if hasattr(part, "restore")
+            str(index): part for index, part in enumerate(self.parts) if hasattr(part, "restore")
         }
         if state.keys() != stateful.keys():
             raise CheckpointError(
                 f"the saved state is of parts {sorted(state)}, this party saves {sorted(stateful)}"
             )
-        for place, part in stateful.items():
-            part.restore(state[place])
+        for index, part in stateful.items():
+            part.restore(state[index])

@@ -162,12 +162,12 @@ class Credentials:
 def certificates_beside(party_file: Path, party: str) -> Path:
     """The folder of certificates of a party whose file is not read."""
     name = certificate_name(party)
-    places = [party_file.parent / "certificates" / name, Path("certificates") / name]
-    for place in places:
-        if place.is_dir():
-            return place
+    folders = [party_file.parent / "certificates" / name, Path("certificates") / name]
+    for folder in folders:
+        if folder.is_dir():
+            return folder
     raise ConfigError(
-        f"there is no folder {places[0]} with ca.pem, {name}.pem and {name}.key; name it with "
+        f"there is no folder {folders[0]} with ca.pem, {name}.pem and {name}.key; name it with "
         f"--certificates, or make them: dovetail certificates {name} --request"
     )
 

@@ -45,9 +45,9 @@ def frames(kind: int, data: Data) -> Iterator[bytes]:
     """The frames of one message, hello or refusal."""
     view = memoryview(data)
     yield b"".join((_FRAME.pack(_MAGIC, kind, len(view)), view[:CHUNK_BYTES]))
-    for place in range(CHUNK_BYTES, len(view), CHUNK_BYTES):
-        piece = view[place : place + CHUNK_BYTES]
-        yield b"".join((_FRAME.pack(_MAGIC, MORE, place), piece))
+    for start in range(CHUNK_BYTES, len(view), CHUNK_BYTES):
+        piece = view[start : start + CHUNK_BYTES]
+        yield b"".join((_FRAME.pack(_MAGIC, MORE, start), piece))
 
 
 class Assembler:
@@ -61,7 +61,7 @@ class Assembler:
         self._max_bytes = max_bytes
         self._whole: bytearray | None = None  # of a message under way; None: passed over, or none
         self._length = 0
-        self._place = 0
+        self._position = 0
 
     def add(self, frame: bytes) -> tuple[int, Data] | None:
         """The kind and content of what this frame completes; None where more is to come.
@@ -78,7 +78,7 @@ class Assembler:
             raise MessageError(f"{len(frame)} bytes that are no frame")
         if kind == MORE:
             return self._more(number, piece)
-        if self._place < self._length:
+        if self._position < self._length:
             raise MessageError("a frame begins while another message is under way")
         if kind == MESSAGE:
             return self._begin(number, piece)
@@ -92,27 +92,27 @@ class Assembler:
                 f"a message of {length} bytes cannot begin with a piece of {len(piece)}"
             )
         if length > self._max_bytes:
-            self._length, self._place, self._whole = length, len(piece), None
+            self._length, self._position, self._whole = length, len(piece), None
             raise TooLargeError(
                 f"a message of {length} bytes; at most {self._max_bytes} are allowed"
             )
         if len(piece) == length:
             return MESSAGE, piece
-        self._length, self._place, self._whole = length, len(piece), bytearray(piece)
+        self._length, self._position, self._whole = length, len(piece), bytearray(piece)
         return None
 
-    def _more(self, place: int, piece: memoryview) -> tuple[int, Data] | None:
-        due = min(self._length - self._place, CHUNK_BYTES)
-        if not due or place != self._place or len(piece) != due:
+    def _more(self, start: int, piece: memoryview) -> tuple[int, Data] | None:
+        due = min(self._length - self._position, CHUNK_BYTES)
+        if not due or start != self._position or len(piece) != due:
             raise MessageError(
-                f"expected {due} bytes of a message from {self._place}, got {len(piece)} "
-                f"from {place}"
+                f"expected {due} bytes of a message from {self._position}, got {len(piece)} "
+                f"from {start}"
             )
-        self._place += due
+        self._position += due
         if self._whole is None:
             return None
         self._whole += piece
-        if self._place < self._length:
+        if self._position < self._length:
             return None
         whole, self._whole = self._whole, None
         return MESSAGE, whole

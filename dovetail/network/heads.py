@@ -294,7 +294,7 @@ def _compared(
 
     held = list(heads_of(beside.parent, ledger.party))
     wanted = {head.hash for head in held}
-    places = {
+    positions = {
         digest: number
         for number, each in enumerate(ledger.hashes, start=1)
         if (digest := each.hex()) in wanted
@@ -309,7 +309,7 @@ def _compared(
             except (MessageError, ValueError) as error:
                 return found(0, str(error))
             signed += 1
-        if head.hash not in places:
+        if head.hash not in positions:
             how = "signed" if head.proof else "told"
             return found(
                 0,
@@ -325,7 +325,7 @@ def _compared(
                 f"{holder!r} on {head.time}, {head.root[:16]}...: lines are the same, and it told "
                 "another tree of them",
             )
-        reached = max(reached, places[head.hash])
+        reached = max(reached, positions[head.hash])
     return found(len(ledger.hashes) - reached)
 
 

@@ -479,7 +479,7 @@ class _Plan(NamedTuple):
     """What was checked of a header for one type of message: it holds for all that share it."""
 
     scalars: dict[str, Any]
-    places: dict[str, _Place]
+    spans: dict[str, _Span]
     narrowed: dict[str, Any]
     num_bytes: int  # of all tensors
 
@@ -619,14 +619,14 @@ def _planned(kind: type[Message], opened: Opened) -> _Plan:
             f"{kind.wire_name()}: expected the fields {sorted(declared)}, "
             f"got {_short(str(sorted(came)))}"
         )
-    places = _places(kind, opened, narrowed)
+    spans = _spans(kind, opened, narrowed)
     for name in declared:  # what is a tensor here must be declared as one, and nothing else
         if name in scalars:
             scalars[name] = _checked(kind, name, scalars[name], declared[name])
         elif declared[name] is not Tensor:
             _checked(kind, name, torch.empty(0), declared[name])
-    end = max((each.end for each in places.values()), default=0)
-    return _Plan(scalars, places, narrowed, end)
+    end = max((each.end for each in spans.values()), default=0)
+    return _Plan(scalars, spans, narrowed, end)
 
 
 def _table(kind: type[Message], text: str) -> dict[str, Any]:
@@ -675,12 +675,12 @@ def _header(metadata: Mapping[str, str]) -> Header:
     raise MessageError(f"expected a precision of {PRECISIONS}, got {_short(repr(precision))}")
 
 
-def _places(kind: type[Message], opened: Opened, narrowed: Mapping[str, Any]) -> dict[str, _Place]:
+def _spans(kind: type[Message], opened: Opened, narrowed: Mapping[str, Any]) -> dict[str, _Span]:
     """Where tensors lie; none is made before all are checked."""
     precision, data, start = opened.header.precision, opened.data, opened.start
-    places = {name: _place(kind, name, entry) for name, entry in opened.about.entries.items()}
+    spans = {name: _span(kind, name, entry) for name, entry in opened.about.entries.items()}
     end = 0
-    for each in sorted(places.values(), key=lambda each: (each.begin, each.end)):
+    for each in sorted(spans.values(), key=lambda each: (each.begin, each.end)):
         if each.begin != end:
             raise MessageError(f"{kind.wire_name()}: its tensors do not lie end to end")
         end = each.end
@@ -689,8 +689,8 @@ def _places(kind: type[Message], opened: Opened, narrowed: Mapping[str, Any]) ->
             f"{kind.wire_name()}: its tensors take {end} bytes, but {len(data) - start} are there"
         )
     for name, dtype in narrowed.items():
-        narrow = places.get(name)
-        scale = places.get(f"{name}.scale")
+        narrow = spans.get(name)
+        scale = spans.get(f"{name}.scale")
         if (
             precision == "float32"
             or dtype != "float32"
@@ -709,23 +709,23 @@ def _places(kind: type[Message], opened: Opened, narrowed: Mapping[str, Any]) ->
                 f"{kind.wire_name()}: {_short(repr(name))} cannot be widened from "
                 f"{precision} to {_short(repr(dtype))}"
             )
-    return places
+    return spans
 
 
 def _tensors(kind: type[Message], opened: Opened, plan: _Plan) -> dict[str, Tensor]:
     """The tensors by field name, as wide as they were."""
     precision, data, start = opened.header.precision, opened.data, opened.start
-    _, places, narrowed, end = plan
+    _, spans, narrowed, end = plan
     if start + end != len(data):
         raise MessageError(
             f"{kind.wire_name()}: its tensors take {end} bytes, but {len(data) - start} are there"
         )
     view = memoryview(data)
-    if view.readonly and places:  # one copy, to where PyTorch's own tensors would begin
+    if view.readonly and spans:  # one copy, to where PyTorch's own tensors would begin
         own = torch.empty(end, dtype=torch.uint8)
         own.numpy()[:] = np.frombuffer(view, dtype=np.uint8, offset=start) if end else 0
         view, start = own.numpy().data, 0
-    tensors = {name: _read(kind, name, place, view, start) for name, place in places.items()}
+    tensors = {name: _read(kind, name, span, view, start) for name, span in spans.items()}
     for name in narrowed:
         wide = tensors[name].to(torch.float32)
         if precision == "int8":
@@ -735,14 +735,14 @@ def _tensors(kind: type[Message], opened: Opened, plan: _Plan) -> dict[str, Tens
     return tensors
 
 
-class _Place(NamedTuple):
+class _Span(NamedTuple):
     dtype: torch.dtype
     shape: tuple[int, ...]
     begin: int
     end: int
 
 
-def _place(kind: type[Message], name: str, entry: Any) -> _Place:
+def _span(kind: type[Message], name: str, entry: Any) -> _Span:
     """What a header says of one tensor, if such a tensor can be."""
     try:
         code, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -759,7 +759,7 @@ def _place(kind: type[Message], name: str, entry: Any) -> _Place:
             and end - begin == math.prod(shape) * dtype.itemsize
             and math.prod(size or 1 for size in shape) < 2**60
         ):
-            return _Place(dtype, tuple(shape), begin, end)
+            return _Span(dtype, tuple(shape), begin, end)
     except (KeyError, TypeError, ValueError, IndexError):
         pass
     raise MessageError(
@@ -771,13 +771,13 @@ def _place(kind: type[Message], name: str, entry: Any) -> _Place:
 _ALIGNMENT = 64
 
 
-def _read(kind: type[Message], name: str, place: _Place, view: memoryview, start: int) -> Tensor:
-    tensor = _tensor_in(view, start + place.begin, place.shape, place.dtype)
-    if tensor.data_ptr() % (_ALIGNMENT if place.dtype.is_floating_point else place.dtype.itemsize):
+def _read(kind: type[Message], name: str, span: _Span, view: memoryview, start: int) -> Tensor:
+    tensor = _tensor_in(view, start + span.begin, span.shape, span.dtype)
+    if tensor.data_ptr() % (_ALIGNMENT if span.dtype.is_floating_point else span.dtype.itemsize):
         # Processors may refuse to compute across word boundaries, and kernels take sums in another
         # order where a tensor begins elsewhere than PyTorch's own: bits would depend on the header.
         tensor = tensor.clone()
-    if place.dtype == torch.bool and (tensor.view(torch.uint8) > 1).any():
+    if span.dtype == torch.bool and (tensor.view(torch.uint8) > 1).any():
         raise MessageError(f"{kind.wire_name()}.{name}: a bool in it is neither 0 nor 1")
     return tensor
 

@@ -143,22 +143,22 @@ class _Book:
     def of(self, other: str) -> None:
         """Keep the lines about this other."""
         self.entries = self._with.get(other, [])
-        self.places = {id(entry): place for place, entry in enumerate(self.entries)}
+        self.indices = {id(entry): index for index, entry in enumerate(self.entries)}
 
     def ends_after(self, entry: Entry) -> str:
         """How its connection ended with this line; "" where it did not."""
-        place = self.places[id(entry)] + 1
-        if place == len(self.entries):
+        index = self.indices[id(entry)] + 1
+        if index == len(self.entries):
             return f"the book of {self.party!r} ends there"
-        following = self.entries[place]
+        following = self.entries[index]
         if following.start != entry.start:
             return f"{self.party!r} ended there, and began anew"
         return "" if following.stretch == entry.stretch else "the line was lost there"
 
     def is_answer(self, entry: Entry) -> bool:
         """Whether it answers a request that came just before."""
-        for place in range(self.places[id(entry)] - 1, -1, -1):
-            before = self.entries[place]
+        for index in range(self.indices[id(entry)] - 1, -1, -1):
+            before = self.entries[index]
             if before.left or before.start != entry.start:
                 return False
             if before.number == entry.number:
@@ -167,7 +167,7 @@ class _Book:
 
     def answer_to(self, entry: Entry) -> Entry | None:
         """What came in answer to this request, before the next one left."""
-        for following in self.entries[self.places[id(entry)] + 1 :]:
+        for following in self.entries[self.indices[id(entry)] + 1 :]:
             if following.left:
                 return None
             if following.number == entry.number:
@@ -314,8 +314,8 @@ class _Walk:
             return why
         if self.sender.answer_to(sent) is not None:
             return ""
-        first = 0 if before is None else self.receiver.places[id(before)] + 1
-        last = None if got is None else self.receiver.places[id(got)]
+        first = 0 if before is None else self.receiver.indices[id(before)] + 1
+        last = None if got is None else self.receiver.indices[id(got)]
         window = self.receiver.entries[first:last]
         if any(entry.left and entry.number == sent.number for entry in window):
             return ""

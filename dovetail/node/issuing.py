@@ -247,9 +247,9 @@ def _write_lists(
     pem = b"".join(each.public_bytes(Encoding.PEM) for each in lists)
     path = folder.authority / "crl.pem"
     updated = []
-    for place in (path, *(folder.of(name) / "crl.pem" for name in folder.parties())):
-        made.write_file(place, pem, private=False, replace=True)
-        updated.append(str(place))
+    for target in (path, *(folder.of(name) / "crl.pem" for name in folder.parties())):
+        made.write_file(target, pem, private=False, replace=True)
+        updated.append(str(target))
     return path, updated[1:]
 
 

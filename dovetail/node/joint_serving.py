@@ -108,7 +108,7 @@ class Standing(Listener):
         self._ids = ids
         self._lower = site.party.lowercase_ids
         known = normalise(ids, party=site.name, lower=self._lower)
-        self._place = {value: place for place, value in enumerate(known.values)}
+        self._row_of = {value: row for row, value in enumerate(known.values)}
         self._asked: dict[str, _Partner] = {}
 
     def __enter__(self) -> Self:
@@ -128,7 +128,7 @@ class Standing(Listener):
         for each in self._asked.values():
             each.join()
 
-    def places(self, ids: Sequence[Any]) -> list[int | None]:
+    def rows_of(self, ids: Sequence[Any]) -> list[int | None]:
         """The row of each id; None of one that is not known, or is none."""
         return [self._row(each) for each in ids]
 
@@ -139,10 +139,10 @@ class Standing(Listener):
             (value,) = normalise([id], party=self.name, lower=self._lower).values
         except AlignmentError:
             return None
-        place = self._place.get(value)
-        if place is None and value.startswith(b"s") and value[1:].isdigit():
-            return self._place.get(b"i" + value[1:])
-        return place
+        row = self._row_of.get(value)
+        if row is None and value.startswith(b"s") and value[1:].isdigit():
+            return self._row_of.get(b"i" + value[1:])
+        return row
 
     def ask(
         self, trained: str, question: Question, rows: Sequence[int]
@@ -301,7 +301,7 @@ class _Partner:
         if agreed is None:
             raise NetworkError(self._why)
         # Each sample once; rows of several requests may be of one.
-        asked_A, place_B = agreed.sample_N[rows_B].unique(return_inverse=True)
+        asked_A, index_B = agreed.sample_N[rows_B].unique(return_inverse=True)
         codes_AE = torch.full((len(asked_A), question.spec.widths[self._name]), torch.nan)
         held_A = agreed.held_S[asked_A]
         if held_A.any():
@@ -311,4 +311,4 @@ class _Partner:
             )
             reply = replies.or_raise()[self._name]
             codes_AE[held_A] = question.read(self._name, reply, int(held_A.sum()))
-        return codes_AE[place_B]
+        return codes_AE[index_B]

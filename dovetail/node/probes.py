@@ -111,11 +111,11 @@ class _Server(ThreadingMixIn, HTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._places = threading.BoundedSemaphore(MAX_REQUESTS)
+        self._slots = threading.BoundedSemaphore(MAX_REQUESTS)
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._places.acquire(blocking=False):
+        if self._slots.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -124,7 +124,7 @@ class _Server(ThreadingMixIn, HTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A prober that hangs up is no news."""

@@ -102,8 +102,8 @@ class SumSecrets:
             for secret in (self._key, self._seed)
         ]
         told = []
-        for place, other in enumerate(sorted(publics)):
-            plain = b"".join(each[place].to_bytes(PART_BYTES, "big") for each in parts)
+        for index, other in enumerate(sorted(publics)):
+            plain = b"".join(each[index].to_bytes(PART_BYTES, "big") for each in parts)
             key = self._shared(party, other, publics[other], context)
             told.append(ChaCha20Poly1305(key).encrypt(bytes(12), plain, context))
         self._key = b""  # no longer known but in parts
@@ -201,7 +201,7 @@ def unmasked(
     Raises:
         TrainingError: too few parts, or too many that are wrong; naming whose secret it was.
     """
-    numbers = {name: place + 1 for place, name in enumerate(sorted(members))}
+    numbers = {name: index + 1 for index, name in enumerate(sorted(members))}
     length = len(next(iter(masked.values())))
     total = np.zeros(length, dtype=np.uint64)
     for values_P in masked.values():

@@ -290,8 +290,8 @@ def _from_wire(wire: np.ndarray, moduli: Sequence[int], what: str) -> np.ndarray
 def _uniform(nonce: bytes, purpose: str, moduli: Sequence[int]) -> np.ndarray:
     """Residues that nobody chose: SHAKE256 of the nonce, each residue by rejection."""
     parts = []
-    for place, prime in enumerate(moduli):
-        seed = hashlib.shake_256(f"dovetail {PARAMETERS} {purpose} {place} ".encode() + nonce)
+    for index, prime in enumerate(moduli):
+        seed = hashlib.shake_256(f"dovetail {PARAMETERS} {purpose} {index} ".encode() + nonce)
         count = DEGREE + 1024
         drawn = np.frombuffer(seed.digest(8 * count), "<u8") & (2 ** prime.bit_length() - 1)
         kept = drawn[drawn < prime]
@@ -360,8 +360,8 @@ class Owner:
         )
         padded[: layout.labelled, : layout.columns] = targets_LC
         wire = np.empty((layout.num_targets, TARGET_WIRE), np.uint8)
-        for place in range(layout.num_targets):
-            group, part = divmod(place, layout.parts)
+        for index in range(layout.num_targets):
+            group, part = divmod(index, layout.parts)
             own = padded[
                 part * layout.block : (part + 1) * layout.block,
                 group * layout.classes : (group + 1) * layout.classes,
@@ -371,8 +371,8 @@ class Owner:
             slots[:used] = np.repeat(own.T.reshape(-1), layout.rows)
             made = self._encryptor.encrypt_symmetric(ring.encoder.encode(slots))
             whole = _coefficients(ring.evaluator.transform_to_ntt(made).to_string(), 2 * _TARGET)
-            wire[place] = _to_wire(
-                self._moved(whole, _uniform(nonce, f"target {place}", primes), primes)
+            wire[index] = _to_wire(
+                self._moved(whole, _uniform(nonce, f"target {index}", primes), primes)
             )
         return wire
 
@@ -413,8 +413,8 @@ class Owner:
             )
         chunks = -(-num_rows // layout.rows)
         found = np.zeros((chunks * layout.rows, layout.groups * layout.classes), dtype=np.int64)
-        for place, each in enumerate(wire):
-            chunk, group = divmod(place, layout.groups)
+        for index, each in enumerate(wire):
+            chunk, group = divmod(index, layout.groups)
             both = np.concatenate(
                 [_from_wire(half, ring.primes[:1], "answer") for half in np.split(each, 2)]
             )
@@ -470,9 +470,9 @@ class Encrypted:
         )
         self._encryptor = ring.seal.Encryptor(ring.context, public)
         self._targets = []
-        for place, each in enumerate(targets):
-            first = _from_wire(each, primes[:3], f"target {place}")
-            second = _uniform(nonce, f"target {place}", primes[:3])
+        for index, each in enumerate(targets):
+            first = _from_wire(each, primes[:3], f"target {index}")
+            second = _uniform(nonce, f"target {index}", primes[:3])
             self._targets.append(ring.ciphertext("target", np.concatenate([first, second])))
 
     def multiply(

@@ -312,12 +312,12 @@ def defences_svg(tried: Mapping[str, Any]) -> str:
         parts.append(text(right, y_of(value) - 5, each["name"], "end", ' font-size="10"'))
         more = 'stroke="#666" stroke-dasharray="7 4"'
         parts.append(line(_LEFT, y_of(value), right, y_of(value), more))
-    for place, (cell, value) in enumerate(zip(cells, worth, strict=True), 1):
+    for index, (cell, value) in enumerate(zip(cells, worth, strict=True), 1):
         x, y, colour = x_of(cell["worst"]), y_of(value), _COLOURS[cell["verdict"]]
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="8" fill="{colour}"/>')
-        parts.append(text(x, y + 3.5, str(place), "middle", ' fill="#fff" font-size="10"'))
-        told = f"{place}  {cell['name']}: {value:.3f}, {cell['verdict']}"
-        parts.append(text(right + 20, _TOP + 18 * place, told))
+        parts.append(text(x, y + 3.5, str(index), "middle", ' fill="#fff" font-size="10"'))
+        told = f"{index}  {cell['name']}: {value:.3f}, {cell['verdict']}"
+        parts.append(text(right + 20, _TOP + 18 * index, told))
     parts.append(text(_LEFT, _TOP - 12, "score on test rows; dashed: without messages"))
     parts.append(text(_LEFT, bottom + 38, "largest share of the unknown that is gained"))
     head = f'viewBox="0 0 {_WIDE} {_HIGH}" width="{_WIDE}" height="{_HIGH}"'

@@ -139,7 +139,7 @@ def ticks(low: float, high: float, about: int = 5) -> list[float]:
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * k for k in (1, 2, 5, 10) if power * k >= rough * (1 - 1e-9))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(place * step, 12) for place in range(first, last + 1)]
+    return [round(index * step, 12) for index in range(first, last + 1)]
 
 
 def log_ticks(low: float, high: float) -> list[float]:
@@ -202,21 +202,21 @@ def chart(
     ends = [y_of(each.points[-1].mean) / 1000 * HEIGHT_REM for each in drawn]
     lines = []
     for each, at in zip(drawn, _apart(ends), strict=True):
-        places = [(x_of(point.x), y_of(point.mean)) for point in each.points]
+        marks = [(x_of(point.x), y_of(point.mean)) for point in each.points]
         band = ""
         if any(point.high > point.low for point in each.points):
             upper = [(x_of(point.x), y_of(point.high)) for point in each.points]
             lower = [(x_of(point.x), y_of(point.low)) for point in reversed(each.points)]
             band = _path([*upper, *lower]) + "Z"
-        few = len(places) <= 40
+        few = len(marks) <= 40
         lines.append(
             Line(
                 each.name,
                 each.style,
                 DASHES[each.style % len(DASHES)],
-                _path(places),
+                _path(marks),
                 band,
-                "".join(f"M{x:.1f} {y:.1f}h0" for x, y in (places if few else places[-1:])),
+                "".join(f"M{x:.1f} {y:.1f}h0" for x, y in (marks if few else marks[-1:])),
                 f"{at - NAME_REM / 2:.2f}",
                 each.is_main,
             )
@@ -246,19 +246,19 @@ def square(
     marks = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
     ends = [(1 - points[-1][1]) * HEIGHT_REM for _, points in lines]
     drawn = []
-    for place, ((name, points), at) in enumerate(zip(lines, _apart(ends), strict=True)):
-        places = [(1000 * x, 1000 * (1 - y)) for x, y in points]
-        few = place == 0 and len(places) <= 12
+    for index, ((name, points), at) in enumerate(zip(lines, _apart(ends), strict=True)):
+        drawn_points = [(1000 * x, 1000 * (1 - y)) for x, y in points]
+        few = index == 0 and len(drawn_points) <= 12
         drawn.append(
             Line(
                 name,
-                place,
-                DASHES[place % len(DASHES)],
-                _path(places),
+                index,
+                DASHES[index % len(DASHES)],
+                _path(drawn_points),
                 "",
-                "".join(f"M{x:.1f} {y:.1f}h0" for x, y in (places if few else [])),
+                "".join(f"M{x:.1f} {y:.1f}h0" for x, y in (drawn_points if few else [])),
                 f"{at - NAME_REM / 2:.2f}",
-                place == 0,
+                index == 0,
             )
         )
     first = lines[0][1]
@@ -286,23 +286,23 @@ def _range(series: Sequence[Series]) -> tuple[float, float]:
 
 def _apart(ends: Sequence[float]) -> list[float]:
     """Places for names, near these ends but none upon another."""
-    order = sorted(range(len(ends)), key=lambda place: ends[place])
+    order = sorted(range(len(ends)), key=lambda index: ends[index])
     placed = [0.0] * len(ends)
     at = -math.inf
-    for place in order:
-        at = max(ends[place], at + NAME_REM)
-        placed[place] = at
+    for index in order:
+        at = max(ends[index], at + NAME_REM)
+        placed[index] = at
     over = at - HEIGHT_REM  # those that were pushed out below go up again
     ceiling = HEIGHT_REM
-    for place in reversed(order):
-        if over > 0 and placed[place] > ceiling:
-            placed[place] = ceiling
-        ceiling = placed[place] - NAME_REM
+    for index in reversed(order):
+        if over > 0 and placed[index] > ceiling:
+            placed[index] = ceiling
+        ceiling = placed[index] - NAME_REM
     return placed
 
 
-def _path(places: Sequence[tuple[float, float]]) -> str:
-    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
 
 def _said(title: str, series: Sequence[Series], x_name: str) -> str:

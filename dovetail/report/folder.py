@@ -434,8 +434,8 @@ def _read(model: type[B], path: Path, notes: list[str]) -> B | None:
         notes.append(f"{path.name} cannot be read ({error.strerror})")
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
-        notes.append(f"{path.name} is damaged ({place}: {first['msg']}); it is left out")
+        where = ".".join(map(str, first["loc"])) or "the file"
+        notes.append(f"{path.name} is damaged ({where}: {first['msg']}); it is left out")
     return None
 
 
@@ -444,8 +444,8 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
     try:
         with path.open("rb") as file:
             damaged = 0
-            for place, raw in enumerate(file):
-                if place == MAX_LINES:
+            for index, raw in enumerate(file):
+                if index == MAX_LINES:
                     notes.append(f"{path.name}: lines after {MAX_LINES:,} are not shown")
                     break
                 try:

@@ -115,16 +115,16 @@ def _view(run: Run, seed: Seed, party: str, own: Judged) -> JudgedView:
 
 def _matrix(names: Sequence[str], counts: Sequence[Sequence[int]]) -> Matrix:
     rows = []
-    for place, (name, row) in enumerate(zip(names, counts, strict=True)):
+    for index, (name, row) in enumerate(zip(names, counts, strict=True)):
         total = max(1, sum(row))
         cells = [
-            Square(f"{count:,}", f"{100 * count / total:.0f}", column == place)
+            Square(f"{count:,}", f"{100 * count / total:.0f}", column == index)
             for column, count in enumerate(row)
         ]
         rows.append((name, cells))
     said = "; ".join(
-        f"of {sum(row):,} rows of class {name}, {row[place]:,} are right"
-        for place, (name, row) in enumerate(zip(names, counts, strict=True))
+        f"of {sum(row):,} rows of class {name}, {row[index]:,} are right"
+        for index, (name, row) in enumerate(zip(names, counts, strict=True))
     )
     return Matrix(f"Confusion matrix: {said}.", names, rows)
 

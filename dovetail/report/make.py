@@ -29,8 +29,8 @@ def make_report(
     Raises:
         ConfigError: a folder that is none of a run, or a page that cannot be written.
     """
-    places = list(dict.fromkeys(path.resolve() for path in paths))
-    runs = [read_run(path, name) for path, name in zip(places, names_of(places), strict=True)]
+    indices = list(dict.fromkeys(path.resolve() for path in paths))
+    runs = [read_run(path, name) for path, name in zip(indices, names_of(indices), strict=True)]
     held = {run.name: coverage_of(run, data, least=hide_below) for run in runs}
     page = html(
         runs,

@@ -200,7 +200,7 @@ class _Curve:
 def _curves(runs: Sequence[Run], names: Names) -> list[_Curve]:
     """Methods first. Of several runs: each one's method, and its baseline that learns alone."""
     found: list[_Curve] = []
-    for place, run in enumerate(runs):
+    for index, run in enumerate(runs):
         stages = dict.fromkeys([run.method, *(s for seed in run.seeds for s in seed.stages)])
         if len(runs) > 1:
             stages = dict.fromkeys(s for s in stages if s == run.method or s in ALONE)
@@ -210,7 +210,7 @@ def _curves(runs: Sequence[Run], names: Names) -> list[_Curve]:
             curve = _Curve(
                 short if len(runs) == 1 else f"{run.name}: {short}",
                 stage == run.method,
-                place + len(runs) * number,
+                index + len(runs) * number,
             )
             # A stage that has not come to its end would cut the others' mean short.
             ended = [seed for seed in run.seeds if stage in seed.done] or run.seeds
@@ -235,12 +235,16 @@ def _inner(curve: _Curve, titles: Titles) -> Iterator[_Curve]:
         other = _Curve(titles.short(key), False, 0)
         for lines in curve.seeds:
             other.seeds.append(
-                [{**_place(line), **line[key]} for line in lines if isinstance(line.get(key), dict)]
+                [
+                    {**_position(line), **line[key]}
+                    for line in lines
+                    if isinstance(line.get(key), dict)
+                ]
             )
         yield other
 
 
-def _place(line: Mapping[str, Any]) -> dict[str, Any]:
+def _position(line: Mapping[str, Any]) -> dict[str, Any]:
     return {key: line[key] for key in ("epoch", "round") if key in line}
 
 
@@ -332,7 +336,7 @@ def _chart(curves: Sequence[_Curve], what: str, x_name: str) -> Chart | None:
 def _dots(runs: Sequence[Run], names: Names, score: str) -> Dots | None:
     """Each method's and baseline's score, the best first; with each seed's."""
     rows = []
-    for place, run in enumerate(runs):
+    for index, run in enumerate(runs):
         tested = tested_rows(run)
         for row in scored(run):
             values = row.values(score)
@@ -344,7 +348,7 @@ def _dots(runs: Sequence[Run], names: Names, score: str) -> Dots | None:
                 name += f" ({tested[row.name]} rows)"
             if len(runs) > 1:
                 name = f"{run.name}: {name}"
-            colour = place if len(runs) > 1 else 0 if main else 1
+            colour = index if len(runs) > 1 else 0 if main else 1
             rows.append(Spread(name, value_text(values), *mean_std(values), colour, main, values))
     rows.sort(key=lambda row: row.mean, reverse=SCORES[score])
     where = "" if score == "validation" else " on the test rows"

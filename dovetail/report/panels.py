@@ -38,10 +38,10 @@ def panels_svg(panels: Panels, *, title: str, x: str, y: str) -> str:
     legend = list(_legend(names, width, height))
     whole = height + ROW * (1 + max(row for row, _ in legend))
     drawn = "\n".join(
-        f'<g transform="translate({place % columns * WIDTH} {place // columns * HEIGHT})">'
-        + "".join(_panel(panel, curves, names, x, y if place % columns == 0 else ""))
+        f'<g transform="translate({index % columns * WIDTH} {index // columns * HEIGHT})">'
+        + "".join(_panel(panel, curves, names, x, y if index % columns == 0 else ""))
         + "</g>"
-        for place, (panel, curves) in enumerate(panels.items())
+        for index, (panel, curves) in enumerate(panels.items())
     )
     samples = "".join(text for _, text in legend)
     return (
@@ -55,7 +55,7 @@ def panels_svg(panels: Panels, *, title: str, x: str, y: str) -> str:
 
 def _style() -> str:
     light, dark = (
-        "".join(f"--c{place}:{pair[side]};" for place, pair in enumerate(COLOURS))
+        "".join(f"--c{index}:{pair[side]};" for index, pair in enumerate(COLOURS))
         for side in (0, 1)
     )
     return (
@@ -75,18 +75,18 @@ def _panel(
     x: str,
     y: str,
 ) -> Iterator[str]:
-    places = list(dict.fromkeys(at for curve in curves.values() for at in curve))
-    numbers = [float(at) for at in places if not isinstance(at, str)]
-    if len(numbers) == len(places):
+    indices = list(dict.fromkeys(at for curve in curves.values() for at in curve))
+    numbers = [float(at) for at in indices if not isinstance(at, str)]
+    if len(numbers) == len(indices):
         low_x, high_x = min(numbers), max(numbers)
-        at_of = dict(zip(places, numbers, strict=True))
+        at_of = dict(zip(indices, numbers, strict=True))
         inner = [at for at in ticks(low_x, high_x, 4) if low_x <= at <= high_x]
         step = inner[1] - inner[0] if len(inner) > 1 else 1.0
         x_ticks = [(at, number_text(at, step)) for at in inner]
     else:  # names stand side by side
-        low_x, high_x = 0.0, float(len(places) - 1)
-        at_of = {at: float(place) for place, at in enumerate(places)}
-        x_ticks = [(at_of[at], str(at)) for at in places]
+        low_x, high_x = 0.0, float(len(indices) - 1)
+        at_of = {at: float(index) for index, at in enumerate(indices)}
+        x_ticks = [(at_of[at], str(at)) for at in indices]
     ends = [
         mean + side * (spread or 0.0)
         for curve in curves.values()
@@ -124,28 +124,28 @@ def _panel(
         ]
         line = "L".join(f"{at:.1f} {y_of(mean):.1f}" for at, mean, _, _ in points)
         yield f'<path class="mean" stroke="{colour}" stroke-dasharray="{dash}" d="M{line}"/>'
-        for at, mean, spread, place in points:
+        for at, mean, spread, index in points:
             if spread:
                 upper, lower = y_of(mean + spread), y_of(mean - spread)
                 yield f'<path class="bar" stroke="{colour}" d="M{at:.1f} {upper:.1f}V{lower:.1f}'
                 yield f'M{at - 3:.1f} {upper:.1f}h6M{at - 3:.1f} {lower:.1f}h6"/>'
             yield f'<circle cx="{at:.1f}" cy="{y_of(mean):.1f}" r="3.5" fill="{colour}">'
-            yield f"<title>{escape(_point(name, x, place, mean, spread))}</title></circle>"
+            yield f"<title>{escape(_point(name, x, index, mean, spread))}</title></circle>"
 
 
-def _look(place: int) -> tuple[str, str]:
+def _look(index: int) -> tuple[str, str]:
     """Colour and pattern; with both, twice as many curves are told apart."""
-    return f"var(--c{place % len(COLOURS)})", DASHES[place % len(DASHES)]
+    return f"var(--c{index % len(COLOURS)})", DASHES[index % len(DASHES)]
 
 
 def _legend(names: list[str], width: int, top: int) -> Iterator[tuple[int, str]]:
     """The row of each name, and its sample."""
     row, left = 0, 8.0
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         takes = SAMPLE + 18 + LETTER * len(name)
         if left > 8 and left + takes > width:
             row, left = row + 1, 8.0
-        colour, dash = _look(place)
+        colour, dash = _look(index)
         y = top + ROW * row + 8
         yield (
             row,

@@ -503,8 +503,8 @@ def message_table(run: Run) -> TableView | None:
         senders = list(dict.fromkeys(line.sender for line in lines))
         receivers = list(dict.fromkeys(line.receiver for line in lines))
         tensors = [
-            f"{name} {dtype} {_shape([line.tensors[place].shape for line in lines])}"
-            for place, (name, dtype) in enumerate(named[:8])
+            f"{name} {dtype} {_shape([line.tensors[index].shape for line in lines])}"
+            for index, (name, dtype) in enumerate(named[:8])
         ]
         tensors += [f"and {len(named) - 8} more"] if len(named) > 8 else []
         costs = [line.epsilon for line in lines if line.epsilon is not None]
@@ -595,12 +595,12 @@ def search_table(run: Run) -> TableView | None:
     if run.search is None:
         return None
     body = []
-    for place, trial in enumerate(run.search.trials):
+    for number, trial in enumerate(run.search.trials):
         settings = ", ".join(f"{key} = {value}" for key, value in trial.settings.items())
         score = trial.failed if trial.score is None else f"{trial.score:.4f}"
-        chosen = "chosen" if place == run.search.best else ""
+        chosen = "chosen" if number == run.search.best else ""
         said = settings or "as the run file says"
-        body.append((str(place + 1), said, score, f"{trial.seconds:.1f}", chosen))
+        body.append((str(number + 1), said, score, f"{trial.seconds:.1f}", chosen))
     judges = sum(len(ids) for ids in run.search.judged_on.values())
     rows = f"{judges:,} validation rows" if judges else "rows that parties kept out at home"
     caption = f"Settings tried before the run, judged on {rows}"
@@ -620,8 +620,8 @@ def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
     elif isinstance(value, list) and not any(isinstance(each, dict | list) for each in value):
         yield prefix, ", ".join(_plain(each) for each in value) or "none"
     elif isinstance(value, list):
-        for place, inner in enumerate(value, 1):
-            yield from _flat(inner, f"{prefix}.{place}")
+        for index, inner in enumerate(value, 1):
+            yield from _flat(inner, f"{prefix}.{index}")
     else:
         yield prefix, _plain(value)
 

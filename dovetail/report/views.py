@@ -89,7 +89,7 @@ def render(template: str, **values: Any) -> str:
     It is ASCII, needs no network and follows the reader's light or dark setting.
     """
     light, dark = (
-        " ".join(f"--c{place}: {pair[side]};" for place, pair in enumerate(COLOURS))
+        " ".join(f"--c{index}: {pair[side]};" for index, pair in enumerate(COLOURS))
         for side in (0, 1)
     )
     values = {"light": light, "dark": dark, "num_colours": len(COLOURS), **values}
@@ -147,8 +147,8 @@ def picture(parts: Sequence[Part], groups: Groups) -> PictureView:
     drawn = bands(groups)
     total = 1000
     sizes = widths([band.count for band in drawn], total, minimum=8)
-    starts = [sum(sizes[:place]) for place in range(len(sizes))]
-    places = [
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    indices = [
         (f"{100 * start / total:.1f}%", f"{100 * size / total - 0.15:.2f}%")
         for start, size in zip(starts, sizes, strict=True)
     ]
@@ -160,7 +160,7 @@ def picture(parts: Sequence[Part], groups: Groups) -> PictureView:
         share = share_text(held, groups.num_samples)
         letters = ", ".join(band.letter for band in drawn if row.share(band))
         bars = []
-        for band, (x, width) in zip(drawn, places, strict=True):
+        for band, (x, width) in zip(drawn, indices, strict=True):
             part_held = row.share(band)
             if part_held:
                 opacity = "" if part_held == 1 else f"{0.25 + 0.5 * part_held:.2f}"
@@ -182,7 +182,7 @@ def picture(parts: Sequence[Part], groups: Groups) -> PictureView:
         last = row.party
     axis = []
     last_wide = last_tight = -total
-    for band, start, (x, _) in zip(drawn, starts, places, strict=True):
+    for band, start, (x, _) in zip(drawn, starts, indices, strict=True):
         if start - last_wide >= 30:  # a letter needs room, the more on a phone
             last_wide = last_tight = start
             axis.append(Letter(x, band.letter, False))

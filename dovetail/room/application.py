@@ -388,7 +388,7 @@ def _quoted(text: str) -> str:
 
 async def _style(_: Request) -> Response:
     light, dark = (
-        " ".join(f"--c{place}: {pair[side]};" for place, pair in enumerate(COLOURS))
+        " ".join(f"--c{index}: {pair[side]};" for index, pair in enumerate(COLOURS))
         for side in (0, 1)
     )
     shared = files("dovetail.report").joinpath("templates/style.css").read_text("utf-8")

@@ -155,9 +155,9 @@ def group(parts: Sequence[Part]) -> Groups:
         raise DataError("there is no party to draw; name at least one")
     parties = tuple(Federation(part.data for part in parts).parties)
     ids = np.concatenate([part.data.ids for part in parts])
-    samples, place = np.unique(ids, return_inverse=True)
+    samples, index = np.unique(ids, return_inverse=True)
     ends = np.cumsum([part.data.num_rows for part in parts])
-    samples_of = np.split(place, ends[:-1])
+    samples_of = np.split(index, ends[:-1])
 
     code_S = np.zeros(len(samples), dtype=np.int64)  # which group, refined batch by batch
     bits: list[np.ndarray] = []
@@ -224,13 +224,13 @@ def bands(groups: Groups, at_most: int = MAX_BANDS) -> list[Band]:
         kept = np.sort(np.argsort(-groups.counts_G, kind="stable")[: at_most - 1])
     drawn = [
         Band(
-            _LETTERS[place],
+            _LETTERS[index],
             int(groups.counts_G[g]),
             1,
             groups.held_GP[g].astype(float),
             groups.labelled_GP[g].astype(float),
         )
-        for place, g in enumerate(kept)
+        for index, g in enumerate(kept)
     ]
     rest = np.setdiff1d(np.arange(num_groups), kept)
     if len(rest):
@@ -255,19 +255,19 @@ def widths(counts: Sequence[int], total: int, minimum: int = 1) -> list[int]:
     small: set[int] = set()
     while True:  # those below the minimum get it, the others share what is left
         room = total - minimum * len(small)
-        of = sum(count for place, count in enumerate(counts) if place not in small)
+        of = sum(count for index, count in enumerate(counts) if index not in small)
         exact = [
-            float(minimum) if place in small else room * count / of
-            for place, count in enumerate(counts)
+            float(minimum) if index in small else room * count / of
+            for index, count in enumerate(counts)
         ]
-        found = {place for place, width in enumerate(exact) if width < minimum}
+        found = {index for index, width in enumerate(exact) if width < minimum}
         if not found:
             break
         small |= found
     whole = [int(width) for width in exact]
-    by_remainder = sorted(range(len(counts)), key=lambda place: whole[place] - exact[place])
-    for place in by_remainder[: total - sum(whole)]:
-        whole[place] += 1
+    by_remainder = sorted(range(len(counts)), key=lambda index: whole[index] - exact[index])
+    for index in by_remainder[: total - sum(whole)]:
+        whole[index] += 1
     return whole
 
 
@@ -284,13 +284,13 @@ class Row:
 
 
 def rows_of(parts: Sequence[Part]) -> Iterator[Row]:
-    for place, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if part.data.labels is not None:
-            yield Row(place, "labels", "labels")
+            yield Row(index, "labels", "labels")
         for block in part.data.blocks:
-            yield Row(place, "block", f"{block} {block_size(part, block)}")
+            yield Row(index, "block", f"{block} {block_size(part, block)}")
         if part.data.labels is None and not part.data.blocks:
-            yield Row(place, "ids", "ids only")
+            yield Row(index, "ids", "ids only")
 
 
 def block_size(part: Part, block: str) -> str:
@@ -360,9 +360,9 @@ class Overlaps:
         groups = self.groups
         if groups is None:
             return None
-        place = groups.parties.index(self.centre)
-        others = np.delete(groups.held_GP, place, axis=1).any(axis=1)
-        chosen = groups.held_GP[:, place] & ~groups.labelled_GP[:, place] & others
+        index = groups.parties.index(self.centre)
+        others = np.delete(groups.held_GP, index, axis=1).any(axis=1)
+        chosen = groups.held_GP[:, index] & ~groups.labelled_GP[:, index] & others
         return int(groups.counts_G[chosen].sum())
 
 

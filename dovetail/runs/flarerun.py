@@ -241,7 +241,7 @@ def simulated(path: Path, run: RunFile) -> tuple[RunFile, dict[str, Path], str]:
             raise ConfigError(f"{path}: parties has no file of {name!r}, which is a partner")
     engine: dict[str, Any] = section.model_dump(exclude_unset=True, exclude_none=True)
     named = {
-        name: f"site-{place}" for place, name in enumerate(partners, 1) if not _SITE.fullmatch(name)
+        name: f"site-{index}" for index, name in enumerate(partners, 1) if not _SITE.fullmatch(name)
     }
     engine |= {"kind": "flare", "partners": partners, "sites": named}
     settings = job_settings(run) | {"engine": engine}

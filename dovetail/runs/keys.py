@@ -86,8 +86,8 @@ def parts_of(
     keys = []
     for name, field in fields.items():
         below = _models(field.annotation)
-        place = f"{path}.{name}" if path else name
-        inner += [(place, each) for each in below]
+        key_path = f"{path}.{name}" if path else name
+        inner += [(key_path, each) for each in below]
         if below and not _also_plain(field.annotation):
             continue
         keys.append(Key(name, type_text(field.annotation), _default(field), comments.get(name, "")))
@@ -97,8 +97,8 @@ def parts_of(
         if variant is not None and get_origin(variant.annotation) is Literal:
             title += f', {choice} = "{get_args(variant.annotation)[0]}"'
     yield Part(title, first_line(model), tuple(keys))
-    for place, each in inner:
-        yield from parts_of(place, each)
+    for key_path, each in inner:
+        yield from parts_of(key_path, each)
 
 
 def first_line(model: type[BaseModel]) -> str:
@@ -214,7 +214,7 @@ def comments_in(source: str) -> dict[str, str]:
     name, beside = "", ""
     first = True  # of a logical line
     tokens = list(tokenize.generate_tokens(io.StringIO(inspect.cleandoc("\n") + source).readline))
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token.type == tokenize.COMMENT:
             text = token.string.lstrip("#: ").strip()
             if first:
@@ -229,7 +229,7 @@ def comments_in(source: str) -> dict[str, str]:
             if first and token.line.strip() == "":
                 above = []
         elif token.type not in (tokenize.INDENT, tokenize.DEDENT):
-            if first and token.type == tokenize.NAME and tokens[place + 1].string == ":":
+            if first and token.type == tokenize.NAME and tokens[index + 1].string == ":":
                 name = token.string
             first = False
     return found

@@ -267,7 +267,7 @@ class OwnersSection(PartitionSection):
     @staticmethod
     def _names(given: int | Iterable[str], kind: str) -> tuple[str, ...]:
         if isinstance(given, int):
-            return tuple(f"{kind}-{place}" for place in range(1, given + 1))
+            return tuple(f"{kind}-{index}" for index in range(1, given + 1))
         return tuple(given)
 
 

@@ -56,17 +56,17 @@ class RandomSampler:
     def __init__(self, keys: Keys, seed: int) -> None:
         self._keys = {key: list(values) for key, values in keys.items()}
         total = prod(map(len, self._keys.values()))
-        self._places = random.Random(seed).sample(range(total), min(total, _MOST))
+        self._drawn = random.Random(seed).sample(range(total), min(total, _MOST))
         self._known: list[dict[str, Any]] = []
 
     def tried(self, settings: Settings, goodness: float | None) -> None:
         self._known.append(dict(settings))
 
     def draw(self) -> Iterator[dict[str, Any]]:
-        for place in self._places:
+        for number in self._drawn:
             chosen = {}
             for key, values in self._keys.items():
-                place, index = divmod(place, len(values))
+                number, index = divmod(number, len(values))
                 chosen[key] = values[index]
             if chosen not in self._known:
                 yield chosen
@@ -121,7 +121,7 @@ class OptunaSampler:
         again = 0
         while again < _PATIENCE:
             asked: optuna.Trial = self._study.ask(self._spaces)
-            chosen = {key: self._keys[key][place] for key, place in asked.params.items()}
+            chosen = {key: self._keys[key][choice] for key, choice in asked.params.items()}
             self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)  # told by ``tried``
             if chosen in self._known:
                 again += 1

@@ -51,13 +51,13 @@ class Found:
     def best(self) -> int:
         """The place of the best."""
 
-        def rank(place: int) -> tuple[float, float, int]:
-            trial = self.trials[place]
+        def rank(index: int) -> tuple[float, float, int]:
+            trial = self.trials[index]
             goodness = trial.goodness(self.metric)
             return (
                 float("inf") if goodness is None else -goodness,
                 trial.log_loss or 0.0,
-                place,
+                index,
             )
 
         return min(range(len(self.trials)), key=rank)

@@ -62,7 +62,7 @@ def orders(players: Sequence[str], count: int, *, seed: int) -> list[tuple[str, 
     """Random orders in which players join."""
     rng = generator(seed, "value", "orders")
     drawn = (torch.randperm(len(players), generator=rng).tolist() for _ in range(count))
-    return [tuple(players[place] for place in order) for order in drawn]
+    return [tuple(players[index] for index in order) for order in drawn]
 
 
 def shapley_sampled(
@@ -71,8 +71,8 @@ def shapley_sampled(
     """Player -> its mean gain over these orders, and the standard error of that (0 for one)."""
     gains: dict[str, list[float]] = {player: [] for player in joined[0]}
     for order in joined:
-        for place, player in enumerate(order):
-            before = frozenset(order[:place])
+        for index, player in enumerate(order):
+            before = frozenset(order[:index])
             gains[player].append(worth(before | {player}) - worth(before))
     return {
         player: (
@@ -104,5 +104,5 @@ def coalitions(
             for chosen in itertools.combinations(players, size)
         ]
     elif by == "shapley" and joined is not None:
-        wanted += [frozenset(order[:place]) for order in joined for place in range(len(order))]
+        wanted += [frozenset(order[:index]) for order in joined for index in range(len(order))]
     return list(dict.fromkeys(wanted))

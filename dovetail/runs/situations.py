@@ -166,9 +166,9 @@ def overlaps(
         common = by_cardinality.get(others[0]) if len(others) == 1 else None
         return Overlaps(middle, rows, dict(by_cardinality), common, None, withheld or {}, least)
     groups = group(parts)
-    place = {name: p for p, name in enumerate(groups.parties)}
+    index = {name: p for p, name in enumerate(groups.parties)}
     shared_PP = groups.shared()
-    shared = {name: int(shared_PP[place[middle], place[name]]) for name in others}
+    shared = {name: int(shared_PP[index[middle], index[name]]) for name in others}
     return Overlaps(middle, rows, shared, groups.common(), groups, withheld or {}, least)
 
 
@@ -245,8 +245,8 @@ class _Situation:
         """Samples of both parties; None where that was not counted."""
         if self._shared_PP is not None:
             assert self.overlaps.groups is not None
-            place = self.overlaps.groups.parties.index
-            return int(self._shared_PP[place(one), place(other)])
+            index = self.overlaps.groups.parties.index
+            return int(self._shared_PP[index(one), index(other)])
         centre = self.overlaps.centre
         if centre not in (one, other):
             return None
@@ -446,7 +446,7 @@ def _fedoptimus(found: _Situation) -> Fit:
         f"model of {code_width}-{_HEAD}-{found.num_outputs}, every column owner asked"
     )
     codes = batch_size * code_width * _FLOAT
-    places = batch_size * _PLACE
+    index_bytes = batch_size * _PLACE
     # A column owner's codes are of every label owner's batch; a label owner has their mean.
     sizes = [
         *(
@@ -455,13 +455,13 @@ def _fedoptimus(found: _Situation) -> Fit:
                 "coordinator",
                 "step",
                 len(owners) * codes,
-                len(owners) * (codes + places),
+                len(owners) * (codes + index_bytes),
                 assuming,
             )
             for name in data_owners
         ),
         *(
-            MessageSize(owner, "coordinator", "step", codes + places, codes, assuming)
+            MessageSize(owner, "coordinator", "step", codes + index_bytes, codes, assuming)
             for owner in owners
         ),
         *(MessageSize(owner, "coordinator", "round", top, top, assuming) for owner in owners),
@@ -493,10 +493,10 @@ def _shards_wrong(groups: Groups, data_owners: Sequence[str]) -> Iterator[str]:
             f"one of {name_list(who)}; each label must be at one party"
         )
     num_labelled = int(groups.counts_G[labelled_G > 0].sum())
-    place = {name: p for p, name in enumerate(groups.parties)}
+    index = {name: p for p, name in enumerate(groups.parties)}
     lacking = []
     for name in data_owners:
-        lacks = int(groups.counts_G[(labelled_G > 0) & ~groups.held_GP[:, place[name]]].sum())
+        lacks = int(groups.counts_G[(labelled_G > 0) & ~groups.held_GP[:, index[name]]].sum())
         if lacks:
             lacking.append(f"{name} lacks {lacks:,}")
     if lacking:

@@ -93,8 +93,8 @@ def deal(run: RunFile, folder: Path, *, where: str) -> RunFile:
 
 def _rows(part: dd.Dataset, ids: np.ndarray) -> np.ndarray:
     """Where these samples are."""
-    place = {each: row for row, each in enumerate(part.ids.tolist())}
-    return np.array([place[each] for each in ids.tolist()], dtype=np.int64)
+    index = {each: row for row, each in enumerate(part.ids.tolist())}
+    return np.array([index[each] for each in ids.tolist()], dtype=np.int64)
 
 
 def _table(part: dd.Dataset) -> dd.Table:

@@ -83,7 +83,7 @@ def _leaves(
             yield path, value
 
 
-class _Places:
+class _Axis:
     """At which step a line is shown: its epoch or round; those before the first are counted."""
 
     def __init__(self) -> None:
@@ -93,8 +93,8 @@ class _Places:
         """Stage, step, and what the line says; names of a search's trials begin with "before/"."""
         told = {key: value for key, value in line.items() if key not in ("stage", "epoch", "round")}
         stage = str(line["stage"])
-        if place := number(line):
-            return stage, place, told
+        if step := number(line):
+            return stage, step, told
         self._before[stage] = self._before.get(stage, -1) + 1
         return stage, self._before[stage], {"before": told}
 
@@ -123,7 +123,7 @@ class TensorBoard:
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self._folder = folder / "tensorboard"
         self._settings = settings
-        self._places = _Places()
+        self._axis = _Axis()
         self._writers: dict[str, Any] = {}
         shutil.rmtree(self._folder, ignore_errors=True)  # an earlier run's, or told again
 
@@ -135,7 +135,7 @@ class TensorBoard:
         return self._writers[name]
 
     def line(self, line: Mapping[str, Any]) -> None:
-        stage, step, told = self._places.of(line)
+        stage, step, told = self._axis.of(line)
         numbers, texts = numbers_and_texts(told)
         writer = self._writer(stage)
         for path, value in numbers.items():
@@ -188,7 +188,7 @@ class MLflow:
 
         for noisy in ("mlflow", "alembic"):
             logging.getLogger(noisy).setLevel(logging.WARNING)
-        self._places = _Places()
+        self._axis = _Axis()
         self._done = False
         try:
             self._client = MlflowClient(tracking_uri=uri)
@@ -234,7 +234,7 @@ class MLflow:
             self._client.log_batch(self._run, metrics=metrics[start : start + _BATCH])
 
     def line(self, line: Mapping[str, Any]) -> None:
-        stage, step, told = self._places.of(line)
+        stage, step, told = self._axis.of(line)
         numbers, texts = numbers_and_texts({stage: told})
         self._log(numbers, step)
         for path, text in texts.items():

@@ -230,9 +230,9 @@ def _held_back(run: RunFile, section: SearchSection, given: Given, seed: int) ->
                 one = dd.keep_labels(whole.data, name, run.data.labels, rng).train[name]
                 kept[name] = one.ids[one.labelled_rows().numpy()]
         known &= np.isin(train.ids, np.concatenate([*kept.values()]))
-    places = np.flatnonzero(known)
+    indices = np.flatnonzero(known)
     classify = run.data.task == "classification"
-    judged = places[_drawn(train.labels.values[places], section, classify)]
+    judged = indices[_drawn(train.labels.values[indices], section, classify)]
     rest = np.setdiff1d(np.arange(train.num_rows), judged)
     left_out = dict.fromkeys(("rows", "labels", "test", "split_column", "test_source"))
     plain = run.model_copy(update={"data": run.data.model_copy(update=left_out)})

@@ -19,7 +19,7 @@ from dovetail.runs.shapley import JOINT_MEASURES, MEASURES
 _IDLE = ("seed", "baselines", "evaluate_every", "checkpoint_every", "min_participation", "engine")
 
 
-def places_of(path: Path, recipe: str | None) -> tuple[Path, Path, tuple[int, ...]]:
+def folders_of(path: Path, recipe: str | None) -> tuple[Path, Path, tuple[int, ...]]:
     """The run file, the run's folder, and its seeds where that is one of several."""
     if not path.is_dir():
         if (path.parent / "result.json").exists() or (path.parent / "metrics.jsonl").exists():

@@ -175,7 +175,7 @@ class Service:
             text = f"{len(asked.bad_rows)} of {total} rows cannot be used"
             return _refusal(422, text, errors=told(bad)), 0
         unusable = {*asked.bad_rows}
-        places = [row for row in range(total) if row not in unusable] if bad else None
+        answered_rows = [row for row in range(total) if row not in unusable] if bad else None
         if bad:
             asked = asked.without_bad()
         answer: dict[str, Any] = {"model": model.name, "version": model.version}
@@ -192,12 +192,12 @@ class Service:
             said = await self._batcher.predict(model, asked)
             lines = _lines(said if coverage is None else said.conformal(coverage))
         if model.joint is not None:
-            for place, line in enumerate(lines):
-                by = () if answered is None else answered.by[place]
+            for index, line in enumerate(lines):
+                by = () if answered is None else answered.by[index]
                 line["said_by"] = "joint" if by else "solo"
                 line["answered"] = list(by)
-        if places is not None:
-            for line, row in zip(lines, places, strict=True):
+        if answered_rows is not None:
+            for line, row in zip(lines, answered_rows, strict=True):
                 line["row"] = row
             answer["errors"] = told(bad)
         self.meters.watch(model, asked)

@@ -23,7 +23,7 @@ def table_features(graph: Graph, encoder: TableEncoder) -> str:
     """(B, F) float32 features of an encoder's columns; two encoders may share an input."""
     numbers = [each for each in encoder.fitted if isinstance(each, NumberColumn)]
     parts: list[str] = []
-    flagged = [place for place, each in enumerate(numbers) if each.flag]
+    flagged = [index for index, each in enumerate(numbers) if each.flag]
     if numbers:
         standardised, missing = _numbers(graph, numbers)
         parts.append(standardised)
@@ -31,20 +31,20 @@ def table_features(graph: Graph, encoder: TableEncoder) -> str:
             parts.append(graph.node("Gather", missing, graph.constant(flagged, np.int64), axis=1))
     # All numbers stand first, then their flags: one product each. Their order is mended below.
     width, number = len(numbers) + len(flagged), 0
-    places_F: list[int] = []
+    indices_F: list[int] = []
     for each in encoder.fitted:
         if isinstance(each, NumberColumn):
-            places_F.append(number)
+            indices_F.append(number)
             if each.flag:
-                places_F.append(len(numbers) + flagged.index(number))
+                indices_F.append(len(numbers) + flagged.index(number))
             number += 1
         else:
             parts += _categories(graph, each)
-            places_F += range(width, width + len(each.feature_names))
+            indices_F += range(width, width + len(each.feature_names))
             width += len(each.feature_names)
     features = parts[0] if len(parts) == 1 else graph.node("Concat", *parts, axis=1)
-    if places_F != list(range(width)):
-        features = graph.node("Gather", features, graph.constant(places_F, np.int64), axis=1)
+    if indices_F != list(range(width)):
+        features = graph.node("Gather", features, graph.constant(indices_F, np.int64), axis=1)
     if not encoder.may_lack:
         return features
     lacks = _is_missing(graph, encoder.fitted[0])

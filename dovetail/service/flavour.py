@@ -44,8 +44,8 @@ class Pyfunc:
         said = self.model.predictions(rows, allow_unseen=unseen)
         told = {str(self.model.about.get("label", "prediction")): said.values}
         if said.probabilities is not None:
-            for place, name in enumerate(said.classes):
-                told[f"p({name})"] = said.probabilities[:, place]
+            for index, name in enumerate(said.classes):
+                told[f"p({name})"] = said.probabilities[:, index]
         return pd.DataFrame(told)
 
 

@@ -264,17 +264,17 @@ def _trees(graph: Graph, trees: BoostedTrees, x: str) -> str:
     own_node = np.arange(num_nodes) - first_node_T[tree_of_node]
     own_leaf = np.arange(len(tree_of_leaf)) - first_leaf_T[tree_of_leaf] + splits_T[tree_of_leaf]
 
-    def places(child: np.ndarray) -> np.ndarray:
+    def node_ids(child: np.ndarray) -> np.ndarray:
         leaf = -1 - child
-        leaf_place = leaf - first_leaf_T[tree_of_node] + splits_T[tree_of_node]
-        return np.where(child < 0, leaf_place, child - first_node_T[tree_of_node])
+        leaf_index = leaf - first_leaf_T[tree_of_node] + splits_T[tree_of_node]
+        return np.where(child < 0, leaf_index, child - first_node_T[tree_of_node])
 
     num_leaves = len(tree_of_leaf)
     nothing = np.zeros(num_leaves, dtype=np.int64)
     # A tree's nodes stand together, root first: onnxruntime reads them so.
     tree = np.append(tree_of_node, tree_of_leaf)
-    place = np.append(own_node, own_leaf)
-    order = np.lexsort((place, tree))
+    node = np.append(own_node, own_leaf)
+    order = np.lexsort((node, tree))
 
     def sorted_list(nodes: np.ndarray, leaves: np.ndarray = nothing) -> list[Any]:
         listed: list[Any] = np.append(nodes, leaves)[order].tolist()
@@ -288,12 +288,12 @@ def _trees(graph: Graph, trees: BoostedTrees, x: str) -> str:
         n_targets=num_scores,
         base_values=trees.start_S.tolist(),
         nodes_treeids=tree[order].tolist(),
-        nodes_nodeids=place[order].tolist(),
+        nodes_nodeids=node[order].tolist(),
         nodes_featureids=sorted_list(forest.feature.numpy()[:-1]),
         nodes_values=sorted_list(_below(forest.threshold.numpy()[:-1])),
         nodes_modes=modes[order].tolist(),
-        nodes_truenodeids=sorted_list(places(forest.left.numpy()[:-1])),
-        nodes_falsenodeids=sorted_list(places(forest.right.numpy()[:-1])),
+        nodes_truenodeids=sorted_list(node_ids(forest.left.numpy()[:-1])),
+        nodes_falsenodeids=sorted_list(node_ids(forest.right.numpy()[:-1])),
         target_treeids=tree_of_leaf.tolist(),
         target_nodeids=own_leaf.tolist(),
         target_ids=(tree_of_leaf % num_scores).tolist(),  # round by round, one a score

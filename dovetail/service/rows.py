@@ -128,9 +128,9 @@ class Reader:
         whole: list[Mapping[str, Any]] = []
         known = self.columns.keys() | {id_column}
         ignored: dict[str, None] = {}
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             if not isinstance(row, dict):
-                bad.append(BadCell(place, None, f"expected an object of columns, got {_kind(row)}"))
+                bad.append(BadCell(index, None, f"expected an object of columns, got {_kind(row)}"))
                 whole.append({})
                 continue
             whole.append(row)
@@ -143,14 +143,14 @@ class Reader:
             feeds[name] = self._cells(name, column, cells, bad, allow_unseen=allow_unseen)
             if None not in cells:
                 continue
-            for place, (row, cell) in enumerate(zip(whole, cells, strict=True)):
-                if cell is None and name not in row and isinstance(rows[place], dict):
+            for index, (row, cell) in enumerate(zip(whole, cells, strict=True)):
+                if cell is None and name not in row and isinstance(rows[index], dict):
                     text = "the column is missing"
                     if len(bad) < _MOST_TOLD:
                         meant = closest(name, _others(row, known))
                         text += "" if meant is None else f" (is it {meant!r}?)"
                     text += "; give null where there is no value"
-                    bad.append(BadCell(place, name, text))
+                    bad.append(BadCell(index, name, text))
         ids = None if id_column is None else [row.get(id_column) for row in whole]
         return Asked(feeds, bad, ids, (*ignored,)[:_MOST_IGNORED])
 

@@ -94,10 +94,10 @@ def count(column: NumberColumn | CategoryColumn, values: np.ndarray) -> Counts:
         assert column.seen is not None
         there = values[~np.isnan(values)]
         return Counts(column.seen.count(there), len(values) - len(there))
-    index = {name: place for place, name in enumerate(column.categories)}
+    index = {name: position for position, name in enumerate(column.categories)}
     size = len(column.categories)
-    places = np.array([index.get(text, size if text else size + 1) for text in values.tolist()])
-    found = np.bincount(places, minlength=size + 2)
+    indices = np.array([index.get(text, size if text else size + 1) for text in values.tolist()])
+    found = np.bincount(indices, minlength=size + 2)
     if column.other:
         return Counts(found[: size + 1], int(found[size + 1]))
     return Counts(found[:size], int(found[size + 1]), int(found[size]))

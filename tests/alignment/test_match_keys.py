@@ -222,7 +222,7 @@ def test_passes_of_one_run_are_all_in_one_mode() -> None:
         accepts = shop.accepts
 
         def handle(self, message: Any) -> Any:
-            if type(message).__name__ == "Begin" and shop._place == 1:
+            if type(message).__name__ == "Begin" and shop._pass_index == 1:
                 message = type(message)(**{**vars(message), "mode": "intersection"})
             return shop.handle(message)
 

@@ -198,10 +198,10 @@ def test_a_partner_is_told_of_its_own_intersection_and_nothing_of_the_others():
     engine = Recording({"a": Responder("a", own[:5]), "b": Responder("b", own[3:9])})
     align(engine, own)
     to_a = [message for _, receiver, message in engine.messages if receiver == "a"]
-    (places,) = [message for message in to_a if isinstance(message, psi.Places)]
-    assert places.num_shared == len(places.samples_B) == len(places.places_B) == 5
-    assert sorted(places.places_B.tolist()) == [0, 1, 2, 3, 4]
-    assert len(set(places.own_B.tolist())) == 5
+    (indices,) = [message for message in to_a if isinstance(message, psi.Places)]
+    assert indices.num_shared == len(indices.samples_B) == len(indices.places_B) == 5
+    assert sorted(indices.places_B.tolist()) == [0, 1, 2, 3, 4]
+    assert len(set(indices.own_B.tolist())) == 5
     assert {type(message) for message in to_a} == {
         psi.Begin,
         psi.Blinded,
@@ -493,7 +493,7 @@ def test_an_unknown_batch_is_refused(change, words):
 
 
 @pytest.mark.parametrize(
-    ("samples", "places", "words"),
+    ("samples", "indices", "words"),
     [
         ([0, 5], [0, 1], r"samples_B: 'bank' sent numbers outside 0..2"),
         ([0, 1], [-1, 1], r"places_B: 'bank' sent numbers outside 0..3"),
@@ -502,11 +502,11 @@ def test_an_unknown_batch_is_refused(change, words):
         ([0], [1], r"expected shape \(2,\)"),
     ],
 )
-def test_places_that_cannot_be_are_refused(samples, places, words):
+def test_places_that_cannot_be_are_refused(samples, indices, words):
     def change(message: Message) -> Message:
         if not isinstance(message, psi.Places):
             return message
-        return replace(message, samples_B=torch.tensor(samples), places_B=torch.tensor(places))
+        return replace(message, samples_B=torch.tensor(samples), places_B=torch.tensor(indices))
 
     shop = Responder("shop", [1, 2, 3, 4])
     engine = Recording({"shop": shop}, request=change)
@@ -596,12 +596,12 @@ def test_no_more_ids_are_shared_than_either_side_has(num_shared):
 
 def test_every_batch_of_places_says_the_same_number():
     shop = compared(num_theirs=4)
-    place_of_row = torch.from_numpy(np.argsort(shop._run.order_M))
-    shop.handle(psi.Places(0, 3, torch.arange(2), place_of_row[:2], torch.arange(2)))
+    index_of_row = torch.from_numpy(np.argsort(shop._run.order_M))
+    shop.handle(psi.Places(0, 3, torch.arange(2), index_of_row[:2], torch.arange(2)))
     words = refused_words(shop, psi.Places(1, 2, *3 * [torch.arange(0)]))
     assert "psi.Places: 'bank' said 3 ids are shared, and in batch 1 2" in words
     assert not_aligned(shop)
-    shop.handle(psi.Places(1, 3, torch.tensor([2]), place_of_row[2:3], torch.tensor([2])))
+    shop.handle(psi.Places(1, 3, torch.tensor([2]), index_of_row[2:3], torch.tensor([2])))
     for batch in range(2):
         assert not_aligned(shop)
         asked = shop.handle(psi.GetProve(batch))
@@ -621,16 +621,16 @@ def test_a_large_number_of_ids_takes_no_memory_before_they_come():
     tracemalloc.start()
     shop.handle(begin)
     shop.handle(psi.Blinded(0, torch.from_numpy(Workers().hash([b"i1", b"i2"]))))
-    places = psi.Places(0, 1, *3 * [torch.tensor([0])])
-    assert "sent 1 of 1073741824 batches" in refused_words(shop, places)
+    indices = psi.Places(0, 1, *3 * [torch.tensor([0])])
+    assert "sent 1 of 1073741824 batches" in refused_words(shop, indices)
     assert tracemalloc.get_traced_memory()[1] < 2**20  # bytes
     tracemalloc.stop()
 
 
 def test_places_are_refused_when_only_the_size_was_agreed():
     shop = begun()
-    places = psi.Places(0, 1, *3 * [torch.tensor([0])])
-    assert "psi.Places: not in mode 'cardinality'" in refused_words(shop, places)
+    indices = psi.Places(0, 1, *3 * [torch.tensor([0])])
+    assert "psi.Places: not in mode 'cardinality'" in refused_words(shop, indices)
 
 
 def test_a_responder_may_agree_to_sizes_alone():

@@ -38,7 +38,7 @@ print("ended", flush=True)
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with certificates and the lab's table."""
     monkeypatch.chdir(tmp_path)
     words = ["certificates", "clinic", "lab", "--driver", "clinic", "--host", "127.0.0.1"]
@@ -69,7 +69,7 @@ def address() -> str:
 
 
 @pytest.mark.network
-def test_partners_elsewhere_train_a_model_that_predicts_alone(place: Path) -> None:
+def test_partners_elsewhere_train_a_model_that_predicts_alone(folder: Path) -> None:
     clinic, _ = clinic_and_lab()
     own, _ = parties(*clinic_and_lab())
     at = address()
@@ -94,14 +94,14 @@ def test_partners_elsewhere_train_a_model_that_predicts_alone(place: Path) -> No
     np.testing.assert_allclose(after, before, atol=0.05)
     np.testing.assert_array_equal(dt.Run("run").models["clinic"].predict_proba(clinic), before)
     assert first.result["bytes"].keys() == {"clinic", "lab"}
-    assert (place / "lab.site" / "ledger.jsonl").stat().st_size
-    assert (place / "clinic.site" / "ledger.jsonl").stat().st_size
+    assert (folder / "lab.site" / "ledger.jsonl").stat().st_size
+    assert (folder / "clinic.site" / "ledger.jsonl").stat().st_size
     assert list(first.scores) == ["APFed, predicts alone", "learned alone"]
 
 
 @pytest.mark.network
 @pytest.mark.usefixtures("brief_learners")
-def test_an_estimator_of_scikit_learn_trains_with_partners_elsewhere(place: Path) -> None:
+def test_an_estimator_of_scikit_learn_trains_with_partners_elsewhere(folder: Path) -> None:
     clinic, _ = clinic_and_lab()
     X, y = clinic.drop(columns="ill"), clinic["ill"]
     script = LAB.replace('"min_ids": 10', '"min_ids": 10, "algorithms": ["align", "apfed-d"]')
@@ -118,7 +118,7 @@ def test_an_estimator_of_scikit_learn_trains_with_partners_elsewhere(place: Path
     assert {*model.run_.result["bytes"]} == {"clinic", "lab"}
     np.testing.assert_array_equal(model.predict_proba(X), first)  # after the lab has left
     np.testing.assert_allclose(second, first, atol=0.2)
-    assert (place / "lab.site" / "ledger.jsonl").stat().st_size
+    assert (folder / "lab.site" / "ledger.jsonl").stat().st_size
 
 
 REGISTRY = """
@@ -140,7 +140,7 @@ print("ended", flush=True)
 
 
 @pytest.mark.network
-def test_partners_without_a_common_id_train_by_match_keys(place: Path) -> None:
+def test_partners_without_a_common_id_train_by_match_keys(folder: Path) -> None:
     clinic, lab = clinic_and_lab()
     people = clinic["patient"].to_list()
     named = {"surname": [f"Name {each}" for each in people], "born": "1980-01-02"}
@@ -152,7 +152,7 @@ def test_partners_without_a_common_id_train_by_match_keys(place: Path) -> None:
         insurance=lab["patient"],
         sample=range(500, 500 + len(lab)),
     ).drop(columns="patient")
-    lab.to_parquet(place / "lab.parquet", index=False)
+    lab.to_parquet(folder / "lab.parquet", index=False)
     own = dt.Party(
         "clinic", clinic, id="patient", label="ill", match=[["insurance"], ["surname", "born"]]
     )
@@ -161,7 +161,7 @@ def test_partners_without_a_common_id_train_by_match_keys(place: Path) -> None:
     with lab_at(at, REGISTRY), dt.listen(at, ["lab"], wait_s=120) as partners:
         run = dt.fit(dt.APFed("partners", **SMALL), own, partners=partners, out="run", quiet=True)
     assert run.models["clinic"].predict_proba(clinic).shape == (120, 2)
-    sent = (place / "lab.site" / "ledger.jsonl").read_text()
+    sent = (folder / "lab.site" / "ledger.jsonl").read_text()
     assert sent.count('"psi.Passing"') == 2  # a pass for each key
     assert "Name" not in sent
     # In one process the same; and what is kept of a frame has the columns to repeat it with.
@@ -185,7 +185,7 @@ def test_partners_without_a_common_id_train_by_match_keys(place: Path) -> None:
 
 
 @pytest.mark.network
-def test_an_event_ends_a_party_that_joined(place: Path) -> None:
+def test_an_event_ends_a_party_that_joined(folder: Path) -> None:
     lab = dt.Party("lab", "lab.parquet", id="patient", policy={"drivers": ["clinic"]})
     stop = threading.Event()
     joined = threading.Thread(

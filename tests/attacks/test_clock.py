@@ -12,16 +12,16 @@ pytestmark = pytest.mark.network
 
 def test_a_driver_whose_clock_went_back_an_hour_trains_with_its_partner(tmp_path: Path) -> None:
     """Messages that were numbered by the clock would be replays to the shop, one and all."""
-    with town(tmp_path).ending() as place:
-        assert isinstance(place, Town)
-        place.write(epochs=2)
-        shop = place.join("shop")
-        first = place.start("train", "run.toml", "--out", "first")
+    with town(tmp_path).ending() as federation:
+        assert isinstance(federation, Town)
+        federation.write(epochs=2)
+        shop = federation.join("shop")
+        first = federation.start("train", "run.toml", "--out", "first")
         assert first.ended() == 0, first.said()
-        second = place.start_late(1, "train", "run.toml", "--out", "second")
+        second = federation.start_late(1, "train", "run.toml", "--out", "second")
         assert second.ended() == 0, second.said()
-        assert place.result("second")["missed"] == {}
-        sent = [place.result(name)["bytes"]["shop"]["sent"] for name in ("first", "second")]
+        assert federation.result("second")["missed"] == {}
+        sent = [federation.result(name)["bytes"]["shop"]["sent"] for name in ("first", "second")]
         assert sent[0] == sent[1] > 0
         assert not (tmp_path / "shop.site" / "refusals.jsonl").exists()
         assert "left out" not in second.said()

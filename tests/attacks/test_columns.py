@@ -164,20 +164,20 @@ def test_a_driver_reads_a_partner_that_contrasts_by_eight_begins_unless_its_home
 
 @pytest.mark.network
 def test_a_driver_reads_no_row_of_a_shop_that_joined(tmp_path: Path) -> None:
-    with town(tmp_path).ending() as place:
-        assert isinstance(place, Town)
-        place.write(num_rows=300)
-        place.change("shop.toml", ("encoder = [16, 8]", f"encoder = {list(WIDTHS)}"))
+    with town(tmp_path).ending() as federation:
+        assert isinstance(federation, Town)
+        federation.write(num_rows=300)
+        federation.change("shop.toml", ("encoder = [16, 8]", f"encoder = {list(WIDTHS)}"))
         site = open_site(tmp_path / "shop.toml")
         x = site.table.encoded(site.fit_input()).joined()
         ids = [f"P-{number:04d}" for number in range(300)]
         with Stream(
-            f"127.0.0.1:{place.port}",
+            f"127.0.0.1:{federation.port}",
             driver="bank",
-            credentials=place.credentials("bank"),
+            credentials=federation.credentials("bank"),
             parties=["shop"],
         ) as stream:
-            place.join("shop")
+            federation.join("shop")
             stream.wait(PATIENCE_S)
             aligned = psi.align(stream.engine("a1"), ids).alignment.rows
             config = apfed.PassiveConfig(loss="reconstruction")
@@ -336,8 +336,8 @@ def test_no_state_of_a_stream_is_among_the_four_billion_that_seeds_give() -> Non
 
     def of_a_seed(state: list[int]) -> bool:
         following = [
-            (1812433253 * (before ^ (before >> 30)) + place) % 2**32
-            for place, before in enumerate(state[:-1], start=1)
+            (1812433253 * (before ^ (before >> 30)) + index) % 2**32
+            for index, before in enumerate(state[:-1], start=1)
         ]
         return following == state[1:]
 

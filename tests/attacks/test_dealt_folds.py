@@ -58,12 +58,12 @@ def likelier(folds: np.ndarray, order: np.ndarray, num_folds: int, prior: np.nda
         prior: (N, 2) what it knows of each row's class besides.
     """
     states = list(itertools.product(range(num_folds), repeat=2))  # the fold of each class's next
-    place = {state: index for index, state in enumerate(states)}
+    position = {state: index for index, state in enumerate(states)}
     due = np.array([[state[which] for state in states] for which in (0, 1)])
     after = np.array(
         [
-            [place[(a + 1) % num_folds, b] for a, b in states],
-            [place[a, (b + 1) % num_folds] for a, b in states],
+            [position[(a + 1) % num_folds, b] for a, b in states],
+            [position[a, (b + 1) % num_folds] for a, b in states],
         ]
     )
     forward = np.zeros((len(folds) + 1, len(states)))

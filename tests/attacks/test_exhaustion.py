@@ -24,7 +24,7 @@ pytestmark = pytest.mark.network
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Town]:
+def federation(tmp_path: Path) -> Iterator[Town]:
     with town(tmp_path).ending() as made:
         assert isinstance(made, Town)
         yield made
@@ -55,17 +55,17 @@ def descriptors(process: Process) -> int:
     return int(psutil.Process(process.process.pid).num_fds())
 
 
-def test_1500_idle_connections_do_not_end_a_driver_with_1024_descriptors(place: Town) -> None:
-    place.write(epochs=150)
-    shop = place.join("shop")
-    driver = place.start_poor(1024, "train", "run.toml", "--out", "out")
-    place.wait_for_lines("out", 2, driver)
+def test_1500_idle_connections_do_not_end_a_driver_with_1024_descriptors(federation: Town) -> None:
+    federation.write(epochs=150)
+    shop = federation.join("shop")
+    driver = federation.start_poor(1024, "train", "run.toml", "--out", "out")
+    federation.wait_for_lines("out", 2, driver)
     with ExitStack() as stack:
-        held = idle_connections(stack, place.port, 1500)
-        now = len(place.lines("out"))
+        held = idle_connections(stack, federation.port, 1500)
+        now = len(federation.lines("out"))
         deadline = time.monotonic() + PATIENCE_S
         most = 0
-        while len(place.lines("out")) < now + 40:  # each opens files: a checkpoint a time
+        while len(federation.lines("out")) < now + 40:  # each opens files: a checkpoint a time
             assert time.monotonic() < deadline, driver.said()
             assert driver.running(), driver.said()
             most = max(most, descriptors(driver))
@@ -73,29 +73,31 @@ def test_1500_idle_connections_do_not_end_a_driver_with_1024_descriptors(place: 
         assert most < 300
         assert still_open(held) <= MAX_STRANGERS + 4
         assert driver.ended() == 0, driver.said()
-    assert place.result("out")["missed"] == {}
+    assert federation.result("out")["missed"] == {}
     assert "Too many open files" not in driver.said()
     assert shop.running()
 
 
-def test_who_hangs_up_on_silent_strangers_lets_a_lost_partner_back_in(place: Town) -> None:
-    place.write()
+def test_who_hangs_up_on_silent_strangers_lets_a_lost_partner_back_in(federation: Town) -> None:
+    federation.write()
     with (
         Stream(
-            f"127.0.0.1:{place.port}",
+            f"127.0.0.1:{federation.port}",
             driver="bank",
-            credentials=place.credentials("bank"),
+            credentials=federation.credentials("bank"),
             parties=["shop"],
         ) as stream,
         ExitStack() as stack,
     ):
-        held = idle_connections(stack, place.port, 1500)
-        place.join("shop")  # finds the cap full, and dials again until strangers are hung up on
+        held = idle_connections(stack, federation.port, 1500)
+        federation.join(
+            "shop"
+        )  # finds the cap full, and dials again until strangers are hung up on
         stream.wait(PATIENCE_S)
         assert still_open(held) == 0 or stream.connected == ("shop",)
 
 
-def aligned(stream: Stream, place: Town) -> None:
+def aligned(stream: Stream, federation: Town) -> None:
     ids = [f"P-{number:04d}" for number in range(200)]
     psi.align(stream.engine("a1"), ids)
 
@@ -104,24 +106,24 @@ def aligned(stream: Stream, place: Town) -> None:
 WIDE = apfed.Begin((1_000_000,), 0, 0)
 
 
-def refusals(place: Town) -> list[str]:
-    path = place.folder / "shop.site" / "refusals.jsonl"
+def refusals(federation: Town) -> list[str]:
+    path = federation.folder / "shop.site" / "refusals.jsonl"
     return [json.loads(line)["why"] for line in path.read_text().splitlines()]
 
 
 def test_a_driver_that_begins_wide_runs_gets_no_more_memory_and_disk_than_agreed(
-    place: Town,
+    federation: Town,
 ) -> None:
-    place.write(policy="max_memory_mb = 300\nmax_disk_mb = 150\nmax_begins = 2")
+    federation.write(policy="max_memory_mb = 300\nmax_disk_mb = 150\nmax_begins = 2")
     with Stream(
-        f"127.0.0.1:{place.port}",
+        f"127.0.0.1:{federation.port}",
         driver="bank",
-        credentials=place.credentials("bank"),
+        credentials=federation.credentials("bank"),
         parties=["shop"],
     ) as stream:
-        shop = place.join("shop")
+        shop = federation.join("shop")
         stream.wait(PATIENCE_S)
-        aligned(stream, place)
+        aligned(stream, federation)
         process = psutil.Process(shop.process.pid)
         before = process.memory_info().rss
 
@@ -131,7 +133,7 @@ def test_a_driver_that_begins_wide_runs_gets_no_more_memory_and_disk_than_agreed
         with pytest.raises(PartyError, match=r"300 MB of memory .* policy\.max_memory_mb larger"):
             asked.or_raise()
         assert process.memory_info().rss - before < 50 * 2**20
-        assert any("policy.max_memory_mb" in why for why in refusals(place))
+        assert any("policy.max_memory_mb" in why for why in refusals(federation))
 
         # And eight that are not, one after the other, each saved twice.
         for number in range(8):
@@ -141,7 +143,7 @@ def test_a_driver_that_begins_wide_runs_gets_no_more_memory_and_disk_than_agreed
                 engine.ask({"shop": Save("apfed", done, done)}, Saved, timeout_s=60).or_raise()
         disk = sum(
             path.stat().st_size
-            for path in (place.folder / "shop.site").rglob("*")
+            for path in (federation.folder / "shop.site").rglob("*")
             if path.is_file()
         )
         assert disk < 150 * 2**20
@@ -172,16 +174,16 @@ BABBLE = (
 
 
 @pytest.mark.slow
-def test_2000_connections_that_babble_cost_a_driver_no_step_and_no_memory(place: Town) -> None:
-    place.write(epochs=150)
-    shop = place.join("shop")
-    driver = place.start("train", "run.toml", "--out", "out")
-    place.wait_for_lines("out", 2, driver)
+def test_2000_connections_that_babble_cost_a_driver_no_step_and_no_memory(federation: Town) -> None:
+    federation.write(epochs=150)
+    shop = federation.join("shop")
+    driver = federation.start("train", "run.toml", "--out", "out")
+    federation.wait_for_lines("out", 2, driver)
     before = psutil.Process(driver.process.pid).memory_info().rss
     most = 0
     for number in range(2000):
         try:
-            with socket.create_connection(("127.0.0.1", place.port), timeout=10) as connection:
+            with socket.create_connection(("127.0.0.1", federation.port), timeout=10) as connection:
                 connection.sendall(BABBLE[number % len(BABBLE)])
         except OSError:  # closed before all was said
             pass
@@ -189,5 +191,5 @@ def test_2000_connections_that_babble_cost_a_driver_no_step_and_no_memory(place:
             most = max(most, psutil.Process(driver.process.pid).memory_info().rss)
     assert driver.ended() == 0, driver.said()
     assert most - before < 200 * 2**20
-    assert place.result("out")["missed"] == {}
+    assert federation.result("out")["missed"] == {}
     assert shop.running()

@@ -58,17 +58,17 @@ const asked = [
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    place = tmp_path_factory.mktemp("pages")
-    fitted_model(clinic_table(300), [Linear()]).save(place / "clinic")
-    with serving(place / "clinic", place / "log") as (found, _):
+    folder = tmp_path_factory.mktemp("pages")
+    fitted_model(clinic_table(300), [Linear()]).save(folder / "clinic")
+    with serving(folder / "clinic", folder / "log") as (found, _):
         yield found
 
 
 @pytest.fixture(scope="module")
 def browse(tmp_path_factory):
     """Opens a page and runs a script in it; what the script gives to ``done``."""
-    place = tmp_path_factory.mktemp("browser")
-    log = place / "log"
+    folder = tmp_path_factory.mktemp("browser")
+    log = folder / "log"
     with log.open("w") as out:
         driver = subprocess.Popen([DRIVER, "--port=0"], stdout=out, stderr=out)
     try:
@@ -86,7 +86,12 @@ def browse(tmp_path_factory):
             with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
                 return json.loads(reply.read())["value"]
 
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={place / 'user'}"]
+        flags = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={folder / 'user'}",
+        ]
         options = {"goog:chromeOptions": {"args": flags}}
         session = "/session/" + ask("/session", capabilities={"alwaysMatch": options})["sessionId"]
 

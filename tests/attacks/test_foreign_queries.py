@@ -20,8 +20,8 @@ def folder(tmp_path, monkeypatch):
     for each in (came, secret, work, came / "more", came / "shop.site"):
         each.mkdir()
     columns = {"id": np.arange(6), "x": np.arange(6.0), "y": np.arange(6) % 2}
-    for place in (came / "t.csv", came / "more" / "u.csv", came / "b.parquet", secret / "s.csv"):
-        write_table(place, columns)
+    for path in (came / "t.csv", came / "more" / "u.csv", came / "b.parquet", secret / "s.csv"):
+        write_table(path, columns)
     write_table(came / "shop.site" / "state.csv", columns)
     (came / "shop.key").write_text("-----BEGIN PRIVATE KEY-----\n")
     (secret / "passwords").write_text("id,x,y\n1,hunter2,0\n")

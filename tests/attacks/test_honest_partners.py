@@ -20,8 +20,8 @@ def audited(folder: Path, **apfed: object) -> Audit:
     rng = np.random.default_rng(0)
     bank, shop = rng.normal(size=(2, 700, 5))
     score = bank @ rng.normal(size=5) + shop @ rng.normal(size=5) + rng.normal(size=700)
-    columns = {f"bank_{place}": column for place, column in enumerate(bank.T)}
-    columns |= {f"shop_{place}": column for place, column in enumerate(shop.T)}
+    columns = {f"bank_{index}": column for index, column in enumerate(bank.T)}
+    columns |= {f"shop_{index}": column for index, column in enumerate(shop.T)}
     labels = np.where(score > 0, "yes", "no").astype(object)
     dd.write_table(folder / "people.csv", {**columns, "label": labels})
     values = {

@@ -34,9 +34,9 @@ def table():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, table):
-    place = tmp_path_factory.mktemp("trees") / "clinic"
-    fitted_model(table, [Boosting()]).save(place)
-    return place
+    path = tmp_path_factory.mktemp("trees") / "clinic"
+    fitted_model(table, [Boosting()]).save(path)
+    return path
 
 
 def trees(model):
@@ -63,7 +63,7 @@ FORGED = {
 }
 
 
-def forged(folder, place, change):
+def forged(folder, path, change):
     """A model folder with another text of its trees, whose sums agree."""
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
     (name,) = (name for name in tensors if name.endswith("text_T"))
@@ -75,10 +75,10 @@ def forged(folder, place, change):
     said = (folder / "model.json").read_text()
     said = said.replace(f'"text_bytes": {len(before)}', f'"text_bytes": {len(text)}')
     said = re.sub(r'(sha256": )"[0-9a-f]{64}"', rf'\1"{hashlib.sha256(weights).hexdigest()}"', said)
-    place.mkdir()
-    (place / "model.json").write_text(said)
-    (place / "model.safetensors").write_bytes(weights)
-    return place
+    path.mkdir()
+    (path / "model.json").write_text(said)
+    (path / "model.safetensors").write_bytes(weights)
+    return path
 
 
 EXPLAIN = """
@@ -94,10 +94,10 @@ print("explained")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORGED)
 def test_explaining_trees_of_somebody_else_does_not_end_the_process(folder, tmp_path, name):
-    place = forged(folder, tmp_path / "forged", FORGED[name])
+    path = forged(folder, tmp_path / "forged", FORGED[name])
     here = str(__file__).replace("attacks/test_hostile_folders.py", "service")
     done = subprocess.run(
-        [sys.executable, "-c", EXPLAIN, str(place), here], capture_output=True, text=True
+        [sys.executable, "-c", EXPLAIN, str(path), here], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-500:]
     assert "explained" in done.stdout
@@ -159,12 +159,12 @@ def test_a_description_changed_anywhere_is_refused_in_a_sentence_or_predicts(
     """Whatever it says: no traceback, no wait, no memory beyond what its weights take."""
     said = json.loads((folder / "model.json").read_text())
     rng = np.random.default_rng(draw)
-    places = [each for each in values_of(said) if each[0] not in ("format", "weights_sha256")]
+    indices = [each for each in values_of(said) if each[0] not in ("format", "weights_sha256")]
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     refused = 0
     for _ in range(60):
         changed = json.loads(json.dumps(said))
-        *above, last = places[rng.integers(len(places))]
+        *above, last = indices[rng.integers(len(indices))]
         inner = changed
         for key in above:
             inner = inner[key]
@@ -187,15 +187,15 @@ def test_json_that_is_nested_without_end_is_no_model_and_no_card(folder, tmp_pat
         load(tmp_path)
     assert joint_folder(tmp_path) is None
     run = tmp_path / "run"
-    place = run / "models" / "clinic"
-    shutil.copytree(folder, place)
+    index = run / "models" / "clinic"
+    shutil.copytree(folder, index)
     for name in ("result.json", "ledger.jsonl", "audit.json"):
         (run / name).write_text(DEEP)
-    (place / "card.json").write_text(DEEP)
-    assert open_served("clinic", place).card() is None
-    assert kept_heads(place) == {}
-    renew(place)
-    assert json.loads((place / "card.json").read_text())["party"] == "clinic"
+    (index / "card.json").write_text(DEEP)
+    assert open_served("clinic", index).card() is None
+    assert kept_heads(index) == {}
+    renew(index)
+    assert json.loads((index / "card.json").read_text())["party"] == "clinic"
 
 
 def onnx_file(folder, change):

@@ -30,11 +30,11 @@ def table():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, table):
-    place = tmp_path_factory.mktemp("hostile") / "clinic"
+    path = tmp_path_factory.mktemp("hostile") / "clinic"
     model = fitted_model(table.drop(columns=["id"]), [Linear()])
-    model.save(place)
-    write_card(place, card(place, rows=table, by=["job"]))
-    return place
+    model.save(path)
+    write_card(path, card(path, rows=table, by=["job"]))
+    return path
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

@@ -27,9 +27,9 @@ ROW = {"age": [51.5], "job": ["cook"], "smoker": [True], "admitted": ["2024-05-0
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    place = tmp_path_factory.mktemp("bodies")
-    fitted_model(clinic_table(300), [Linear()]).save(place / "clinic")
-    with serving(place / "clinic", place / "log") as (address, pid):
+    folder = tmp_path_factory.mktemp("bodies")
+    fitted_model(clinic_table(300), [Linear()]).save(folder / "clinic")
+    with serving(folder / "clinic", folder / "log") as (address, pid):
         host, port = address.removeprefix("http://").split(":")
         yield host, int(port), psutil.Process(pid)
 
@@ -47,7 +47,7 @@ def lying(body, size, said):
     pages, metadata = body[: -8 - length], body[-8 - length : -8]
     wanted = _varint(2 * size)
     assert wanted in metadata
-    told = [(2 * said) >> 7 * place & 127 for place in range(len(wanted))]
+    told = [(2 * said) >> 7 * index & 127 for index in range(len(wanted))]
     forged = bytes([each | 128 for each in told[:-1]] + told[-1:])  # as long, with zeros in front
     metadata = metadata.replace(wanted, forged)
     return pages + metadata + struct.pack("<I", len(metadata)) + b"PAR1"

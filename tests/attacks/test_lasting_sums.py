@@ -23,7 +23,7 @@ class Round:
             name: SecretSums(name, run="r", driver="hub", rounds=self.rounds[name])
             for name in NAMES
         }
-        self.values = {name: torch.full((6,), float(place)) for place, name in enumerate(NAMES)}
+        self.values = {name: torch.full((6,), float(index)) for index, name in enumerate(NAMES)}
         self.keys = {name: each.lasting_key(number)[0] for name, each in self.sums.items()}
 
     def of(self, members):
@@ -42,8 +42,8 @@ class Round:
         }
 
     def masked(self, name, going_on=NAMES, weights=EVEN, told="same"):
-        place = sorted(NAMES).index(name)
-        sealed = {sender: self.sealed[sender][place] for sender in going_on}
+        index = sorted(NAMES).index(name)
+        sealed = {sender: self.sealed[sender][index] for sender in going_on}
         return self.sums[name].lasting_share(
             self.number, NAMES, weights, sealed, self.values[name], told=told
         )

@@ -172,7 +172,7 @@ class Reading(Method):
 def at_a_site(folder: Path, section: str, method: Method) -> tuple[Party, Tensor]:
     """A party as its site makes it for a driver, and its columns as they are."""
     rng = np.random.default_rng(0)
-    columns = {f"c{place}": rng.normal(size=400) for place in range(6)}
+    columns = {f"c{index}": rng.normal(size=400) for index in range(6)}
     labels = np.where(columns["c0"] > 0, "yes", "no").astype(object)
     write_table(folder / "shop.csv", {"id": np.arange(400), **columns, "ill": labels})
     (folder / "shop.toml").write_text(

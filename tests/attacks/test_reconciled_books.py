@@ -18,45 +18,45 @@ from dovetail.network.ledger import verify
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Town]:
+def federation(tmp_path: Path) -> Iterator[Town]:
     with town(tmp_path).ending() as made:
         assert isinstance(made, Town)
         yield made
 
 
-def told(place: Town, *arguments: str, code: int) -> str:
-    done = place.start("ledger", *arguments)
+def told(federation: Town, *arguments: str, code: int) -> str:
+    done = federation.start("ledger", *arguments)
     assert done.ended() == code, done.said()
     return done.said()
 
 
-def wait_for_lines(place: Town, number: int) -> None:
+def wait_for_lines(federation: Town, number: int) -> None:
     deadline = time.monotonic() + 120
-    while len(place.lines("out")) < number:
+    while len(federation.lines("out")) < number:
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
 @pytest.mark.network
-def test_books_agree_after_kills_and_resumes_and_every_change_is_found(place: Town) -> None:
-    place.write(epochs=30)
-    shop = place.join("shop")
-    driver = place.start("train", "run.toml", "--out", "out", "-q")
-    wait_for_lines(place, 3)
+def test_books_agree_after_kills_and_resumes_and_every_change_is_found(federation: Town) -> None:
+    federation.write(epochs=30)
+    shop = federation.join("shop")
+    driver = federation.start("train", "run.toml", "--out", "out", "-q")
+    wait_for_lines(federation, 3)
     shop.signal(signal.SIGKILL)
     shop.ended()
-    shop = place.join("shop")
-    wait_for_lines(place, 8)
+    shop = federation.join("shop")
+    wait_for_lines(federation, 8)
     driver.signal(signal.SIGKILL)
     driver.ended()
-    again = place.start("train", "run.toml", "--out", "out", "--resume", "-q")
+    again = federation.start("train", "run.toml", "--out", "out", "--resume", "-q")
     assert again.ended() == 0, again.said()
     shop.signal(signal.SIGINT)
     assert shop.ended() in (0, 130), shop.said()
 
     authority = ("--ca", "certificates/bank/ca.pem")
     both = ("verify", "bank.site", "shop.site", *authority)
-    said = told(place, *both, code=0)
+    said = told(federation, *both, code=0)
     for sender, receiver in (("bank", "shop"), ("shop", "bank")):
         found = re.search(rf"'{sender}' -> '{receiver}': ([\d,]+) messages are in both", said)
         assert found is not None, said
@@ -71,48 +71,48 @@ def test_books_agree_after_kills_and_resumes_and_every_change_is_found(place: To
     assert all(re.search("ended there|was lost there", why) for why in lost), said
 
     # One line, proved to whoever has the authority's certificate and nothing else.
-    place_of = next(
+    index_of = next(
         number
         for number, line in enumerate(
-            (place.folder / "shop.site" / "ledger.jsonl").read_text().splitlines(), start=1
+            (federation.folder / "shop.site" / "ledger.jsonl").read_text().splitlines(), start=1
         )
         if "apfed.CodeGradient" in line or "apfed.Codes" in line
     )
     proof = ("--out", "proof.json")
-    told(place, "prove", "shop.site", str(place_of), "--by", "bank.site", *proof, code=0)
-    shown = told(place, "check", "proof.json", *authority, code=0)
-    assert f"is line {place_of:,} of the ledger of 'shop'" in shown
+    told(federation, "prove", "shop.site", str(index_of), "--by", "bank.site", *proof, code=0)
+    shown = told(federation, "check", "proof.json", *authority, code=0)
+    assert f"is line {index_of:,} of the ledger of 'shop'" in shown
     assert "signed by it" in shown
-    text = (place.folder / "proof.json").read_text()
-    (place.folder / "proof.json").write_text(text.replace("apfed.", "tvfl.", 1))
-    assert "was changed" in told(place, "check", "proof.json", *authority, code=2)
+    text = (federation.folder / "proof.json").read_text()
+    (federation.folder / "proof.json").write_text(text.replace("apfed.", "tvfl.", 1))
+    assert "was changed" in told(federation, "check", "proof.json", *authority, code=2)
 
     # One byte, one line, and the whole book with hashes that fit.
-    path = place.folder / "shop.site" / "ledger.jsonl"
+    path = federation.folder / "shop.site" / "ledger.jsonl"
     honest = path.read_bytes()
     lines = honest.splitlines(keepends=True)
     number = len(lines) // 2
     changed = lines[number].replace(b'"sequence":', b'"Sequence":')
     path.write_bytes(b"".join([*lines[:number], changed, *lines[number + 1 :]]))
-    assert f"ledger.jsonl: line {number + 1} was changed" in told(place, *both, code=2)
+    assert f"ledger.jsonl: line {number + 1} was changed" in told(federation, *both, code=2)
     path.write_bytes(b"".join(lines[:number] + lines[number + 1 :]))
     words = rf"line {number + 1} does not follow line {number}"
-    assert words in told(place, *both, code=2)
+    assert words in told(federation, *both, code=2)
 
     path.write_bytes(honest)
     gone = json.loads(lines[number])["message"]
     rewritten(path, without=gone)
     assert verify(path).num_lines < len(lines)  # by itself it is a ledger
-    found = told(place, *both, code=2)
+    found = told(federation, *both, code=2)
     assert "the ledger of 'shop' is not the one it was on" in found
     first = next(
         number
         for number, line in enumerate(
-            (place.folder / "bank.site" / "ledger.jsonl").read_text().splitlines(), start=1
+            (federation.folder / "bank.site" / "ledger.jsonl").read_text().splitlines(), start=1
         )
         if f'"{gone}"' in line
     )
     assert f"line {first} says that {gone}" in found
     # Without any head of it, too: the books differ.
-    shutil.rmtree(place.folder / "bank.site" / "heads")
-    assert f"line {first} says that {gone}" in told(place, *both, code=2)
+    shutil.rmtree(federation.folder / "bank.site" / "heads")
+    assert f"line {first} says that {gone}" in told(federation, *both, code=2)

@@ -40,7 +40,7 @@ def rewritten(path: Path, *, without: str) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Town]:
+def federation(tmp_path: Path) -> Iterator[Town]:
     with town(tmp_path).ending() as made:
         assert isinstance(made, Town)
         yield made
@@ -49,16 +49,16 @@ def place(tmp_path: Path) -> Iterator[Town]:
 @pytest.mark.network
 @pytest.mark.parametrize("liar", ["shop", "bank"])
 def test_a_book_written_anew_is_found_by_the_heads_that_the_other_holds(
-    place: Town, liar: str
+    federation: Town, liar: str
 ) -> None:
-    place.write(epochs=4)
-    place.join("shop")
-    driver = place.start("train", "run.toml", "--out", "out")
+    federation.write(epochs=4)
+    federation.join("shop")
+    driver = federation.start("train", "run.toml", "--out", "out")
     assert driver.ended() == 0, driver.said()
-    bank, shop = (place.folder / f"{name}.site" for name in ("bank", "shop"))
+    bank, shop = (federation.folder / f"{name}.site" for name in ("bank", "shop"))
     authority = ("--ca", "certificates/bank/ca.pem")
 
-    agreed = place.start("ledger", "bank.site", "shop.site", *authority)
+    agreed = federation.start("ledger", "bank.site", "shop.site", *authority)
     assert agreed.ended() == 0, agreed.said()
     for holder, of in (("shop", "bank"), ("bank", "shop")):
         words = rf"'{holder}' holds [12] heads of the ledger of '{of}', [12] of them signed: all"
@@ -68,7 +68,7 @@ def test_a_book_written_anew_is_found_by_the_heads_that_the_other_holds(
     before = verify(path)
     rewritten(path, without="apfed.CodeGradient" if liar == "shop" else "apfed.Codes")
     assert verify(path).num_lines < before.num_lines  # it verifies by itself: nobody would see it
-    found = place.start("ledger", "bank.site", "shop.site", *authority)
+    found = federation.start("ledger", "bank.site", "shop.site", *authority)
     assert found.ended() == 2, found.said()
     other = "bank" if liar == "shop" else "shop"
     words = (
@@ -128,18 +128,18 @@ def test_a_rewritten_book_that_goes_on_does_not_wash_the_older_head_away(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_head_that_was_made_up_is_no_proof(place: Town) -> None:
+def test_a_head_that_was_made_up_is_no_proof(federation: Town) -> None:
     """Who wants to accuse another needs that other's key."""
     from dovetail.network.identity import Certified
 
-    place.write()
-    bank, shop = (Certified(place.credentials(name)) for name in ("bank", "shop"))
-    home = place.folder / "bank.site"
+    federation.write()
+    bank, shop = (Certified(federation.credentials(name)) for name in ("bank", "shop"))
+    home = federation.folder / "bank.site"
     for name in ("bank", "shop"):
-        (place.folder / f"{name}.site").mkdir()
+        (federation.folder / f"{name}.site").mkdir()
     with (
         LedgerFile(home / "ledger.jsonl", "bank") as own,
-        LedgerFile(place.folder / "shop.site" / "ledger.jsonl", "shop") as theirs,
+        LedgerFile(federation.folder / "shop.site" / "ledger.jsonl", "shop") as theirs,
     ):
         honest = Heads(theirs, shop).own()
         Heads(own, bank).keep("shop", honest)
@@ -155,7 +155,7 @@ def test_a_head_that_was_made_up_is_no_proof(place: Town) -> None:
     path = home / "heads" / "shop.jsonl"
     head = json.loads(path.read_text())
     path.write_text(json.dumps({**head, "hash": "0" * 64}) + "\n")
-    _, _, (_, of_shop) = compare(home, place.folder / "shop.site")
+    _, _, (_, of_shop) = compare(home, federation.folder / "shop.site")
     assert "'shop' is not what it has signed" in of_shop.why
 
 

@@ -147,10 +147,10 @@ def test_weights_told_differently_to_each_member_give_noise(attacker: Attacker) 
     """(1, 0, 0, 0) as nearly as the caps allow, from views that are each fine by themselves."""
     keys = attacker.keys(1, NAMES)
     shares = []
-    for place, name in enumerate(NAMES):
-        own = 0.6 if not place else 0.01
+    for index, name in enumerate(NAMES):
+        own = 0.6 if not index else 0.01
         others = [(1 - own) / 3] * 3
-        weights = [*others[:place], own, *others[place:]]
+        weights = [*others[:index], own, *others[index:]]
         shares.append(attacker.share(1, name, keys, weights))
     got = from_fixed(total(shares))
     # Uniform over 2^64 / 2^32: nothing of a column whose values lie near 0.

@@ -76,7 +76,7 @@ def asked_of_hyfem(x_NF: Tensor, private: PrivateSteps | None) -> Tensor:
 
 def asked_of_chfl(x_NF: Tensor, private: PrivateSteps | None) -> Tensor:
     """What a common column gives away to trap weights."""
-    names = [f"c{place}" for place in range(NUM_COLUMNS)]
+    names = [f"c{index}" for index in range(NUM_COLUMNS)]
     table = table_from_arrays("clinic", dict(zip(names, x_NF.double().numpy().T, strict=True)))
     labels = (x_NF[:, 0] > 0).long()
     data = PartyData("clinic", np.arange(len(x_NF)), labels=labels, tables={chfl.BLOCK: table})

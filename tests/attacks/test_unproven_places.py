@@ -75,9 +75,9 @@ def test_one_id_that_is_shared_opens_no_row_but_its_own() -> None:
         np.flatnonzero((each == doubled[k - 1]).all(axis=1))
         for each, k in zip(shown, (1, 2, 320), strict=True)
     ]
-    assert len({int(place[0]) for place in right}) == 1  # it knows the place, and has such values
-    places = np.roll(ALL, int(right[0][0]))
-    bank.claim(places, ALL)
+    assert len({int(guess[0]) for guess in right}) == 1  # it knows the place, and has such values
+    indices = np.roll(ALL, int(right[0][0]))
+    bank.claim(indices, ALL)
     with pytest.raises(PartyError, match=r"of 320 that were checked"):
         bank.prove(lambda asked: times(8, asked))
     assert no_rows(shop)
@@ -89,10 +89,10 @@ def test_one_false_place_beside_those_that_are_shared_is_found(num_shared: int) 
     bank = attack(shop)
     ids = SHOP_IDS[:num_shared] + OUTSIDE[:1]
     theirs, doubled = bank.compare(times(MINE, points_of(ids)))
-    own, places = psi.matches(doubled, np.ascontiguousarray(times(MINE, theirs)[:, :16]))
+    own, indices = psi.matches(doubled, np.ascontiguousarray(times(MINE, theirs)[:, :16]))
     assert len(own) == num_shared
-    unshared = next(place for place in ALL if place not in places)
-    bank.claim(np.append(places, unshared), np.append(own, num_shared))
+    unshared = next(index for index in ALL if index not in indices)
+    bank.claim(np.append(indices, unshared), np.append(own, num_shared))
     with pytest.raises(PartyError, match=f"1 of {num_shared + 1} that were checked"):
         bank.prove(lambda asked: times(MINE, asked))
     assert no_rows(shop)
@@ -102,8 +102,8 @@ def test_two_places_exchanged_are_found() -> None:
     shop = Responder("shop", SHOP_IDS)
     bank = attack(shop)
     theirs, doubled = bank.compare(times(MINE, points_of(SHOP_IDS[:2])))
-    own, places = psi.matches(doubled, np.ascontiguousarray(times(MINE, theirs)[:, :16]))
-    bank.claim(places, own[::-1].copy())
+    own, indices = psi.matches(doubled, np.ascontiguousarray(times(MINE, theirs)[:, :16]))
+    bank.claim(indices, own[::-1].copy())
     with pytest.raises(PartyError, match="2 of 2 that were checked"):
         bank.prove(lambda asked: times(MINE, asked))
     assert no_rows(shop)
@@ -116,9 +116,9 @@ def test_of_many_places_a_part_is_checked_and_a_tenth_of_false_ones_does_not_pas
     shop = Responder("shop", ids)
     bank = attack(shop, 16_384)
     theirs, doubled = bank.compare(times(MINE, points_of(ids[:1800] + OUTSIDE[:200])))
-    own, places = psi.matches(doubled, np.ascontiguousarray(times(MINE, theirs)[:, :16]))
-    rest_own, rest_places = (np.setdiff1d(np.arange(2000), each) for each in (own, places))
-    bank.claim(np.append(places, rest_places), np.append(own, rest_own))
+    own, indices = psi.matches(doubled, np.ascontiguousarray(times(MINE, theirs)[:, :16]))
+    rest_own, rest_indices = (np.setdiff1d(np.arange(2000), each) for each in (own, indices))
+    bank.claim(np.append(indices, rest_indices), np.append(own, rest_own))
     with pytest.raises(PartyError, match=r"the 2000 places.*of 400 that were checked"):
         bank.prove(lambda asked: times(MINE, asked))
     assert no_rows(shop)
@@ -139,8 +139,8 @@ def test_claims_that_are_true_are_believed() -> None:
     shop = Responder("shop", SHOP_IDS)
     bank = attack(shop, batch_size=7)
     theirs, doubled = bank.compare(times(MINE, points_of(SHOP_IDS[10:50] + OUTSIDE)))
-    own, places = psi.matches(doubled, np.ascontiguousarray(times(MINE, theirs)[:, :16]))
-    bank.claim(places, own)
+    own, indices = psi.matches(doubled, np.ascontiguousarray(times(MINE, theirs)[:, :16]))
+    bank.claim(indices, own)
     assert bank.prove(lambda asked: times(MINE, asked)) == 40
     assert sorted(shop.rows_S[shop.rows_S >= 0].tolist()) == list(range(10, 50))
 

@@ -257,8 +257,8 @@ def test_scores_are_drawn_over_epochs_where_a_line_is_a_round(
     assert bench.draw(table, bench.lines(table, [made], {"one": 1}), [made], tmp_path / "toy.svg")
     root = ElementTree.parse(tmp_path / "toy.svg").getroot()
     assert [each.text for each in root.iter(f"{SVG}title")][1:] == [
-        f"FedAvg, {over} {place}: {scores}.00"
-        for place, scores in zip(at[-len(scored) :], scored, strict=True)
+        f"FedAvg, {over} {index}: {scores}.00"
+        for index, scores in zip(at[-len(scored) :], scored, strict=True)
     ]
 
 

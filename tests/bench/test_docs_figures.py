@@ -56,18 +56,18 @@ def recorded(name: str, *, relabelled: bool) -> tuple[list[str], list[list[str]]
 def figures(names: list[str], rows: list[list[str]]) -> dict[tuple[str, ...], dict[str, str]]:
     """What stands before the first figure -> column -> figure."""
     first = next(
-        place
-        for place, name in enumerate(names)
+        index
+        for index, name in enumerate(names)
         if name.endswith("%")
         or name in ("paper %", "here %")
-        or (place and _is_number(rows, place))
+        or (index and _is_number(rows, index))
     )
     return {tuple(row[:first]): dict(zip(names[first:], row[first:], strict=True)) for row in rows}
 
 
-def _is_number(rows: list[list[str]], place: int) -> bool:
-    return all(re.fullmatch(r"|[\d.,]+( ± [\d.]+)?", row[place]) for row in rows) and any(
-        "." in row[place] for row in rows
+def _is_number(rows: list[list[str]], index: int) -> bool:
+    return all(re.fullmatch(r"|[\d.,]+( ± [\d.]+)?", row[index]) for row in rows) and any(
+        "." in row[index] for row in rows
     )
 
 

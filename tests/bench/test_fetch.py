@@ -62,9 +62,9 @@ def test_images_in_idx_files_become_one_array_file(tmp_path: Path, server: str) 
         rng.integers(0, 255, size, dtype=np.uint8) for size in ((6, 28, 28), 6, (2, 28, 28), 2)
     ]
     addresses = []
-    for place, array in enumerate(arrays):
-        (tmp_path / "www" / f"{place}.gz").write_bytes(idx(array))
-        addresses.append(f"{server}/{place}.gz")
+    for index, array in enumerate(arrays):
+        (tmp_path / "www" / f"{index}.gz").write_bytes(idx(array))
+        addresses.append(f"{server}/{index}.gz")
     path = fetch("fashion_mnist", tmp_path / "data", tuple(addresses))
     with np.load(path) as file:
         for name, array in zip(("x_train", "y_train", "x_test", "y_test"), arrays, strict=True):

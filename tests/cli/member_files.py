@@ -87,13 +87,13 @@ def own_part(
     pooled: Any, names: Sequence[str], name: str, method: str
 ) -> tuple[Any, list[str], str, str]:
     """A party's rows and columns, its blocks in its file, and its section there."""
-    place = names.index(name)
+    index = names.index(name)
     if method == "fedoptimus":  # north has labels, the others columns of partly the same people
-        part = pooled.take(np.arange(20 * place, 300 + 20 * place))
-        globs = ([], ["mean *"], ["worst *"])[place]
+        part = pooled.take(np.arange(20 * index, 300 + 20 * index))
+        globs = ([], ["mean *"], ["worst *"])[index]
         own = "[fedoptimus]\nbottom = [8]" if globs else ""
         return part, part.x.select(globs) if globs else [], "", own
-    part = pooled.take(np.arange(place, pooled.num_rows, len(names)))
+    part = pooled.take(np.arange(index, pooled.num_rows, len(names)))
     if method == "chfl":
         return part, [*part.x.select(["mean *"]), OWN[name]], "", '[chfl]\ncommon = ["mean *"]'
     columns = [column for each in HELD[name] for column in part.x.select(GROUPS[each])]

@@ -58,8 +58,8 @@ def write_table(path: Path, rows: np.ndarray, *globs: str, label: bool = False) 
 
 def write_owners(folder: Path, *, policy: str = "") -> None:
     """A table and a party file for each, with these lines in its policy."""
-    for place, (name, (rows, globs)) in enumerate(HELD.items()):
-        rows = np.random.default_rng(place).permutation(rows)
+    for index, (name, (rows, globs)) in enumerate(HELD.items()):
+        rows = np.random.default_rng(index).permutation(rows)
         write_table(folder / f"{name}.csv", rows, *globs, label=not globs)
         label = "" if globs else 'label = "diagnosis"'
         own = "bottom = [8]" if globs else ""

@@ -70,10 +70,10 @@ def party_files(tmp_path: Path) -> Path:
     """Three clinics with other patients, some columns in common; a run of theirs."""
     pooled, _ = dd.load("breast-cancer")
     assert isinstance(pooled.x, dd.Table)
-    for place, (name, own) in enumerate(
+    for index, (name, own) in enumerate(
         {"north": "worst area", "south": "worst texture", "east": "worst radius"}.items()
     ):
-        part = pooled.take(np.arange(place, pooled.num_rows, 3))
+        part = pooled.take(np.arange(index, pooled.num_rows, 3))
         assert isinstance(part.x, dd.Table)
         names = [*part.x.select(["mean *"]), own]
         dd.write_table(
@@ -331,8 +331,8 @@ def test_what_is_common_is_what_all_files_offer(dovetail: Any, party_files: Path
     dovetail("train", "parties.toml", "-q", "--set", "baselines=[]")
     model = package.load(party_files.parent / "out" / "parties" / "models" / "north")
     assert isinstance(model.network, Columns)
-    assert len(model.network.common_places) == 1  # "mean area" alone
-    assert len(model.network.unique_places) == 10
+    assert len(model.network.common_indices) == 1  # "mean area" alone
+    assert len(model.network.unique_indices) == 10
 
 
 def test_inspect_says_that_it_fits(dovetail: Any, party_files: Path) -> None:

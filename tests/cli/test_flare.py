@@ -265,8 +265,8 @@ def test_a_pooled_set_is_dealt_out_to_files_that_hold_what_the_partition_says(
         assert isinstance(site.table.x, dd.Table)
         assert isinstance(pooled.x, dd.Table)
         column = pooled.x.select([f"{'mean' if name == 'clinic' else 'worst'} *"])[0]
-        place = {each: row for row, each in enumerate(pooled.ids.tolist())}
-        expected = pooled.x.column(column).values[[place[each] for each in rows.tolist()]]
+        index = {each: row for row, each in enumerate(pooled.ids.tolist())}
+        expected = pooled.x.column(column).values[[index[each] for each in rows.tolist()]]
         assert site.table.x.column(column).values.tolist() == expected.tolist()
         refusals = Refusals(tmp_path / "refusals.jsonl", print)  # as a site begins
         Runs(site, tmp_path, refusals, StatusLine("clinic", quiet=True), torch.device("cpu"))

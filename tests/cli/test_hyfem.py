@@ -114,8 +114,8 @@ def party_files(tmp_path: Path) -> Path:
     """Three clinics with other patients and other groups of columns; a run of theirs."""
     pooled, _ = dd.load("breast-cancer")
     assert isinstance(pooled.x, dd.Table)
-    for place, (name, held) in enumerate(HELD.items()):
-        part = pooled.take(np.arange(place, pooled.num_rows, 3))
+    for index, (name, held) in enumerate(HELD.items()):
+        part = pooled.take(np.arange(index, pooled.num_rows, 3))
         assert isinstance(part.x, dd.Table)
         columns = {
             column: part.x.column(column).values

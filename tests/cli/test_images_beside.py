@@ -49,10 +49,10 @@ def folder(tmp_path: Path) -> Path:
     assert isinstance(digits.x, torch.Tensor)
     pixels = (digits.x * 255).round().to(torch.uint8).numpy()
     labels = digits.labels.values
-    for place, name in enumerate(("both", "table", "images")):
-        rows = np.arange(place, 450, 3)
+    for index, name in enumerate(("both", "table", "images")):
+        rows = np.arange(index, 450, 3)
         ids = np.array([f"s{row:04}" for row in rows])
-        order = np.random.default_rng(place).permutation(len(rows))  # pictures stand otherwise
+        order = np.random.default_rng(index).permutation(len(rows))  # pictures stand otherwise
         np.savez(
             tmp_path / f"{name}.npz",
             x=pixels[rows[order], 0, :4],
@@ -87,8 +87,8 @@ def test_a_party_with_pictures_and_a_table_trains_and_predicts_from_both(
     assert said["scores"]["accuracy"] > 0.5
     # By hand: the pictures in the order of the table's rows.
     x, ids, _ = read_image_samples(folder / "both.npz", id="sample", label=None)
-    place = {name: at for at, name in enumerate(ids.values)}
-    wanted = [place[name] for name in said["columns"]["sample"]]
+    row_of = {name: at for at, name in enumerate(ids.values)}
+    wanted = [row_of[name] for name in said["columns"]["sample"]]
     assert wanted != sorted(wanted)
     model = package.load(models / "both")
     encoder = model.inputs["lower"]

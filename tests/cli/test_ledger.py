@@ -44,8 +44,8 @@ def test_the_table_says_for_whom_what_and_how_much(dovetail: Any, path: Path) ->
         assert cell in row
     assert f"unbroken: 2,502 lines, last hash {last}\n" in done.out
     began, ended = (
-        json.loads(path.read_bytes().splitlines()[place])["time"][:19].replace("T", " ")
-        for place in (1, -1)
+        json.loads(path.read_bytes().splitlines()[index])["time"][:19].replace("T", " ")
+        for index in (1, -1)
     )
     assert f"\n{began} to {ended} (UTC); --json has the times of each\n" in done.out
     assert dovetail("ledger", path, "--noted", last).code == 0

@@ -284,8 +284,8 @@ def after_hyfem(federation: Federation, dovetail: Any, driver: Process) -> None:
         here = federation.folder / "here" / "models" / name
         assert_equal(state_of(folder), state_of(here))
         inputs = [
-            {block: each.to_json() for block, each in load(place).inputs.items()}
-            for place in (folder, here)
+            {block: each.to_json() for block, each in load(run_folder).inputs.items()}
+            for run_folder in (folder, here)
         ]
         assert inputs[0] == inputs[1]
     for name in HYFEM.names:  # the server's model takes the blocks that a table has

@@ -243,15 +243,15 @@ def test_rows_that_only_the_active_party_has_are_trained_on(dovetail: Any, deal:
     # Another value in a training row of the clinic's that nobody shares changes the weights,
     # unless only shared rows train.
     lines = (dealt.folder / "clinic.csv").read_text().splitlines()
-    alone = [place for place, line in enumerate(lines) if re.match(r"P-0[01]\d,", line)]
-    for place in alone:
-        fields = lines[place].split(",")
+    alone = [number for number, line in enumerate(lines) if re.match(r"P-0[01]\d,", line)]
+    for number in alone:
+        fields = lines[number].split(",")
         other = {"benign": "malignant", "malignant": "benign"}[fields[-1]]
-        lines[place] = ",".join([*fields[:-1], other])
+        lines[number] = ",".join([*fields[:-1], other])
     (dealt.folder / "clinic.csv").write_text("\n".join(lines) + "\n")
     run = load_run(dealt.folder / "run.toml")
     split = load_data(run).data.train["clinic"].ids
-    assert len({lines[place][:5] for place in alone} & set(split.tolist())) > 5
+    assert len({lines[number][:5] for number in alone} & set(split.tolist())) > 5
     dovetail("train", "run.toml", "-q", "--out", "changed")
     assert weights("changed") != weights("pairwise")
 

@@ -364,9 +364,9 @@ def test_images_are_predicted_whole_or_as_strips(dovetail: Any, tmp_path: Path, 
         classes: tuple[str | int, ...] = (0, 1)
     else:
         classes = ("cat", "dog")
-        for place, image in enumerate(images):
-            (tmp_path / name / str(classes[place // 2])).mkdir(parents=True, exist_ok=True)
-            Image.fromarray(image).save(tmp_path / name / str(classes[place // 2]) / f"{place}.png")
+        for index, image in enumerate(images):
+            (tmp_path / name / str(classes[index // 2])).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(tmp_path / name / str(classes[index // 2]) / f"{index}.png")
     strip = dd.ImageInput(1, 6, 5, "height", 3, 6)
     folder = save_model(tmp_path / "model", strip, dd.Classification(classes), strip.shape)
     done = dovetail("predict", folder, name)

@@ -114,8 +114,8 @@ def write(
 
         def make(name: str, folder: str, relay: bool = False) -> Letters:
             port = free_port()
-            place = f"https://127.0.0.1:{port}" if relay else ""
-            made = written(tmp_path / folder, name, deal, dovetail, place)
+            index = f"https://127.0.0.1:{port}" if relay else ""
+            made = written(tmp_path / folder, name, deal, dovetail, index)
             stack.enter_context(made.federation.ending())
             if relay:
                 names = ("relay", "eve", "--driver", "relay", "--host", "127.0.0.1")

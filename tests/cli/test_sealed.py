@@ -150,9 +150,9 @@ def test_with_ten_labels_of_each_of_15_classes_the_solo_model_is_above_logistic_
     rng = np.random.default_rng(1)
     known = np.concatenate([rng.choice(np.flatnonzero(y == each), 10, False) for each in range(15)])
     own, ids = x[:, ::2], np.arange(len(x))
-    table = {"id": ids, **{f"a{place}": values for place, values in enumerate(own.T)}}
+    table = {"id": ids, **{f"a{index}": values for index, values in enumerate(own.T)}}
     labels = pd.Series(y).where(pd.Series(ids).isin(known)).astype("Int64")
-    shop = {"id": ids, **{f"b{place}": values for place, values in enumerate(x[:, 1::2].T)}}
+    shop = {"id": ids, **{f"b{index}": values for index, values in enumerate(x[:, 1::2].T)}}
     parties = [
         dt.Party("bank", pd.DataFrame({**table, "y": labels}), id="id", label="y"),
         dt.Party("shop", pd.DataFrame(shop), id="id"),

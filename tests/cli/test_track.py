@@ -18,7 +18,7 @@ from dovetail.runs.track import Tracks, final_scores, numbers_and_texts
 Lines = list[dict[str, Any]]
 
 #: Names of a line that are not what it measures.
-PLACE = ("stage", "epoch", "round")
+AXES = ("stage", "epoch", "round")
 
 
 def lines_of(folder: Path) -> Lines:
@@ -29,7 +29,7 @@ def expected(lines: Lines) -> dict[tuple[str, str], list[tuple[int, float]]]:
     """(Stage, name) -> (epoch, value), in order."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for line in lines:
-        told = {name: value for name, value in line.items() if name not in PLACE}
+        told = {name: value for name, value in line.items() if name not in AXES}
         for path, value in numbers_and_texts(told)[0].items():
             found.setdefault((line["stage"], path), []).append((line["epoch"], value))
     return found
@@ -81,9 +81,9 @@ def test_tensorboard_and_mlflow_have_every_line_the_settings_and_the_scores(
     assert {stage for stage, _ in told} == {"apfed-c", "alone"}
     shown = in_tensorboard(folder)
     assert shown.keys() == told.keys()
-    for place, values in told.items():
-        assert [step for step, _ in shown[place]] == [1, 2]
-        assert [value for _, value in shown[place]] == pytest.approx([value for _, value in values])
+    for curve, values in told.items():
+        assert [step for step, _ in shown[curve]] == [1, 2]
+        assert [value for _, value in shown[curve]] == pytest.approx([value for _, value in values])
 
     ((run, history),) = in_mlflow(uri)
     assert (run.info.status, run.info.run_name) == ("FINISHED", "run")
@@ -130,8 +130,8 @@ def test_a_run_that_was_stopped_goes_on_in_the_same_mlflow_run_and_curve(
     # What is trained again for want of a checkpoint gives the same numbers at the same step.
     assert dict(history("alone/loss")) == dict(told["alone", "loss"])
     assert {
-        place: [step for step, _ in values] for place, values in in_tensorboard(folder).items()
-    } == {place: [step for step, _ in values] for place, values in told.items()}
+        curve: [step for step, _ in values] for curve, values in in_tensorboard(folder).items()
+    } == {curve: [step for step, _ in values] for curve, values in told.items()}
 
 
 def test_metrics_can_be_read_as_they_grow(

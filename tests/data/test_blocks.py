@@ -261,7 +261,7 @@ def held(name: str) -> tuple[np.ndarray, np.ndarray]:
         for token in share.blocks:
             first, *last = map(int, token.split("-"))
             own_blocks[m, first - 1 : (last or [first])[0]] = 1
-        own_classes[m, [place - 1 for place in share.classes]] = 1
+        own_classes[m, [index - 1 for index in share.classes]] = 1
         assert share.rows == 1
     return own_blocks, own_classes
 

@@ -28,10 +28,10 @@ def test_a_party_has_its_rows_and_the_columns_it_measured():
     part = split()
     assert part.common == ("age",)
     assert dict(part.unique) == {"east": ("dose",), "north": ("dose", "echo"), "west": ()}
-    for place, name in enumerate(("east", "north", "west")):
+    for index, name in enumerate(("east", "north", "west")):
         held = np.concatenate([part.train[name].ids, part.validation[name].ids])
-        assert sorted(held) == list(range(place, 60, 3))
-        assert sorted(part.test[name].ids) == list(range(100 + place, 130, 3))
+        assert sorted(held) == list(range(index, 60, 3))
+        assert sorted(part.test[name].ids) == list(range(100 + index, 130, 3))
     assert part.train["north"].tables["columns"].names == ("age", "dose", "echo")
 
 

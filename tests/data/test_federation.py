@@ -29,8 +29,8 @@ def test_alignment_is_what_a_dict_of_ids_finds(tables):
     federation = Federation(party(f"p{i}", ids) for i, ids in enumerate(tables))
     alignment = federation.align(to="p0")
     for i, ids in enumerate(tables):
-        place = {name: row for row, name in enumerate(ids)}
-        assert alignment.rows[f"p{i}"].tolist() == [place.get(name, -1) for name in own]
+        index = {name: row for row, name in enumerate(ids)}
+        assert alignment.rows[f"p{i}"].tolist() == [index.get(name, -1) for name in own]
     everyone = [row for row, name in enumerate(own) if all(name in ids for ids in others)]
     assert alignment.shared(*federation.parties).tolist() == everyone
 

@@ -33,8 +33,8 @@ def save(path, **arrays):
 def folder(path, classes):
     for name, pictures in classes.items():
         (path / name).mkdir(parents=True)
-        for place, content in enumerate(pictures):
-            (path / name / f"{place}.png").write_bytes(content)
+        for index, content in enumerate(pictures):
+            (path / name / f"{index}.png").write_bytes(content)
     return path
 
 

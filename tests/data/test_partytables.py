@@ -287,10 +287,10 @@ def test_an_npz_file_without_images_or_that_is_none_is_told(tmp_path: Path) -> N
 
 
 def folder_of_images(folder: Path, *, size: tuple[int, int] = (6, 5)) -> Path:
-    for place, image in enumerate(images()):
-        name = "well" if place % 2 else "ill"
+    for index, image in enumerate(images()):
+        name = "well" if index % 2 else "ill"
         (folder / "scans" / name).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image).save(folder / "scans" / name / f"P-{place}.png")
+        Image.fromarray(image).save(folder / "scans" / name / f"P-{index}.png")
     Image.fromarray(np.zeros(size, np.uint8)).save(folder / "scans" / "well" / "P-9.png")
     return folder
 

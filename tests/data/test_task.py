@@ -30,7 +30,7 @@ def test_classes_are_those_of_the_training_rows_in_order(labels):
     assert task == Classification(tuple(sorted(set(labels))))
     assert task.num_outputs == len(set(labels))
     encoded = encode_labels(task, values, none_missing(values), label="y")
-    assert [task.classes[place] for place in encoded.tolist()] == labels
+    assert [task.classes[index] for index in encoded.tolist()] == labels
 
 
 def test_a_missing_class_is_marked():

@@ -70,7 +70,7 @@ def test_a_mean_is_of_those_who_answered_and_in_double_precision() -> None:
     assert torch.equal(federation.mean(replies, "values_P"), torch.tensor([3.0, 5.5]))
     weighed = federation.mean(replies, "values_P", {"a": 0.25, "c": 0.75})
     assert torch.equal(weighed, torch.tensor([4.0, 7.25]))
-    small = {str(place): Answer(torch.tensor([1e-9, 1.0])) for place in range(1000)}
+    small = {str(index): Answer(torch.tensor([1e-9, 1.0])) for index in range(1000)}
     exact = torch.tensor([1e-9, 1.0])
     assert torch.equal(federation.mean(small, "values_P"), exact)
 

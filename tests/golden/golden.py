@@ -278,8 +278,8 @@ def differences(old: Any, new: Any, where: str, exact: bool, tolerance: float) -
             return
         if len(old) != len(new):
             yield f"{where}: the record has {len(old)}, now there are {len(new)}"
-        for place, pair in enumerate(zip(old, new, strict=False)):
-            yield from differences(*pair, f"{where} / {place}", exact, tolerance)
+        for index, pair in enumerate(zip(old, new, strict=False)):
+            yield from differences(*pair, f"{where} / {index}", exact, tolerance)
     elif not same(old, new, where, tolerance):
         yield f"{where}: the record has {old!r}, now it is {new!r}"
 

@@ -51,8 +51,8 @@ def cancer() -> dict[str, list[Any]]:
     found = load_breast_cancer()
     columns: dict[str, list[Any]] = {"row": list(range(len(found.target)))}
     columns["diagnosis"] = [str(found.target_names[each]) for each in found.target]
-    for place, name in enumerate(found.feature_names):
-        columns[str(name)] = [float(value) for value in found.data[:, place]]
+    for index, name in enumerate(found.feature_names):
+        columns[str(name)] = [float(value) for value in found.data[:, index]]
     return columns
 
 
@@ -520,12 +520,12 @@ def chfl_parties() -> Federation:
         method="chfl",
         parties={
             name: (
-                range(place, 400, 3),
+                range(index, 400, 3),
                 ["diagnosis", *common, own],
                 LABEL,
                 '[chfl]\ncommon = ["mean *"]',
             )
-            for place, (name, own) in enumerate(
+            for index, (name, own) in enumerate(
                 {"north": "worst area", "south": "worst texture", "east": "worst radius"}.items()
             )
         },
@@ -541,12 +541,12 @@ def hyfem_parties() -> Federation:
     held = {"north": ("size", "looks"), "south": ("looks", "shape"), "east": ("size", "shape")}
     classes = 'classes = ["benign", "malignant"]'
     parties = {}
-    for place, (name, blocks) in enumerate(held.items()):
+    for index, (name, blocks) in enumerate(held.items()):
         names = [column for each in blocks for column in select(cancer(), *groups[each])]
         globs = {each: [f"*{end}" for end in groups[each]] for each in blocks}
         more = "\n".join(f"blocks.{each} = {json.dumps(globs[each])}" for each in blocks)
         parties[name] = (
-            range(place, 400, 3),
+            range(index, 400, 3),
             ["diagnosis", *names],
             f"{LABEL}\n{more}",
             f"[hyfem]\nwidths = [5]\n{classes}",

@@ -109,7 +109,7 @@ def assert_same_bits(one: dict[str, Tensor], two: dict[str, Tensor]) -> None:
 def test_one_federated_step_is_the_pooled_graphs_gradient_step(
     losses: dict[str, str], projection: int | None
 ) -> None:
-    trade_off = {name: 0.5 + place for place, name in enumerate(losses)}
+    trade_off = {name: 0.5 + index for index, name in enumerate(losses)}
     party = active(
         alignment=full_alignment(*losses),
         trade_off=trade_off,

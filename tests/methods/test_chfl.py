@@ -24,16 +24,16 @@ COMMON = ("age", "dose")
 SMALL = {"widths": (6, 4), "rounds": 3, "local_epochs": 2, "batch_size": 8, "learning_rate": 0.01}
 
 
-def rows_of(place, num_rows, num_unique, *, name=None, num_validation=10, task=TASK):
+def rows_of(index, num_rows, num_unique, *, name=None, num_validation=10, task=TASK):
     """Random rows whose class depends on common and own features."""
-    rng = np.random.default_rng([7, place])
+    rng = np.random.default_rng([7, index])
     total = num_rows + num_validation
     x = torch.from_numpy(rng.normal(size=(total, 2 + num_unique))).float()
     labels = ((x[:, 0] > 0).long() + (x.sum(dim=1) > 0.3).long()).clamp(max=2)
-    names = (*COMMON, *(f"own {place}.{i}" for i in range(num_unique)))
-    table = table_from_arrays(f"t{place}", dict(zip(names, x.numpy().T, strict=True)))
-    ids = np.arange(total) + 1000 * place
-    data = PartyData(name or f"p{place}", ids, labels=labels, tables={"columns": table})
+    names = (*COMMON, *(f"own {index}.{i}" for i in range(num_unique)))
+    table = table_from_arrays(f"t{index}", dict(zip(names, x.numpy().T, strict=True)))
+    ids = np.arange(total) + 1000 * index
+    data = PartyData(name or f"p{index}", ids, labels=labels, tables={"columns": table})
     return chfl.Home(
         data.take(torch.arange(num_rows)),
         task,
@@ -547,7 +547,7 @@ def test_a_search_tries_every_combination_and_puts_the_best_first():
 # --- Stacked -----------------------------------------------------------------------------------
 
 #: As many batches each, so that all are in one stack.
-ALIKE = [rows_of(place, 20 + place, place % 3 + 1) for place in range(1, 5)]
+ALIKE = [rows_of(index, 20 + index, index % 3 + 1) for index in range(1, 5)]
 
 SETTINGS = [
     {},
@@ -583,7 +583,7 @@ def test_members_with_other_numbers_of_batches_train_in_stacks_of_their_own():
 
 @pytest.mark.parametrize("num_threads", [2, 3, 8])
 def test_stacked_members_learn_the_same_bits_on_any_number_of_threads(num_threads):
-    rows = [rows_of(place, 20 + place % 5, place % 3 + 1) for place in range(1, 10)]
+    rows = [rows_of(index, 20 + index % 5, index % 3 + 1) for index in range(1, 10)]
     expected = trajectory(rows=rows, engine=StackedInProcess)
     torch.set_num_threads(num_threads)
     try:
@@ -966,18 +966,18 @@ def test_a_member_that_has_not_begun_says_so():
 # --- Raw tables --------------------------------------------------------------------------------
 
 
-def table_rows(place, num_rows, **columns):
-    rng = np.random.default_rng(place)
+def table_rows(index, num_rows, **columns):
+    rng = np.random.default_rng(index)
     jobs = np.array(["cook", "nurse", "smith"], dtype=object)
     arrays = {
         "own": rng.normal(size=num_rows),
-        "age": rng.normal(40 + place, 10, size=num_rows),
-        "job": jobs[rng.integers(0, 2 + place % 2, num_rows)],
+        "age": rng.normal(40 + index, 10, size=num_rows),
+        "job": jobs[rng.integers(0, 2 + index % 2, num_rows)],
         **columns,
     }
     labels = torch.from_numpy(rng.integers(0, 3, num_rows))
-    table = table_from_arrays(f"t{place}", arrays)
-    data = PartyData(f"p{place}", np.arange(num_rows), labels=labels, tables={"columns": table})
+    table = table_from_arrays(f"t{index}", arrays)
+    data = PartyData(f"p{index}", np.arange(num_rows), labels=labels, tables={"columns": table})
     return chfl.Home(data, TASK, ("age", "job"))
 
 

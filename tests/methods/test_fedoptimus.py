@@ -89,13 +89,13 @@ def owners(
     bottom = bottom or StripCnn(channels=3, hidden=6)
     x, labels = labelled(sum(shards))
     x_test, labels_test = labelled(NUM_TEST, seed=8)
-    names = [f"l{place}" for place in range(1, len(shards) + 1)]
+    names = [f"l{index}" for index in range(1, len(shards) + 1)]
     rows = dict(zip(names, torch.arange(len(x)).split(list(shards)), strict=True))
     height = 4 // num_data
     data = {}
-    for place in range(num_data):
-        name = f"d{place + 1}"
-        strip = slice(place * height, (place + 1) * height)
+    for index in range(num_data):
+        name = f"d{index + 1}"
+        strip = slice(index * height, (index + 1) * height)
         own, test = x[:, :, strip], x_test[:, :, strip]
         if isinstance(bottom, ColumnsMlp):
             own, test = own.flatten(1).float() / 255, test.flatten(1).float() / 255
@@ -839,8 +839,8 @@ def test_a_label_owner_tells_of_no_test_sample_by_itself(monkeypatch: pytest.Mon
     right = round(whole.accuracy * NUM_TEST)
     assert told[-1] == (pytest.approx(whole.loss * NUM_TEST), right, NUM_TEST)
     code_E = asked[0][0].mean_BE[:1]
-    for places in ([0], [3], [4], [0, 1, 2], [1, 0, 2, 3]):  # by itself, again, in another order
-        one = messages.Measure(torch.tensor(places), code_E.expand(len(places), -1))
+    for indices in ([0], [3], [4], [0, 1, 2], [1, 0, 2, 3]):  # by itself, again, in another order
+        one = messages.Measure(torch.tensor(indices), code_E.expand(len(indices), -1))
         with pytest.raises(MessageError, match="its 11 samples come in order, 4 at a time"):
             owner.handle(one)
     first, second = asked[0][0], asked[1][0]
@@ -921,8 +921,8 @@ def at_home(made: Owners, held: dict[str, Tensor], seed: int = 3) -> dict[str, A
     What a label owner and a data owner agree on is the label owner's numbers of samples.
     """
     parties = {}
-    for place, (name, held_N) in enumerate(held.items()):
-        rng = torch.Generator().manual_seed(seed + place)
+    for index, (name, held_N) in enumerate(held.items()):
+        rng = torch.Generator().manual_seed(seed + index)
         order = torch.randperm(len(held_N), generator=rng)  # row -> sample
         rows_S = torch.where(held_N, order.argsort(), -1)
         owner = made.data[name]

@@ -103,9 +103,9 @@ def test_a_label_owners_samples_are_the_same_rows_everywhere():
     for name, own in labels.items():
         ids = torch.from_numpy(data.train[name].ids)
         assert torch.equal(own.labels_S, ids % 3)
-        for place, held in enumerate(columns.values()):
+        for index, held in enumerate(columns.values()):
             rows = held.shared[name]
-            strip = images().x[ids][:, :, 2 * place : 2 * place + 2]
+            strip = images().x[ids][:, :, 2 * index : 2 * index + 2]
             assert torch.equal(rows[torch.arange(len(ids))], strip)
         kept = data.validation[name]
         assert torch.equal(own.scored["validation"], torch.from_numpy(kept.ids % 3))

@@ -412,7 +412,10 @@ def test_rounds_beyond_match_rounds_keep_the_assignment():
     for number in (1, 2, 3):
         server.round(number, server.federation(engine))
         found.append(
-            {party: places[0].tolist() for party, places in server.server.assignments.items()}
+            {
+                party: assignment[0].tolist()
+                for party, assignment in server.server.assignments.items()
+            }
         )
     assert found[0] == found[1] == found[2]
 

@@ -116,8 +116,8 @@ def match(ws: list[list[Layer]], pis: list[list[np.ndarray]], number: int,
                 gains[i] -= 2 * np.log(rank + 1)
             if empty:  # Eq. (18): a neuron that nobody else can fill is taken
                 gains[empty] += 1 + len(own) * (gains.max() - gains.min())
-            places, neurons = linear_sum_assignment(gains, maximize=True)
-            new.append(places[np.argsort(neurons)])
+            indices, neurons = linear_sum_assignment(gains, maximize=True)
+            new.append(indices[np.argsort(neurons)])
         pis[m] = new
     return pis
 
@@ -131,8 +131,8 @@ def average(ws: list[list[Layer]], pis: list[list[np.ndarray]], p: list[float],
         total, mass = (np.zeros((num_out, sizes[layer] + 1)) for _ in range(2))
         for m, pi in enumerate(pis):
             rows, has = server_rows(ws, m, layer, pi, sizes)
-            places = pi[layer] if layer < len(pi) else np.arange(NUM_CLASSES)
-            for j, i in enumerate(places):
+            indices = pi[layer] if layer < len(pi) else np.arange(NUM_CLASSES)
+            for j, i in enumerate(indices):
                 total[i, has] += p[m] * rows[j, has]
                 mass[i, has] += p[m]
         server.append(np.divide(total, mass, out=total, where=mass > 0))

@@ -108,10 +108,10 @@ def test_what_is_decrypted_is_the_smoother_in_the_clear(classes: int) -> None:
     list(assisting.rounds(active, InProcess({"shop": party}, driver="bank")))
     num = owner.targets_RC.shape[1]
     rows_L = active.labelled("shop")
-    for place, smoother in enumerate(smoothers):
+    for index, smoother in enumerate(smoothers):
         weights, clear = in_the_clear(owner, partner, rows_L, "shop", smoother)
         clear = all_columns(clear, regression=owner.regression)
-        found = active.numbers["shop"][:, place * num : (place + 1) * num]
+        found = active.numbers["shop"][:, index * num : (index + 1) * num]
         assert float((found - clear).abs().max()) < 1e-4 * float(clear.std())
         # No label of a row's own fold has a part in its number.
         folds = owner.folds_R[rows_L]
@@ -227,10 +227,10 @@ def test_more_numbers_are_asked_for_where_the_first_pay() -> None:
     list(assisting.rounds(active, engine, pays=lambda: True))
     assert active.asked_more == ["shop"]
     rows_L = active.labelled("shop")
-    for place, smoother in enumerate((*SMOOTHERS, *more)):
+    for index, smoother in enumerate((*SMOOTHERS, *more)):
         _, clear = in_the_clear(owner, partner, rows_L, "shop", smoother)
         clear = all_columns(clear, regression=False)
-        found = active.numbers["shop"][:, 3 * place : 3 * place + 3]
+        found = active.numbers["shop"][:, 3 * index : 3 * index + 3]
         assert float((found - clear).abs().max()) < 1e-4 * float(clear.std())
     assert active.tested["shop"].shape == active.numbers["shop"].shape
     assert len(active.answers["shop"]["exponents"]) == 3
@@ -282,7 +282,7 @@ def test_a_partner_cannot_tell_two_labellings_apart() -> None:
     def view(message: sealed.Begin) -> np.ndarray:
         """Shares of byte values at each place of a coefficient, and the means of the halves."""
         wire = message.targets_PV.numpy().reshape(-1, 7)
-        parts = [np.bincount(wire[:, place], minlength=256) / len(wire) for place in range(7)]
+        parts = [np.bincount(wire[:, index], minlength=256) / len(wire) for index in range(7)]
         return np.concatenate([*parts, message.key_1W.numpy().reshape(-1, 7).mean(axis=0)])
 
     x, y = np.stack([view(each) for each in messages]), np.arange(len(messages)) % 2

@@ -46,11 +46,11 @@ def case(seed, *, num_rows=60, num_classes=3, widths=(2, 1, 3, 2), informative=2
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, num_classes, num_rows)
     columns = {}
-    for place, width in enumerate(widths):
+    for index, width in enumerate(widths):
         x = rng.normal(size=(num_rows, width))
-        if place < informative:
+        if index < informative:
             x[:, 0] += 2 * labels
-        columns[f"owner-{place}"] = x
+        columns[f"owner-{index}"] = x
     return columns, labels
 
 

@@ -77,10 +77,10 @@ def test_targets_mix_label_and_teacher_as_stated() -> None:
     outputs[:, 35:] = torch.nan  # neither
     teacher = Teacher("t", outputs)
     rows = student_rows(owner, teacher, DistilConfig(label_share=0.25), seed=0)
-    place = {tuple(x.tolist()): i for i, x in enumerate(owner.x_RF)}
+    index = {tuple(x.tolist()): i for i, x in enumerate(owner.x_RF)}
     seen = set()
     for x, target in zip(rows.x_NF, rows.targets_NC, strict=True):
-        row = place[tuple(x.tolist())]
+        row = index[tuple(x.tolist())]
         seen.add(row)
         told, label = torch.tensor([0.3, 0.7]), owner.targets_RC[row]
         expected = 0.25 * label + 0.75 * told

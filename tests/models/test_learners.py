@@ -425,8 +425,8 @@ def test_a_partner_sends_outputs_and_learns_from_their_gradients_alone() -> None
 
     owner = OwnerSide(rows, config, parties=2, seed=5)
     sides = [
-        PartySide(part, config, members=owner.members, num_outputs=2, seed=5, party=str(place))
-        for place, part in enumerate([x[:, :12], x[:, 12:]])
+        PartySide(part, config, members=owner.members, num_outputs=2, seed=5, party=str(index))
+        for index, part in enumerate([x[:, :12], x[:, 12:]])
     ]
     while not owner.ended:
         drawn = owner.draw()
@@ -456,8 +456,8 @@ def test_training_that_is_resumed_is_training_that_was_not_stopped() -> None:
     def sides() -> tuple[OwnerSide, list[PartySide]]:
         owner = OwnerSide(rows, config, parties=2, seed=5)
         return owner, [
-            PartySide(part, config, members=owner.members, num_outputs=2, seed=5, party=str(place))
-            for place, part in enumerate(columns)
+            PartySide(part, config, members=owner.members, num_outputs=2, seed=5, party=str(index))
+            for index, part in enumerate(columns)
         ]
 
     def go_on(owner: OwnerSide, parties: list[PartySide], until: int) -> None:

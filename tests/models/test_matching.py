@@ -20,10 +20,10 @@ NUM_OUTPUTS = 3
 PFNM = Pfnm()
 
 
-def selection_matrix(places: np.ndarray, width: int) -> np.ndarray:
+def selection_matrix(indices: np.ndarray, width: int) -> np.ndarray:
     """(H_m, H) Pi of Eq. (18), written out."""
-    matrix = np.zeros((len(places), width))
-    matrix[np.arange(len(places)), places] = 1
+    matrix = np.zeros((len(indices), width))
+    matrix[np.arange(len(indices)), indices] = 1
     return matrix
 
 
@@ -97,7 +97,7 @@ def test_permuting_a_partys_neurons_leaves_the_servers_predictions_unchanged(cos
     if kind == "previous":  # who is whom before is told in the party's own order
         start = matching.by_position([widths] * len(parties), widths)
         moved_start = [
-            tuple(places[order] for places, order in zip(own, each, strict=True))
+            tuple(indices[order] for indices, order in zip(own, each, strict=True))
             for own, each in zip(start, orders, strict=True)
         ]
     before = average(parties, match(parties, cost=cost, width=widths, start=start))
@@ -115,8 +115,8 @@ def test_identical_classifiers_are_matched_to_each_other_exactly(cost, widths):
     copies = [one, *(permuted(one, order) for order in orders)]
     assignments = match(copies, cost=cost, width=widths)
     for order, assignment in zip(orders, assignments[1:], strict=True):
-        for places, first, moved in zip(assignment, assignments[0], order, strict=True):
-            assert np.array_equal(places, first[moved])
+        for indices, first, moved in zip(assignment, assignments[0], order, strict=True):
+            assert np.array_equal(indices, first[moved])
     server = average(copies, assignments)
     slices = matching.matched_slice(server, (0, 1, 2), assignments[0], SIZES)
     for own, back in zip(one.layers, slices, strict=True):
@@ -152,10 +152,10 @@ def test_the_assignment_is_the_best_of_all_permutations(seed, width, num_own):
     mass = np.full_like(sums, cost.sigma**-2 + cost.sigma_0**-2)
     gain = plain_gain(sums, mass, part.layers[0], cost.sigma**-2)
     best = max(
-        sum(gain[place, j] for j, place in enumerate(places))
-        for places in permutations(range(width), num_own)
+        sum(gain[index, j] for j, index in enumerate(indices))
+        for indices in permutations(range(width), num_own)
     )
-    found = sum(gain[place, j] for j, place in enumerate(assignments[1][0]))
+    found = sum(gain[index, j] for j, index in enumerate(assignments[1][0]))
     assert found == pytest.approx(best, rel=1e-12)
 
 
@@ -281,8 +281,8 @@ def test_matching_by_distance_and_averaging_never_raise_the_classifier_part(seed
 def test_a_weight_is_the_mean_over_the_parties_that_hold_it():
     left = Classifier((0,), (np.array([[1.0, 2.0, 3.0]]), np.array([[1.0, 0.0]] * 3)))
     right = Classifier((0, 1), (np.array([[5.0, 6.0, 7.0, 9.0]]), np.array([[3.0, 2.0]] * 3)))
-    places = [(np.array([0]),)] * 2
-    first, last = matching.average([left, right], places, SIZES, [0.25, 0.75])
+    indices = [(np.array([0]),)] * 2
+    first, last = matching.average([left, right], indices, SIZES, [0.25, 0.75])
     np.testing.assert_allclose(first, [[4.0, 5.0, 7.0, 0.0, 0.0, 0.0, 7.5]])
     np.testing.assert_allclose(last, [[2.5, 1.5]] * 3)
 
@@ -290,9 +290,9 @@ def test_a_weight_is_the_mean_over_the_parties_that_hold_it():
 def test_class_weights_let_those_that_have_a_class_say_what_it_looks_like():
     ones = Classifier((0,), (np.ones((1, 3)), np.ones((3, 2))))
     fives = Classifier((0,), (np.ones((1, 3)), np.full((3, 2), 5.0)))
-    places = [(np.array([0]),)] * 2
+    indices = [(np.array([0]),)] * 2
     counts = np.array([[10.0, 30.0, 0.0], [0.0, 10.0, 0.0]])
-    *_, last = matching.average([ones, fives], places, SIZES, [0.5, 0.5], counts)
+    *_, last = matching.average([ones, fives], indices, SIZES, [0.5, 0.5], counts)
     np.testing.assert_allclose(last[:, 0], [1.0, 2.0, 3.0])  # a class that nobody has: p_m
 
 

@@ -38,9 +38,9 @@ def test_a_class_of_few_rows_is_not_told_of():
 def test_moments_of_parties_with_the_same_features_are_those_of_all_their_rows():
     x, labels = drawn(90)
     cuts = (slice(0, 50), slice(50, 90))
-    places = np.arange(4)
+    indices = np.arange(4)
     whole = moments_of(x, labels, 2)
-    found = together([(moments_of(x[cut], labels[cut], 2), places) for cut in cuts], 4)
+    found = together([(moments_of(x[cut], labels[cut], 2), indices) for cut in cuts], 4)
     assert found.counts_C.tolist() == whole.counts_C.tolist()
     np.testing.assert_allclose(found.means_CD, whole.means_CD)
     np.testing.assert_allclose(found.covariances_CDD, whole.covariances_CDD, atol=1e-9)

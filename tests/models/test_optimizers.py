@@ -38,8 +38,8 @@ def test_a_step_is_bit_for_bit_pytorchs_and_goes_on_from_its_state(kind: Any, fu
             later.load_state_dict(own.state_dict())
             for mine, kept in zip(resumed, ours, strict=True):
                 mine.data.copy_(kept)
-        for place, (mine, its, third) in enumerate(zip(ours, theirs, resumed, strict=True)):
-            if place and step % 3 == 0 and (kind != "sgd" or step):
+        for index, (mine, its, third) in enumerate(zip(ours, theirs, resumed, strict=True)):
+            if index and step % 3 == 0 and (kind != "sgd" or step):
                 continue  # a parameter without a gradient stays
             mine.grad = torch.randn(mine.shape, generator=rng)
             its.grad, third.grad = mine.grad.clone(), mine.grad.clone()
@@ -47,10 +47,10 @@ def test_a_step_is_bit_for_bit_pytorchs_and_goes_on_from_its_state(kind: Any, fu
             each.step()
             each.zero_grad()
         assert all(each.grad is None for each in ours)
-    for place, (mine, its, third) in enumerate(zip(ours, theirs, resumed, strict=True)):
+    for index, (mine, its, third) in enumerate(zip(ours, theirs, resumed, strict=True)):
         assert torch.equal(mine, its)
         assert torch.equal(mine, third)
-        assert not torch.equal(mine, first[place])
+        assert not torch.equal(mine, first[index])
         for name, value in reference.state[its].items():
             assert torch.equal(own.state[mine][name], value), name
 

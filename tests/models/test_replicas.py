@@ -73,9 +73,9 @@ def test_a_replica_is_a_network_of_its_own() -> None:
         replicas.values[1] += 0.1
     x, _ = batches((1, 2, 28), (3, 3))
     both = replicas.forward(x)
-    for place, rows in enumerate(x):
-        alone = replicas.network(place)(rows.float() / 255)
-        torch.testing.assert_close(both[3 * place : 3 * place + 3], alone, rtol=1e-6, atol=1e-6)
+    for index, rows in enumerate(x):
+        alone = replicas.network(index)(rows.float() / 255)
+        torch.testing.assert_close(both[3 * index : 3 * index + 3], alone, rtol=1e-6, atol=1e-6)
 
 
 def test_batch_normalisation_is_kept_for_each_replica() -> None:

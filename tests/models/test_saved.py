@@ -248,7 +248,7 @@ def test_a_prediction_is_the_most_probable_class() -> None:
     assert said.probabilities.shape == (5, 3)
     np.testing.assert_allclose(said.probabilities.sum(axis=1), 1, rtol=1e-6)
     best = said.probabilities.argmax(axis=1)
-    assert said.values.tolist() == [CLASSES.classes[place] for place in best]
+    assert said.values.tolist() == [CLASSES.classes[index] for index in best]
     assert (
         model(Classification((4, 7))).predictions(INPUT.transform(TABLE)).values.dtype.kind == "i"
     )
@@ -415,10 +415,10 @@ def test_a_value_of_another_type_is_refused(tmp_path: Path, key: tuple[str | int
     whole = (folder / "model.json").read_text()
     for value in HOSTILE:
         stored = json.loads(whole)
-        place: Any = stored
+        node: Any = stored
         for part in key[:-1]:
-            place = place[part]
-        place[key[-1]] = value
+            node = node[part]
+        node[key[-1]] = value
         (folder / "model.json").write_text(json.dumps(stored))
         assert_refused(folder)
 

@@ -32,8 +32,8 @@ def padded(parts):
 def test_stacked_losses_and_gradients_are_those_of_each_network_alone(mu, join):
     plain = networks(mu, join)
     stack = StackedColumns(plain, 5)
-    own = [network.unique_places for network in plain]
-    rows = [torch.randn(num, 2 + len(places)) for num, places in zip(ROWS, own, strict=True)]
+    own = [network.unique_indices for network in plain]
+    rows = [torch.randn(num, 2 + len(indices)) for num, indices in zip(ROWS, own, strict=True)]
     labels = [torch.randint(4, (num,)) for num in ROWS]
     labels_KB = torch.zeros(3, 5, dtype=torch.int64)
     weights_KB = torch.zeros(3, 5)

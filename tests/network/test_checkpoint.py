@@ -138,13 +138,13 @@ def test_every_changed_byte_and_every_shorter_file_is_noticed(tmp_path: Path) ->
     save_state(path, {"weights": torch.arange(4.0), "step": 7}, {"done": 7})
     data = path.read_bytes()
     accepted = []
-    for place in range(len(data)):
-        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    for index in range(len(data)):
+        path.write_bytes(data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :])
         try:
             load_state(path)
         except CheckpointError:
             continue
-        accepted.append(place)
+        accepted.append(index)
     assert accepted == []
     for length in range(len(data)):
         path.write_bytes(data[:length])

@@ -106,8 +106,8 @@ def flips(rng: random.Random) -> bytes:
     """A few bits or bytes changed."""
     data = bytearray(rng.choice(VALID))
     for _ in range(rng.randrange(1, 5)):
-        place = rng.randrange(len(data))
-        data[place] = rng.choice([data[place] ^ (1 << rng.randrange(8)), rng.randrange(256)])
+        index = rng.randrange(len(data))
+        data[index] = rng.choice([data[index] ^ (1 << rng.randrange(8)), rng.randrange(256)])
     return bytes(data)
 
 

@@ -75,16 +75,16 @@ def test_nothing_passes_a_cut_link_and_all_passes_a_mended_one() -> None:
 
 def test_namespaces_go_when_the_link_is_left() -> None:
     link = LossyLink(0, 0, 0)
-    places = [Path("/run/netns", name) for name in link.spaces.values()]
+    paths = [Path("/run/netns", name) for name in link.spaces.values()]
 
     def fail() -> None:
         with link:
-            assert all(place.exists() for place in places)
+            assert all(path.exists() for path in paths)
             raise KeyError("what a test might raise")
 
     with pytest.raises(KeyError):
         fail()
-    assert not any(place.exists() for place in places)
+    assert not any(path.exists() for path in paths)
 
 
 # --- What runs in a namespace --------------------------------------------------------------------

@@ -110,9 +110,9 @@ def test_no_byte_of_a_letter_changes_what_is_read(post: Post) -> None:
     label = Label("bank", "shop", "000001700000000-0123abcd", 1, 1, "q", 0.0)
     data = seal(label, b"body", key.public_key(), post.bank)
     unnoticed = 0
-    for place in range(len(data)):
+    for index in range(len(data)):
         altered = bytearray(data)
-        altered[place] ^= 1
+        altered[index] ^= 1
         try:
             letter = read_letter(bytes(altered), label.name, "shop", post.shop)
         except MessageError:
@@ -373,17 +373,17 @@ def test_a_party_that_may_not_drive_is_not_answered(post: Post) -> None:
 
 
 def test_a_folder_follows_no_links_and_waits_for_no_pipe(tmp_path: Path) -> None:
-    place = Folder(tmp_path)
+    index = Folder(tmp_path)
     (tmp_path / "secret").write_bytes(b"key")
-    place.put("mail/shop/a", b"letter")
+    index.put("mail/shop/a", b"letter")
     (tmp_path / "mail" / "shop" / "link").symlink_to(tmp_path / "secret")
     os.mkfifo(tmp_path / "mail" / "shop" / "pipe")
     for name in ("link", "pipe"):
         with pytest.raises(PlaceError):
-            place.get(f"mail/shop/{name}", 100)
-    assert place.get("mail/shop/a", 100) == b"letter"
+            index.get(f"mail/shop/{name}", 100)
+    assert index.get("mail/shop/a", 100) == b"letter"
     with pytest.raises(PlaceError, match="6 bytes; at most 5"):
-        place.get("mail/shop/a", 5)
+        index.get("mail/shop/a", 5)
 
 
 def test_files_have_the_rights_of_the_folder(tmp_path: Path) -> None:
@@ -404,16 +404,16 @@ def test_a_folder_that_is_flooded_is_listed_in_part(
 ) -> None:
     assert MAX_NAMES >= 1000
     monkeypatch.setattr("dovetail.network.mailbox.folder.MAX_NAMES", 10)
-    place = Folder(tmp_path)
+    index = Folder(tmp_path)
     for number in range(12):
-        place.put(f"mail/shop/{number}", b"")
-    assert len(place.names("mail/shop/")) == 10
-    assert place.names("mail/nobody/") == []
+        index.put(f"mail/shop/{number}", b"")
+    assert len(index.names("mail/shop/")) == 10
+    assert index.names("mail/nobody/") == []
 
 
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     (tmp_path / "drive").mkdir()
-    place = Folder(tmp_path / "drive")
+    index = Folder(tmp_path / "drive")
     (tmp_path / "drive").rmdir()
     with pytest.raises(PlaceError, match="mount it again"):
-        place.names("mail/shop/")
+        index.names("mail/shop/")

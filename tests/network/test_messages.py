@@ -440,7 +440,7 @@ class Two(Message):
 
 def test_tensors_lie_end_to_end_and_take_all_bytes() -> None:
     metadata = {**METADATA, "type": Two.wire_name(), "fields": "{}"}
-    for places, num_bytes, words in (
+    for spans, num_bytes, words in (
         (((0, 4), (0, 4)), 4, "do not lie end to end"),  # one upon the other
         (((0, 4), (2, 6)), 6, "do not lie end to end"),
         (((0, 4), (8, 12)), 12, "do not lie end to end"),  # a gap
@@ -448,7 +448,7 @@ def test_tensors_lie_end_to_end_and_take_all_bytes() -> None:
         (((0, 4), (4, 8)), 9, "take 8 bytes, but 9 are there"),
         (((0, 4), (4, 8)), 7, "take 8 bytes, but 7 are there"),
     ):
-        described = [{"dtype": "F32", "shape": [1], "data_offsets": place} for place in places]
+        described = [{"dtype": "F32", "shape": [1], "data_offsets": span} for span in spans]
         header = json.dumps({"__metadata__": metadata, "x": described[0], "y": described[1]})
         with pytest.raises(MessageError, match=words):
             decode(with_header(header, bytes(num_bytes)), (Two,))

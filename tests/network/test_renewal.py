@@ -167,19 +167,19 @@ def test_a_list_counts_only_if_it_is_whole_and_signed_by_who_is_believed(tmp_pat
     other = issue(tmp_path / "other", "bank", "shop")
     revoke(folder, "shop", reason="superseded")
     revoke(other, "shop")
-    place = tmp_path / "one" / "bank"
+    bank_folder = tmp_path / "one" / "bank"
     with pytest.raises(ConfigError, match=r"crl\.pem: the certificate of 'shop' .* superseded"):
         Credentials.load(tmp_path / "one" / "shop", "shop")
-    (place / "crl.pem").write_bytes((tmp_path / "other" / "bank" / "crl.pem").read_bytes())
+    (bank_folder / "crl.pem").write_bytes((tmp_path / "other" / "bank" / "crl.pem").read_bytes())
     with pytest.raises(ConfigError, match=r"is not signed by an authority in ca\.pem"):
-        Credentials.load(place, "bank")
-    (place / "crl.pem").write_text("nothing")
+        Credentials.load(bank_folder, "bank")
+    (bank_folder / "crl.pem").write_text("nothing")
     with pytest.raises(ConfigError, match="holds no revocation list"):
-        Credentials.load(place, "bank")
-    (place / "crl.pem").unlink()
-    assert not Credentials.load(place, "bank").revoked
+        Credentials.load(bank_folder, "bank")
+    (bank_folder / "crl.pem").unlink()
+    assert not Credentials.load(bank_folder, "bank").revoked
     with pytest.raises(ConfigError, match=r"there is no .*list of revoked certificates"):
-        Credentials.load(place, "bank", revoked=place / "crl.pem")
+        Credentials.load(bank_folder, "bank", revoked=bank_folder / "crl.pem")
 
 
 def test_words_signed_with_a_revoked_certificate_do_not_count(tmp_path: Path) -> None:

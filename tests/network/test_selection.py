@@ -27,9 +27,9 @@ def party(name: str) -> Party:
     """Data owners whose columns tell ever less of the class; the insurer has the labels."""
     if name == "insurer":
         return selection.LabelOwner(name, torch.arange(60), LABELS)
-    place = OWNERS.index(name)
-    rng = torch.Generator().manual_seed(place)
-    x = torch.randn(60, 2, generator=rng) + (2.0 - place) * LABELS[:, None]
+    index = OWNERS.index(name)
+    rng = torch.Generator().manual_seed(index)
+    x = torch.randn(60, 2, generator=rng) + (2.0 - index) * LABELS[:, None]
 
     def features(label_owner: str, samples_B: Tensor) -> Tensor:
         assert label_owner == "insurer"

@@ -16,7 +16,7 @@ class Sum:
     """All parties of one sum, and its driver."""
 
     def __init__(self, num, threshold=None, told=None):
-        self.names = [f"p{place}" for place in range(num)]
+        self.names = [f"p{index}" for index in range(num)]
         self.threshold = threshold or threshold_of(num)
         self.values = {name: torch.randn(40) for name in self.names}
         self.fixed = {name: to_fixed(each, num) for name, each in self.values.items()}
@@ -61,8 +61,8 @@ def test_the_sum_of_who_is_left_is_exact_whoever_is_lost(num, num_lost):
     for lost in itertools.islice(itertools.combinations(range(num), num_lost), 6):
         made = Sum(num)
         masked = {name: made.mask(name) for name in made.names}
-        for place in lost:
-            del masked[f"p{place}"]
+        for index in lost:
+            del masked[f"p{index}"]
         parts = {name: made.secrets[name].opened([*masked]) for name in masked}
         expected = total(made.fixed[name] for name in masked)
         assert torch.equal(made.sum(masked, parts), expected)
@@ -115,8 +115,8 @@ def made_of_key(made, parts, masked, late):
     from dovetail.privacy.masks import KEY_BYTES, masks_between
     from dovetail.privacy.shamir import join
 
-    place = {name: number + 1 for number, name in enumerate(sorted(made.names))}
-    key = join({place[name]: parts[name]["p0"] for name in [*masked][: made.threshold]})
+    index = {name: number + 1 for number, name in enumerate(sorted(made.names))}
+    key = join({index[name]: parts[name]["p0"] for name in [*masked][: made.threshold]})
     private = X25519PrivateKey.from_private_bytes(key.to_bytes(32, "big"))
     publics = {name: each[:KEY_BYTES] for name, each in made.publics.items()}
     words = late.clone()
@@ -132,11 +132,11 @@ def test_a_driver_that_tells_parties_different_things_of_who_is_lost_has_neither
     masked = {name: made.mask(name) for name in made.names}
     came, lost = made.names, made.names[1:]
     parts = {
-        name: made.secrets[name].opened(came if place % 2 else lost)
-        for place, name in enumerate(made.names)
+        name: made.secrets[name].opened(came if index % 2 else lost)
+        for index, name in enumerate(made.names)
     }
-    seeds = {name: told for place, (name, told) in enumerate(parts.items()) if place % 2}
-    keys = {name: told for place, (name, told) in enumerate(parts.items()) if not place % 2}
+    seeds = {name: told for index, (name, told) in enumerate(parts.items()) if index % 2}
+    keys = {name: told for index, (name, told) in enumerate(parts.items()) if not index % 2}
     with pytest.raises(TrainingError, match="seed of 'p0'"):
         made.sum(masked, seeds)
     left = {name: masked[name] for name in lost}

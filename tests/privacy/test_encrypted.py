@@ -132,9 +132,9 @@ def test_coefficients_beyond_a_prime_are_refused() -> None:
     layout, owner = Layout(3, 1, 1, 1), Owner()
     wire = owner.encrypt(np.ones((3, 1), dtype=np.int64), layout, NONCE)
     key = owner.public_key(NONCE)
-    for place in (0, wire.shape[1] - 1):
+    for index in (0, wire.shape[1] - 1):
         altered = wire.copy()
-        altered[1, place - place % 7 : place - place % 7 + 7] = 255
+        altered[1, index - index % 7 : index - index % 7 + 7] = 255
         with pytest.raises(MessageError, match="target 1: it is no ciphertext of bfv-8192"):
             Encrypted(layout, key, altered, NONCE)
     key[:7] = 255

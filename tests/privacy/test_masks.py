@@ -19,7 +19,7 @@ def masked(values):
 
 @pytest.mark.parametrize("num_parties", [2, 3, 7])
 def test_masked_and_plain_sums_are_the_same_numbers(num_parties):
-    values = {f"p{place}": torch.randn(50) * 10 for place in range(num_parties)}
+    values = {f"p{index}": torch.randn(50) * 10 for index in range(num_parties)}
     plain = total(to_fixed(value, num_parties) for value in values.values())
     assert torch.equal(total(masked(values).values()), plain)
 

@@ -342,9 +342,9 @@ def test_a_value_that_is_no_number_breaks_nothing():
 def test_names_of_lines_that_end_together_stand_apart():
     same = points_of([{1: 0.5, 2: 0.7}])
     drawn = chart("x", [Series(str(n), same, n) for n in range(10)], x_name="epoch")
-    places = sorted(float(line.at_rem) for line in drawn.lines)
-    assert min(np.diff(places)) >= 1.2
-    assert places[-1] <= 15.0
+    heights = sorted(float(line.at_rem) for line in drawn.lines)
+    assert min(np.diff(heights)) >= 1.2
+    assert heights[-1] <= 15.0
 
 
 def test_one_point_is_no_curve():
@@ -365,7 +365,7 @@ def test_a_loss_that_falls_far_is_drawn_on_a_logarithmic_axis():
     fell = [Series("a", points_of([{1: 2.0, 2: 0.2, 3: 0.02}]), 0)]
     drawn = chart("loss", fell, x_name="epoch", falling=True)
     assert [tick.text for tick in drawn.y_ticks] == ["0.01", "0.1", "1", "10"]
-    down = [float(place.split()[1]) for place in drawn.lines[0].path[1:].split("L")]
+    down = [float(point.split()[1]) for point in drawn.lines[0].path[1:].split("L")]
     assert down[1] - down[0] == pytest.approx(down[2] - down[1], abs=0.2)
     assert drawn.note == "logarithmic"
     for flat in ({1: 2.0, 2: 1.0}, {1: 2.0, 2: 0.0}):  # too near, and 0 has no logarithm

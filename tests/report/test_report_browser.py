@@ -103,8 +103,8 @@ def write(folder, method, stages, parties, *, seeds=3, rounds=12, value=False):
         settings = f'method = "{method}"\nseed = {seed}\n[data]\nsource = "digits"\n'
         (path / "run.toml").write_text(settings + "[chfl]\nwidths = [512, 256, 128]\n")
         done, lines, ledger = {}, [], []
-        for place, stage in enumerate(stages):
-            curve = 0.9 - 0.08 * place - 0.5 * np.exp(-np.arange(rounds) / 3)
+        for index, stage in enumerate(stages):
+            curve = 0.9 - 0.08 * index - 0.5 * np.exp(-np.arange(rounds) / 3)
             curve = curve + rng.normal(size=rounds) / 60
             lines += [
                 {"stage": stage, "round": n + 1, "loss": 1 - y, "auc": y, "accuracy": y / 1.1}

@@ -112,11 +112,11 @@ def test_groups_say_what_the_coverage_says(parts):
         )
     }
     assert counted == by_hand
-    place = {name: p for p, name in enumerate(groups.parties)}
+    index = {name: p for p, name in enumerate(groups.parties)}
     for (name, _), held_S in table.held.items():
-        assert groups.counts_G @ groups.held_GP[:, place[name]] == held_S.sum()
+        assert groups.counts_G @ groups.held_GP[:, index[name]] == held_S.sum()
     for name, labelled_S in table.labelled.items():
-        assert groups.counts_G @ groups.labelled_GP[:, place[name]] == labelled_S.sum()
+        assert groups.counts_G @ groups.labelled_GP[:, index[name]] == labelled_S.sum()
 
 
 @given(parts=federations(), at_most=st.integers(2, 8))

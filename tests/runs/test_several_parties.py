@@ -34,9 +34,9 @@ class Rounds:
         gain = 0.125 if stage == "ours" else 0.0
         scores = {party: {"accuracy": each + gain} for party, each in PARTIES.items()}
         observe(stage, 2, {"tried": 3, "seconds": 1.0})  # before the first round
-        for place in (1, 2):
-            line: dict[str, Any] = {"round": place, "seconds": 2.0, **told(scores)}
-            if place == 2:
+        for number in (1, 2):
+            line: dict[str, Any] = {"round": number, "seconds": 2.0, **told(scores)}
+            if number == 2:
                 line |= {"missed": {"shop": 1}, "reasons": {"shop": "round 2: asleep"}}
             observe(stage, 2, line)
         models = {
@@ -73,7 +73,7 @@ def test_rounds_are_counted_and_lines_have_the_mean_and_each_party(tmp_path: Pat
     assert result["missed"] == {"shop": missed}
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [(line["stage"], line.get("round")) for line in lines] == [
-        (stage, place) for stage in ("ours", "alone") for place in (None, 1, 2)
+        (stage, number) for stage in ("ours", "alone") for number in (None, 1, 2)
     ]
     assert lines[1]["accuracy"] == 0.75
     assert lines[1]["parties"] == result["parties"]
@@ -101,5 +101,5 @@ def test_the_mean_is_over_scores_that_all_have() -> None:
 
 
 def test_scores_are_due_each_so_many_and_after_the_last() -> None:
-    assert [place for place in range(1, 8) if is_due(place, 7, 3)] == [3, 6, 7]
-    assert [place for place in range(1, 8) if is_due(place, 7, 0)] == [7]
+    assert [number for number in range(1, 8) if is_due(number, 7, 3)] == [3, 6, 7]
+    assert [number for number in range(1, 8) if is_due(number, 7, 0)] == [7]

@@ -295,10 +295,10 @@ def test_a_data_owner_of_fedoptimus_sends_codes_for_every_label_owner():
     sizes = fit(fedoptimus(), "fedoptimus", sizes=methods.Sizes(10, 3)).messages
     steps = {size.party: size for size in sizes if size.per == "step"}
     sent = {party: size.sent_bytes for party, size in steps.items()}
-    codes, places = 10 * 3 * 4, 10 * 8
+    codes, index_bytes = 10 * 3 * 4, 10 * 8
     labellers, holders = list(sent)[-2:], list(sent)[:-2]
     assert {sent[name] for name in holders} == {2 * codes}
-    assert {sent[name] for name in labellers} == {codes + places}
+    assert {sent[name] for name in labellers} == {codes + index_bytes}
     assert {steps[name].received_bytes for name in labellers} == {codes}
 
 

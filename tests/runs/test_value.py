@@ -209,8 +209,8 @@ def test_mutual_information_is_that_of_the_labelled_rows_shared_with_each() -> N
     few = bank.with_labels_on(torch.arange(0, 200, 2))
     data = replace(data, train=type(data.train)([few, *list(data.train.parties.values())[1:]]))
     both = np.isin(bank.ids, shop.ids) & (bank.ids % 2 == 0)
-    place = {id_: row for row, id_ in enumerate(shop.ids.tolist())}
-    rows = [place[id_] for id_ in bank.ids[both].tolist()]
+    index = {id_: row for row, id_ in enumerate(shop.ids.tolist())}
+    rows = [index[id_] for id_ in bank.ids[both].tolist()]
     expected = selection.pooled(shop.joined()[rows].numpy(), bank.labels[both].numpy())
     result = valued(setup(data=data), by="mi")
     assert result["partners"]["shop"]["mi"]["mean"] == expected

@@ -105,11 +105,11 @@ def test_raw_columns_go_in_by_name_and_nothing_of_dovetail_is_needed(tmp_path, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "place",
+    "model_folder",
     ["apfed/models/clinic", "apfed-strips/models/view-1", "chfl/models/party-1"],
 )
-def test_models_that_were_written_before_are_exported(tmp_path, place):
-    model = dt.load(GOLDEN / place)
+def test_models_that_were_written_before_are_exported(tmp_path, model_folder):
+    model = dt.load(GOLDEN / model_folder)
     assert export(model, tmp_path / "m.onnx").difference <= TOLERANCE
 
 

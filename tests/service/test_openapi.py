@@ -22,9 +22,9 @@ from dovetail.service.served import Shelf
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("served") / "clinic"
-    fitted_model(clinic_table(400), [Linear()]).save(place)
-    return place
+    index = tmp_path_factory.mktemp("served") / "clinic"
+    fitted_model(clinic_table(400), [Linear()]).save(index)
+    return index
 
 
 def asking(
@@ -41,7 +41,7 @@ def asking(
 
 
 def service(*folders: Path, token: str | None = None) -> Service:
-    shelf = Shelf({f"m{place}": each for place, each in enumerate(folders)}, print)
+    shelf = Shelf({f"m{index}": each for index, each in enumerate(folders)}, print)
     return Service(shelf, Limits(rows=200, body=200_000, token=token), watch_s=0)
 
 

@@ -40,9 +40,9 @@ def table():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, table):
-    place = tmp_path_factory.mktemp("served") / "clinic"
-    fitted_model(table, [Linear(), Boosting()]).save(place)
-    return place
+    path = tmp_path_factory.mktemp("served") / "clinic"
+    fitted_model(table, [Linear(), Boosting()]).save(path)
+    return path
 
 
 def service(paths, limits=None, warnings=None):
@@ -316,20 +316,20 @@ def test_an_address_beyond_this_machine_needs_a_guard(tmp_path):
 
 
 def test_a_changed_model_is_taken_whole_and_a_broken_one_is_not(tmp_path, table):
-    place = tmp_path / "m"
-    fitted_model(table, [Linear()]).save(place)
+    path = tmp_path / "m"
+    fitted_model(table, [Linear()]).save(path)
     warnings = []
-    made = service({"m": place}, warnings=warnings)
+    made = service({"m": path}, warnings=warnings)
     first = made.shelf.models["m"].version
     assert made.shelf.changed() == []
-    whole = (place / "model.safetensors").read_bytes()
-    (place / "model.safetensors").write_bytes(whole[:-8])
-    os.utime(place / "model.json", ns=(1, 1))
+    whole = (path / "model.safetensors").read_bytes()
+    (path / "model.safetensors").write_bytes(whole[:-8])
+    os.utime(path / "model.json", ns=(1, 1))
     assert made.shelf.changed() == ["m"]
     assert made.shelf.reload(["m"])["m"].startswith("not read")
     assert made.shelf.models["m"].version == first
     assert len(warnings) == 1
-    fitted_model(table.head(200), [Linear()]).save(place)
+    fitted_model(table.head(200), [Linear()]).save(path)
     assert made.shelf.changed() == ["m"]
     assert made.shelf.reload() == {"m": made.shelf.models["m"].version}
     assert made.shelf.models["m"].version != first
@@ -339,9 +339,9 @@ def test_a_changed_model_is_taken_whole_and_a_broken_one_is_not(tmp_path, table)
 def test_a_model_of_images_is_no_service_of_columns(tmp_path):
     from pathlib import Path
 
-    place = Path(__file__).parents[1] / "golden/runs/apfed-strips/models/view-1"
+    path = Path(__file__).parents[1] / "golden/runs/apfed-strips/models/view-1"
     with pytest.raises(ModelError, match="takes images or arrays"):
-        Shelf({"strips": place}, print)
+        Shelf({"strips": path}, print)
 
 
 @pytest.mark.slow
@@ -362,7 +362,7 @@ def test_malformed_requests_get_a_sentence_and_break_nothing(folder):
 @pytest.mark.network
 def test_killed_under_load_and_started_again_it_answers_from_a_whole_model(tmp_path, table):
     """Real processes and sockets; the model is written anew all the while."""
-    place = tmp_path / "m"
+    path = tmp_path / "m"
     models = [fitted_model(table.head(n), [Linear()]) for n in (200, 300)]
     expected = [
         round(
@@ -375,7 +375,7 @@ def test_killed_under_load_and_started_again_it_answers_from_a_whole_model(tmp_p
         )
         for m in models
     ]
-    models[0].save(place)
+    models[0].save(path)
     (tmp_path / "token").write_text("a-token-of-this-test")
     stop = threading.Event()
 
@@ -383,12 +383,12 @@ def test_killed_under_load_and_started_again_it_answers_from_a_whole_model(tmp_p
         turn = 0
         while not stop.is_set():
             turn += 1
-            models[turn % 2].save(place)
+            models[turn % 2].save(path)
             time.sleep(0.05)
 
     def start():
         log = tmp_path / "log"
-        command = ["serve", f"m={place}", "--port", "0", "--watch", "0.1"]
+        command = ["serve", f"m={path}", "--port", "0", "--watch", "0.1"]
         command += ["--token-file", str(tmp_path / "token")]
         process = forked.begin(tmp_path, None, *command, stdout=tmp_path / "said", stderr=log)
         while process.poll() is None:

@@ -25,9 +25,9 @@ ROW = {"age": 51.5, "job": "cook", "smoker": True, "admitted": "2024-05-01"}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("served") / "clinic"
-    fitted_model(clinic_table(300), [Linear()]).save(place)
-    return place
+    path = tmp_path_factory.mktemp("served") / "clinic"
+    fitted_model(clinic_table(300), [Linear()]).save(path)
+    return path
 
 
 def ask(address, context=None):

@@ -99,7 +99,7 @@ def inversion(
     r2_N = 1 - (errors / variance_F).mean(axis=-1)  # (2, draws, rows): its mean is the mean R2
     r2_F = 1 - np.nanmean(errors, axis=(1, 2)) / variance_F
     gain = r2_F[0] - np.maximum(r2_F[1], 0)
-    place = int(gain.argmax())
-    worst = names[varying[place]], float(r2_F[1, place]), float(r2_F[0, place])
+    index = int(gain.argmax())
+    worst = names[varying[index]], float(r2_F[1, index]), float(r2_F[0, index])
     variants = {name: float(np.mean(each)) for name, each in tried.items()}
     return Measured(r2_N[0].astype(float), r2_N[1].astype(float), worst, variants)

@@ -136,8 +136,8 @@ def rebuilt(
     variance_F = np.maximum(np.nanmean(spread, axis=(0, 1)), _LEAST_SPREAD)
     r2_N = 1 - (errors / variance_F).mean(axis=-1)
     r2_F = 1 - np.nanmean(errors, axis=(1, 2)) / variance_F
-    place = int((r2_F[0] - np.maximum(r2_F[1], 0)).argmax())
-    worst = names[varying[place]], float(r2_F[1, place]), float(r2_F[0, place])
+    index = int((r2_F[0] - np.maximum(r2_F[1], 0)).argmax())
+    worst = names[varying[index]], float(r2_F[1, index]), float(r2_F[0, index])
     variants = {"mean": float(r2_F[0].mean()), "median column": float(np.median(r2_F[0]))}
     return Measured(r2_N[0], r2_N[1], worst, variants)
 

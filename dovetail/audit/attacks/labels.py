@@ -86,10 +86,10 @@ def balanced(right_RN: np.ndarray, labels_N: np.ndarray) -> np.ndarray:
     found = np.full(right_RN.shape, np.nan)
     for draw, right in enumerate(right_RN):
         scored = np.isfinite(right)
-        classes, place, count = np.unique(labels_N[scored], return_inverse=True, return_counts=True)
-        share = np.bincount(place, weights=right[scored]) / count
-        weight = scored.sum() / (len(classes) * count[place])
-        found[draw, scored] = share.mean() + (right[scored] - share[place]) * weight
+        classes, index, count = np.unique(labels_N[scored], return_inverse=True, return_counts=True)
+        share = np.bincount(index, weights=right[scored]) / count
+        weight = scored.sum() / (len(classes) * count[index])
+        found[draw, scored] = share.mean() + (right[scored] - share[index]) * weight
     return found
 
 
@@ -102,11 +102,11 @@ def clusters(
 
     def right(x: np.ndarray) -> np.ndarray:
         model = KMeans(num, n_init=4, random_state=0).fit(x[:MAX_FITTED])
-        place = model.predict(x)
+        index = model.predict(x)
         table = np.zeros((num, num))
-        np.add.at(table, (place, labels), 1 / np.bincount(labels)[labels])
+        np.add.at(table, (index, labels), 1 / np.bincount(labels)[labels])
         rows, named = linear_sum_assignment(-table)
-        return np.asarray((named[np.argsort(rows)][place] == labels)[None], dtype=float)
+        return np.asarray((named[np.argsort(rows)][index] == labels)[None], dtype=float)
 
     guess = np.full((1, len(labels)), 1 / num)
     return _best(

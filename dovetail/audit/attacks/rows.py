@@ -54,9 +54,9 @@ def rows(change_HF: np.ndarray, bias_H: np.ndarray, x_NF: np.ndarray) -> Measure
 
     def nearest(guess_MF: np.ndarray) -> np.ndarray:
         found = np.empty(len(guess_MF))
-        for place, guess in enumerate(guess_MF[:, varying] / scale):
+        for index, guess in enumerate(guess_MF[:, varying] / scale):
             near = np.abs(x[:, varying] / scale - guess) < TOLERANCE
-            found[place] = near.mean(axis=1).max()
+            found[index] = near.mean(axis=1).max()
         return found
 
     attack, baseline = nearest(candidates), nearest(drawn)

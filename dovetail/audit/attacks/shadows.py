@@ -107,9 +107,9 @@ def shadows(
         saw_MN[2 * pair + 1] = ~saw_MN[2 * pair]
     told: dict[str, list[np.ndarray]] = {}
 
-    def add(kind: str, place: int) -> None:
-        used = saw_MN[place]
-        model = kinds[kind](x_NF[used], y_N[used], num_classes, place)
+    def add(kind: str, index: int) -> None:
+        used = saw_MN[index]
+        model = kinds[kind](x_NF[used], y_N[used], num_classes, index)
         told.setdefault(kind, []).append(model(x_NF)[np.arange(len(y_N)), y_N])
 
     for kind in kinds:
@@ -117,13 +117,13 @@ def shadows(
         add(kind, 1)
     alike = {kind: _agreement(np.stack(each), saw_MN[:2], label_N) for kind, each in told.items()}
     kind = max(alike, key=lambda each: alike[each])
-    for place in range(2, SHADOWS):
-        say(f"shadow model {place + 1} of {SHADOWS}")
-        add(kind, place)
+    for index in range(2, SHADOWS):
+        say(f"shadow model {index + 1} of {SHADOWS}")
+        add(kind, index)
     found = [Shadows(kind, np.stack(told[kind]), saw_MN)]
     if "trees" in kinds and kind != "trees":
-        for place in range(2, SHADOWS):
-            add("trees", place)
+        for index in range(2, SHADOWS):
+            add("trees", index)
         found.append(Shadows("trees", np.stack(told["trees"]), saw_MN))
     return found
 

@@ -393,9 +393,9 @@ class _Taught:
         self.dropping = dropping
         self.ended = False
 
-    def without(self, places: Sequence[int], top: Top, *, patience: int, step: int) -> None:
+    def without(self, kept: Sequence[int], top: Top, *, patience: int, step: int) -> None:
         """Go on with a head over the parts in these places alone, judged from this step on."""
-        columns = _columns(self.top.code_widths, places)
+        columns = _columns(self.top.code_widths, kept)
         with torch.no_grad():
             top.head.weight.copy_(self.top.head.weight[:, columns])
             top.head.bias.copy_(self.top.head.bias)
@@ -437,14 +437,14 @@ class _Taught:
         self.ended = state["ended"]
 
 
-def _columns(widths: Sequence[int], places: Sequence[int]) -> Tensor:
+def _columns(widths: Sequence[int], indices: Sequence[int]) -> Tensor:
     """Where codes of these places stand among all.
 
     >>> _columns((2, 3, 1), (0, 2))
     tensor([0, 1, 5])
     """
     parts = torch.arange(sum(widths)).split(list(widths))
-    return torch.cat([parts[place] for place in places])
+    return torch.cat([parts[index] for index in indices])
 
 
 @dataclass(frozen=True, eq=False)
@@ -582,10 +582,10 @@ class Active(Driver):
         patience = self.plan()
         targets_NC = owner.targets_RC[self.rows_N]
         self.taught: dict[str, _Taught] = {}
-        for place, name in enumerate(config.teachers):
+        for index, name in enumerate(config.teachers):
             stream = self._stream(self.name, "active", name)
             stack = Stack(owner.x_RF, config.stack(name), self.members, targets_NC.shape[1], stream)
-            widths = [stack.code_width, *(self.code_widths[p][place] for p in self.partners)]
+            widths = [stack.code_width, *(self.code_widths[p][index] for p in self.partners)]
             top = self._top(widths)
             with torch.no_grad():
                 start = prior(targets_NC, torch.ones(len(targets_NC)), regression=owner.regression)
@@ -601,12 +601,12 @@ class Active(Driver):
         patience = self.plan()
         self.first_step = self.step_number
         before = tuple(self.code_widths)
-        places = [0, *(1 + place for place, name in enumerate(before) if name in self.partners)]
+        indices = [0, *(1 + index for index, name in enumerate(before) if name in self.partners)]
         self.code_widths = {party: self.code_widths[party] for party in self.partners}
         for taught in self.taught.values():
-            widths = [taught.top.code_widths[place] for place in places]
+            widths = [taught.top.code_widths[index] for index in indices]
             top = self._top(widths)
-            taught.without(places, top, patience=patience, step=self.step_number)
+            taught.without(indices, top, patience=patience, step=self.step_number)
         self.keep, self.owed = (), {}
 
     def _top(self, widths: Sequence[int]) -> Top:

@@ -340,8 +340,8 @@ def _joint(
     own = tuple(each.stack.part() for each in taught)
     parts = tuple(
         tuple(
-            Part(own[place].members, 0, (width,) if width else (), own[place].num_outputs)
-            for place, width in enumerate(active.code_widths[partner])
+            Part(own[index].members, 0, (width,) if width else (), own[index].num_outputs)
+            for index, width in enumerate(active.code_widths[partner])
         )
         for partner in active.partners
     )

@@ -181,8 +181,8 @@ class Solo(Unify):
         pull = torch.zeros(len(rows_P), own[0][1].shape[1], device=own[0][1].device)
         order = rows_P.argsort()
         for rows, gradient in own:
-            places = order[torch.searchsorted(rows_P[order], rows)]
-            pull.index_add_(0, places.to(pull.device), gradient)
+            indices = order[torch.searchsorted(rows_P[order], rows)]
+            pull.index_add_(0, indices.to(pull.device), gradient)
         return pull * len(rows_P)
 
     def _task_loss(self, call: Any, x: Tensor, label: Tensor) -> Tensor:

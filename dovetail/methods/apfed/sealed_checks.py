@@ -91,8 +91,8 @@ def checked(
     within_policy(shared.party, limits, given, cells, numbers)
     x_NF = features(shared.x)
     tested_UF = x_NF[:0] if test is None else features(test.x)[rows_U]
-    place_of = {sample: place for place, sample in enumerate(labelled.tolist())}
-    known_N = torch.tensor([place_of.get(sample, -1) for sample in message.samples_N.tolist()])
+    index_of = {sample: index for index, sample in enumerate(labelled.tolist())}
+    known_N = torch.tensor([index_of.get(sample, -1) for sample in message.samples_N.tolist()])
     known_R = torch.cat([known_N.long(), torch.full((len(rows_U),), -1)])
     x_RF = torch.cat([x_NF[rows_N], tested_UF])
     return Asked(smoothers, layout, x_NF[rows_L], x_RF, known_R, cells, numbers)

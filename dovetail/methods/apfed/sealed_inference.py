@@ -130,9 +130,9 @@ def smoothed(
     smoothing: Smoothing, product: Multiplying, x_BF: Tensor, digests: Sequence[bytes]
 ) -> np.ndarray:
     """(ciphertexts, W) of every smoother, one after the other."""
-    places = range(len(smoothing.smoothers))
+    indices = range(len(smoothing.smoothers))
     return np.concatenate(
-        [product.times(smoothing.weights(x_BF, place), digests, place) for place in places]
+        [product.times(smoothing.weights(x_BF, index), digests, index) for index in indices]
     )
 
 

@@ -84,18 +84,18 @@ class Multiplying:
             layout, key_W.numpy(), targets_PV.numpy(), nonce.numpy().tobytes()
         )
 
-    def times(self, weights_RL: Tensor, rows_R: Sequence[bytes], place: int) -> np.ndarray:
+    def times(self, weights_RL: Tensor, rows_R: Sequence[bytes], index: int) -> np.ndarray:
         """(ciphertexts, W) of one smoother's weights.
 
         Args:
             weights_RL: its weights.
             rows_R: what tells a row from another: equal ones have equal blurs.
-            place: of the smoother.
+            index: of the smoother.
         """
-        if place == len(self.wholes):
+        if index == len(self.wholes):
             self.wholes.append(Whole.of(weights_RL))
-        whole, columns = self.wholes[place], self.layout.columns
-        start = self._dither + bytes([place])
+        whole, columns = self.wholes[index], self.layout.columns
+        start = self._dither + bytes([index])
 
         def blurs(rows: slice) -> np.ndarray:
             drawn = [hashlib.shake_256(start + row).digest(8 * columns) for row in rows_R[rows]]
@@ -244,8 +244,8 @@ class Reader:
         each = layout.num_answers(num_rows)
         parts = []
         decrypt = self.key.decrypt if strict else self.key.decrypt_any
-        for place, exponent in enumerate(answers.exponents):
-            whole = decrypt(wire[place * each : (place + 1) * each], layout, num_rows)
+        for index, exponent in enumerate(answers.exponents):
+            whole = decrypt(wire[index * each : (index + 1) * each], layout, num_rows)
             z = torch.from_numpy(np.ldexp(whole * answers.unit, -exponent)).float()
             z[torch.from_numpy(~encrypted.plausible(whole))] = torch.nan
             parts.append(all_columns(z, regression=self.regression))

@@ -422,8 +422,8 @@ def _ask(
     num_outputs = active.owner.targets_RC.shape[1]
     codes = {}
     for party in active.partners:
-        places = [active.config.teachers.index(name) for name in stacks]
-        width = sum(active.code_widths[party][place] + num_outputs for place in places)
+        indices = [active.config.teachers.index(name) for name in stacks]
+        width = sum(active.code_widths[party][index] + num_outputs for index in indices)
         code_ND = torch.zeros(rows_KB.numel(), width)
         if party in replies:
             asked = requests[party]
@@ -478,8 +478,8 @@ def _split(
     num_outputs = active.owner.targets_RC.shape[1]
     parts: dict[str, list[Tensor]] = {name: [] for name in stacks}
     for party, answer in answers.items():
-        places = [active.config.teachers.index(name) for name in stacks]
-        sizes = [active.code_widths[party][place] + num_outputs for place in places]
+        indices = [active.config.teachers.index(name) for name in stacks]
+        sizes = [active.code_widths[party][index] + num_outputs for index in indices]
         for name, part in zip(stacks, answer.codes().split(sizes, dim=-1), strict=True):
             parts[name].append(part)
     return parts

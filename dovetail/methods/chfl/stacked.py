@@ -100,7 +100,7 @@ def _dealt(members: Sequence[Member]) -> Iterator[list[Member]]:
     """As few stacks of at most ``MAX_STACK`` as keep all threads busy, as even as can be."""
     threads = num_threads()
     num = -(-len(members) // (MAX_STACK * threads)) * threads
-    ends = [place * len(members) // num for place in range(num + 1)]
+    ends = [index * len(members) // num for index in range(num + 1)]
     for start, end in itertools.pairwise(ends):
         if start < end:  # fewer members than threads
             yield list(members[start:end])

@@ -283,7 +283,7 @@ class DataOwner:
                 f"{message.wire_name()}: expected 2 to {MAX_ROWS} rows, got {num_rows}"
             )
         check_shape(message, "samples_N", (num_rows,), torch.int64)
-        queries_Q = _places(message, "queries_Q", num_rows)
+        queries_Q = _indices(message, "queries_Q", num_rows)
         if not 1 <= len(queries_Q) <= num_rows:
             raise MessageError(f"{message.wire_name()}: no query, or more than rows")
         # Imported where it is used, as is all of SciPy: it takes half a second.
@@ -320,7 +320,7 @@ class DataOwner:
 
     def _rank(self, message: Rank) -> Ranked:
         num_queries, num_rows = self._opened(message).shape
-        queries_B = _places(message, "queries_B", num_queries)
+        queries_B = _indices(message, "queries_B", num_queries)
         if not 0 <= message.start < message.stop <= num_rows - 1:
             raise MessageError(
                 f"{message.wire_name()}: no places {message.start} to {message.stop} of "
@@ -332,8 +332,8 @@ class DataOwner:
     def _measure(self, message: Measure) -> Partial:
         distances_QN = self._opened(message)
         num_queries, num_rows = distances_QN.shape
-        queries_M = _places(message, "queries_M", num_queries)
-        rows_M = _places(message, "rows_M", num_rows)
+        queries_M = _indices(message, "queries_M", num_queries)
+        rows_M = _indices(message, "rows_M", num_rows)
         if len(queries_M) != len(rows_M) or len(rows_M) > num_queries * num_rows:
             raise MessageError(f"{message.wire_name()}: pairs that are none, or too many")
         if message.bits + math.frexp(float(distances_QN.max()))[1] > _SUM_BITS:
@@ -343,7 +343,7 @@ class DataOwner:
             if self.masked_only:
                 raise ConfigError("it gives no distance without masks; set secure = true")
             return Partial(_fixed(distances_M, message.bits))
-        queries_B = _places(message, "queries_B", num_queries)
+        queries_B = _indices(message, "queries_B", num_queries)
         if not 1 <= message.depth <= num_rows - 1:
             raise MessageError(f"{message.wire_name()}: no place {message.depth} of {num_rows - 1}")
         if self._keys is None:
@@ -363,7 +363,7 @@ def _fixed(distances: np.ndarray, bits: int) -> Tensor:
     return torch.from_numpy(np.rint(np.ldexp(distances, bits)).astype(np.int64))
 
 
-def _places(message: Message, name: str, below: int) -> np.ndarray:
+def _indices(message: Message, name: str, below: int) -> np.ndarray:
     """An int64 tensor field of one axis, whose values are 0 .. below - 1.
 
     Raises:
@@ -371,10 +371,10 @@ def _places(message: Message, name: str, below: int) -> np.ndarray:
     """
     value: Tensor = getattr(message, name)
     check_shape(message, name, (value.numel(),), torch.int64)
-    places = value.numpy()
-    if len(places) and not 0 <= int(places.min()) <= int(places.max()) < below:
+    indices = value.numpy()
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < below:
         raise MessageError(f"{message.wire_name()}.{name}: places outside 0 to {below - 1}")
-    return places
+    return indices
 
 
 # --- What a label owner executes ---------------------------------------------------------------
@@ -423,8 +423,8 @@ class LabelOwner:
     def _choose(self, message: Choose) -> Chosen:
         rng = generator(message.seed, self.name, "selection")
         drawn = torch.randperm(len(self.labels), generator=rng)[: max(0, message.rows)].numpy()
-        _, place, counts = np.unique(self.labels[drawn], return_inverse=True, return_counts=True)
-        drawn = np.sort(drawn[counts[place] > 1])  # one alone in its class has no neighbour
+        _, index, counts = np.unique(self.labels[drawn], return_inverse=True, return_counts=True)
+        drawn = np.sort(drawn[counts[index] > 1])  # one alone in its class has no neighbour
         labels_N = self.labels[drawn]
         counts_y = np.bincount(labels_N) if len(drawn) else np.zeros(0, dtype=np.int64)
         if (num_classes := int((counts_y > 0).sum())) < 2:
@@ -457,7 +457,7 @@ class LabelOwner:
                 self.name, f"was sent {message.wire_name()} before {Choose.wire_name()}"
             )
         num_rows = len(self._labels_N)
-        queries_B = _places(message, "queries_B", len(self._queries_Q))
+        queries_B = _indices(message, "queries_B", len(self._queries_Q))
         length = message.rows_BL.shape[1] if message.rows_BL.ndim == 2 else 0
         shape = (len(queries_B), length)
         check_shape(message, "rows_BL", shape, torch.int32)
@@ -511,20 +511,20 @@ def pooled(x_NF: np.ndarray, labels_N: np.ndarray, neighbours: int = 3) -> float
     """
     from scipy.spatial import cKDTree
 
-    classes, place, counts = np.unique(labels_N, return_inverse=True, return_counts=True)
-    kept = counts[place] > 1
+    classes, index, counts = np.unique(labels_N, return_inverse=True, return_counts=True)
+    kept = counts[index] > 1
     if not kept.any():
         raise DataError("no class has two rows; mutual information needs neighbours")
-    x, place = np.asarray(x_NF, dtype=np.float64)[kept], place[kept]
+    x, index = np.asarray(x_NF, dtype=np.float64)[kept], index[kept]
     radius, same = np.empty(len(x)), np.empty(len(x), dtype=np.int64)
     for label in range(len(classes)):
-        rows = np.flatnonzero(place == label)
+        rows = np.flatnonzero(index == label)
         if len(rows):
             tree, nearest = cKDTree(x[rows]), min(neighbours, len(rows) - 1) + 1  # itself is one
             radius[rows] = tree.query(x[rows], [nearest])[0][:, 0] * (1 + 1e-10)  # a rounded root
             same[rows] = tree.query_ball_point(x[rows], radius[rows], return_length=True) - 1
     nearer = cKDTree(x).query_ball_point(x, radius, return_length=True) - 1
-    return ross(len(x), counts[place], same, nearer)
+    return ross(len(x), counts[index], same, nearer)
 
 
 def binned(labels_N: Tensor, bins: int = 10) -> Tensor:
@@ -613,10 +613,10 @@ def score(
         done, of = len(found) * len(groups), (len(found) + len(pending)) * len(groups)
         try:
             estimates = []
-            for place, members in enumerate(groups, start=1):
-                estimates.append(session.estimate(place, members))
+            for index, members in enumerate(groups, start=1):
+                estimates.append(session.estimate(index, members))
                 if on_group is not None:
-                    on_group(done + place, of)
+                    on_group(done + index, of)
             found.append((session.num_labelled, estimates))
             brute += session.brute_force(groups)
             pending.pop(0)
@@ -682,7 +682,7 @@ def group(owners: Sequence[str], config: Config, *, seed: int) -> list[tuple[str
         cuts = [order[at : at + size] for at in range(0, len(order), size)]
         if config.secure and len(cuts[-1]) == 1:  # nobody is left over alone
             cuts[-1].append(order[0])
-        groups += [tuple(owners[place] for place in sorted(cut)) for cut in cuts]
+        groups += [tuple(owners[index] for index in sorted(cut)) for cut in cuts]
     return list(dict.fromkeys(groups))
 
 
@@ -722,7 +722,7 @@ class Session:
         self.num_labelled = chosen.num_labelled
         with _checking(self.label_owner):
             check_shape(chosen, "samples_N", (self.num_rows,), torch.int64)
-            queries_Q = _places(chosen, "queries_Q", self.num_rows)
+            queries_Q = _indices(chosen, "queries_Q", self.num_rows)
             if not (2 <= self.num_rows <= min(config.rows, self.num_labelled) and len(queries_Q)):
                 raise MessageError(f"{chosen.wire_name()}: {self.num_rows} rows")
         self._queries_Q = queries_Q

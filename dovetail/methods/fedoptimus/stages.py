@@ -163,13 +163,13 @@ def holdings(data: Owners, bottoms: Mapping[str, BottomSpec]) -> dict[str, Home]
     pool = data.train[data.data_owners[0]].ids  # of all data owners, in one order
     order = np.argsort(pool, kind="stable")
 
-    def places(part: PartyData) -> Tensor:
+    def rows_in(part: PartyData) -> Tensor:
         return torch.from_numpy(order[np.searchsorted(pool, part.ids, sorter=order)])
 
-    training = {name: places(data.train[name]) for name in data.label_owners}
+    training = {name: rows_in(data.train[name]) for name in data.label_owners}
     chosen: dict[str, Tensor] = {}
     if data.validation is not None:
-        chosen = {name: places(part) for name, part in data.validation.items()}
+        chosen = {name: rows_in(part) for name, part in data.validation.items()}
     homes: dict[str, Home] = {}
     for name in data.data_owners:
         x = data.train[name].joined()

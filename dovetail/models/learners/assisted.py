@@ -148,11 +148,11 @@ def _step(inputs_RF: Tensor, owner: Owner, judged: Tensor) -> Assisted:
     own_NC, *blocks = inputs_RF[rows].split(num, dim=1)
     tried: list[tuple[int, float]] = []
     losses: list[Tensor] = []
-    for place, z_NC in enumerate(blocks):
+    for index, z_NC in enumerate(blocks):
         for step in STEPS:
             outputs = own_NC + step * z_NC
             temperature = 1.0 if owner.regression else fitting_temperature(outputs, targets_NC)
-            tried.append((place, step))
+            tried.append((index, step))
             losses.append(
                 row_losses(outputs / temperature, targets_NC, regression=owner.regression)
             )
@@ -161,13 +161,13 @@ def _step(inputs_RF: Tensor, owner: Owner, judged: Tensor) -> Assisted:
     biases_KC = torch.zeros(owner.num_folds, num)
     for fold in range(owner.num_folds):
         among = _others(owner, judged, fold)[rows]
-        place, step = tried[int(losses_TN[:, among].mean(dim=1).argmin())]
-        outputs = own_NC[among] + step * blocks[place][among]
+        index, step = tried[int(losses_TN[:, among].mean(dim=1).argmin())]
+        outputs = own_NC[among] + step * blocks[index][among]
         scale = 1.0
         if not owner.regression:
             scale = 1 / fitting_temperature(outputs, targets_NC[among])
         weights_KCF[fold, :, :num] = scale * torch.eye(num)
-        start = num * (1 + place)
+        start = num * (1 + index)
         weights_KCF[fold, :, start : start + num] = scale * step * torch.eye(num)
     return Assisted(weights_KCF, biases_KC)
 

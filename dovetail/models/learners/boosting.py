@@ -104,8 +104,8 @@ class Boosting:
         )
         judged = rows.folds_N >= 0
         best: tuple[float, float, Trees, list[_Grown], Tensor] | None = None
-        for place, trees in enumerate(candidates):
-            grown_K = grown_TK[place * rows.num_folds :][: rows.num_folds]
+        for index, trees in enumerate(candidates):
+            grown_K = grown_TK[index * rows.num_folds :][: rows.num_folds]
             held_out_NC = torch.full(rows.targets_NC.shape, torch.nan)
             for fold, grown in enumerate(grown_K):
                 assert grown.said_NC is not None

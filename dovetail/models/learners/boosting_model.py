@@ -22,7 +22,7 @@ from dovetail.errors import ModelError
 #: values. No learner here grows such trees.
 _NOT_PLAIN = ~2
 #: Rows times trees that are followed at once: arrays that stay in a processor's cache.
-_MOST_PLACES = 50_000
+_MOST_NODES = 50_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class _Forest:
 
     def values(self, x_BF: Tensor) -> Tensor:
         """(B, T) float64 what each tree says of float64 rows."""
-        at_once = max(1, _MOST_PLACES // len(self.roots_T))
+        at_once = max(1, _MOST_NODES // len(self.roots_T))
         return torch.cat([torch.from_numpy(self._values(part)) for part in x_BF.split(at_once)])
 
     def _values(self, x_BF: Tensor) -> np.ndarray:
@@ -62,16 +62,16 @@ class _Forest:
     def _steps(self) -> _Steps:
         nodes, leaves = len(self.feature), len(self.leaves)
 
-        def place(child: Tensor) -> np.ndarray:
+        def index_of(child: Tensor) -> np.ndarray:
             """Leaves stand behind the nodes."""
             numbers = child.numpy()
             return np.where(numbers < 0, nodes - 1 - numbers, numbers)
 
         stay = np.arange(nodes, nodes + leaves)
         children = np.stack(
-            [np.append(place(self.right), stay), np.append(place(self.left), stay)], axis=1
+            [np.append(index_of(self.right), stay), np.append(index_of(self.left), stay)], axis=1
         ).astype(np.int32)
-        roots = place(self.roots_T).astype(np.int32)
+        roots = index_of(self.roots_T).astype(np.int32)
         depth, level = 0, np.unique(roots)
         while len(level := level[level < nodes]):
             level, depth = np.unique(children[level]), depth + 1
@@ -194,11 +194,11 @@ def _forest(text: str, num_features: int, num_scores: int) -> _Forest:
     first_node, first_leaf, splits = (
         np.repeat(each_T, splits_T) for each_T in (first_node_T, first_leaf_T, splits_T)
     )
-    places = np.arange(len(feature)) - first_node
+    indices = np.arange(len(feature)) - first_node
     children = []
     for child in (left, right):
         # A child is a later node or a leaf: every way down ends.
-        later = (child > places) & (child < splits)
+        later = (child > indices) & (child < splits)
         if not (later | ((child < 0) & (child >= -1 - splits))).all():
             raise ValueError("a node points outside its tree")
         children.append(np.where(child < 0, child - first_leaf, child + first_node))
@@ -254,7 +254,7 @@ def _written(text: str, num_features: int, num_scores: int) -> str:
         if name in _COUNTS and (values < 0).any():
             raise ValueError(f"a tree has a {name} below 0")
         read[name] = np.split(values, counts_T.cumsum()[:-1])
-    names = " ".join(f"Column_{place}" for place in range(num_features))
+    names = " ".join(f"Column_{index}" for index in range(num_features))
     lines = [
         "tree",
         "version=v4",

@@ -429,10 +429,10 @@ class _Students:
         """(N, C) of the judged rows, each by the students that did not learn from its fold."""
         owner = self._owner
         held_out_RC = torch.full(owner.targets_RC.shape, torch.nan)
-        for place, fold in enumerate(folds):
+        for index, fold in enumerate(folds):
             own = judged & (owner.folds_R == fold)
             x_NF = owner.x_RF[own]
-            held_out_RC[own] = self.mean([self.fitted[n][place].outputs(x_NF) for n in names])
+            held_out_RC[own] = self.mean([self.fitted[n][index].outputs(x_NF) for n in names])
         return held_out_RC[judged]
 
     def mean(self, outputs: Sequence[Tensor]) -> Tensor:

@@ -189,12 +189,12 @@ class Joint(WithPartners):
         told = []
         for stack, top in enumerate(self.tops):
             parts_KBD = []
-            for place, (parts, codes_BE) in enumerate(zip(parties, codes, strict=True)):
+            for index, (parts, codes_BE) in enumerate(zip(parties, codes, strict=True)):
                 part = parts[stack]
-                stop = starts[place] + part.embedding
-                own_BE = codes_BE[:, starts[place] : stop]
+                stop = starts[index] + part.embedding
+                own_BE = codes_BE[:, starts[index] : stop]
                 parts_KBD.append(own_BE.unflatten(1, (part.members, -1)).movedim(1, 0))
-                starts[place] = stop
+                starts[index] = stop
             if stack in spec.used:
                 outputs_KBC = top(parts_KBD)
                 told.append(fold_means(outputs_KBC, spec.copies, regression=spec.regression))

@@ -49,8 +49,8 @@ class Linear:
         for fold in range(rows.num_folds):
             held_out = rows.folds_N == fold
             path = self._path(rows, ~held_out, self.penalties)
-            for place, weights in enumerate(path):
-                outputs_PNC[place, held_out] = _outputs(rows.x_NF[held_out], weights)
+            for index, weights in enumerate(path):
+                outputs_PNC[index, held_out] = _outputs(rows.x_NF[held_out], weights)
         losses, temperatures = [], []
         for outputs_NC in outputs_PNC:
             temperature = 1.0

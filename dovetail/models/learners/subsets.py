@@ -156,11 +156,11 @@ class _Dropping(OwnerSide):
 
     def losses(self, parts: Sequence[Tensor], rows_KB: Tensor) -> Tensor:
         there = [parts[0]]
-        for place, part in enumerate(parts[1:], start=1):
+        for index, part in enumerate(parts[1:], start=1):
             stays_K = torch.rand(len(part), generator=self._rng) >= self._drop
             if not stays_K.all():
                 part = part * stays_K[:, None, None]
-            there.append(_where_held(part, self._held_PN, place, rows_KB))
+            there.append(_where_held(part, self._held_PN, index, rows_KB))
         return super().losses(there, rows_KB)
 
     def judged(self, parts: Sequence[Tensor], rows_KV: Tensor) -> Tensor:
@@ -175,16 +175,16 @@ class _Dropping(OwnerSide):
 
     def _held(self, parts: Sequence[Tensor], rows_KB: Tensor) -> list[Tensor]:
         return [
-            part if place == 0 else _where_held(part, self._held_PN, place, rows_KB)
-            for place, part in enumerate(parts)
+            part if index == 0 else _where_held(part, self._held_PN, index, rows_KB)
+            for index, part in enumerate(parts)
         ]
 
 
-def _where_held(part: Tensor, held_PN: Tensor | None, place: int, rows_KB: Tensor) -> Tensor:
+def _where_held(part: Tensor, held_PN: Tensor | None, index: int, rows_KB: Tensor) -> Tensor:
     """Zeros in rows that the party lacks."""
-    if held_PN is None or bool(held_PN[place].all()):
+    if held_PN is None or bool(held_PN[index].all()):
         return part
-    return part * held_PN[place][rows_KB][..., None]
+    return part * held_PN[index][rows_KB][..., None]
 
 
 class _Laser(OwnerSide):
@@ -228,15 +228,15 @@ class _Laser(OwnerSide):
             chosen = sets
             if len(sets) > _MOST_SETS:
                 order = torch.randperm(len(sets), generator=self._rng)[:_MOST_SETS]
-                chosen = [sets[place] for place in order.tolist()]
+                chosen = [sets[index] for index in order.tolist()]
             of_size, num = torch.zeros(rows_KB.shape), torch.zeros(rows_KB.shape)
             for partners in chosen:
-                outputs = _mean_told(self.top, [parts[0], *(parts[place] for place in partners)])
+                outputs = _mean_told(self.top, [parts[0], *(parts[index] for index in partners)])
                 losses = row_losses(outputs, targets, regression=self.rows.regression)
                 held = torch.ones(rows_KB.shape)
                 if self._held_PN is not None:
-                    for place in partners:
-                        held = held * self._held_PN[place][rows_KB]
+                    for index in partners:
+                        held = held * self._held_PN[index][rows_KB]
                 of_size, num = of_size + losses * held, num + held
             total = total + of_size / num.clamp(min=1)
             counts = counts + (num > 0)

@@ -543,11 +543,11 @@ def train_together(
             members=owner.members,
             num_outputs=rows.num_outputs,
             seed=seed,
-            party=str(place),
-            encode_on=None if encode_on is None else encode_on[place],
-            stream=None if streams is None else streams[place],
+            party=str(index),
+            encode_on=None if encode_on is None else encode_on[index],
+            stream=None if streams is None else streams[index],
         )
-        for place, x in enumerate(xs)
+        for index, x in enumerate(xs)
     ]
     while not owner.ended:
         drawn_KB = owner.draw()

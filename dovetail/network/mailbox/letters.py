@@ -184,9 +184,9 @@ def read_letter(data: bytes, name: str, receiver: str, identity: Certified) -> L
     """
     if data[: len(_MAGIC)] != _MAGIC[: len(data)]:
         raise LetterError("it is no letter")
-    head, place = _part(data, len(_MAGIC), 4096)
-    proof, place = _part(data, place, MAX_PROOF_BYTES)
-    sealed = data[place:]
+    head, index = _part(data, len(_MAGIC), 4096)
+    proof, index = _part(data, index, MAX_PROOF_BYTES)
+    sealed = data[index:]
     try:
         label = Label(**json.loads(head))
         if label.name != name or label.receiver != receiver:
@@ -207,12 +207,12 @@ def read_letter(data: bytes, name: str, receiver: str, identity: Certified) -> L
     return Letter(label, certificate, head, sealed)
 
 
-def _part(data: bytes, place: int, most: int) -> tuple[bytes, int]:
+def _part(data: bytes, index: int, most: int) -> tuple[bytes, int]:
     """The next part, and where it ends."""
-    start = place + _LENGTH.size
+    start = index + _LENGTH.size
     if len(data) < start:
         raise TornError(f"{len(data)} bytes are there, and its label does not end with them")
-    (length,) = _LENGTH.unpack_from(data, place)
+    (length,) = _LENGTH.unpack_from(data, index)
     if length > most:
         raise LetterError(f"a part of {length} bytes; at most {most} are read")
     if len(data) < start + length:
