@@ -104,9 +104,9 @@ def test_partners_elsewhere_train_a_model_that_predicts_alone(folder: Path) -> N
 def test_an_estimator_of_scikit_learn_trains_with_partners_elsewhere(folder: Path) -> None:
     clinic, _ = clinic_and_lab()
     X, y = clinic.drop(columns="ill"), clinic["ill"]
-    script = LAB.replace('"min_ids": 10', '"min_ids": 10, "algorithms": ["align", "apfed-d"]')
+    script = LAB.replace('"min_ids": 10', '"min_ids": 10, "algorithms": ["align", "apfed-s"]')
     at = address()
-    settings = {"distil": {"max_steps": 40}}
+    settings = {"sealed": {"rows": 400}}
     with lab_at(at, script), dt.listen(at, ["lab"], wait_s=120) as partners:
         model = SoloClassifier(partners, name="clinic", id="patient", settings=settings)
         first = model.fit(X, y).predict_proba(X)

@@ -54,7 +54,7 @@ def test_every_method_tells_what_people_decide_by(
     low, high = details["intervals"]["accuracy"]
     assert low <= scores["accuracy"] <= high
     if scores["auc"] < result["stages"]["best-alone"]["scores"]["best-alone"]["north"]["auc"]:
-        assert any("'north'" in each and "alone" in each for each in result["warnings"])
+        assert any("'north'" in each and "local model" in each for each in result["warnings"])
     done = dovetail("report", "out/run", "--out", "page.html")
     assert done.code == 0, done.err
     page = (tmp_path / "page.html").read_text()

@@ -680,7 +680,7 @@ MISTAKES: dict[str, tuple[str, str, str, str]] = {
         "lab.toml",
         "encoder = [8]",
         "encoder = [0]",
-        r"lab\.toml, \[apfed\]: an encoder needs one or more positive widths, got \(0,\)",
+        r"lab\.toml: apfed\.encoder: an encoder needs one or more positive widths, got \(0,\)",
     ),
     "no such table": (
         "lab.toml",

@@ -134,7 +134,7 @@ def test_a_browser_shows_an_answer(folder, tmp_path, width):
         page = browser.new_page(viewport={"width": width, "height": 900})
         problems = []
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.goto(address)
+        page.goto(address[0])
         page.locator("#fields input").first.wait_for()
         page.locator("#form button").click()
         page.locator(".bar").first.wait_for()
