@@ -158,14 +158,12 @@ class Member(Party):
         table, samples_B = self.test if message.test else self.shared, message.samples_B
         if table is None:
             raise ConfigError("it has no test table to predict from")
-        x = network_input(table[samples_B], self.local.device)
         self.encoder.train(message.training)
-        with self.random, torch.set_grad_enabled(message.training):
-            code_BD = self.encoder(x).flatten(1)  # Eq. (2)
+        with self.random, torch.set_grad_enabled(message.training):  # Eq. (2)
+            code_BD = self.encoder(network_input(table[samples_B], self.local.device)).flatten(1)
         to = _OWNER_TEST if message.test and self.test is not self.shared else _OWNER
         code_BD = self.local.release("codes", to, samples_B, code_BD, or_zeros=True)
-        if message.training:
-            self._sent = [code_BD]
+        self._sent = [code_BD] if message.training else self._sent
         return self.local.with_cost(Codes(code_BD.detach()), "codes", to)
 
     @handles
