@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from federations import Process, command, free_port
 from mailboxes import Letters, kill, wait_until, written
-from test_mailbox import assert_reconciled, assert_same, trained_on_lines
+from test_letter_runs import assert_reconciled, assert_same, trained_on_lines
 
 from dovetail.errors import ConfigError
 from dovetail.network.mailbox.bucket import Bucket
