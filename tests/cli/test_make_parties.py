@@ -20,7 +20,7 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "make_parties.py"
 #: Source -> the party with labels, its helpers, and of how many rows.
 SOURCES = {
     "breast-cancer": ("clinic", ["lab", "registry"], 300),
-    "adult": ("bank", ["employer", "insurer"], 400),
+    "adult": ("bank", ["employer", "insurer"], 1600),
 }
 
 #: Whom the party with labels meets later.
