@@ -197,9 +197,9 @@ class _Waiting:
             say(told)
 
 
-def _way(index: str) -> str:
+def _way(where: str) -> str:
     """How a partner joins a driver that waits at this address, or looks for letters there."""
-    if not ADDRESS.fullmatch(index):
-        return f"--mailbox {index}"
-    host, _, port = index.rpartition(":")
+    if not ADDRESS.fullmatch(where):
+        return f"--mailbox {where}"
+    host, _, port = where.rpartition(":")
     return f"--driver {socket.gethostname() if host in ('0.0.0.0', '[::]') else host}:{port}"

@@ -49,13 +49,13 @@ def write_keys(path: Path, keys: Mapping[str, Tensor]) -> None:
         raise ConfigError(f"cannot write the keys {path}: {error.strerror}") from None
 
 
-def read_keys(*indices: Path) -> dict[str, Tensor]:
+def read_keys(*files: Path) -> dict[str, Tensor]:
     """Partner -> key, of the first of these files that is there.
 
     Raises:
         ModelError: none is there, or it cannot be read.
     """
-    for path in indices:
+    for path in files:
         if not path.exists():
             continue
         try:
@@ -64,5 +64,5 @@ def read_keys(*indices: Path) -> dict[str, Tensor]:
             raise ModelError(f"{path}: the keys cannot be read ({error})") from None
     raise ModelError(
         "the keys that read partners' answers are not here: they stay in the label owner's site "
-        f"({' or '.join(map(str, indices))}); predict there, or with the model that needs nobody"
+        f"({' or '.join(map(str, files))}); predict there, or with the model that needs nobody"
     )

@@ -14,7 +14,7 @@ from dovetail.network.client import Event
 from dovetail.network.identity import Certified
 from dovetail.network.mailbox.answering import Mailman
 from dovetail.network.mailbox.keys import Keys
-from dovetail.network.mailbox.opening import open_index
+from dovetail.network.mailbox.opening import open_place
 from dovetail.network.mailbox.places import PlaceError
 from dovetail.network.mailbox.watching import Watch
 from dovetail.node.home import home_of
@@ -71,7 +71,7 @@ def answer_letters(
         PlaceError: the place cannot be reached, if it is looked at once.
     """
     shown = shown_by(site, certificates)
-    index = open_index(looking.where, shown)
+    place = open_place(looking.where, shown)
     parked = Parked()
     path = home or home_of(site.path)
     try:
@@ -79,17 +79,17 @@ def answer_letters(
             opened_home(site, path, shown, drivers, device, quiet, parked) as opened,
             opened.probes(health),
         ):
-            for line in describe(site, dict.fromkeys(drivers, index.where), opened.path):
+            for line in describe(site, dict.fromkeys(drivers, place.where), opened.path):
                 opened.teller.line(line)
             identity, folder = Certified(shown), opened.path / FOLDER
             keys = Keys(folder)
-            watch = Watch(index.where, opened.teller.say)
-            mailman = Mailman(opened.host, index, keys, identity, drivers, folder, parked, watch)
+            watch = Watch(place.where, opened.teller.say)
+            mailman = Mailman(opened.host, place, keys, identity, drivers, folder, parked, watch)
             parked.begin({driver: entry.mark for driver, entry in mailman.last.items()})
             round_ = _Round(opened, mailman, looking, drivers, stopped)
-            return round_.run(lambda: keys.publish(index, identity))
+            return round_.run(lambda: keys.publish(place, identity))
     finally:
-        index.close()
+        place.close()
 
 
 class _Round:

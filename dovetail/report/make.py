@@ -29,8 +29,8 @@ def make_report(
     Raises:
         ConfigError: a folder that is none of a run, or a page that cannot be written.
     """
-    indices = list(dict.fromkeys(path.resolve() for path in paths))
-    runs = [read_run(path, name) for path, name in zip(indices, names_of(indices), strict=True)]
+    folders = list(dict.fromkeys(path.resolve() for path in paths))
+    runs = [read_run(path, name) for path, name in zip(folders, names_of(folders), strict=True)]
     held = {run.name: coverage_of(run, data, least=hide_below) for run in runs}
     page = html(
         runs,

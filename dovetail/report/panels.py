@@ -75,18 +75,18 @@ def _panel(
     x: str,
     y: str,
 ) -> Iterator[str]:
-    indices = list(dict.fromkeys(at for curve in curves.values() for at in curve))
-    numbers = [float(at) for at in indices if not isinstance(at, str)]
-    if len(numbers) == len(indices):
+    positions = list(dict.fromkeys(at for curve in curves.values() for at in curve))
+    numbers = [float(at) for at in positions if not isinstance(at, str)]
+    if len(numbers) == len(positions):
         low_x, high_x = min(numbers), max(numbers)
-        at_of = dict(zip(indices, numbers, strict=True))
+        at_of = dict(zip(positions, numbers, strict=True))
         inner = [at for at in ticks(low_x, high_x, 4) if low_x <= at <= high_x]
         step = inner[1] - inner[0] if len(inner) > 1 else 1.0
         x_ticks = [(at, number_text(at, step)) for at in inner]
     else:  # names stand side by side
-        low_x, high_x = 0.0, float(len(indices) - 1)
-        at_of = {at: float(index) for index, at in enumerate(indices)}
-        x_ticks = [(at_of[at], str(at)) for at in indices]
+        low_x, high_x = 0.0, float(len(positions) - 1)
+        at_of = {at: float(index) for index, at in enumerate(positions)}
+        x_ticks = [(at_of[at], str(at)) for at in positions]
     ends = [
         mean + side * (spread or 0.0)
         for curve in curves.values()

@@ -148,7 +148,7 @@ def picture(parts: Sequence[Part], groups: Groups) -> PictureView:
     total = 1000
     sizes = widths([band.count for band in drawn], total, minimum=8)
     starts = [sum(sizes[:index]) for index in range(len(sizes))]
-    indices = [
+    positions = [
         (f"{100 * start / total:.1f}%", f"{100 * size / total - 0.15:.2f}%")
         for start, size in zip(starts, sizes, strict=True)
     ]
@@ -160,7 +160,7 @@ def picture(parts: Sequence[Part], groups: Groups) -> PictureView:
         share = share_text(held, groups.num_samples)
         letters = ", ".join(band.letter for band in drawn if row.share(band))
         bars = []
-        for band, (x, width) in zip(drawn, indices, strict=True):
+        for band, (x, width) in zip(drawn, positions, strict=True):
             part_held = row.share(band)
             if part_held:
                 opacity = "" if part_held == 1 else f"{0.25 + 0.5 * part_held:.2f}"
@@ -182,7 +182,7 @@ def picture(parts: Sequence[Part], groups: Groups) -> PictureView:
         last = row.party
     axis = []
     last_wide = last_tight = -total
-    for band, start, (x, _) in zip(drawn, starts, indices, strict=True):
+    for band, start, (x, _) in zip(drawn, starts, positions, strict=True):
         if start - last_wide >= 30:  # a letter needs room, the more on a phone
             last_wide = last_tight = start
             axis.append(Letter(x, band.letter, False))

@@ -224,13 +224,13 @@ def load_run(path: Path, *, recipe: str | None = None, overrides: tuple[str, ...
     if isinstance(engine, dict) and isinstance(engine.get("certificates"), str):
         engine["certificates"] = str((path.parent / engine["certificates"]).resolve())
     if isinstance(engine, dict) and isinstance(engine.get("place"), str):
-        engine["place"] = index_of(path.parent, engine["place"])
+        engine["place"] = place_of(path.parent, engine["place"])
     return check_run(values, where=str(path))
 
 
-def index_of(folder: Path, index: str) -> str:
+def place_of(folder: Path, place: str) -> str:
     """Where letters lie: a folder as it is from here, or an address as it is."""
-    return index if "://" in index or not index else str((folder / index).resolve())
+    return place if "://" in place or not place else str((folder / place).resolve())
 
 
 def _existing(folder: Path, source: Any) -> Path | None:

@@ -159,12 +159,12 @@ def test_a_description_changed_anywhere_is_refused_in_a_sentence_or_predicts(
     """Whatever it says: no traceback, no wait, no memory beyond what its weights take."""
     said = json.loads((folder / "model.json").read_text())
     rng = np.random.default_rng(draw)
-    indices = [each for each in values_of(said) if each[0] not in ("format", "weights_sha256")]
+    places = [each for each in values_of(said) if each[0] not in ("format", "weights_sha256")]
     (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     refused = 0
     for _ in range(60):
         changed = json.loads(json.dumps(said))
-        *above, last = indices[rng.integers(len(indices))]
+        *above, last = places[rng.integers(len(places))]
         inner = changed
         for key in above:
             inner = inner[key]
@@ -187,15 +187,15 @@ def test_json_that_is_nested_without_end_is_no_model_and_no_card(folder, tmp_pat
         load(tmp_path)
     assert joint_folder(tmp_path) is None
     run = tmp_path / "run"
-    index = run / "models" / "clinic"
-    shutil.copytree(folder, index)
+    copied = run / "models" / "clinic"
+    shutil.copytree(folder, copied)
     for name in ("result.json", "ledger.jsonl", "audit.json"):
         (run / name).write_text(DEEP)
-    (index / "card.json").write_text(DEEP)
-    assert open_served("clinic", index).card() is None
-    assert kept_heads(index) == {}
-    renew(index)
-    assert json.loads((index / "card.json").read_text())["party"] == "clinic"
+    (copied / "card.json").write_text(DEEP)
+    assert open_served("clinic", copied).card() is None
+    assert kept_heads(copied) == {}
+    renew(copied)
+    assert json.loads((copied / "card.json").read_text())["party"] == "clinic"
 
 
 def onnx_file(folder, change):

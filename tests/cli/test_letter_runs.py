@@ -28,8 +28,8 @@ def write(
     """Writes a case's files below the test's folder; what is started there is ended."""
     with ExitStack() as stack:
 
-        def make(name: str, folder: str, index: str = "") -> Letters:
-            made = written(tmp_path / folder, name, deal, dovetail, index)
+        def make(name: str, folder: str, place: str = "") -> Letters:
+            made = written(tmp_path / folder, name, deal, dovetail, place)
             stack.enter_context(made.federation.ending())
             return made
 

@@ -59,7 +59,7 @@ class Mailman:
 
     Args:
         host: answers messages.
-        index: where letters lie.
+        place: where letters lie.
         keys: the party's.
         identity: signs and checks.
         drivers: whose letters are opened.
@@ -71,7 +71,7 @@ class Mailman:
     def __init__(
         self,
         host: Host,
-        index: Place,
+        place: Place,
         keys: Keys,
         identity: Certified,
         drivers: Sequence[str],
@@ -79,7 +79,7 @@ class Mailman:
         parks: Parks,
         watch: Watch,
     ) -> None:
-        self._host, self._place, self._keys = host, index, keys
+        self._host, self._place, self._keys = host, place, keys
         self._identity, self._parks, self._watch = identity, parks, watch
         self._folder = f"{MAIL}{host.name}/"
         self._journals = {driver: Journal(home, driver) for driver in drivers}

@@ -73,7 +73,7 @@ class Keys:
 
         patiently(write)
 
-    def publish(self, index: Place, identity: Certified) -> None:
+    def publish(self, place: Place, identity: Certified) -> None:
         """Leave the card in the place.
 
         Raises:
@@ -85,21 +85,21 @@ class Keys:
         }
         text = json.dumps(said, sort_keys=True).encode()
         card = {"said": text.decode(), "proof": identity.sign(_DOMAIN + text).hex()}
-        index.put(CARDS + identity.name, json.dumps(card).encode())
+        place.put(CARDS + identity.name, json.dumps(card).encode())
 
 
 def _private(text: str) -> X25519PrivateKey:
     return X25519PrivateKey.from_private_bytes(bytes.fromhex(text))
 
 
-def read_card(index: Place, party: str, identity: Certified) -> X25519PublicKey | None:
+def read_card(place: Place, party: str, identity: Certified) -> X25519PublicKey | None:
     """The key that letters to a party are sealed to; None while it has left no card.
 
     Raises:
         MessageError: what lies there is not what the party has signed.
         PlaceError: the place cannot be reached.
     """
-    data = index.get(CARDS + party, MAX_CARD_BYTES)
+    data = place.get(CARDS + party, MAX_CARD_BYTES)
     if data is None:
         return None
     try:
@@ -112,10 +112,10 @@ def read_card(index: Place, party: str, identity: Certified) -> X25519PublicKey 
         return X25519PublicKey.from_public_bytes(bytes.fromhex(said["key"]))
     except MessageError as error:
         raise MessageError(
-            f"the card of {party!r} in {index.where} does not count: {error}"
+            f"the card of {party!r} in {place.where} does not count: {error}"
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise MessageError(
-            f"the card of {party!r} in {index.where} was altered, or is none; remove "
+            f"the card of {party!r} in {place.where} was altered, or is none; remove "
             f"{CARDS}{party}, and let the party join again"
         ) from None

@@ -52,7 +52,7 @@ class Mailbox(Calls):
     """A driver's lines to its parties, by letters in one place.
 
     Args:
-        index: where they lie.
+        place: where they lie.
         parties: who takes part.
         driver: the driver's name.
         identity: signs and checks.
@@ -65,7 +65,7 @@ class Mailbox(Calls):
 
     def __init__(
         self,
-        index: Place,
+        place: Place,
         *,
         parties: Sequence[str],
         driver: str,
@@ -76,17 +76,17 @@ class Mailbox(Calls):
         ledger: LedgerFile | None = None,
         watch: Watch | None = None,
     ) -> None:
-        self._place = index
+        self._place = place
         self._leaving = threading.Event()
         conversation = f"{time.time_ns() // 10**6:015d}-{secrets.token_hex(4)}"
         shared = _Shared(
-            index,
+            place,
             driver,
             identity,
             conversation,
             poll_s,
             max_message_bytes + MAX_EXTRA_BYTES,
-            watch or Watch(index.where, tell),
+            watch or Watch(place.where, tell),
             tell,
             self._leaving,
         )
